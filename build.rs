@@ -1,0 +1,25 @@
+//! Compiles `proto/` with protox: nothing but cargo is needed to build.
+
+use std::{env, fs, path::PathBuf};
+
+use prost::Message;
+
+const PROTOS: [&str; 3] = [
+    "reveille/v1/relay.proto",
+    "reveille/v1/flags.proto",
+    "reveille/v1/admin.proto",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(PROTOS, ["proto"])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("reveille.fds.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
+        .codec_path("crate::wire::Codec")
+        // The relay encodes wake-ups itself: see `wire::outgoing`.
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! How long to wait before trying again: exponential back-off with full jitter.
+//!
+//! The wait before attempt n is uniform in `0..=min(max, base * 2^n)`; "full jitter" of the AWS
+//! Architecture Blog, "Exponential Backoff And Jitter" (2015), which spreads a fleet's retries best.
+//! Randomness is passed in, so that the simulation replays it.
+
+use std::time::Duration;
+
+/// A growing, jittered wait.
+#[derive(Debug, Clone)]
+pub(crate) struct Backoff {
+    base: Duration,
+    max: Duration,
+    attempt: u32,
+}
+
+impl Backoff {
+    /// Waits at most `base` at first and at most `max` ever.
+    pub(crate) fn new(base: Duration, max: Duration) -> Self {
+        Self {
+            base,
+            max,
+            attempt: 0,
+        }
+    }
+
+    /// Returns the next wait, and grows.
+    pub(crate) fn next(&mut self, rng: &mut fastrand::Rng) -> Duration {
+        let ceiling = self
+            .base
+            .saturating_mul(1 << self.attempt.min(20))
+            .min(self.max);
+        self.attempt = self.attempt.saturating_add(1);
+        jitter(ceiling, rng)
+    }
+
+    /// Starts again from the smallest wait.
+    pub(crate) fn reset(&mut self) {
+        self.attempt = 0;
+    }
+}
+
+/// Returns a uniform part of `span`.
+pub(crate) fn jitter(span: Duration, rng: &mut fastrand::Rng) -> Duration {
+    Duration::from_nanos(rng.u64(0..=u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_maximum_and_start_again_after_a_reset() {
+        let (base, max) = (Duration::from_millis(100), Duration::from_secs(5));
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut greatest = [Duration::ZERO; 8];
+        for _ in 0..500 {
+            let mut backoff = Backoff::new(base, max);
+            for seen in &mut greatest {
+                *seen = backoff.next(&mut rng).max(*seen);
+            }
+            backoff.reset();
+            assert!(backoff.next(&mut rng) <= base);
+        }
+        for (attempt, seen) in (0u32..).zip(greatest) {
+            let ceiling = (base * 2u32.pow(attempt)).min(max);
+            assert!(
+                seen <= ceiling && seen > ceiling / 2,
+                "attempt {attempt}: {seen:?}"
+            );
+        }
+    }
+}

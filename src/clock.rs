@@ -1,0 +1,107 @@
+//! Time as a plain number, and the one place that reads a clock.
+//!
+//! The cores take a [`Tick`] and never ask what time it is, so that they run alike under tokio,
+//! under a paused clock and in the simulation. Ticks are monotonic; wall-clock time appears only
+//! where people or other machines read it.
+
+use std::{
+    ops::{Add, AddAssign},
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+
+/// A point in monotonic time: nanoseconds since its clock was made.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tick(u64);
+
+/// Turns tokio's clock into ticks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    origin: Instant,
+}
+
+impl Tick {
+    /// The tick that never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// Makes a tick from nanoseconds since the clock was made.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Returns the nanoseconds since the clock was made.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the span from `earlier` to this tick, or zero where `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Tick {
+    type Output = Self;
+
+    /// Saturates at [`Tick::NEVER`], about 584 years on.
+    fn add(self, span: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl AddAssign<Duration> for Tick {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        Tick::default() + self.origin.elapsed()
+    }
+
+    /// Returns the instant of a tick, for tokio's timers; [`Tick::NEVER`] is a year from now.
+    pub(crate) fn instant(&self, tick: Tick) -> Instant {
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        let now = self.now();
+        Instant::now() + tick.since(now).min(YEAR)
+    }
+}
+
+/// Returns the wall clock's time, for what people and other machines read.
+pub(crate) fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_saturate_instead_of_wrapping() {
+        let late = Tick::from_nanos(u64::MAX - 1);
+        assert_eq!(late + Duration::from_secs(1), Tick::NEVER);
+        assert_eq!(Tick::default().since(late), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_follows_tokio() {
+        let clock = Clock::new();
+        tokio::time::advance(Duration::from_millis(1500)).await;
+        assert_eq!(clock.now(), Tick::from_nanos(1_500_000_000));
+        assert_eq!(
+            clock.instant(clock.now() + Duration::from_secs(1)),
+            Instant::now() + Duration::from_secs(1)
+        );
+    }
+}

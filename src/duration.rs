@@ -1,0 +1,159 @@
+//! Spans of time as people write them: `250ms`, `2s`, `10m`, `1h30m`, `14d`.
+//!
+//! One spelling for the command line, the environment and the configuration file.
+
+use std::{fmt, time::Duration};
+
+/// A text that is no span of time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no duration: write it like `250ms`, `2s`, `10m` or `1h30m`")]
+pub struct ParseDurationError(String);
+
+/// Writes a span the way [`parse`] reads it, rounded for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Span(pub Duration);
+
+const UNITS: [(&str, u64); 6] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60 * 1_000_000_000),
+    ("h", 3600 * 1_000_000_000),
+];
+const DAY: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Reads a span: numbers, each with its unit (`ns`, `us`, `ms`, `s`, `m`, `h`, `d`), added up.
+/// A decimal fraction is allowed, and `0` needs no unit.
+///
+/// # Errors
+/// A text that is not of this form, negative ones included, or a span beyond 584 years.
+pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
+    let fail = || ParseDurationError(text.to_owned());
+    let mut rest = text.trim();
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return Err(fail());
+    }
+    let mut total = 0u64;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(fail)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit_end = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let part = nanos(number, unit).ok_or_else(fail)?;
+        total = total.checked_add(part).ok_or_else(fail)?;
+        rest = tail;
+    }
+    Ok(Duration::from_nanos(total))
+}
+
+/// Returns `number` of `unit` in nanoseconds, in whole numbers throughout.
+fn nanos(number: &str, unit: &str) -> Option<u64> {
+    let scale = match unit {
+        "d" => DAY,
+        _ => UNITS.iter().find(|(name, _)| *name == unit)?.1,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || fraction.len() > 9 || (number.contains('.') && fraction.is_empty()) {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    let fraction = match fraction {
+        "" => 0,
+        digits => {
+            let parts = 10u128.pow(u32::try_from(digits.len()).ok()?);
+            u64::try_from(digits.parse::<u128>().ok()? * u128::from(scale) / parts).ok()?
+        }
+    };
+    whole.checked_add(fraction)
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let micros = self.0.as_micros();
+        match (seconds, micros) {
+            (0, 0) => write!(f, "0s"),
+            (0, us) if us < 1_000 => write!(f, "{us}us"),
+            (0, us) if us < 10_000 => write!(f, "{}.{}ms", us / 1_000, us % 1_000 / 100),
+            (0, us) => write!(f, "{}ms", us / 1_000),
+            (s, _) if s < 10 => {
+                let tenths = self.0.subsec_millis() / 100;
+                if tenths == 0 {
+                    write!(f, "{s}s")
+                } else {
+                    write!(f, "{s}.{tenths}s")
+                }
+            }
+            (s, _) if s < 60 => write!(f, "{s}s"),
+            (s, _) if s < 3600 => pair(f, (s / 60, "m"), (s % 60, "s")),
+            (s, _) if s < 24 * 3600 => pair(f, (s / 3600, "h"), (s % 3600 / 60, "m")),
+            (s, _) => pair(f, (s / 86_400, "d"), (s % 86_400 / 3600, "h")),
+        }
+    }
+}
+
+/// Writes the greater unit, and the smaller one where there is something of it.
+fn pair(f: &mut fmt::Formatter<'_>, great: (u64, &str), small: (u64, &str)) -> fmt::Result {
+    write!(f, "{}{}", great.0, great.1)?;
+    if small.0 > 0 {
+        write!(f, "{}{}", small.0, small.1)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_as_people_write_them() {
+        for (text, nanos) in [
+            ("0", 0),
+            ("250ms", 250_000_000),
+            ("2s", 2_000_000_000),
+            ("1.5s", 1_500_000_000),
+            ("10m", 600_000_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("14d", 14 * DAY),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_a_hint() {
+        for text in [
+            "",
+            "5",
+            "-1s",
+            "s",
+            "1 s",
+            "1x",
+            "1..5s",
+            ".5s",
+            "5.s",
+            "99999999999d",
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains("2s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_for_people_is_read_again() {
+        for text in [
+            "0s", "7us", "2.5ms", "250ms", "2s", "2.5s", "42s", "1m30s", "10m", "1h30m", "14d",
+        ] {
+            assert_eq!(Span(parse(text).expect(text)).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The one public error: what failed, in words, and what to do about it.
+//!
+//! Modules keep errors of their own with exact words where they need them, and turn them into this
+//! one at their edge. Knows neither gRPC nor SQL: `wire` maps kinds to status codes.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, by what the caller can do about it. One to one with gRPC status codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request breaks a rule; repeating it changes nothing. `INVALID_ARGUMENT`.
+    Invalid,
+    /// What was named is not there. `NOT_FOUND`.
+    NotFound,
+    /// Somebody else wrote first, or it exists already. `ABORTED`, `ALREADY_EXISTS`.
+    Conflict,
+    /// Not allowed. `PERMISSION_DENIED`, `UNAUTHENTICATED`.
+    Denied,
+    /// Held by somebody else just now. `FAILED_PRECONDITION`.
+    Busy,
+    /// A limit is reached; it is named. `RESOURCE_EXHAUSTED`.
+    Exhausted,
+    /// Not reachable, or not able just now: try again. `UNAVAILABLE`.
+    Unavailable,
+    /// It took longer than it was given. `DEADLINE_EXCEEDED`.
+    Timeout,
+    /// It was shut down. `CANCELLED`.
+    Closed,
+    /// This version does not do that. `UNIMPLEMENTED`.
+    Unsupported,
+    /// A fault of reveille's own, or of what it stands on. `INTERNAL`.
+    Internal,
+}
+
+/// An error: its kind, a message that names what failed, and the cause where there is one.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    retry_after: Option<Duration>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl ErrorKind {
+    /// Returns whether the same call may succeed later without any change to it.
+    pub fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::Busy | Self::Exhausted | Self::Unavailable | Self::Timeout
+        )
+    }
+}
+
+impl Error {
+    /// Makes an error of `kind`; the message is lower case, without a full stop, and names the
+    /// thing that failed.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            retry_after: None,
+            source: None,
+        }
+    }
+
+    /// Makes an error that says which field of a request breaks which rule.
+    pub fn invalid(field: &str, rule: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::Invalid, format!("{field}: {rule}"))
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Adds how long to wait before trying again.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// Returns the kind, which is what callers match on.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns the message without its causes.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns whether the same call may succeed later without any change to it.
+    pub fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
+    }
+
+    /// Returns how long to wait before trying again, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// A second one of the same kind and words, for each of several callers; the cause stays with the
+/// first.
+impl Clone for Error {
+    fn clone(&self) -> Self {
+        Self {
+            kind: self.kind,
+            message: self.message.clone(),
+            retry_after: self.retry_after,
+            source: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_cause_and_does_not_paste_it() {
+        let error = Error::new(ErrorKind::Unavailable, "store `flags.db` cannot be written")
+            .with_source(std::io::Error::other("disk full"));
+        assert_eq!(error.to_string(), "store `flags.db` cannot be written");
+        assert_eq!(
+            error.source().map(ToString::to_string).as_deref(),
+            Some("disk full")
+        );
+        assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn only_faults_that_pass_are_retryable() {
+        for kind in [
+            ErrorKind::Invalid,
+            ErrorKind::NotFound,
+            ErrorKind::Denied,
+            ErrorKind::Closed,
+        ] {
+            assert!(!kind.is_retryable(), "{kind:?}");
+        }
+    }
+}

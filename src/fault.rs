@@ -1,0 +1,80 @@
+//! Faults that the simulation plants in the cores, to show that it would find them.
+//!
+//! Each takes out or weakens one rule of the protocol. Outside of this crate's own tests the type
+//! is empty, the question is `false`, and the compiler removes both.
+
+/// The fault that a core runs with.
+#[cfg(not(test))]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault;
+
+/// The fault that a core runs with.
+#[cfg(test)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// None: the rules as they are.
+    #[default]
+    None,
+    /// R1: a wake holds however much is owed.
+    WakeUnbounded,
+    /// R1: what finds no room in a wake is not sent in the next.
+    WakeDropsRest,
+    /// R2: a subscriber without a token is taken to be up to date.
+    NoTokenIsCurrent,
+    /// R2: a token of another epoch is taken at its word.
+    ForeignEpochAccepted,
+    /// R2: a token above the record's head is taken at its word.
+    TokenAboveHeadAccepted,
+    /// R2: a token below the record's start is taken at its word.
+    TokenBelowStartAccepted,
+    /// R2: a pattern gets no CATCH_UP under its own name.
+    PatternWithoutSelectorEntry,
+    /// R2: a position makes no record.
+    PositionsMakeNothing,
+    /// R3: a forgotten queue starts again where it started first.
+    FloorForgotten,
+    /// R3: a queue with a pending timer is forgotten.
+    ForgetWithTimer,
+    /// R4: the snapshot is taken before the subscriber is registered.
+    SnapshotBeforeRegister,
+    /// R4: a pattern is registered after the map was scanned.
+    PatternRegistersLate,
+    /// R5: a walk clears the dirty mark last.
+    MarkClearedAfterWalk,
+    /// R5: a stream clears its awake mark after it has read its cursors.
+    AwakeClearedAfterRead,
+    /// R5: a stream does not clear its awake mark.
+    AwakeNeverCleared,
+    /// R6: a heartbeat is sent without comparing cursors.
+    HeartbeatUnchecked,
+    /// R7: a new timer cancels those before it.
+    TimersCancelled,
+    /// R7: timers merge downwards.
+    TimersMergeDown,
+    /// R8: a busy listener's end sets no timer.
+    NoTimerForBusy,
+    /// R8: a woken listener that never reports is taken to be idle.
+    NeverReportingIsIdle,
+    /// R9: a reported sequence above the head is taken at its word.
+    SequenceAboveHeadAccepted,
+    /// R10: `visible_in = 0` wakes nobody.
+    VisibleNowIgnored,
+    /// Section 2.1, R7: a mark replaces those before it.
+    MarkReplaces,
+}
+
+/// Asks whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
+macro_rules! planted {
+    ($fault:expr, $name:ident) => {{
+        #[cfg(test)]
+        let planted = $fault == $crate::fault::Fault::$name;
+        #[cfg(not(test))]
+        let planted = {
+            let _: $crate::fault::Fault = $fault;
+            false
+        };
+        planted
+    }};
+}
+
+pub(crate) use planted;

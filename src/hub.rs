@@ -1,0 +1,35 @@
+//! The hub: who is owed a wake-up. Pure and synchronous; `now` and chance are passed in.
+//!
+//! A queue is a counter ([`record`]), a subscriber is a cursor ([`subscription`]), a wake-up is the
+//! difference. No event is ever buffered: a notification moves a counter, a walk marks those who
+//! listen, and a stream that is ready to send computes what it is owed. Waits for nothing and
+//! knows neither tokio nor the wire; `relay` runs it.
+//!
+//! Locks, each taken only in this order, none held across a wake: a subscription's cursors, then
+//! a record, then the timers. On the way of a notification only the record's is taken.
+
+mod core;
+mod fanout;
+mod feed;
+mod map;
+mod place;
+mod record;
+mod subscription;
+mod timers;
+mod view;
+
+#[cfg(test)]
+mod shuttled;
+#[cfg(test)]
+mod tests;
+
+use super::sync;
+
+pub(crate) use self::{
+    core::{Hub, HubConfig, HubStats},
+    fanout::Walk,
+    feed::{Feed, FeedConfig, Next},
+    place::Epoch,
+    subscription::{Subscription, SubscriptionId},
+    view::{ListenerView, QueueView},
+};

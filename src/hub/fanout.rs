@@ -1,0 +1,60 @@
+//! Walks over the subscribers of queues that many listen on, apart from publishing.
+//!
+//! A notification of a queue with few subscribers wakes them itself. One with many is marked and
+//! put here, at most once however many notifications follow, and whoever runs the hub walks it.
+//! A walk clears the mark first (R5): what is notified during it marks the queue again.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    record::Record,
+    sync::{AtomicWaker, Mutex, lock},
+};
+
+/// Records whose subscribers are to be walked.
+pub(super) struct Fanout {
+    marked: Mutex<VecDeque<Arc<Record>>>,
+    /// Woken when a record was put here.
+    pub(super) waker: AtomicWaker,
+}
+
+/// One walk, step by step, so that whoever runs it can breathe in between.
+pub(crate) struct Walk {
+    record: Arc<Record>,
+    next: usize,
+}
+
+impl Fanout {
+    pub(super) fn new() -> Self {
+        Self {
+            marked: Mutex::new(VecDeque::new()),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    pub(super) fn push(&self, record: Arc<Record>) {
+        lock(&self.marked).push_back(record);
+        self.waker.wake();
+    }
+
+    pub(super) fn pop(&self) -> Option<Walk> {
+        lock(&self.marked).pop_front().map(Walk::new)
+    }
+}
+
+impl Walk {
+    pub(super) fn new(record: Arc<Record>) -> Self {
+        Self { record, next: 0 }
+    }
+
+    /// Wakes the next few subscribers; returns whether there are more.
+    pub(crate) fn step(&mut self) -> bool {
+        match self.record.walk(self.next) {
+            Some(next) => {
+                self.next = next;
+                true
+            }
+            None => false,
+        }
+    }
+}

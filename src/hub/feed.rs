@@ -1,0 +1,139 @@
+//! What one stream sends, message by message: Welcome, wakes, heartbeats, Goodbye.
+//!
+//! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
+//! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
+//! with its queue and nothing was found owed (R6).
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+use super::{core::Hub, subscription::Subscription};
+use crate::{
+    clock::Tick,
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+};
+
+/// What all streams of a relay have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct FeedConfig {
+    pub(crate) relay_id: Arc<str>,
+    pub(crate) epoch: Arc<str>,
+    pub(crate) version: Arc<str>,
+    /// A stream ends by itself at this age, give or take a tenth: long enough to cost nothing,
+    /// short enough that connections spread over relays again after one was away.
+    pub(crate) max_age: Duration,
+}
+
+/// One stream's messages.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    hub: Arc<Hub>,
+    subscription: Arc<Subscription>,
+    welcome: Option<Welcome>,
+    heartbeat: Duration,
+    heartbeat_at: Tick,
+    ends_at: Tick,
+    reconnect_after: Duration,
+    ended: bool,
+}
+
+/// What a stream does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Send this, then ask again.
+    Send(SubscribeEvent),
+    /// Nothing before this time, or until the waker is woken.
+    Wait(Tick),
+    /// End with OK.
+    End,
+}
+
+/// Reconnections after a shutdown are spread over this span.
+const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
+
+impl Feed {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        subscription: Arc<Subscription>,
+        options: &SubscribeOptions,
+        config: &FeedConfig,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let heartbeat = options.clamped_heartbeat();
+        let id = subscription.id.0;
+        let welcome = Welcome {
+            relay_id: Arc::clone(&config.relay_id),
+            epoch: Arc::clone(&config.epoch),
+            subscription_id: format!("{}/{id:032x}", config.relay_id).into(),
+            heartbeat,
+            degraded: false,
+            version: Arc::clone(&config.version),
+        };
+        Self {
+            hub,
+            subscription,
+            welcome: Some(welcome),
+            heartbeat,
+            heartbeat_at: now + heartbeat,
+            ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
+            reconnect_after: crate::backoff::jitter(RECONNECT_SPREAD, rng),
+            ended: false,
+        }
+    }
+
+    /// Returns what to send next; `draining` while the relay shuts down.
+    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+        if self.ended {
+            return Next::End;
+        }
+        if let Some(welcome) = self.welcome.take() {
+            return Next::Send(SubscribeEvent::Welcome(welcome));
+        }
+        #[cfg(test)]
+        self.hub.register_late(&self.subscription);
+        if draining || now >= self.ends_at {
+            return Next::Send(self.goodbye(draining));
+        }
+        self.subscription.register(waker);
+        if let Some(work) = self.subscription.take(now) {
+            return self.wake(work, now);
+        }
+        let catch_up = self.subscription.catch_up_at(now);
+        if now >= self.heartbeat_at {
+            if let Some(work) = self.subscription.verify(now) {
+                return self.wake(work, now);
+            }
+            self.heartbeat_at = now + self.heartbeat;
+            return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
+        }
+        Next::Wait(
+            self.heartbeat_at
+                .min(self.ends_at)
+                .min(catch_up.unwrap_or(Tick::NEVER)),
+        )
+    }
+
+    /// Ends the subscription: at the end of its stream, however it came.
+    pub(crate) fn close(&mut self, now: Tick) {
+        self.ended = true;
+        self.hub.unsubscribe(&self.subscription, now);
+    }
+
+    fn wake(&mut self, work: Vec<WorkDetected>, now: Tick) -> Next {
+        self.heartbeat_at = now + self.heartbeat;
+        Next::Send(SubscribeEvent::Wake(work))
+    }
+
+    fn goodbye(&mut self, draining: bool) -> SubscribeEvent {
+        self.ended = true;
+        let (reason, reconnect_after) = if draining {
+            (GoodbyeReason::Draining, self.reconnect_after)
+        } else {
+            (GoodbyeReason::Rotation, Duration::ZERO)
+        };
+        SubscribeEvent::Goodbye(Goodbye {
+            reason,
+            reconnect_after,
+        })
+    }
+}

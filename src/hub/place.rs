@@ -1,0 +1,142 @@
+//! A place in a queue: four counters, and the token that carries them through a subscriber.
+//!
+//! The sums are 128 bits wide, so that the difference of two places is exact whatever publishers
+//! state, and saturates only where it is told.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::words::{Notification, Token};
+
+/// One life of a relay: 128 random bits. Tokens of another life are doubts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epoch(pub(crate) u128);
+
+/// The running totals of a queue, or a copy of them: a subscriber's place.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Every cause to wake so far.
+    pub(crate) sequence: u64,
+    pub(crate) notifications: u128,
+    pub(crate) payload: u128,
+    pub(crate) messages: u128,
+}
+
+/// What a token says, where it can be read at all.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// A place of this relay's life.
+    Place(Tally),
+    /// A place of another life.
+    Foreign,
+    /// Nothing that this relay has written.
+    Nonsense,
+}
+
+/// Bytes of a sum in a token: 104 bits hold 2^40 of the greatest values that one event can state.
+const SUM: usize = 13;
+const TOKEN: usize = 16 + 8 + 3 * SUM;
+
+impl Tally {
+    /// Returns the totals of a record that starts at `sequence`.
+    pub(crate) fn starting_at(sequence: u64) -> Self {
+        Self {
+            sequence,
+            ..Self::default()
+        }
+    }
+
+    /// Counts what a notification states; the sequence is counted apart.
+    pub(crate) fn add(&mut self, notification: &Notification) {
+        self.notifications += u128::from(notification.notifications.max(1));
+        self.payload += u128::from(notification.payload_size);
+        self.messages += u128::from(notification.messages.max(1));
+    }
+
+    /// Adds sums; the sequence is counted apart.
+    pub(crate) fn add_sums(&mut self, other: &Self) {
+        self.notifications += other.notifications;
+        self.payload += other.payload;
+        self.messages += other.messages;
+    }
+
+    /// Returns whether each counter has come at least as far as in `other`.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self.sequence >= other.sequence
+            && self.notifications >= other.notifications
+            && self.payload >= other.payload
+            && self.messages >= other.messages
+    }
+
+    /// Returns the sums counted since `place`, which this tally covers, saturating.
+    pub(crate) fn sums_since(&self, place: &Self) -> Sums {
+        Sums {
+            notifications: saturate(self.notifications.saturating_sub(place.notifications)),
+            payload: saturate(self.payload.saturating_sub(place.payload)),
+            messages: saturate(self.messages.saturating_sub(place.messages)),
+        }
+    }
+
+    /// Writes the token of this place.
+    pub(crate) fn token(&self, epoch: Epoch) -> Token {
+        let mut token = BytesMut::with_capacity(TOKEN);
+        token.extend_from_slice(&epoch.0.to_le_bytes());
+        token.extend_from_slice(&self.sequence.to_le_bytes());
+        for sum in [self.notifications, self.payload, self.messages] {
+            token.extend_from_slice(&sum.to_le_bytes()[..SUM]);
+        }
+        Token(token.freeze())
+    }
+
+    /// Reads a token.
+    pub(crate) fn read(token: &Token, epoch: Epoch) -> Read {
+        let bytes: &Bytes = &token.0;
+        if bytes.len() != TOKEN {
+            return Read::Nonsense;
+        }
+        if bytes[..16] != epoch.0.to_le_bytes() {
+            return Read::Foreign;
+        }
+        Read::Place(Self::from_counters(&bytes[16..]))
+    }
+
+    /// Reads the counters of a token, without its epoch.
+    pub(crate) fn from_counters(bytes: &[u8]) -> Self {
+        let number = |from: usize, width: usize| {
+            let mut wide = [0; 16];
+            wide[..width].copy_from_slice(&bytes[from..from + width]);
+            u128::from_le_bytes(wide)
+        };
+        Self {
+            sequence: saturate(number(0, 8)),
+            notifications: number(8, SUM),
+            payload: number(8 + SUM, SUM),
+            messages: number(8 + 2 * SUM, SUM),
+        }
+    }
+}
+
+/// Sums as a wake-up tells them.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) notifications: u64,
+    pub(crate) payload: u64,
+    pub(crate) messages: u64,
+}
+
+pub(crate) fn saturate(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,349 @@
+//! What the relay remembers of one queue: its running totals and who listens.
+//!
+//! Constant in size but for one link per subscriber and its few timers; never holds an event back.
+//! A record is made before its pattern subscribers are known; whoever first counts in it attaches
+//! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
+
+use std::{sync::Arc, time::SystemTime};
+
+use super::{
+    place::Tally,
+    subscription::Subscription,
+    sync::{Mutex, MutexGuard, lock},
+    timers::{QueueTimers, Timer, Timers},
+};
+use crate::{
+    clock::Tick,
+    fault::{Fault, planted},
+    words::{Notification, QueueAddress, WakeReason},
+};
+
+/// Subscribers that a walk wakes in one step, and that a notification wakes by itself.
+pub(super) const CHUNK: usize = 64;
+
+/// One queue.
+pub(crate) struct Record {
+    address: QueueAddress,
+    /// Tells records apart in the order of timers, alike in every simulated run.
+    number: u64,
+    fault: Fault,
+    state: Mutex<State>,
+}
+
+/// What the record's lock guards.
+pub(super) struct State {
+    life: Life,
+    /// Where its counting began.
+    pub(super) start: u64,
+    pub(super) tally: Tally,
+    /// The sequence of the newest notification, and of the newest timed wake-up.
+    notified: u64,
+    timed: u64,
+    pub(super) newest: Newest,
+    pub(super) active_at: Tick,
+    /// Of the newest report that told one.
+    pub(super) depth: Option<u64>,
+    links: Links,
+    /// A walk by the fan-out is due.
+    marked: bool,
+    pub(super) timers: QueueTimers,
+    armed: Option<Tick>,
+}
+
+/// The newest notification's details, handed on with a wake-up.
+#[derive(Debug, Clone)]
+pub(super) struct Newest {
+    pub(super) publisher: Arc<str>,
+    pub(super) published_at: Option<SystemTime>,
+    pub(super) traceparent: Arc<str>,
+}
+
+/// How far a record has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// Made; subscribers by pattern may not have been attached.
+    New,
+    Live,
+    /// Forgotten: no longer in the map, or about to leave it.
+    Dead,
+}
+
+/// Why a record did not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Attach the subscribers by pattern, then try again.
+    Unattached,
+    /// Look the queue up again.
+    Dead,
+}
+
+/// Whom to wake.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// Walk the few subscribers at once.
+    Here,
+    /// Leave the many to the fan-out.
+    Fanout,
+    /// The fan-out has been told already.
+    Told,
+}
+
+/// A subscriber's entry: the subscription, and the index of its cursor for this queue.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) subscription: Arc<Subscription>,
+    pub(super) cursor: usize,
+}
+
+/// Slots that keep their places, so that a walk can be interrupted.
+#[derive(Default)]
+struct Links {
+    slots: Vec<Option<Link>>,
+    free: Vec<usize>,
+}
+
+impl Record {
+    pub(super) fn new(
+        address: QueueAddress,
+        number: u64,
+        start: u64,
+        now: Tick,
+        fault: Fault,
+    ) -> Self {
+        let state = State {
+            life: Life::New,
+            start,
+            tally: Tally::starting_at(start),
+            notified: 0,
+            timed: 0,
+            newest: Newest::default(),
+            active_at: now,
+            depth: None,
+            links: Links::default(),
+            marked: false,
+            timers: QueueTimers::default(),
+            armed: None,
+        };
+        Self {
+            address,
+            number,
+            fault,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn address(&self) -> &QueueAddress {
+        &self.address
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Wakes one step's subscribers from slot `from` on; returns where to go on, or `None` at the
+    /// end. Subscribers are woken after the lock is released.
+    pub(super) fn walk(&self, from: usize) -> Option<usize> {
+        let mut chunk = [const { None }; CHUNK];
+        let next = {
+            let mut state = self.lock();
+            if from == 0 && !planted!(self.fault, MarkClearedAfterWalk) {
+                state.marked = false;
+            }
+            let next = state.links.copy(from, &mut chunk);
+            if next.is_none() && planted!(self.fault, MarkClearedAfterWalk) {
+                state.marked = false;
+            }
+            next
+        };
+        for link in chunk.into_iter().flatten() {
+            link.subscription.mark(link.cursor);
+        }
+        next
+    }
+
+    /// Says that the subscribers by pattern have been attached.
+    pub(super) fn attached(&self) {
+        let mut state = self.lock();
+        if state.life == Life::New {
+            state.life = Life::Live;
+        }
+    }
+
+    /// Marks this record dead where nobody needs it, raising `floor` first: a queue of this name
+    /// never counts again what was counted here (R3).
+    pub(super) fn forget(&self, idle_since: Tick, floor: impl FnOnce(u64)) -> bool {
+        let mut state = self.lock();
+        let timed = state.timers.len() > 0 && !planted!(self.fault, ForgetWithTimer);
+        if state.life == Life::Dead
+            || state.links.len() > 0
+            || timed
+            || state.active_at > idle_since
+        {
+            return false;
+        }
+        floor(state.tally.sequence + 1);
+        state.life = Life::Dead;
+        true
+    }
+}
+
+impl State {
+    pub(super) fn is_dead(&self) -> bool {
+        self.life == Life::Dead
+    }
+
+    pub(super) fn listeners(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Refuses to count in a record that is not live.
+    pub(super) fn check_live(&self) -> Result<(), Refusal> {
+        match self.life {
+            Life::New => Err(Refusal::Unattached),
+            Life::Live => Ok(()),
+            Life::Dead => Err(Refusal::Dead),
+        }
+    }
+
+    /// Counts one notification that is effective at once.
+    pub(super) fn count(&mut self, publisher: &Arc<str>, notification: &Notification, now: Tick) {
+        self.tally.sequence += 1;
+        self.tally.add(notification);
+        self.notified = self.tally.sequence;
+        self.active_at = now;
+        self.newest.replace(publisher, notification);
+    }
+
+    /// Counts a timed wake-up; a delayed notification in it is counted now.
+    pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
+        self.tally.sequence += 1;
+        self.tally.add_sums(&timer.sums);
+        self.timed = self.tally.sequence;
+        self.active_at = now;
+        if let Some(newest) = timer.newest {
+            self.newest = newest;
+        }
+    }
+
+    /// Counts the timers that are due; returns whether there were any.
+    pub(super) fn count_due(&mut self, now: Tick) -> bool {
+        let mut any = false;
+        while let Some(timer) = self.timers.pop_due(now) {
+            self.count_timed(timer, now);
+            any = true;
+        }
+        any
+    }
+
+    /// Tells the hub's order of this record's next timer.
+    pub(super) fn rearm(&mut self, record: &Arc<Record>, timers: &Timers) {
+        timers.rearm(record, &mut self.armed, self.timers.next());
+    }
+
+    /// Decides who wakes the subscribers of what was just counted.
+    pub(super) fn wake(&mut self, inline: usize) -> Wake {
+        if self.links.slots.len() <= inline.min(CHUNK) {
+            Wake::Here
+        } else if std::mem::replace(&mut self.marked, true) {
+            Wake::Told
+        } else {
+            Wake::Fanout
+        }
+    }
+
+    /// Returns why a subscriber at `place` is owed a wake-up, or `None` where it is not.
+    pub(super) fn owed(&self, place: &Tally) -> Option<WakeReason> {
+        if place.sequence >= self.tally.sequence {
+            return None;
+        }
+        Some(if self.notified > place.sequence {
+            WakeReason::Notified
+        } else {
+            WakeReason::Timed
+        })
+    }
+
+    pub(super) fn link(&mut self, link: Link) -> usize {
+        self.links.insert(link)
+    }
+
+    pub(super) fn unlink(&mut self, slot: usize) {
+        self.links.remove(slot);
+    }
+}
+
+impl Newest {
+    pub(super) fn of(publisher: &Arc<str>, notification: &Notification) -> Self {
+        Self {
+            publisher: Arc::clone(publisher),
+            published_at: notification.published_at,
+            traceparent: Arc::clone(&notification.traceparent),
+        }
+    }
+
+    /// Takes on another notification's details, without counting references where they are the
+    /// same texts: a burst comes from one publisher.
+    fn replace(&mut self, publisher: &Arc<str>, notification: &Notification) {
+        for (kept, new) in [
+            (&mut self.publisher, publisher),
+            (&mut self.traceparent, &notification.traceparent),
+        ] {
+            if !Arc::ptr_eq(kept, new) {
+                *kept = Arc::clone(new);
+            }
+        }
+        self.published_at = notification.published_at;
+    }
+}
+
+impl Default for Newest {
+    fn default() -> Self {
+        Self {
+            publisher: Arc::from(""),
+            published_at: None,
+            traceparent: Arc::from(""),
+        }
+    }
+}
+
+impl Links {
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn insert(&mut self, link: Link) -> usize {
+        if let Some(slot) = self.free.pop() {
+            self.slots[slot] = Some(link);
+            return slot;
+        }
+        self.slots.push(Some(link));
+        self.slots.len() - 1
+    }
+
+    fn remove(&mut self, slot: usize) {
+        if self.slots[slot].take().is_some() {
+            self.free.push(slot);
+        }
+        if self.len() == 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// Copies the links from slot `from` on; returns the slot after the last, or `None` at the end.
+    fn copy(&self, from: usize, chunk: &mut [Option<Link>; CHUNK]) -> Option<usize> {
+        let mut filled = 0;
+        for (slot, link) in self.slots.iter().enumerate().skip(from) {
+            let Some(link) = link else { continue };
+            if filled == CHUNK {
+                return Some(slot);
+            }
+            chunk[filled] = Some(link.clone());
+            filled += 1;
+        }
+        None
+    }
+}

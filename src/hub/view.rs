@@ -1,0 +1,128 @@
+//! What operators are told of queues and listeners.
+//!
+//! Pages are ordered by what their tokens hold, so that whatever stays is listed exactly once
+//! however others come and go.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    place::saturate,
+    record::Record,
+    subscription::{Subscription, SubscriptionId},
+    sync::lock,
+};
+use crate::{
+    clock::Tick,
+    words::{ListenerId, QueueAddress, Selector},
+};
+
+/// One queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QueueView {
+    pub(crate) address: QueueAddress,
+    pub(crate) sequence: u64,
+    pub(crate) notifications: u64,
+    pub(crate) payload_size: u64,
+    pub(crate) messages: u64,
+    pub(crate) listeners: usize,
+    pub(crate) timers: usize,
+    pub(crate) idle_for: Option<Duration>,
+    pub(crate) depth: Option<u64>,
+}
+
+/// One stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListenerView {
+    pub(crate) listener_id: ListenerId,
+    pub(crate) subscription: SubscriptionId,
+    pub(crate) selectors: Vec<Selector>,
+    pub(crate) capacity: u32,
+    pub(crate) visibility_timeout: Duration,
+    pub(crate) connected_for: Duration,
+    pub(crate) queues: usize,
+    pub(crate) busy: usize,
+    pub(crate) owed: usize,
+    pub(crate) active_dequeue_tasks: u32,
+    pub(crate) total_dequeue_tasks: u32,
+}
+
+impl Hub {
+    /// Returns the first `count` queues after the given one, by address.
+    pub(crate) fn queues(
+        &self,
+        after: Option<&QueueAddress>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<QueueView> {
+        let mut records = self
+            .records
+            .collect(|address| after.is_none_or(|after| address > after));
+        records.sort_unstable_by(|a, b| a.address().cmp(b.address()));
+        records
+            .iter()
+            .take(count)
+            .map(|record| record.view(now))
+            .collect()
+    }
+
+    /// Returns the first `count` subscriptions after the given one, by id.
+    pub(crate) fn listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<ListenerView> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let chosen: Vec<Arc<Subscription>> = {
+            let subscriptions = lock(&self.subscriptions);
+            let from = after.map_or(Unbounded, Excluded);
+            subscriptions
+                .range((from, Unbounded))
+                .take(count)
+                .map(|(_, s)| Arc::clone(s))
+                .collect()
+        };
+        chosen
+            .iter()
+            .map(|subscription| subscription.view(now))
+            .collect()
+    }
+}
+
+impl Record {
+    fn view(&self, now: Tick) -> QueueView {
+        let state = self.lock();
+        QueueView {
+            address: self.address().clone(),
+            sequence: state.tally.sequence,
+            notifications: saturate(state.tally.notifications),
+            payload_size: saturate(state.tally.payload),
+            messages: saturate(state.tally.messages),
+            listeners: state.listeners(),
+            timers: state.timers.len(),
+            idle_for: (state.tally.sequence > state.start).then(|| now.since(state.active_at)),
+            depth: state.depth,
+        }
+    }
+}
+
+impl Subscription {
+    fn view(&self, now: Tick) -> ListenerView {
+        let cursors = self.lock();
+        let (busy, owed) = cursors.busy_and_owed(self, now);
+        ListenerView {
+            listener_id: self.listener_id.clone(),
+            subscription: self.id,
+            selectors: self.selectors.to_vec(),
+            capacity: self.capacity,
+            visibility_timeout: self.visibility_timeout,
+            connected_for: now.since(self.since),
+            queues: cursors.list.len(),
+            busy,
+            owed,
+            active_dequeue_tasks: cursors.active_dequeue_tasks,
+            total_dequeue_tasks: cursors.total_dequeue_tasks,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The locks and wakers that the hub stands on, in one place.
+//!
+//! The concurrency test compiles the hub a second time with shuttle's in their stead (see
+//! `hub/shuttled.rs`), so the hub names its primitives through this module only.
+
+pub(crate) use std::sync::{
+    Mutex, MutexGuard, RwLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+pub(crate) use atomic_waker::AtomicWaker;
+
+/// Locks, whatever a thread that panicked left behind: what the hub's locks guard is whole
+/// between any two of their lines.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,87 @@
+//! The one place that spawns: every task belongs to a scope and cannot outlive it.
+//!
+//! A [`Scope`] is a cancellation token and a tracker. Dropping it cancels its tasks; `shutdown`
+//! cancels them and waits until all have ended. Knows nothing of what the tasks do.
+
+use std::future::Future;
+
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Owns tasks: they end when it is dropped or shut down.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    token: CancellationToken,
+    tracker: TaskTracker,
+}
+
+impl Scope {
+    pub(crate) fn new() -> Self {
+        Self {
+            token: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+        }
+    }
+
+    /// Returns the token that tells this scope's tasks to end.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// Runs `task` until it ends by itself or the scope is cancelled, whichever comes first; a
+    /// task that has to clean up takes [`Scope::token`] and is spawned by [`Scope::spawn_graceful`].
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let token = self.token();
+        self.tracker.spawn(async move {
+            token.run_until_cancelled(task).await;
+        });
+    }
+
+    /// Runs `task` to its own end, which it comes to soon after the token is cancelled.
+    pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tracker.spawn(task);
+    }
+
+    /// Cancels the tasks and waits until all of them have ended.
+    pub(crate) async fn shutdown(&self) {
+        self.token.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_does_not_outlive_its_scope() {
+        let (held, mut ended) = tokio::sync::mpsc::channel::<()>(1);
+        let scope = Scope::new();
+        scope.spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        drop(scope);
+        assert_eq!(ended.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn shutdown_waits_for_what_cleans_up() {
+        let scope = Scope::new();
+        let token = scope.token();
+        let (done, mut seen) = tokio::sync::oneshot::channel();
+        scope.spawn_graceful(async move {
+            token.cancelled().await;
+            tokio::task::yield_now().await;
+            done.send(()).expect("the test waits");
+        });
+        scope.shutdown().await;
+        assert_eq!(seen.try_recv(), Ok(()));
+    }
+}

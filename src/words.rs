@@ -1,0 +1,31 @@
+//! The words that every part shares: addresses, trigger events, positions, reports, flags, and the
+//! traits that hide whether a relay is in this process or behind a network.
+//!
+//! Plain data with its rules. Knows neither the wire's form nor any transport.
+
+mod address;
+mod flag;
+mod limits;
+mod name;
+mod notification;
+mod position;
+mod report;
+mod session;
+mod traits;
+mod work;
+
+pub use address::{QueueAddress, Selector};
+pub use flag::{FlagEvent, FlagName, FlagState};
+pub use limits::Limits;
+pub use name::ListenerId;
+pub(crate) use name::{check_name, check_text};
+pub(crate) use notification::check_delay;
+pub use notification::{Accepted, Notification};
+pub use position::{Position, Token};
+pub use report::{Report, ReportState};
+pub(crate) use session::clamp_heartbeat;
+pub use session::{
+    ConnectionState, Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome,
+};
+pub use traits::{FlagWatch, GlobalFlag, Notify, Wakes};
+pub use work::{WakeReason, WorkDetected};

@@ -1,0 +1,262 @@
+//! Which queue: its address, and the selectors that match addresses.
+//!
+//! Matching is exact but for one `*` at the end of either part of a selector.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use super::{check_name, name::is_name};
+use crate::error::{Error, Result};
+
+/// A queue's address, written `account/queue`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueAddress {
+    /// `account/queue`: neither part may hold a slash.
+    text: Arc<str>,
+}
+
+/// An address, or a pattern that matches many: either part may end in one `*`, as in `acct/ord*`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selector {
+    text: Arc<str>,
+}
+
+impl QueueAddress {
+    /// Makes an address.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a part breaks the names' rule:
+    /// 1 to 128 of `[A-Za-z0-9._-]`, not `.` or `..`.
+    pub fn new(storage_account: &str, queue_name: &str) -> Result<Self> {
+        check_name("storage_account", storage_account)?;
+        check_name("queue_name", queue_name)?;
+        Ok(Self {
+            text: join(storage_account, queue_name),
+        })
+    }
+
+    /// Returns the storage account.
+    pub fn storage_account(&self) -> &str {
+        split(&self.text).0
+    }
+
+    /// Returns the queue's name within its account.
+    pub fn queue_name(&self) -> &str {
+        split(&self.text).1
+    }
+
+    /// Returns whether this is the address of the given parts, without making one.
+    #[cfg_attr(
+        not(feature = "server"),
+        allow(dead_code, reason = "the relay's hot path asks")
+    )]
+    pub(crate) fn is(&self, storage_account: &str, queue_name: &str) -> bool {
+        split(&self.text) == (storage_account, queue_name)
+    }
+}
+
+impl Selector {
+    /// Makes a selector.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a part, without the `*` at its end,
+    /// breaks the names' rule, or a `*` stands elsewhere.
+    pub fn new(storage_account: &str, queue_name: &str) -> Result<Self> {
+        check_pattern("storage_account", storage_account)?;
+        check_pattern("queue_name", queue_name)?;
+        Ok(Self {
+            text: join(storage_account, queue_name),
+        })
+    }
+
+    /// Returns the storage account, with its `*` where it has one.
+    pub fn storage_account(&self) -> &str {
+        split(&self.text).0
+    }
+
+    /// Returns the queue's name, with its `*` where it has one.
+    pub fn queue_name(&self) -> &str {
+        split(&self.text).1
+    }
+
+    /// Returns the one address that this selector matches, or `None` where it is a pattern.
+    pub fn as_address(&self) -> Option<QueueAddress> {
+        (!self.is_pattern()).then(|| QueueAddress {
+            text: Arc::clone(&self.text),
+        })
+    }
+
+    /// Returns whether a part ends in `*`.
+    pub fn is_pattern(&self) -> bool {
+        let (account, queue) = split(&self.text);
+        account.ends_with('*') || queue.ends_with('*')
+    }
+
+    /// Returns whether the address is matched.
+    pub fn matches(&self, address: &QueueAddress) -> bool {
+        part_matches(self.storage_account(), address.storage_account())
+            && part_matches(self.queue_name(), address.queue_name())
+    }
+}
+
+impl From<QueueAddress> for Selector {
+    fn from(address: QueueAddress) -> Self {
+        Self { text: address.text }
+    }
+}
+
+impl From<&QueueAddress> for Selector {
+    fn from(address: &QueueAddress) -> Self {
+        Self {
+            text: Arc::clone(&address.text),
+        }
+    }
+}
+
+impl FromStr for QueueAddress {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (account, queue) = parts("queue", text)?;
+        Self::new(account, queue)
+    }
+}
+
+impl FromStr for Selector {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (account, queue) = parts("selector", text)?;
+        Self::new(account, queue)
+    }
+}
+
+impl fmt::Display for QueueAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for QueueAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn join(account: &str, queue: &str) -> Arc<str> {
+    let mut text = String::with_capacity(account.len() + 1 + queue.len());
+    text.push_str(account);
+    text.push('/');
+    text.push_str(queue);
+    text.into()
+}
+
+fn split(text: &str) -> (&str, &str) {
+    text.split_once('/').expect("made by join")
+}
+
+fn parts<'a>(field: &str, text: &'a str) -> Result<(&'a str, &'a str)> {
+    text.split_once('/').ok_or_else(|| {
+        Error::invalid(
+            field,
+            format_args!("must be written account/queue, but is {text:?}"),
+        )
+    })
+}
+
+fn check_pattern(field: &str, part: &str) -> Result<()> {
+    let stem = part.strip_suffix('*').unwrap_or(part);
+    if stem.contains('*') {
+        return Err(Error::invalid(
+            field,
+            format_args!("may hold one `*`, at its end, but is {part:?}"),
+        ));
+    }
+    // A bare `*` matches every name; `.` and `..` before it are beginnings like any other.
+    if part.len() > stem.len() && (stem.is_empty() || stem.bytes().all(|b| b == b'.')) {
+        return Ok(());
+    }
+    if is_name(stem) {
+        Ok(())
+    } else {
+        check_name(field, stem)
+    }
+}
+
+fn part_matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(stem) => name.starts_with(stem),
+        None => pattern == name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> QueueAddress {
+        text.parse().expect(text)
+    }
+
+    fn selector(text: &str) -> Selector {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn an_address_is_two_names() {
+        let orders = address("acct/orders");
+        assert_eq!(
+            (orders.storage_account(), orders.queue_name()),
+            ("acct", "orders")
+        );
+        assert!(orders.is("acct", "orders") && !orders.is("acct", "order"));
+        for bad in ["acct", "acct/", "/q", "a/b/c", "a/*", "../q", ""] {
+            assert!(bad.parse::<QueueAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_selector_matches_exactly_but_for_the_star_at_its_end() {
+        for (text, matching, other) in [
+            ("acct/orders", "acct/orders", "acct/orders2"),
+            ("acct/ord*", "acct/orders", "acct/invoices"),
+            ("acct/*", "acct/x", "acct2/x"),
+            ("a*/jobs", "acct/jobs", "acct/jobs2"),
+            ("*/*", "any/thing", ""),
+        ] {
+            assert!(
+                selector(text).matches(&address(matching)),
+                "{text} {matching}"
+            );
+            if !other.is_empty() {
+                assert!(!selector(text).matches(&address(other)), "{text} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_star_elsewhere_is_refused() {
+        for bad in ["a*b/q", "a/*x", "a/x**", "**/q", "a/or*d*"] {
+            let error = bad.parse::<Selector>().expect_err(bad);
+            assert!(error.message().contains("at its end"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_an_exact_selector_is_an_address() {
+        assert_eq!(selector("a/q").as_address(), Some(address("a/q")));
+        assert_eq!(selector("a/q*").as_address(), None);
+        assert!(selector("a/q*").is_pattern());
+    }
+}

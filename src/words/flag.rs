@@ -1,0 +1,103 @@
+//! The durable global flag, as everybody sees it.
+
+use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
+
+use super::{Goodbye, check_name};
+use crate::error::{Error, Result};
+
+/// A flag's name: the names' rule.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlagName(Arc<str>);
+
+/// The state of a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagState {
+    /// Which flag.
+    pub name: FlagName,
+    /// Whether it is set.
+    pub set: bool,
+    /// Another one for each time that it is set; compare for equality only. 0: none is known.
+    pub generation: u64,
+    /// Who set it.
+    pub set_by: String,
+    /// Why.
+    pub reason: String,
+    /// When, by the relay's clock.
+    pub set_at: Option<SystemTime>,
+    /// When it ends by itself.
+    pub expires_at: Option<SystemTime>,
+}
+
+/// What arrives on a flag's watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FlagEvent {
+    /// The state at first, and each change of it.
+    State(FlagState),
+    /// The relay is alive, and nothing changed.
+    Heartbeat,
+    /// The relay ends the stream.
+    Goodbye(Goodbye),
+    /// How many have acknowledged.
+    Acks {
+        /// The generation that was acknowledged.
+        generation: u64,
+        /// Distinct listeners that did.
+        acknowledged: u32,
+        /// Streams that watch now.
+        watchers: u32,
+    },
+    /// Something that this version does not know: a sign of life.
+    Unknown,
+}
+
+impl FlagName {
+    /// Makes a flag's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    pub fn new(name: &str) -> Result<Self> {
+        check_name("flag", name)?;
+        Ok(Self(name.into()))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FlagState {
+    /// Returns the state of a flag that is not set.
+    pub fn unset(name: FlagName, generation: u64) -> Self {
+        Self {
+            name,
+            set: false,
+            generation,
+            set_by: String::new(),
+            reason: String::new(),
+            set_at: None,
+            expires_at: None,
+        }
+    }
+}
+
+impl FromStr for FlagName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for FlagName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for FlagName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,139 @@
+//! The names' rule: 1 to 128 bytes of `[A-Za-z0-9._-]`, and neither `.` nor `..`.
+
+use std::{fmt, sync::Arc};
+
+use super::Limits;
+use crate::error::{Error, Result};
+
+/// Who listens: a name that an operator recognises. Two streams may bear the same one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(Arc<str>);
+
+impl ListenerId {
+    /// Makes a listener id.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    pub fn new(id: &str) -> Result<Self> {
+        check_name("listener_id", id)?;
+        Ok(Self(id.into()))
+    }
+
+    /// Makes an id that no other process has: the given prefix and eight random characters.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the prefix breaks the names' rule.
+    pub fn unique(prefix: &str) -> Result<Self> {
+        let random: String = std::iter::repeat_with(fastrand::alphanumeric)
+            .take(8)
+            .collect();
+        Self::new(&format!("{prefix}-{random}"))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ListenerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ListenerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Checks a name against the rule; `field` is named in the error.
+pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
+    if is_name(name) {
+        Ok(())
+    } else {
+        Err(refuse(field, name))
+    }
+}
+
+/// Returns whether `name` keeps the rule.
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=Limits::NAME).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+#[cold]
+fn refuse(field: &str, name: &str) -> Error {
+    let shown: String = name.chars().take(40).collect();
+    Error::invalid(
+        field,
+        format_args!("must be 1 to 128 of [A-Za-z0-9._-], not `.` or `..`, but is {shown:?}"),
+    )
+}
+
+/// Checks a free text: at most `limit` bytes, no control characters.
+pub(crate) fn check_text(field: &str, text: &str, limit: usize) -> Result<()> {
+    if text.len() > limit {
+        return Err(Error::invalid(
+            field,
+            format_args!("must be at most {limit} bytes, but has {}", text.len()),
+        ));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "must not hold control characters"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_the_rule() {
+        let longest = "x".repeat(128);
+        for good in ["a", "acct", "A.b_c-9", "...", longest.as_str()] {
+            assert!(is_name(good), "{good}");
+        }
+        let too_long = "x".repeat(129);
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "ä",
+            "a\n",
+            "a*",
+            "/../",
+            too_long.as_str(),
+        ] {
+            let error = check_name("queue_name", bad).expect_err(bad);
+            assert!(
+                error.message().starts_with("queue_name: must be 1 to 128"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn free_texts_are_bounded_and_printable() {
+        assert!(check_text("publisher", "billing on node 7", 128).is_ok());
+        assert!(check_text("publisher", "a\u{7}", 128).is_err());
+        assert!(check_text("publisher", &"x".repeat(129), 128).is_err());
+    }
+
+    #[test]
+    fn unique_ids_differ() {
+        let (a, b) = (
+            ListenerId::unique("demo").expect("a"),
+            ListenerId::unique("demo").expect("b"),
+        );
+        assert_ne!(a, b);
+    }
+}
