@@ -35,6 +35,16 @@ impl Tick {
         self.0
     }
 
+    /// Returns the first point at or after `self + delay` of a grid whose steps are the greatest
+    /// power of two nanoseconds that is at most 1/16 of the delay: near times fall together, none
+    /// earlier than asked for and none later than by 1/16 (R7).
+    pub(crate) fn after_on_grid(self, delay: Duration) -> Self {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        let step = (nanos / 16).checked_ilog2().map_or(1, |bits| 1u64 << bits);
+        let due = (self + delay).as_nanos();
+        Self(due.checked_next_multiple_of(step).unwrap_or(u64::MAX))
+    }
+
     /// Returns the span from `earlier` to this tick, or zero where `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

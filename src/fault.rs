@@ -59,6 +59,20 @@ pub(crate) enum Fault {
     SequenceAboveHeadAccepted,
     /// R10: `visible_in = 0` wakes nobody.
     VisibleNowIgnored,
+    /// Section 2.1, R1: a notification that was not acknowledged is not sent again.
+    PublisherGivesUp,
+    /// R19: a batch that was refused is dropped whole, without a word.
+    BatchDropped,
+    /// R19: a deadline passes in silence.
+    DeadlineSilent,
+    /// R19: what is delayed is conflated with what is not.
+    DelaySlotIgnored,
+    /// Section 2: a token is taken when its wake-up arrives.
+    TokenTakenOnArrival,
+    /// Section 2: what arrived on a broken stream is handed over, and told again by the next.
+    BrokenKeepsArrived,
+    /// R6: a stream that is silent past its heartbeat is not noticed.
+    SilenceUnnoticed,
     /// Section 2.1, R7: a mark replaces those before it.
     MarkReplaces,
 }

@@ -1,0 +1,19 @@
+//! The network client: publishers, subscriptions and flag watches that outlive any one connection.
+//!
+//! Drives the machines of `session` over tonic channels. Everything reconnects by itself; only a
+//! refusal by the relay is final. Knows nothing of the relay's insides.
+
+mod config;
+mod connection;
+mod flag_watch;
+mod flags;
+mod publisher;
+mod stream;
+mod subscription;
+
+pub use config::{ClientConfig, PublisherOptions};
+pub use connection::Client;
+pub use flag_watch::FlagWatcher;
+pub use flags::{Flags, Unleashed};
+pub use publisher::Publisher;
+pub use subscription::Subscription;

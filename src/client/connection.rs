@@ -1,0 +1,247 @@
+//! A relay's address and the two connections to it.
+//!
+//! Streams and single calls never share one: a stream that fills its connection must not hold up
+//! the report that would empty it.
+
+use std::{sync::Arc, time::Duration};
+
+use tonic::transport::{Channel, Endpoint};
+
+use super::{ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription};
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind, Result},
+    session::LinkConfig,
+    wire::{from_status, proto},
+    words::{FlagName, ListenerId, SubscribeOptions},
+};
+
+pub(super) type RelayClient = proto::relay_client::RelayClient<Channel>;
+pub(super) type FlagsClient = proto::flags_client::FlagsClient<Channel>;
+pub(super) type AdminClient = proto::admin_client::AdminClient<Channel>;
+
+/// A relay to talk to. Cheap to clone; connects when first used, and again whenever it must.
+///
+/// ```no_run
+/// # async fn example() -> reveille::Result<()> {
+/// use reveille::{Client, Notification};
+///
+/// let client = Client::new("http://127.0.0.1:7600")?;
+/// let publisher = client.publisher("billing");
+/// publisher.notify(Notification::new("acct/orders".parse()?)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    url: String,
+    config: ClientConfig,
+    clock: Clock,
+    streams: Channel,
+    calls: Channel,
+}
+
+/// The client's windows: a reader that does not read holds this much of a stream, no more, so that
+/// what it is owed conflates at the relay. tonic's own are 2 MiB.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+impl Client {
+    /// Makes a client of the relay at `url`, as in `http://127.0.0.1:7600`. Does not connect yet,
+    /// but must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the URL is none.
+    pub fn new(url: &str) -> Result<Self> {
+        Self::with_config(url, ClientConfig::default())
+    }
+
+    /// Makes a client with a configuration of its own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the URL is none.
+    pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
+        let endpoint = endpoint(url, &config)?;
+        let (streams, calls) = (endpoint.connect_lazy(), endpoint.connect_lazy());
+        let clock = Clock::new();
+        let shared = Shared {
+            url: url.to_owned(),
+            config,
+            clock,
+            streams,
+            calls,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Returns the relay's URL.
+    pub fn url(&self) -> &str {
+        &self.shared.url
+    }
+
+    /// Returns a publisher; `name` is handed on with wake-ups.
+    pub fn publisher(&self, name: &str) -> Publisher {
+        self.publisher_with(PublisherOptions {
+            name: name.to_owned(),
+            ..PublisherOptions::default()
+        })
+    }
+
+    /// Returns a publisher with options of its own.
+    pub fn publisher_with(&self, options: PublisherOptions) -> Publisher {
+        Publisher::start(self, options)
+    }
+
+    /// Returns a subscription: a stream of wake-ups that reconnects for ever.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the options break a rule.
+    pub fn subscribe(&self, options: SubscribeOptions) -> Result<Subscription> {
+        Subscription::new(self, options)
+    }
+
+    /// Returns the calls on durable flags.
+    pub fn flags(&self) -> Flags {
+        Flags::new(self)
+    }
+
+    /// Returns a watch of a flag: its states, from the present one on, for ever.
+    pub fn watch_flag(&self, flag: FlagName, listener_id: ListenerId) -> FlagWatcher {
+        FlagWatcher::new(self, flag, listener_id)
+    }
+
+    /// Waits until the relay answers, at most for `within`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] with the last failure where it does not.
+    pub async fn ready(&self, within: Duration) -> Result<()> {
+        let attempt = async {
+            let mut last = Error::new(ErrorKind::Unavailable, "it did not answer");
+            for pause in [20, 50, 100].into_iter().chain(std::iter::repeat(200)) {
+                match self.ping().await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => last = error,
+                }
+                if tokio::time::timeout(Duration::from_millis(pause), std::future::pending::<()>())
+                    .await
+                    .is_err()
+                    && !last.is_retryable()
+                {
+                    return Err(last);
+                }
+            }
+            Err(last)
+        };
+        match tokio::time::timeout(within, attempt).await {
+            Ok(result) => result,
+            Err(_) => Err(self
+                .ping()
+                .await
+                .err()
+                .unwrap_or_else(|| self.unreachable("timed out"))),
+        }
+    }
+
+    /// Asks for the first flag: the cheapest call that any relay answers.
+    async fn ping(&self) -> Result<()> {
+        let request = proto::ListFlagsRequest {
+            page_size: 1,
+            ..Default::default()
+        };
+        self.call(self.flags_calls().list_flags(request))
+            .await
+            .map(|_| ())
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    pub(super) fn config(&self) -> &ClientConfig {
+        &self.shared.config
+    }
+
+    pub(super) fn link_config(&self) -> LinkConfig {
+        LinkConfig {
+            base: self.shared.config.reconnect_base,
+            max: self.shared.config.reconnect_max,
+            open_timeout: self.shared.config.request_timeout,
+            ..LinkConfig::default()
+        }
+    }
+
+    pub(super) fn relay_streams(&self) -> RelayClient {
+        RelayClient::new(self.shared.streams.clone())
+    }
+
+    pub(super) fn relay_calls(&self) -> RelayClient {
+        RelayClient::new(self.shared.calls.clone())
+    }
+
+    pub(super) fn flags_streams(&self) -> FlagsClient {
+        FlagsClient::new(self.shared.streams.clone())
+    }
+
+    pub(super) fn flags_calls(&self) -> FlagsClient {
+        FlagsClient::new(self.shared.calls.clone())
+    }
+
+    /// The operators' calls.
+    pub(crate) fn admin_calls(&self) -> AdminClient {
+        AdminClient::new(self.shared.calls.clone())
+    }
+
+    /// Runs one call within the request's time-out.
+    pub(crate) async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(self.shared.config.request_timeout, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.named(from_status(status))),
+            Err(_) => Err(self.unreachable("no answer in time")),
+        }
+    }
+
+    /// Names the relay in an error of the connection.
+    fn named(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::Unavailable {
+            self.unreachable(error.message())
+        } else {
+            error
+        }
+    }
+
+    fn unreachable(&self, why: &str) -> Error {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("relay `{}`: {why}", self.shared.url),
+        )
+    }
+}
+
+fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
+    let refuse = || {
+        let rule = format_args!("must be written http://HOST:PORT, but is {url:?}");
+        Error::invalid("relay", rule)
+    };
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
+    if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().authority().is_none() {
+        return Err(refuse());
+    }
+    Ok(endpoint
+        .connect_timeout(config.connect_timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(config.keepalive)
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW))
+}

@@ -1,0 +1,171 @@
+//! A flag's watch over the network: its states, from the present one on, for ever.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use async_trait::async_trait;
+use futures_core::Stream;
+use tokio::time::Sleep;
+
+use super::{
+    connection::Client,
+    stream::{Arrival, Inbound},
+};
+use crate::{
+    clock::{Clock, Tick},
+    error::{Error, Result},
+    session::{Step, WatchSession},
+    wire::{flag_event, from_status, proto, span_to_wire},
+    words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
+};
+
+/// The states of a flag, and how many have acknowledged where that was asked for. A [`Stream`] of
+/// [`FlagEvent`]s, of which it returns states and acknowledgements only; it reconnects for ever and
+/// ends only after an error, which is the relay's refusal.
+///
+/// # Cancel safety
+/// An event that was not returned stays for the next poll.
+#[derive(Debug)]
+pub struct FlagWatcher {
+    client: Client,
+    clock: Clock,
+    request: proto::WatchFlagRequest,
+    session: WatchSession,
+    inbound: Inbound<proto::WatchFlagResponse>,
+    sleep: Pin<Box<Sleep>>,
+    rng: fastrand::Rng,
+}
+
+impl FlagWatcher {
+    pub(super) fn new(client: &Client, flag: FlagName, listener_id: ListenerId) -> Self {
+        let clock = client.clock();
+        let request = proto::WatchFlagRequest {
+            flag: flag.to_string(),
+            listener_id: listener_id.to_string(),
+            heartbeat: Some(span_to_wire(Limits::HEARTBEAT)),
+            acks: false,
+        };
+        let mut session = WatchSession::new(client.link_config());
+        session.beats(Limits::HEARTBEAT);
+        Self {
+            client: client.clone(),
+            clock,
+            request,
+            session,
+            inbound: Inbound::None,
+            sleep: Box::pin(tokio::time::sleep_until(clock.instant(clock.now()))),
+            rng: fastrand::Rng::new(),
+        }
+    }
+
+    /// Asks to be told of acknowledgements as well. Does not count as a watcher then.
+    #[must_use]
+    pub fn with_acks(mut self) -> Self {
+        self.request.acks = true;
+        self
+    }
+
+    /// Returns whether states can arrive just now. Moves on only while the watch is polled.
+    pub fn state(&self) -> ConnectionState {
+        self.session.state()
+    }
+
+    /// Waits for the next state or acknowledgement; `None` after the relay's refusal was returned.
+    ///
+    /// # Errors
+    /// The relay's refusal, which is final.
+    ///
+    /// # Cancel safety
+    /// Safe: an event that was not returned is returned by the next call.
+    pub async fn next_event(&mut self) -> Option<Result<FlagEvent>> {
+        std::future::poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<FlagEvent>>> {
+        loop {
+            if let Some(event) = self.session.next_event() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            let now = self.clock.now();
+            let until = match self.session.step(now) {
+                Step::Open => {
+                    let mut flags = self.client.flags_streams();
+                    let request = self.request.clone();
+                    self.inbound = Inbound::open(async move { flags.watch_flag(request).await });
+                    continue;
+                }
+                Step::Wait(until) | Step::Read(until) => until,
+                Step::Closed => return Poll::Ready(None),
+            };
+            if let Poll::Ready(arrival) = self.inbound.poll(cx) {
+                match self.arrived(arrival, now) {
+                    Some(refusal) => return Poll::Ready(Some(Err(refusal))),
+                    None => continue,
+                }
+            }
+            let at = self.clock.instant(until);
+            if self.sleep.deadline() != at {
+                self.sleep.as_mut().reset(at);
+            }
+            std::task::ready!(self.sleep.as_mut().poll(cx));
+            if self.session.elapsed(self.clock.now(), &mut self.rng) {
+                self.inbound = Inbound::None;
+            }
+        }
+    }
+
+    fn arrived(&mut self, arrival: Arrival<proto::WatchFlagResponse>, now: Tick) -> Option<Error> {
+        let error = match arrival {
+            Arrival::Opened => {
+                self.session.opened(now);
+                return None;
+            }
+            Arrival::Message(message) => match flag_event(message) {
+                Ok(event) => {
+                    self.session.received(event, now, &mut self.rng);
+                    if self.session.state() != ConnectionState::Connected {
+                        self.inbound = Inbound::None;
+                    }
+                    return None;
+                }
+                Err(error) => Some(error),
+            },
+            Arrival::Broken(status) => status.map(from_status),
+        };
+        self.inbound = Inbound::None;
+        self.session.broken(now, error, &mut self.rng)
+    }
+}
+
+impl Stream for FlagWatcher {
+    type Item = Result<FlagEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(cx)
+    }
+}
+
+#[async_trait]
+impl FlagWatch for FlagWatcher {
+    async fn next(&mut self) -> Option<Result<FlagState>> {
+        loop {
+            match self.next_event().await? {
+                Ok(FlagEvent::State(state)) => return Some(Ok(state)),
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    async fn ack(&mut self, generation: u64) -> Result<()> {
+        let request = proto::AckFlagRequest {
+            flag: self.request.flag.clone(),
+            generation,
+            listener_id: self.request.listener_id.clone(),
+        };
+        let mut flags = self.client.flags_calls();
+        self.client.call(flags.ack_flag(request)).await.map(|_| ())
+    }
+}

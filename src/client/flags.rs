@@ -1,0 +1,145 @@
+//! Durable flags over the network: unleash, leash, get, list.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::connection::Client;
+use crate::{
+    error::Result,
+    wire::{flag_from_wire, proto, span_to_wire},
+    words::{FlagName, FlagState, GlobalFlag},
+};
+
+/// The calls on durable flags.
+#[derive(Debug, Clone)]
+pub struct Flags {
+    client: Client,
+}
+
+/// What came of an unleash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unleashed {
+    /// The flag as it is stored now.
+    pub flag: FlagState,
+    /// How many watchers were told at once; who comes later reads the flag.
+    pub watchers: u32,
+}
+
+/// One flag as a [`GlobalFlag`].
+#[derive(Debug)]
+struct RemoteFlag {
+    flags: Flags,
+    name: FlagName,
+}
+
+impl Flags {
+    pub(super) fn new(client: &Client) -> Self {
+        Self {
+            client: client.clone(),
+        }
+    }
+
+    /// Sets a flag durably, and tells everybody who watches it. One that is set keeps its
+    /// generation; `ttl`, who and why are refreshed. Zero `ttl`: it does not end by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached
+    /// or cannot write: it may have happened all the same, [`Flags::get`] tells.
+    pub async fn unleash(
+        &self,
+        flag: &FlagName,
+        ttl: Duration,
+        set_by: &str,
+        reason: &str,
+    ) -> Result<Unleashed> {
+        let request = proto::UnleashRequest {
+            flag: flag.to_string(),
+            ttl: (!ttl.is_zero()).then(|| span_to_wire(ttl)),
+            set_by: set_by.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let mut flags = self.client.flags_calls();
+        let response = self.client.call(flags.unleash(request)).await?;
+        Ok(Unleashed {
+            flag: flag_from_wire(response.flag)?,
+            watchers: response.watchers,
+        })
+    }
+
+    /// Clears a flag durably, and tells everybody who watches it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Flags::unleash`].
+    pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
+        let mut flags = self.client.flags_calls();
+        let request = proto::LeashRequest {
+            flag: flag.to_string(),
+        };
+        flag_from_wire(self.client.call(flags.leash(request)).await?.flag)
+    }
+
+    /// Reads a flag; one that was never set is not set.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where it cannot be read now.
+    pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
+        let mut flags = self.client.flags_calls();
+        let request = proto::GetFlagRequest {
+            flag: flag.to_string(),
+        };
+        flag_from_wire(self.client.call(flags.get_flag(request)).await?.flag)
+    }
+
+    /// Lists the flags that are set and begin with `prefix`, by name, through all pages.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where they cannot be read now.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
+        let mut all = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = proto::ListFlagsRequest {
+                prefix: prefix.to_owned(),
+                page_size: 0,
+                page_token,
+            };
+            let mut flags = self.client.flags_calls();
+            let page = self.client.call(flags.list_flags(request)).await?;
+            for flag in page.flags {
+                all.push(flag_from_wire(Some(flag))?);
+            }
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::PollingRelease).
+    pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
+        RemoteFlag {
+            flags: self.clone(),
+            name: flag,
+        }
+    }
+}
+
+#[async_trait]
+impl GlobalFlag for RemoteFlag {
+    async fn is_set(&self) -> Result<bool> {
+        Ok(self.flags.get(&self.name).await?.set)
+    }
+
+    async fn set(&self, set: bool) -> Result<()> {
+        if set {
+            self.flags
+                .unleash(&self.name, Duration::ZERO, "", "")
+                .await
+                .map(|_| ())
+        } else {
+            self.flags.leash(&self.name).await.map(|_| ())
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A subscription over the network: a stream of wake-ups that reconnects for ever.
+//!
+//! Driven by whoever polls it, without a task of its own: an application that does not read leaves
+//! what it is owed conflated at the relay, and everything read before is accounted for before a
+//! silence is judged.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use async_trait::async_trait;
+use futures_core::Stream;
+use tokio::{sync::watch, time::Sleep};
+
+use super::{
+    connection::Client,
+    stream::{Arrival, Inbound},
+};
+use crate::{
+    clock::{Clock, Tick},
+    error::Result,
+    session::{Action, Step, SubscriptionSession},
+    wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
+    words::{ConnectionState, Report, SubscribeOptions, Wakes, Welcome, WorkDetected},
+};
+
+/// Wake-ups, for ever. A [`Stream`] of [`WorkDetected`]; it ends only after an error, which is the
+/// relay's refusal. Dropping it closes the stream.
+///
+/// # Cancel safety
+/// A wake-up that was not returned stays for the next poll.
+#[derive(Debug)]
+pub struct Subscription {
+    client: Client,
+    clock: Clock,
+    session: SubscriptionSession,
+    inbound: Inbound<proto::SubscribeResponse>,
+    sleep: Pin<Box<Sleep>>,
+    state: watch::Sender<ConnectionState>,
+    rng: fastrand::Rng,
+}
+
+impl Subscription {
+    pub(super) fn new(client: &Client, options: SubscribeOptions) -> Result<Self> {
+        options.check()?;
+        let clock = client.clock();
+        Ok(Self {
+            client: client.clone(),
+            clock,
+            session: SubscriptionSession::new(options, client.link_config()),
+            inbound: Inbound::None,
+            sleep: Box::pin(tokio::time::sleep_until(clock.instant(clock.now()))),
+            state: watch::Sender::new(ConnectionState::Reconnecting),
+            rng: fastrand::Rng::new(),
+        })
+    }
+
+    /// Returns whether wake-ups can arrive just now. Moves on only while the stream is polled.
+    pub fn state(&self) -> ConnectionState {
+        self.session.state()
+    }
+
+    /// Returns a receiver that hears each change of [`Subscription::state`].
+    pub fn states(&self) -> watch::Receiver<ConnectionState> {
+        self.state.subscribe()
+    }
+
+    /// Returns the welcome of the stream that is open, if one is.
+    pub fn welcome(&self) -> Option<&Welcome> {
+        self.session.welcome()
+    }
+
+    /// Waits for the next wake-up; `None` after the relay's refusal was returned.
+    ///
+    /// # Errors
+    /// The relay's refusal, which is final.
+    ///
+    /// # Cancel safety
+    /// Safe: a wake-up that was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Option<Result<WorkDetected>> {
+        std::future::poll_fn(|cx| self.poll_work(cx)).await
+    }
+
+    /// Numbers a report, and returns it ready to be sent by a [`Reporter`].
+    fn prepare(&mut self, mut report: Report) -> Result<proto::ReportRequest> {
+        let id: Arc<str> = self.session.report(&mut report)?;
+        Ok(report_to_wire(&id, &report))
+    }
+
+    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<WorkDetected>>> {
+        loop {
+            if let Some(work) = self.session.next_work() {
+                return Poll::Ready(Some(Ok(work)));
+            }
+            let now = self.clock.now();
+            let until = match self.session.step(now) {
+                Action::Open(request) => {
+                    self.open(&request);
+                    continue;
+                }
+                Action::Link(Step::Wait(until) | Step::Read(until)) => until,
+                Action::Link(Step::Open | Step::Closed) => return Poll::Ready(None),
+            };
+            if let Poll::Ready(arrival) = self.inbound.poll(cx) {
+                let refusal = self.arrived(arrival, now);
+                self.tell_state();
+                match refusal {
+                    Some(refusal) => return Poll::Ready(Some(Err(refusal))),
+                    None => continue,
+                }
+            }
+            std::task::ready!(self.poll_sleep(until, cx));
+            if self.session.elapsed(self.clock.now(), &mut self.rng) {
+                self.inbound = Inbound::None;
+                self.tell_state();
+            }
+        }
+    }
+
+    fn open(&mut self, request: &SubscribeOptions) {
+        let mut relay = self.client.relay_streams();
+        let request = subscribe_to_wire(request);
+        self.inbound = Inbound::open(async move { relay.subscribe(request).await });
+    }
+
+    /// Takes in what the stream brought; returns the error where it is final.
+    fn arrived(
+        &mut self,
+        arrival: Arrival<proto::SubscribeResponse>,
+        now: Tick,
+    ) -> Option<crate::Error> {
+        match arrival {
+            Arrival::Opened => self.session.opened(now),
+            Arrival::Message(message) => {
+                self.session
+                    .received(subscribe_event(message), now, &mut self.rng);
+                if self.session.state() != ConnectionState::Connected {
+                    // It said goodbye.
+                    self.inbound = Inbound::None;
+                }
+            }
+            Arrival::Broken(status) => {
+                return self
+                    .session
+                    .broken(now, status.map(from_status), &mut self.rng);
+            }
+        }
+        None
+    }
+
+    fn poll_sleep(&mut self, until: Tick, cx: &mut Context<'_>) -> Poll<()> {
+        let at = self.clock.instant(until);
+        if self.sleep.deadline() != at {
+            self.sleep.as_mut().reset(at);
+        }
+        self.sleep.as_mut().poll(cx)
+    }
+
+    fn tell_state(&self) {
+        let state = self.session.state();
+        self.state
+            .send_if_modified(|told| std::mem::replace(told, state) != state);
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<WorkDetected>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_work(cx)
+    }
+}
+
+#[async_trait]
+impl Wakes for Subscription {
+    async fn next(&mut self) -> Option<Result<WorkDetected>> {
+        Self::next(self).await
+    }
+
+    async fn report(&mut self, report: Report) -> Result<()> {
+        let request = self.prepare(report)?;
+        let mut relay = self.client.relay_calls();
+        self.client.call(relay.report(request)).await.map(|_| ())
+    }
+
+    fn state(&self) -> ConnectionState {
+        Self::state(self)
+    }
+}

@@ -1,0 +1,16 @@
+//! The client's side of the protocol as state machines: pure, stepped by drivers.
+//!
+//! A driver owns the connection and asks the machine what to do; the machine is told what arrived
+//! and what time it is. The same machines run over the network and in the simulation. Knows
+//! neither tokio nor gRPC.
+
+mod link;
+mod positions;
+mod publisher;
+mod subscription;
+mod watch;
+
+pub(crate) use link::{LinkConfig, Step};
+pub(crate) use publisher::{Done, PublisherConfig, PublisherSession, WaiterId};
+pub(crate) use subscription::{Action, SubscriptionSession};
+pub(crate) use watch::WatchSession;

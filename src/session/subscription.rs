@@ -1,0 +1,152 @@
+//! A subscription's client side: what it asks for on reconnecting, and what it hands over.
+//!
+//! A token is taken when its wake-up is handed to the application, not when it arrives; what was
+//! not handed over when the stream broke is dropped, because the relay tells it again. So counts
+//! add up exactly, and nothing that the application has not seen is ever resumed past.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    link::{Link, LinkConfig, Step},
+    positions::Positions,
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind, Result},
+    fault::{Fault, planted},
+    words::{ConnectionState, Report, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+};
+
+/// The subscription's state machine.
+#[derive(Debug)]
+pub(crate) struct SubscriptionSession {
+    options: SubscribeOptions,
+    link: Link,
+    positions: Positions,
+    arrived: VecDeque<WorkDetected>,
+    welcome: Option<Welcome>,
+    /// Of the newest report.
+    report: u64,
+    fault: Fault,
+}
+
+/// What a driver does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Open a stream with this request; drop the one before.
+    Open(SubscribeOptions),
+    /// As the link says.
+    Link(Step),
+}
+
+impl SubscriptionSession {
+    pub(crate) fn new(options: SubscribeOptions, config: LinkConfig) -> Self {
+        let fault = config.fault;
+        Self {
+            options,
+            link: Link::new(config),
+            positions: Positions::default(),
+            arrived: VecDeque::new(),
+            welcome: None,
+            report: 0,
+            fault,
+        }
+    }
+
+    /// Hands over the next wake-up; its token is taken now.
+    pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
+        let work = self.arrived.pop_front()?;
+        self.positions.keep(&work);
+        Some(work)
+    }
+
+    /// Returns what to do next, where nothing is to be handed over.
+    pub(crate) fn step(&mut self, now: Tick) -> Action {
+        match self.link.step(now) {
+            Step::Open => {
+                if !planted!(self.fault, BrokenKeepsArrived) {
+                    self.arrived.clear();
+                }
+                Action::Open(self.request())
+            }
+            step => Action::Link(step),
+        }
+    }
+
+    /// The stream is open.
+    pub(crate) fn opened(&mut self, now: Tick) {
+        self.link.opened(now);
+    }
+
+    /// A message arrived.
+    pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
+        self.link.heard(now);
+        match event {
+            SubscribeEvent::Welcome(welcome) => {
+                self.link.beats(welcome.heartbeat);
+                self.welcome = Some(welcome);
+            }
+            SubscribeEvent::Wake(work) => {
+                if planted!(self.fault, TokenTakenOnArrival) {
+                    work.iter().for_each(|work| self.positions.keep(work));
+                }
+                self.arrived.extend(work);
+            }
+            SubscribeEvent::Goodbye(goodbye) => {
+                self.welcome = None;
+                self.link.goodbye(now, goodbye, rng);
+            }
+            SubscribeEvent::Heartbeat { .. } | SubscribeEvent::Unknown => {}
+        }
+    }
+
+    /// The stream broke or could not be opened. Returns the error where it is final.
+    pub(crate) fn broken(
+        &mut self,
+        now: Tick,
+        error: Option<Error>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<Error> {
+        self.welcome = None;
+        self.link.broken(now, error, rng)
+    }
+
+    /// The time has come that the last step named. Returns whether to drop the stream.
+    pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
+        let dead = self.link.elapsed(now, rng);
+        if dead {
+            self.welcome = None;
+        }
+        dead
+    }
+
+    /// Numbers a report and names the subscription that it belongs to.
+    pub(crate) fn report(&mut self, report: &mut Report) -> Result<Arc<str>> {
+        report.check()?;
+        let missing = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "no stream just now: report after the next welcome",
+            )
+        };
+        let welcome = self.welcome.as_ref().ok_or_else(missing)?;
+        self.report += 1;
+        report.number = self.report;
+        Ok(Arc::clone(&welcome.subscription_id))
+    }
+
+    pub(crate) fn welcome(&self) -> Option<&Welcome> {
+        self.welcome.as_ref()
+    }
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        self.link.state()
+    }
+
+    fn request(&self) -> SubscribeOptions {
+        SubscribeOptions {
+            positions: self.positions.all(),
+            ..self.options.clone()
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The wire: generated messages, and how they become words and back.
+//!
+//! The only place, with `server` and `client`, that knows gRPC. Checks what the words' types do
+//! not: presence, ranges and signs. Never logs, never waits.
+
+mod codec;
+mod flags;
+mod relay;
+mod status;
+mod time;
+
+/// What `build.rs` made of `proto/`.
+#[allow(
+    missing_docs,
+    unnameable_types,
+    unreachable_pub,
+    unused_qualifications,
+    clippy::allow_attributes_without_reason,
+    clippy::clone_on_ref_ptr,
+    clippy::too_many_lines,
+    reason = "generated code"
+)]
+pub(crate) mod proto {
+    tonic::include_proto!("reveille.v1");
+
+    /// All of `proto/`, for reflection.
+    #[cfg(feature = "server")]
+    pub(crate) const DESCRIPTORS: &[u8] =
+        include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
+}
+
+pub(crate) use codec::Codec;
+#[cfg(feature = "server")]
+pub(crate) use flags::flag_event_to_wire;
+pub(crate) use flags::{flag_event, flag_from_wire, flag_name, flag_to_wire};
+pub(crate) use relay::{
+    accepted_from_wire, notifications_to_wire, report_to_wire, subscribe_event, subscribe_to_wire,
+};
+#[cfg(feature = "server")]
+pub(crate) use relay::{
+    notifications_from_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
+    subscribe_from_wire,
+};
+pub(crate) use status::{from_answer, from_status};
+#[cfg(feature = "server")]
+pub(crate) use status::{to_answer, to_status};
+#[cfg(feature = "server")]
+pub(crate) use time::checked_span;
+pub(crate) use time::{span_from_wire, span_to_wire};

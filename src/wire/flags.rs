@@ -1,0 +1,84 @@
+//! The messages of `flags.proto` as words and back.
+
+#[cfg(feature = "server")]
+use super::relay::goodbye_to_wire;
+use super::{
+    proto,
+    relay::goodbye_from_wire,
+    time::{time_from_wire, time_to_wire},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::{FlagEvent, FlagName, FlagState},
+};
+
+/// Reads a flag's name out of a request.
+pub(crate) fn flag_name(name: &str) -> Result<FlagName> {
+    FlagName::new(name)
+}
+
+/// Writes a flag's state.
+pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
+    proto::Flag {
+        name: state.name.to_string(),
+        set: state.set,
+        generation: state.generation,
+        set_by: state.set_by.clone(),
+        reason: state.reason.clone(),
+        set_at: time_to_wire(state.set_at),
+        expires_at: time_to_wire(state.expires_at),
+    }
+}
+
+/// Reads a flag's state out of an answer.
+pub(crate) fn flag_from_wire(flag: Option<proto::Flag>) -> Result<FlagState> {
+    let missing = || Error::new(ErrorKind::Internal, "the relay's answer holds no flag");
+    let flag = flag.ok_or_else(missing)?;
+    Ok(FlagState {
+        name: FlagName::new(&flag.name)?,
+        set: flag.set,
+        generation: flag.generation,
+        set_by: flag.set_by,
+        reason: flag.reason,
+        set_at: time_from_wire(flag.set_at),
+        expires_at: time_from_wire(flag.expires_at),
+    })
+}
+
+/// Reads what arrives on a watch.
+pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent> {
+    use proto::watch_flag_response::Event;
+    Ok(match response.event {
+        None => FlagEvent::Unknown,
+        Some(Event::Flag(flag)) => FlagEvent::State(flag_from_wire(Some(flag))?),
+        Some(Event::Heartbeat(_)) => FlagEvent::Heartbeat,
+        Some(Event::Goodbye(goodbye)) => FlagEvent::Goodbye(goodbye_from_wire(&goodbye)),
+        Some(Event::Acks(acks)) => FlagEvent::Acks {
+            generation: acks.generation,
+            acknowledged: acks.acknowledged,
+            watchers: acks.watchers,
+        },
+    })
+}
+
+/// Writes what a watch sends.
+#[cfg(feature = "server")]
+pub(crate) fn flag_event_to_wire(event: FlagEvent) -> proto::WatchFlagResponse {
+    use proto::watch_flag_response::Event;
+    let event = match event {
+        FlagEvent::State(state) => Some(Event::Flag(flag_to_wire(&state))),
+        FlagEvent::Heartbeat => Some(Event::Heartbeat(proto::Heartbeat { degraded: false })),
+        FlagEvent::Goodbye(goodbye) => Some(Event::Goodbye(goodbye_to_wire(goodbye))),
+        FlagEvent::Acks {
+            generation,
+            acknowledged,
+            watchers,
+        } => Some(Event::Acks(proto::Acks {
+            generation,
+            acknowledged,
+            watchers,
+        })),
+        FlagEvent::Unknown => None,
+    };
+    proto::WatchFlagResponse { event }
+}

@@ -1,0 +1,397 @@
+//! The messages of `relay.proto` as words and back.
+
+use std::sync::Arc;
+
+#[cfg(feature = "server")]
+use super::time::{checked_span, checked_time};
+use super::{
+    proto,
+    time::{span_from_wire, span_to_wire, time_from_wire, time_to_wire},
+};
+use crate::words::{
+    Accepted, Goodbye, GoodbyeReason, Notification, Position, Report, ReportState, Selector,
+    SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+};
+#[cfg(feature = "server")]
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::{Limits, ListenerId, QueueAddress, check_text},
+};
+
+/// Reads a notify request: the publisher, and its notifications.
+#[cfg(feature = "server")]
+pub(crate) fn notifications_from_wire(
+    request: proto::NotifyRequest,
+) -> Result<(Arc<str>, Vec<Notification>)> {
+    let count = request.events.len();
+    if !(1..=Limits::EVENTS).contains(&count) {
+        let rule = format_args!("must hold 1 to {} events, but has {count}", Limits::EVENTS);
+        return Err(Error::invalid("events", rule));
+    }
+    check_text("publisher", &request.publisher, Limits::TEXT)?;
+    let mut notifications: Vec<Notification> = Vec::with_capacity(count);
+    for event in request.events {
+        let notification = notification(event, notifications.last())?;
+        notifications.push(notification);
+    }
+    Ok((request.publisher.into(), notifications))
+}
+
+/// Reads one event; shares what it has in common with the one before, as a burst's events do.
+#[cfg(feature = "server")]
+fn notification(event: proto::WorkDetected, before: Option<&Notification>) -> Result<Notification> {
+    let queue = match before {
+        Some(before) if before.queue.is(&event.storage_account, &event.queue_name) => {
+            before.queue.clone()
+        }
+        _ => QueueAddress::new(&event.storage_account, &event.queue_name)?,
+    };
+    let traceparent = match before {
+        Some(before) if *before.traceparent == *event.traceparent => {
+            Arc::clone(&before.traceparent)
+        }
+        _ => event.traceparent.into(),
+    };
+    let notification = Notification {
+        queue,
+        payload_size: event.payload_size,
+        messages: event.messages,
+        notifications: event.notifications,
+        delay: checked_span("delay", event.delay)?.unwrap_or_default(),
+        published_at: checked_time("published_at", event.published_at)?,
+        traceparent,
+    };
+    notification.check()?;
+    Ok(notification)
+}
+
+/// Writes a notify request.
+pub(crate) fn notifications_to_wire(
+    publisher: &str,
+    notifications: &[Notification],
+) -> proto::NotifyRequest {
+    let event = |notification: &Notification| proto::WorkDetected {
+        storage_account: notification.queue.storage_account().to_owned(),
+        queue_name: notification.queue.queue_name().to_owned(),
+        payload_size: notification.payload_size,
+        notifications: notification.notifications,
+        published_at: time_to_wire(notification.published_at),
+        delay: (!notification.delay.is_zero()).then(|| span_to_wire(notification.delay)),
+        traceparent: (*notification.traceparent).to_owned(),
+        messages: notification.messages,
+        ..proto::WorkDetected::default()
+    };
+    proto::NotifyRequest {
+        events: notifications.iter().map(event).collect(),
+        publisher: publisher.to_owned(),
+    }
+}
+
+/// Reads what was accepted.
+pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> {
+    let read = |a: &proto::Accepted| Accepted {
+        sequence: a.sequence,
+        listeners: a.listeners,
+    };
+    accepted.iter().map(read).collect()
+}
+
+/// Reads a subscribe request.
+#[cfg(feature = "server")]
+pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<SubscribeOptions> {
+    let listener_id = ListenerId::new(&request.listener_id)?;
+    if !request.group.is_empty() {
+        let message = "group: groups are not part of this version; leave it empty";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let selector =
+        |selector: proto::Selector| Selector::new(&selector.storage_account, &selector.queue_name);
+    let options = SubscribeOptions {
+        listener_id,
+        selectors: request
+            .selectors
+            .into_iter()
+            .map(selector)
+            .collect::<Result<_>>()?,
+        capacity: request.capacity.max(1),
+        visibility_timeout: checked_span("visibility_timeout", request.visibility_timeout)?
+            .unwrap_or_default(),
+        positions: request
+            .positions
+            .into_iter()
+            .map(position)
+            .collect::<Result<_>>()?,
+        heartbeat: checked_span("heartbeat", request.heartbeat)?.unwrap_or_default(),
+    };
+    options.check()?;
+    Ok(options)
+}
+
+/// Reads a position. Its token may hold anything: one that makes no sense is a doubt (R2).
+#[cfg(feature = "server")]
+fn position(position: proto::Position) -> Result<Position> {
+    let queue = Selector::new(&position.storage_account, &position.queue_name)?;
+    Ok(Position {
+        queue,
+        token: Token(position.token),
+    })
+}
+
+/// Writes a subscribe request.
+pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeRequest {
+    let position = |position: &Position| proto::Position {
+        storage_account: position.queue.storage_account().to_owned(),
+        queue_name: position.queue.queue_name().to_owned(),
+        token: position.token.0.clone(),
+    };
+    proto::SubscribeRequest {
+        listener_id: options.listener_id.to_string(),
+        selectors: options.selectors.iter().map(selector_to_wire).collect(),
+        group: String::new(),
+        capacity: options.capacity,
+        visibility_timeout: Some(span_to_wire(options.visibility_timeout)),
+        positions: options.positions.iter().map(position).collect(),
+        heartbeat: Some(span_to_wire(options.heartbeat)),
+    }
+}
+
+pub(crate) fn selector_to_wire(selector: &Selector) -> proto::Selector {
+    proto::Selector {
+        storage_account: selector.storage_account().to_owned(),
+        queue_name: selector.queue_name().to_owned(),
+    }
+}
+
+/// Writes what a stream sends.
+#[cfg(feature = "server")]
+pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::SubscribeResponse {
+    use proto::subscribe_response::Event;
+    let event = match event {
+        SubscribeEvent::Welcome(welcome) => Some(Event::Welcome(proto::Welcome {
+            relay_id: welcome.relay_id.to_string(),
+            epoch: welcome.epoch.to_string(),
+            subscription_id: welcome.subscription_id.to_string(),
+            heartbeat: Some(span_to_wire(welcome.heartbeat)),
+            degraded: welcome.degraded,
+            version: welcome.version.to_string(),
+        })),
+        SubscribeEvent::Wake(work) => Some(Event::Wake(proto::Wake {
+            work: work.into_iter().map(work_to_wire).collect(),
+        })),
+        SubscribeEvent::Heartbeat { degraded } => {
+            Some(Event::Heartbeat(proto::Heartbeat { degraded }))
+        }
+        SubscribeEvent::Goodbye(goodbye) => Some(Event::Goodbye(goodbye_to_wire(goodbye))),
+        SubscribeEvent::Unknown => None,
+    };
+    proto::SubscribeResponse { event }
+}
+
+/// Reads what arrives on a stream.
+pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEvent {
+    use proto::subscribe_response::Event;
+    match response.event {
+        None => SubscribeEvent::Unknown,
+        Some(Event::Welcome(welcome)) => SubscribeEvent::Welcome(Welcome {
+            relay_id: welcome.relay_id.into(),
+            epoch: welcome.epoch.into(),
+            subscription_id: welcome.subscription_id.into(),
+            heartbeat: span_from_wire(welcome.heartbeat),
+            degraded: welcome.degraded,
+            version: welcome.version.into(),
+        }),
+        Some(Event::Wake(wake)) => {
+            SubscribeEvent::Wake(wake.work.into_iter().filter_map(work_from_wire).collect())
+        }
+        Some(Event::Heartbeat(heartbeat)) => SubscribeEvent::Heartbeat {
+            degraded: heartbeat.degraded,
+        },
+        Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
+    }
+}
+
+#[cfg(feature = "server")]
+pub(super) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
+    use proto::goodbye::Reason;
+    let reason = match goodbye.reason {
+        GoodbyeReason::Unspecified => Reason::Unspecified,
+        GoodbyeReason::Draining => Reason::Draining,
+        GoodbyeReason::Rotation => Reason::Rotation,
+        GoodbyeReason::Replaced => Reason::Replaced,
+        GoodbyeReason::Revoked => Reason::Revoked,
+    };
+    let reconnect_after = Some(span_to_wire(goodbye.reconnect_after));
+    proto::Goodbye {
+        reason: reason.into(),
+        reconnect_after,
+    }
+}
+
+pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
+    use proto::goodbye::Reason;
+    let reason = match goodbye.reason() {
+        Reason::Unspecified => GoodbyeReason::Unspecified,
+        Reason::Draining => GoodbyeReason::Draining,
+        Reason::Rotation => GoodbyeReason::Rotation,
+        Reason::Replaced => GoodbyeReason::Replaced,
+        Reason::Revoked => GoodbyeReason::Revoked,
+    };
+    Goodbye {
+        reason,
+        reconnect_after: span_from_wire(goodbye.reconnect_after),
+    }
+}
+
+#[cfg(feature = "server")]
+fn work_to_wire(work: WorkDetected) -> proto::WorkDetected {
+    let reason = match work.reason {
+        WakeReason::Unspecified => proto::WakeReason::Unspecified,
+        WakeReason::CatchUp => proto::WakeReason::CatchUp,
+        WakeReason::Sentinel => proto::WakeReason::Sentinel,
+        WakeReason::Timed => proto::WakeReason::Timed,
+        WakeReason::Reassigned => proto::WakeReason::Reassigned,
+        WakeReason::Notified => proto::WakeReason::Notified,
+    };
+    proto::WorkDetected {
+        storage_account: work.queue.storage_account().to_owned(),
+        queue_name: work.queue.queue_name().to_owned(),
+        payload_size: work.payload_size,
+        sequence: work.sequence,
+        notifications: work.notifications,
+        reason: reason.into(),
+        publisher: (*work.publisher).to_owned(),
+        published_at: time_to_wire(work.published_at),
+        delay: None,
+        traceparent: (*work.traceparent).to_owned(),
+        token: work.token.0,
+        messages: work.messages,
+    }
+}
+
+/// Reads a wake-up. One whose names break the rule is of a server that this version does not
+/// know; there is nothing that it could wake.
+fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
+    let reason = match work.reason() {
+        proto::WakeReason::Unspecified => WakeReason::Unspecified,
+        proto::WakeReason::Notified => WakeReason::Notified,
+        proto::WakeReason::CatchUp => WakeReason::CatchUp,
+        proto::WakeReason::Sentinel => WakeReason::Sentinel,
+        proto::WakeReason::Timed => WakeReason::Timed,
+        proto::WakeReason::Reassigned => WakeReason::Reassigned,
+    };
+    Some(WorkDetected {
+        queue: Selector::new(&work.storage_account, &work.queue_name).ok()?,
+        reason,
+        sequence: work.sequence,
+        notifications: work.notifications,
+        payload_size: work.payload_size,
+        messages: work.messages,
+        publisher: work.publisher.into(),
+        published_at: time_from_wire(work.published_at),
+        traceparent: work.traceparent.into(),
+        token: Token(work.token),
+    })
+}
+
+/// Reads a report: the subscription's id, and the report.
+#[cfg(feature = "server")]
+pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String, Report)> {
+    let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
+    let state = match request.state() {
+        proto::ReportState::Unspecified => ReportState::Unspecified,
+        proto::ReportState::Busy => ReportState::Busy,
+        proto::ReportState::Drained => ReportState::Drained,
+    };
+    let span = |field, span| Ok::<_, Error>(checked_span(field, span)?.unwrap_or_default());
+    let report = Report {
+        queue,
+        state,
+        sequence: request.sequence,
+        number: request.number,
+        visible_in: checked_span("visible_in", request.visible_in)?,
+        current_queue_depth: request.current_queue_depth,
+        active_dequeue_tasks: request.active_dequeue_tasks,
+        total_dequeue_tasks: request.total_dequeue_tasks,
+        mean_handling_time: span("mean_handling_time", request.mean_handling_time)?,
+        mean_wake_latency: span("mean_wake_latency", request.mean_wake_latency)?,
+    };
+    report.check()?;
+    if request.subscription_id.is_empty() {
+        return Err(Error::invalid(
+            "subscription_id",
+            "must be the one of the stream's Welcome",
+        ));
+    }
+    Ok((request.subscription_id, report))
+}
+
+/// Writes a report.
+pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::ReportRequest {
+    let state = match report.state {
+        ReportState::Unspecified => proto::ReportState::Unspecified,
+        ReportState::Busy => proto::ReportState::Busy,
+        ReportState::Drained => proto::ReportState::Drained,
+    };
+    proto::ReportRequest {
+        subscription_id: subscription_id.to_owned(),
+        storage_account: report.queue.storage_account().to_owned(),
+        queue_name: report.queue.queue_name().to_owned(),
+        state: state.into(),
+        sequence: report.sequence,
+        number: report.number,
+        visible_in: report.visible_in.map(span_to_wire),
+        current_queue_depth: report.current_queue_depth,
+        active_dequeue_tasks: report.active_dequeue_tasks,
+        total_dequeue_tasks: report.total_dequeue_tasks,
+        mean_handling_time: Some(span_to_wire(report.mean_handling_time)),
+        mean_wake_latency: Some(span_to_wire(report.mean_wake_latency)),
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    fn fullest() -> WorkDetected {
+        let longest = "x".repeat(128);
+        WorkDetected {
+            queue: Selector::new(&longest, &longest).expect("a name"),
+            reason: WakeReason::Reassigned,
+            sequence: u64::MAX,
+            notifications: u64::MAX,
+            payload_size: u64::MAX,
+            messages: u64::MAX,
+            publisher: longest.as_str().into(),
+            published_at: Some(std::time::SystemTime::now()),
+            traceparent: longest.as_str().into(),
+            token: Token(vec![0; 64].into()),
+        }
+    }
+
+    #[test]
+    fn an_entry_never_takes_more_room_than_the_hub_reckons_with() {
+        let wake = proto::Wake {
+            work: vec![work_to_wire(fullest())],
+        };
+        assert!(wake.encoded_len() <= fullest().encoded_at_most());
+    }
+
+    #[test]
+    fn a_wake_up_goes_there_and_back() {
+        assert_eq!(work_from_wire(work_to_wire(fullest())), Some(fullest()));
+    }
+
+    #[test]
+    fn a_wake_up_of_a_reason_to_come_means_look() {
+        let work = proto::WorkDetected {
+            reason: 99,
+            ..work_to_wire(fullest())
+        };
+        assert_eq!(
+            work_from_wire(work).map(|work| work.reason),
+            Some(WakeReason::Unspecified)
+        );
+    }
+}

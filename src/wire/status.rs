@@ -1,0 +1,150 @@
+//! Errors as gRPC statuses and back.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::proto;
+use crate::error::{Error, ErrorKind};
+
+/// Writes an error as a status; google.rpc.RetryInfo where the time is known.
+#[cfg(feature = "server")]
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn to_status(error: Error) -> Status {
+    let message = with_causes(&error);
+    match error.retry_after() {
+        Some(after) => {
+            let details = tonic_types::ErrorDetails::with_retry_info(Some(after));
+            Status::with_error_details(code(error.kind()), message, details)
+        }
+        None => Status::new(code(error.kind()), message),
+    }
+}
+
+/// Writes an error as the answer to one request of a stream that goes on.
+#[cfg(feature = "server")]
+pub(crate) fn to_answer(error: &Error) -> proto::Error {
+    proto::Error {
+        code: code(error.kind()).into(),
+        message: with_causes(error),
+    }
+}
+
+/// Reads the answer to one request of a stream.
+pub(crate) fn from_answer(error: &proto::Error) -> Error {
+    Error::new(kind(Code::from_i32(error.code)), error.message.clone())
+}
+
+/// Reads a status. What the transport reports as unknown or internal is a broken connection.
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn from_status(status: Status) -> Error {
+    let after = status
+        .get_details_retry_info()
+        .and_then(|info| info.retry_delay);
+    let mut error = Error::new(kind(status.code()), message(&status));
+    if let Some(after) = after {
+        error = error.with_retry_after(after.min(LONGEST_RETRY));
+    }
+    error
+}
+
+/// A peer cannot keep us away for longer than this.
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+
+fn message(status: &Status) -> String {
+    let source = std::error::Error::source(status);
+    match (status.message(), source) {
+        ("", _) => format!("the relay answered {:?}", status.code()),
+        // tonic's own words for a connection that cannot be made; the cause says more.
+        ("tcp connect error" | "transport error", Some(source)) => innermost(source),
+        (message, _) => message.to_owned(),
+    }
+}
+
+fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(feature = "server")]
+fn with_causes(error: &Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        message = format!("{message}: {source}");
+        cause = source.source();
+    }
+    message
+}
+
+#[cfg(feature = "server")]
+fn code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::Invalid => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Conflict => Code::Aborted,
+        ErrorKind::Denied => Code::PermissionDenied,
+        ErrorKind::Busy => Code::FailedPrecondition,
+        ErrorKind::Exhausted => Code::ResourceExhausted,
+        ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::Timeout => Code::DeadlineExceeded,
+        ErrorKind::Closed => Code::Cancelled,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::Internal => Code::Internal,
+    }
+}
+
+fn kind(code: Code) -> ErrorKind {
+    match code {
+        Code::InvalidArgument | Code::OutOfRange => ErrorKind::Invalid,
+        Code::NotFound => ErrorKind::NotFound,
+        Code::Aborted | Code::AlreadyExists => ErrorKind::Conflict,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
+        Code::FailedPrecondition => ErrorKind::Busy,
+        Code::ResourceExhausted => ErrorKind::Exhausted,
+        Code::DeadlineExceeded => ErrorKind::Timeout,
+        Code::Unimplemented => ErrorKind::Unsupported,
+        Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::Ok => {
+            ErrorKind::Unavailable
+        }
+        Code::DataLoss => ErrorKind::Internal,
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_and_codes_go_there_and_back() {
+        for kind in [
+            ErrorKind::Invalid,
+            ErrorKind::NotFound,
+            ErrorKind::Conflict,
+            ErrorKind::Denied,
+            ErrorKind::Busy,
+            ErrorKind::Exhausted,
+            ErrorKind::Unavailable,
+            ErrorKind::Timeout,
+            ErrorKind::Unsupported,
+        ] {
+            assert_eq!(
+                from_status(to_status(Error::new(kind, "it failed"))).kind(),
+                kind
+            );
+        }
+    }
+
+    #[test]
+    fn when_to_try_again_travels() {
+        let error =
+            Error::new(ErrorKind::Unavailable, "draining").with_retry_after(Duration::from_secs(2));
+        assert_eq!(
+            from_status(to_status(error)).retry_after(),
+            Some(Duration::from_secs(2))
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! Spans and points in time on the wire.
+
+use std::time::{Duration, SystemTime};
+
+use prost_types::{Duration as WireSpan, Timestamp};
+
+#[cfg(feature = "server")]
+use crate::error::{Error, Result};
+
+/// Reads a span that a peer must have stated rightly: absent is `None`.
+#[cfg(feature = "server")]
+pub(crate) fn checked_span(field: &str, span: Option<WireSpan>) -> Result<Option<Duration>> {
+    let Some(span) = span else { return Ok(None) };
+    let refuse = |rule: &str| Err(Error::invalid(field, rule));
+    if span.seconds < 0 || span.nanos < 0 {
+        return refuse("must not be negative");
+    }
+    match (u64::try_from(span.seconds), u32::try_from(span.nanos)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {
+            Ok(Some(Duration::new(seconds, nanos)))
+        }
+        _ => refuse("has nanoseconds out of range"),
+    }
+}
+
+/// Reads a span leniently: what makes no sense is zero.
+pub(crate) fn span_from_wire(span: Option<WireSpan>) -> Duration {
+    span.and_then(|span| Duration::try_from(span).ok())
+        .unwrap_or_default()
+}
+
+pub(crate) fn span_to_wire(span: Duration) -> WireSpan {
+    WireSpan {
+        seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+/// Reads a point in time that a peer must have stated rightly.
+#[cfg(feature = "server")]
+pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>> {
+    let read = |time| SystemTime::try_from(time);
+    time.map(read)
+        .transpose()
+        .map_err(|_| Error::invalid(field, "is no point in time"))
+}
+
+/// Reads a point in time leniently: what makes no sense is absent.
+pub(super) fn time_from_wire(time: Option<Timestamp>) -> Option<SystemTime> {
+    time.and_then(|time| SystemTime::try_from(time).ok())
+}
+
+pub(super) fn time_to_wire(time: Option<SystemTime>) -> Option<Timestamp> {
+    time.map(Timestamp::from)
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_or_crooked_span_is_refused() {
+        for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
+            let error =
+                checked_span("delay", Some(WireSpan { seconds, nanos })).expect_err("crooked");
+            assert!(error.message().starts_with("delay: "), "{error}");
+        }
+        let span = Duration::new(3, 5);
+        assert_eq!(
+            checked_span("delay", Some(span_to_wire(span))).expect("right"),
+            Some(span)
+        );
+        assert_eq!(checked_span("delay", None).expect("absent"), None);
+    }
+}
