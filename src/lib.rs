@@ -12,6 +12,10 @@ mod error;
 mod fault;
 #[cfg(feature = "server")]
 mod hub;
+#[cfg(feature = "server")]
+mod relay;
+#[cfg(feature = "server")]
+mod server;
 mod session;
 #[cfg(feature = "server")]
 mod sync;
@@ -21,4 +25,6 @@ mod words;
 
 pub use client::*;
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "server")]
+pub use relay::{LocalPublisher, LocalSubscription, Relay, RelayConfig};
 pub use words::*;

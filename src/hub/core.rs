@@ -274,6 +274,17 @@ impl Hub {
         self.timers.next()
     }
 
+    /// Returns when the next timer fires.
+    pub(crate) fn next_timer(&self) -> Option<Tick> {
+        self.timers.next()
+    }
+
+    /// Wakes every stream: to end it, say.
+    pub(crate) fn wake_all(&self) {
+        let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
+        all.iter().for_each(|subscription| subscription.wake());
+    }
+
     /// Returns the waker's place for whoever runs the timers: woken when the next one changed.
     pub(crate) fn timers_waker(&self) -> &AtomicWaker {
         &self.timers.waker

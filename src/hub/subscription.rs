@@ -173,6 +173,11 @@ impl Subscription {
         }
     }
 
+    /// Wakes the stream without marking anything.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Says whom to wake; before each [`Subscription::take`] that may find nothing.
     pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);

@@ -1,0 +1,292 @@
+//! The hub on tokio: timers, fan-out and forgetting run here, and streams are fed.
+//!
+//! Also the in-process relay: a publisher and a subscription on the hub itself, without a network.
+//! Knows neither gRPC nor stores.
+
+mod feed;
+mod local;
+mod tasks;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+pub(crate) use self::feed::FeedStream;
+pub use self::local::{LocalPublisher, LocalSubscription};
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind, Result},
+    hub::{
+        Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, QueueView, SubscriptionId,
+    },
+    task::Scope,
+    words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
+};
+
+/// How a relay behaves.
+#[derive(Debug, Clone)]
+pub struct RelayConfig {
+    /// Its name: what tells its subscriptions from those of another relay. The names' rule.
+    pub relay_id: String,
+    /// A queue that nobody subscribes to and nobody has notified for this long is forgotten.
+    pub forget_after: Duration,
+    /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
+    pub max_queues: usize,
+    /// A stream ends by itself at this age, give or take a tenth, so that streams spread over
+    /// relays again after one was away.
+    pub stream_max_age: Duration,
+}
+
+/// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last
+/// handle.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> reveille::Result<()> {
+/// use reveille::{ListenerId, Notification, Notify, QueueAddress, Relay, RelayConfig, SubscribeOptions, Wakes};
+///
+/// let relay = Relay::start(RelayConfig::default())?;
+/// let orders: QueueAddress = "acct/orders".parse()?;
+/// let mut wakes = relay.subscribe(SubscribeOptions::new(ListenerId::new("worker-1")?, [orders.clone()]))?;
+/// relay.publisher("billing").notify(vec![Notification::new(orders)]).await?;
+/// let work = wakes.next().await.expect("the relay is alive")?;
+/// assert_eq!(work.notifications, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Relay {
+    shared: Arc<Shared>,
+    scope: Arc<Scope>,
+}
+
+struct Shared {
+    hub: Arc<Hub>,
+    clock: Clock,
+    feeds: FeedConfig,
+    draining: AtomicBool,
+    counters: Counters,
+}
+
+/// What the streams have sent so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) wakes: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) notifications: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            relay_id: "relay".to_owned(),
+            forget_after: Duration::from_secs(3600),
+            max_queues: 1_000_000,
+            stream_max_age: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
+impl Relay {
+    /// Starts a relay on the present tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the relay's id breaks the names' rule,
+    /// [`ErrorKind::Internal`] where the operating system gives no random numbers.
+    pub fn start(config: RelayConfig) -> Result<Self> {
+        check_name("relay_id", &config.relay_id)?;
+        let epoch = Epoch(random()?);
+        let hub = Arc::new(Hub::new(HubConfig {
+            epoch,
+            seed: fastrand::u64(..),
+            forget_after: config.forget_after,
+            max_queues: config.max_queues,
+            ..HubConfig::default()
+        }));
+        let feeds = FeedConfig {
+            relay_id: config.relay_id.into(),
+            epoch: epoch.to_string().into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            max_age: config.stream_max_age,
+        };
+        let shared = Arc::new(Shared {
+            hub,
+            clock: Clock::new(),
+            feeds,
+            draining: AtomicBool::new(false),
+            counters: Counters::default(),
+        });
+        let scope = Scope::new();
+        tasks::spawn(&scope, &shared, config.forget_after);
+        Ok(Self {
+            shared,
+            scope: Arc::new(scope),
+        })
+    }
+
+    /// Returns the relay's life, 32 hexadecimal digits: another one after each start.
+    pub fn epoch(&self) -> &str {
+        &self.shared.feeds.epoch
+    }
+
+    /// Returns the relay's name.
+    pub fn relay_id(&self) -> &str {
+        &self.shared.feeds.relay_id
+    }
+
+    /// Returns a publisher on this relay; `name` is handed on with wake-ups.
+    pub fn publisher(&self, name: &str) -> LocalPublisher {
+        LocalPublisher::new(self, name)
+    }
+
+    /// Returns a subscription on this relay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] or [`ErrorKind::Exhausted`] where the options break a rule,
+    /// [`ErrorKind::Unavailable`] where the relay is shutting down.
+    pub fn subscribe(&self, options: SubscribeOptions) -> Result<LocalSubscription> {
+        LocalSubscription::new(self, options)
+    }
+
+    /// Ends all streams with a Goodbye; new ones are refused.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+        self.shared.hub.wake_all();
+    }
+
+    /// Ends all streams, and waits until the relay's own tasks have ended.
+    pub async fn shutdown(&self) {
+        self.drain();
+        self.scope.shutdown().await;
+    }
+
+    /// Counts notifications and wakes who listens.
+    pub(crate) fn notify(
+        &self,
+        publisher: &Arc<str>,
+        notifications: &[Notification],
+    ) -> Result<Vec<Accepted>> {
+        self.shared
+            .hub
+            .notify(publisher, notifications, self.shared.clock.now())
+    }
+
+    /// Opens a stream of messages that ends by itself when it is old.
+    pub(crate) fn feed(&self, options: &SubscribeOptions) -> Result<FeedStream> {
+        self.feed_with(options, &self.shared.feeds)
+    }
+
+    /// Opens a stream of messages for this process itself, which no age ends.
+    fn local_feed(&self, options: &SubscribeOptions) -> Result<FeedStream> {
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+        self.feed_with(
+            options,
+            &FeedConfig {
+                max_age: CENTURY,
+                ..self.shared.feeds.clone()
+            },
+        )
+    }
+
+    fn feed_with(&self, options: &SubscribeOptions, config: &FeedConfig) -> Result<FeedStream> {
+        if self.shared.draining.load(Ordering::Acquire) {
+            return Err(
+                Error::new(ErrorKind::Unavailable, "the relay is shutting down")
+                    .with_retry_after(Duration::from_secs(1)),
+            );
+        }
+        let (hub, now) = (&self.shared.hub, self.shared.clock.now());
+        let mut rng = fastrand::Rng::new();
+        let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng)?;
+        let feed = Feed::new(
+            Arc::clone(hub),
+            subscription,
+            options,
+            config,
+            now,
+            &mut rng,
+        );
+        Ok(FeedStream::new(feed, Arc::clone(&self.shared)))
+    }
+
+    /// Takes a report for the subscription of this id, as its Welcome told it.
+    pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
+        let id = self.subscription_id(subscription_id)?;
+        self.shared.hub.report(id, report, self.shared.clock.now())
+    }
+
+    /// Reads a subscription id: one of another relay is `Unavailable`, never `NotFound`.
+    fn subscription_id(&self, text: &str) -> Result<SubscriptionId> {
+        let unknown = || {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("subscription_id: {text:?} is not known here"),
+            )
+        };
+        let (relay, id) = text.rsplit_once('/').ok_or_else(unknown)?;
+        if *relay != *self.shared.feeds.relay_id {
+            let message = format!("subscription_id: {text:?} belongs to another relay");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        u128::from_str_radix(id, 16)
+            .map(SubscriptionId)
+            .map_err(|_| unknown())
+    }
+
+    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueView> {
+        self.shared
+            .hub
+            .queues(after, count, self.shared.clock.now())
+    }
+
+    pub(crate) fn listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+    ) -> Vec<ListenerView> {
+        self.shared
+            .hub
+            .listeners(after, count, self.shared.clock.now())
+    }
+
+    pub(crate) fn stats(&self) -> (HubStats, &Counters) {
+        (self.shared.hub.stats(), &self.shared.counters)
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Acquire)
+    }
+}
+
+/// Returns 128 bits of the operating system's randomness.
+fn random() -> Result<u128> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(
+            ErrorKind::Internal,
+            "no random numbers from the operating system",
+        )
+        .with_source(error)
+    })?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay")
+            .field("relay_id", &self.relay_id())
+            .field("epoch", &self.epoch())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! One connection: hyper's HTTP/2 with every limit set that a relay of long streams needs.
+
+use std::{future::Future, io, sync::Arc, time::Duration};
+
+use hyper::{rt::Executor, server::conn::http2};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{body::Body, service::Routes};
+use tower::ServiceExt;
+
+use super::preface;
+use crate::task::Scope;
+
+/// Runs a connection's streams as tasks of the server's scope.
+#[derive(Clone)]
+pub(super) struct Tasks {
+    scope: Arc<Scope>,
+}
+
+/// Streams that one connection may hold open. hyper's own default is 200, tonic's none at all.
+const MAX_STREAMS: u32 = 1_000;
+/// What one stream holds for a reader that does not read; hyper's own is 400 KiB.
+const SEND_BUFFER: usize = 16 * 1024;
+/// Resets that a peer may provoke or leave pending before it is sent away.
+const ERROR_RESETS: usize = 1_024;
+const PENDING_RESETS: usize = 20;
+const HEADER_LIST: u32 = 8 * 1024;
+const FRAME: u32 = 16 * 1024;
+/// A request is at most 1 MiB and comes in pieces; a burst of notifications needs a wider window
+/// for the connection than for its streams.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// A peer that is silent for this long is asked for a sign of life, and is dead without one.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Tasks {
+    pub(super) fn new(scope: &Arc<Scope>) -> Self {
+        Self {
+            scope: Arc::clone(scope),
+        }
+    }
+}
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        // Ends when its connection does, which is cancelled with the scope.
+        self.scope.spawn_graceful(stream);
+    }
+}
+
+/// Serves a connection until its peer leaves or, once draining, its streams have ended.
+pub(super) async fn serve(
+    stream: TcpStream,
+    routes: Routes,
+    tasks: Tasks,
+    draining: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let io = tokio::select! {
+        io = preface::read(stream) => TokioIo::new(io?),
+        () = draining.cancelled() => return Ok(()),
+    };
+    let service =
+        routes.map_request(|request: http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let mut builder = http2::Builder::new(tasks);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_local_error_reset_streams(ERROR_RESETS)
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_header_list_size(HEADER_LIST)
+        .max_frame_size(FRAME)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT);
+    let connection = builder.serve_connection(io, TowerToHyperService::new(service));
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(Into::into),
+        () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    connection
+        .await
+        .map_err(|error| io::Error::other(error).into())
+}

@@ -1,0 +1,139 @@
+//! The `Relay` service: translates, and hands on to the relay.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_core::Stream;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use crate::{
+    error::Result,
+    relay::{FeedStream, Relay},
+    wire::{
+        notifications_from_wire, proto, report_from_wire, subscribe_event_to_wire,
+        subscribe_from_wire, to_answer, to_status,
+    },
+};
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct RelayService {
+    relay: Relay,
+    draining: CancellationToken,
+}
+
+/// A subscriber's stream on the wire.
+pub(crate) struct Wakes(FeedStream);
+
+/// The answers to a pipelined publisher, in its requests' order.
+pub(crate) struct Answers {
+    relay: Relay,
+    requests: Streaming<proto::NotifyRequest>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl RelayService {
+    pub(super) fn new(relay: Relay, draining: CancellationToken) -> Self {
+        Self { relay, draining }
+    }
+}
+
+#[async_trait]
+impl proto::relay_server::Relay for RelayService {
+    type NotifyStreamStream = Answers;
+    type SubscribeStream = Wakes;
+
+    async fn notify(
+        &self,
+        request: Request<proto::NotifyRequest>,
+    ) -> Result<Response<proto::NotifyResponse>, Status> {
+        notify(&self.relay, request.into_inner())
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn notify_stream(
+        &self,
+        request: Request<Streaming<proto::NotifyRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        Ok(Response::new(Answers {
+            relay: self.relay.clone(),
+            requests: request.into_inner(),
+            draining: Box::pin(self.draining.clone().cancelled_owned()),
+        }))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<proto::SubscribeRequest>,
+    ) -> Result<Response<Wakes>, Status> {
+        let options = subscribe_from_wire(request.into_inner()).map_err(to_status)?;
+        self.relay
+            .feed(&options)
+            .map(|feed| Response::new(Wakes(feed)))
+            .map_err(to_status)
+    }
+
+    async fn report(
+        &self,
+        request: Request<proto::ReportRequest>,
+    ) -> Result<Response<proto::ReportResponse>, Status> {
+        let (subscription_id, report) =
+            report_from_wire(request.into_inner()).map_err(to_status)?;
+        self.relay
+            .report(&subscription_id, &report)
+            .map_err(to_status)?;
+        Ok(Response::new(proto::ReportResponse {}))
+    }
+}
+
+impl Stream for Wakes {
+    type Item = Result<proto::SubscribeResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let event = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
+        Poll::Ready(event.map(|event| Ok(subscribe_event_to_wire(event))))
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<proto::NotifyResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match Pin::new(&mut self.requests).poll_next(cx) {
+            Poll::Ready(Some(Ok(request))) => {
+                let response = notify(&self.relay, request).unwrap_or_else(|error| {
+                    let error = Some(to_answer(&error));
+                    proto::NotifyResponse {
+                        accepted: Vec::new(),
+                        error,
+                    }
+                });
+                Poll::Ready(Some(Ok(response)))
+            }
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
+            Poll::Ready(None) => Poll::Ready(None),
+            // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
+            Poll::Pending => self.draining.as_mut().poll(cx).map(|()| None),
+        }
+    }
+}
+
+fn notify(relay: &Relay, request: proto::NotifyRequest) -> Result<proto::NotifyResponse> {
+    let (publisher, notifications) = notifications_from_wire(request)?;
+    let accepted = relay.notify(&publisher, &notifications)?;
+    let accepted = accepted
+        .into_iter()
+        .map(|a| proto::Accepted {
+            sequence: a.sequence,
+            listeners: a.listeners,
+        })
+        .collect();
+    Ok(proto::NotifyResponse {
+        accepted,
+        error: None,
+    })
+}

@@ -1,0 +1,93 @@
+//! All services on one set of routes: the relay's own, health and reflection.
+
+use std::fmt;
+
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use super::{admin::AdminService, relay::RelayService};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    relay::Relay,
+    wire::proto,
+    words::Limits,
+};
+
+/// What a server serves.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) relay: Relay,
+    pub(crate) draining: CancellationToken,
+}
+
+/// Says over `grpc.health.v1` whether the relay serves.
+#[derive(Clone)]
+pub(crate) struct Health {
+    reporter: HealthReporter,
+}
+
+/// The services' names, as health checks ask for them; the empty one is the whole server.
+const NAMES: [&str; 4] = [
+    "",
+    "reveille.v1.Relay",
+    "reveille.v1.Flags",
+    "reveille.v1.Admin",
+];
+
+impl Services {
+    /// Makes the routes, and the handle on their health.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] where the reflection service cannot read its own descriptors.
+    pub(crate) async fn routes(self) -> Result<(Routes, Health)> {
+        let Self { relay, draining } = self;
+        let (reporter, health_service) = tonic_health::server::health_reporter();
+        let health = Health { reporter };
+        health.set(true).await;
+        let broken = |error| {
+            Error::new(
+                ErrorKind::Internal,
+                "reflection cannot read its descriptors",
+            )
+            .with_source(error)
+        };
+        let relay_service =
+            proto::relay_server::RelayServer::new(RelayService::new(relay.clone(), draining))
+                .max_decoding_message_size(Limits::SUBSCRIBE_BYTES + 1024);
+        let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay))
+            .max_decoding_message_size(Limits::REQUEST_BYTES + 1024);
+        let routes = Routes::new(relay_service)
+            .add_service(admin_service)
+            .add_service(health_service)
+            .add_service(reflection().build_v1().map_err(broken)?)
+            .add_service(reflection().build_v1alpha().map_err(broken)?);
+        Ok((routes, health))
+    }
+}
+
+impl Health {
+    /// Says whether requests are served.
+    pub(crate) async fn set(&self, serving: bool) {
+        let status = if serving {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for name in NAMES {
+            self.reporter.set_service_status(name, status).await;
+        }
+    }
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Health")
+    }
+}
