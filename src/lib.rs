@@ -7,11 +7,15 @@
 mod backoff;
 mod client;
 mod clock;
+#[cfg(feature = "server")]
+mod console;
 pub mod duration;
 mod error;
 mod fault;
 #[cfg(feature = "server")]
 mod hub;
+#[cfg(feature = "server")]
+mod node;
 #[cfg(feature = "server")]
 mod relay;
 #[cfg(feature = "server")]
@@ -20,11 +24,15 @@ mod session;
 #[cfg(feature = "server")]
 mod sync;
 mod task;
+#[cfg(feature = "server")]
+pub mod testing;
 mod wire;
 mod words;
 
 pub use client::*;
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "server")]
+pub use node::{Node, NodeConfig};
 #[cfg(feature = "server")]
 pub use relay::{LocalPublisher, LocalSubscription, Relay, RelayConfig};
 pub use words::*;
