@@ -77,6 +77,16 @@ pub(crate) enum Fault {
     MarkReplaces,
 }
 
+impl Fault {
+    /// No fault: the rules as they are.
+    #[cfg(not(test))]
+    pub(crate) const NONE: Self = Self;
+
+    /// No fault: the rules as they are.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self::None;
+}
+
 /// Asks whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
 macro_rules! planted {
     ($fault:expr, $name:ident) => {{

@@ -151,8 +151,9 @@ impl Relay {
     /// # Errors
     /// [`ErrorKind::Invalid`] or [`ErrorKind::Exhausted`] where the options break a rule,
     /// [`ErrorKind::Unavailable`] where the relay is shutting down.
+    #[allow(clippy::needless_pass_by_value, reason = "as the client takes them")]
     pub fn subscribe(&self, options: SubscribeOptions) -> Result<LocalSubscription> {
-        LocalSubscription::new(self, options)
+        LocalSubscription::new(self, &options)
     }
 
     /// Ends all streams with a Goodbye; new ones are refused.
@@ -258,10 +259,6 @@ impl Relay {
 
     pub(crate) fn stats(&self) -> (HubStats, &Counters) {
         (self.shared.hub.stats(), &self.shared.counters)
-    }
-
-    pub(crate) fn clock(&self) -> Clock {
-        self.shared.clock
     }
 
     pub(crate) fn is_draining(&self) -> bool {

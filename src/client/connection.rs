@@ -114,7 +114,7 @@ impl Client {
 
     /// Returns a watch of a flag: its states, from the present one on, for ever.
     pub fn watch_flag(&self, flag: FlagName, listener_id: ListenerId) -> FlagWatcher {
-        FlagWatcher::new(self, flag, listener_id)
+        FlagWatcher::new(self, &flag, &listener_id)
     }
 
     /// Waits until the relay answers, at most for `within`.

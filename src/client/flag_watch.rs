@@ -39,7 +39,7 @@ pub struct FlagWatcher {
 }
 
 impl FlagWatcher {
-    pub(super) fn new(client: &Client, flag: FlagName, listener_id: ListenerId) -> Self {
+    pub(super) fn new(client: &Client, flag: &FlagName, listener_id: &ListenerId) -> Self {
         let clock = client.clock();
         let request = proto::WatchFlagRequest {
             flag: flag.to_string(),

@@ -3,7 +3,12 @@
 //! All of a request is checked before any of it is counted. Every entry point ends with the marks
 //! set and the wakers woken; what is left to do later waits in the fan-out and in the timers.
 
-use std::{fmt, sync::Arc, time::Duration};
+// The counters are statistics, not part of any race: they stay the standard ones everywhere.
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64 as StdU64},
+    time::Duration,
+};
 
 use super::{
     fanout::{Fanout, Walk},
@@ -73,10 +78,10 @@ pub(crate) struct HubStats {
 
 #[derive(Default)]
 struct Counters {
-    notified: std::sync::atomic::AtomicU64,
-    timed: std::sync::atomic::AtomicU64,
-    fanned_out: std::sync::atomic::AtomicU64,
-    forgotten: std::sync::atomic::AtomicU64,
+    notified: StdU64,
+    timed: StdU64,
+    fanned_out: StdU64,
+    forgotten: StdU64,
 }
 
 /// What a busy listener's queue waits beyond its visibility time-out, until its messages are
@@ -92,7 +97,7 @@ impl Default for HubConfig {
             max_queues: 1_000_000,
             inline: super::record::CHUNK,
             catch_up_spread: Duration::from_secs(2),
-            fault: Fault::default(),
+            fault: Fault::NONE,
         }
     }
 }
@@ -110,10 +115,6 @@ impl Hub {
             counters: Counters::default(),
             config,
         }
-    }
-
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.config.epoch
     }
 
     /// Counts a request's notifications and wakes who listens; answers in their order.

@@ -53,8 +53,8 @@ impl Notify for LocalPublisher {
 }
 
 impl LocalSubscription {
-    pub(super) fn new(relay: &Relay, options: SubscribeOptions) -> Result<Self> {
-        let feed = relay.local_feed(&options)?;
+    pub(super) fn new(relay: &Relay, options: &SubscribeOptions) -> Result<Self> {
+        let feed = relay.local_feed(options)?;
         let (relay, arrived) = (relay.clone(), VecDeque::new());
         Ok(Self {
             relay,

@@ -65,7 +65,7 @@ impl AdminService {
             .last()
             .filter(|_| more)
             .map(|view| view.address.to_string());
-        let queues = views.into_iter().map(queue).collect();
+        let queues = views.iter().map(queue).collect();
         Ok(proto::ListQueuesResponse {
             queues,
             next_page_token: last.unwrap_or_default(),
@@ -129,7 +129,7 @@ fn bad_token() -> Error {
     Error::invalid("page_token", "must be the one of the page before")
 }
 
-fn listener(relay_id: &str, view: ListenerView) -> proto::Listener {
+fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
     proto::Listener {
         listener_id: view.listener_id.to_string(),
         subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
@@ -145,7 +145,7 @@ fn listener(relay_id: &str, view: ListenerView) -> proto::Listener {
     }
 }
 
-fn queue(view: QueueView) -> proto::Queue {
+fn queue(view: &QueueView) -> proto::Queue {
     proto::Queue {
         storage_account: view.address.storage_account().to_owned(),
         queue_name: view.address.queue_name().to_owned(),

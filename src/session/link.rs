@@ -75,7 +75,7 @@ impl Default for LinkConfig {
             base: Duration::from_secs(1),
             max: Duration::from_secs(10),
             open_timeout: Duration::from_secs(5),
-            fault: Fault::default(),
+            fault: Fault::NONE,
         }
     }
 }
@@ -180,10 +180,6 @@ impl Link {
         self.phase = Phase::Waiting {
             until: now + goodbye.reconnect_after.min(LONGEST) + spread,
         };
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.phase = Phase::Closed;
     }
 
     pub(crate) fn state(&self) -> ConnectionState {

@@ -118,7 +118,7 @@ impl Default for PublisherConfig {
             answer_timeout: Duration::from_secs(5),
             base: Duration::from_millis(100),
             max: Duration::from_secs(5),
-            fault: Fault::default(),
+            fault: Fault::NONE,
         }
     }
 }
