@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     FloorForgotten,
     /// R3: a queue with a pending timer is forgotten.
     ForgetWithTimer,
+    /// R3: a forgotten record is not marked dead.
+    DeadNotMarked,
     /// R4: the snapshot is taken before the subscriber is registered.
     SnapshotBeforeRegister,
     /// R4: a pattern is registered after the map was scanned.

@@ -8,12 +8,15 @@
 //! Locks, each taken only in this order, none held across a wake: a subscription's cursors, then
 //! a record, then the timers. On the way of a notification only the record's is taken.
 
+mod attach;
 mod core;
+mod cursors;
 mod fanout;
 mod feed;
 mod map;
 mod place;
 mod record;
+mod room;
 mod subscription;
 mod timers;
 mod view;

@@ -14,17 +14,16 @@ use super::{
     fanout::{Fanout, Walk},
     map::Map,
     place::{Epoch, Tally},
-    record::{Newest, Record, Refusal, Wake},
-    subscription::{Attached, Cursors, Start, Subscription, SubscriptionId},
+    record::{Newest, Record, Refusal, State, Wake},
+    subscription::{Attached, Start, Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
     timers::{Timer, Timers},
 };
 use crate::{
-    backoff::jitter,
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, Token},
+    words::{Accepted, Limits, Notification, QueueAddress, Report, check_text},
 };
 
 /// How a hub behaves.
@@ -47,12 +46,12 @@ pub(crate) struct HubConfig {
 
 /// Who is owed a wake-up.
 pub(crate) struct Hub {
-    config: HubConfig,
+    pub(super) config: HubConfig,
     pub(super) records: Map,
     record_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
     floor: AtomicU64,
-    patterns: RwLock<Vec<Arc<Subscription>>>,
+    pub(super) patterns: RwLock<Vec<Arc<Subscription>>>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     fanout: Fanout,
     timers: Timers,
@@ -83,10 +82,6 @@ struct Counters {
     fanned_out: StdU64,
     forgotten: StdU64,
 }
-
-/// What a busy listener's queue waits beyond its visibility time-out, until its messages are
-/// certainly visible again (R8).
-const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Default for HubConfig {
     fn default() -> Self {
@@ -120,16 +115,20 @@ impl Hub {
     /// Counts a request's notifications and wakes who listens; answers in their order.
     ///
     /// # Errors
-    /// `Exhausted` where a new queue would be one too many; nothing was counted then.
+    /// `Invalid` where a delay or a text breaks its rule, `Exhausted` where a new queue would be one
+    /// too many; nothing was counted then.
     pub(crate) fn notify(
         &self,
         publisher: &Arc<str>,
         notifications: &[Notification],
         now: Tick,
     ) -> Result<Vec<Accepted>> {
-        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
+        check_text("publisher", publisher, Limits::TEXT)?;
         for notification in notifications {
             notification.check()?;
+        }
+        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
+        for notification in notifications {
             let record = match records.last() {
                 Some(last) if *last.address() == notification.queue => Arc::clone(last),
                 _ => self.record(&notification.queue, now, self.config.max_queues)?,
@@ -159,65 +158,6 @@ impl Hub {
         Ok(accepted)
     }
 
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs.
-    ///
-    /// # Errors
-    /// What the options' own check refuses.
-    pub(crate) fn subscribe(
-        &self,
-        id: SubscriptionId,
-        options: &SubscribeOptions,
-        now: Tick,
-        rng: &mut fastrand::Rng,
-    ) -> Result<Arc<Subscription>> {
-        options.check()?;
-        let subscription = Arc::new(Subscription::new(
-            id,
-            options,
-            self.config.epoch,
-            now,
-            self.config.fault,
-        ));
-        let mut cursors = subscription.lock();
-        // Registered before the map is scanned (R4). Whoever makes a matching record meanwhile
-        // waits for the cursors' lock, and then finds this subscription's own cursor.
-        let pattern = subscription.has_pattern();
-        if pattern && !planted!(self.config.fault, PatternRegistersLate) {
-            self.add_pattern(&subscription);
-        }
-        let foreign = self.attach_all(&subscription, &mut cursors, options, now);
-        if pattern && !planted!(self.config.fault, PatternWithoutSelectorEntry) {
-            cursors.doubt_patterns(&subscription.selectors);
-        }
-        if foreign {
-            cursors.catch_up_at = now + jitter(self.config.catch_up_spread, rng);
-        }
-        drop(cursors);
-        lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
-        subscription.mark_all();
-        Ok(subscription)
-    }
-
-    /// Ends a subscription. Where its listener is taken to be busy, the queue is woken again when
-    /// what it held is visible (R8).
-    pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
-        lock(&self.subscriptions).remove(&subscription.id);
-        if subscription.has_pattern() {
-            let mut patterns = self
-                .patterns
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            patterns.retain(|other| !Arc::ptr_eq(other, subscription));
-        }
-        for record in subscription.close(now) {
-            if planted!(self.config.fault, NoTimerForBusy) {
-                continue;
-            }
-            let delay = subscription.visibility_timeout + VISIBLE_AGAIN;
-            self.wake_after(record, delay, Timer::plain(), now);
-        }
-    }
-
     /// Takes a listener's report.
     ///
     /// # Errors
@@ -225,10 +165,7 @@ impl Hub {
     pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
         report.check()?;
         let found = lock(&self.subscriptions).get(&id).cloned();
-        let subscription = found.ok_or_else(|| {
-            let message = "subscription_id: not known here, wait for the next Welcome";
-            Error::new(ErrorKind::NotFound, message)
-        })?;
+        let subscription = found.ok_or_else(unknown_subscription)?;
         if !subscription.wants(&report.queue) {
             let rule = format_args!(
                 "{} is matched by no selector of the subscription",
@@ -239,10 +176,13 @@ impl Hub {
         let record = self.record(&report.queue, now, self.config.max_queues)?;
         let mut cursors = subscription.lock();
         // A pattern's listener may report a queue that nobody has notified yet.
-        let record = self
-            .attach(&subscription, &mut cursors, record, Start::Birth, now)
-            .0;
-        subscription.report(&mut cursors, report);
+        let (record, attached) =
+            self.attach(&subscription, &mut cursors, record, Start::Birth, now);
+        if attached == Attached::Closed {
+            // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
+            return Err(unknown_subscription());
+        }
+        cursors.report(report, self.config.fault);
         drop(cursors);
         match report.visible_in {
             None => {}
@@ -265,12 +205,11 @@ impl Hub {
     /// Fires the timers that are due; returns when the next one is.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
         while let Some(record) = self.timers.due(now) {
-            self.count_in(record, now, |record, state| {
-                let any = state.count_due(now);
-                state.rearm(record, &self.timers);
-                any
+            self.count_in(record, now, |state| {
+                let fired = state.count_due(now);
+                self.counters.timed.fetch_add(fired, Ordering::Relaxed);
+                fired > 0
             });
-            self.counters.timed.fetch_add(1, Ordering::Relaxed);
         }
         self.timers.next()
     }
@@ -297,7 +236,7 @@ impl Hub {
             return;
         };
         for record in self.records.collect(|_| true) {
-            let dead = record.forget(Tick::from_nanos(idle_since), |floor| {
+            let dead = record.forget(Tick::from_nanos(idle_since), &self.timers, |floor| {
                 if !planted!(self.config.fault, FloorForgotten) {
                     self.floor.fetch_max(floor, Ordering::AcqRel);
                 }
@@ -321,19 +260,22 @@ impl Hub {
     }
 
     /// Returns the queue's record, making it where there is none.
-    fn record(&self, address: &QueueAddress, now: Tick, limit: usize) -> Result<Arc<Record>> {
+    pub(super) fn record(
+        &self,
+        address: &QueueAddress,
+        now: Tick,
+        limit: usize,
+    ) -> Result<Arc<Record>> {
         if let Some(found) = self.records.get(address) {
             return Ok(found);
         }
         if self.records.len() >= limit {
-            let message =
-                format!("the limit of {limit} queues is reached, `{address}` is one more");
-            return Err(Error::new(ErrorKind::Exhausted, message));
+            return Err(too_many_queues(limit, address));
         }
         Ok(self.make_record(address, now))
     }
 
-    fn make_record(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
+    pub(super) fn make_record(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
         self.records.get_or_insert(address, || {
             let number = self.record_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
@@ -356,7 +298,7 @@ impl Hub {
         now: Tick,
         accepted: &mut Vec<Accepted>,
     ) {
-        self.count_in(record, now, |record, state| {
+        self.count_in(record, now, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
             let mut any = false;
             for notification in run {
@@ -374,39 +316,42 @@ impl Hub {
                     listeners,
                 });
             }
-            state.rearm(record, &self.timers);
             any
         });
     }
 
     /// Wakes the queue after `delay`, or at once.
-    fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
+    pub(super) fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
         let mut timer = Some(timer);
-        self.count_in(record, now, |record, state| {
+        self.count_in(record, now, |state| {
             let timer = timer.take().expect("counted once");
             if delay.is_zero() {
                 state.count_timed(timer, now);
                 return true;
             }
             state.timers.add(now, delay, timer, self.config.fault);
-            state.rearm(record, &self.timers);
             false
         });
     }
 
     /// Counts under the lock of a live record of this queue, and wakes its subscribers where
-    /// `count` says so. The only way to move a counter.
+    /// `count` says so. The only way to move a counter or to set a timer.
     fn count_in(
         &self,
         mut record: Arc<Record>,
         now: Tick,
-        mut count: impl FnMut(&Arc<Record>, &mut super::record::State) -> bool,
+        mut count: impl FnMut(&mut State) -> bool,
     ) {
-        let wake = loop {
+        let (wake, first) = loop {
             let mut state = record.lock();
             match state.check_live() {
-                Ok(()) if count(&record, &mut state) => break state.wake(self.config.inline),
-                Ok(()) => break Wake::Told,
+                Ok(()) => {
+                    let wake = match count(&mut state) {
+                        true => state.wake(self.config.inline),
+                        false => Wake::Told,
+                    };
+                    break (wake, state.rearm(&record, &self.timers));
+                }
                 Err(Refusal::Unattached) => {
                     drop(state);
                     self.attach_patterns(&record);
@@ -418,6 +363,9 @@ impl Hub {
                 }
             }
         };
+        if first {
+            self.timers.waker.wake();
+        }
         match wake {
             Wake::Told => {}
             Wake::Here => {
@@ -430,124 +378,11 @@ impl Hub {
             }
         }
     }
-
-    /// Attaches the subscribers by pattern to a new record. Whoever registers its pattern after
-    /// this has read the list finds the record in the map.
-    fn attach_patterns(&self, record: &Arc<Record>) {
-        let patterns = self
-            .patterns
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let wanting: Vec<_> = patterns
-            .iter()
-            .filter(|other| other.wants(record.address()))
-            .cloned()
-            .collect();
-        drop(patterns);
-        for subscription in wanting {
-            let mut cursors = subscription.lock();
-            // A dead record is found out by whoever counts.
-            subscription.attach(&mut cursors, record, Start::Birth);
-        }
-        record.attached();
-    }
-
-    fn add_pattern(&self, subscription: &Arc<Subscription>) {
-        let mut patterns = self
-            .patterns
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        patterns.push(Arc::clone(subscription));
-    }
-
-    /// Attaches every queue that the options name, that a position names and a selector matches,
-    /// and that the map knows and a pattern matches. Returns whether a token was of another life.
-    fn attach_all(
-        &self,
-        subscription: &Arc<Subscription>,
-        cursors: &mut Cursors,
-        options: &SubscribeOptions,
-        now: Tick,
-    ) -> bool {
-        let mut foreign = false;
-        let mut attach = |record, token: Option<&Token>| {
-            let (_, attached) =
-                self.attach(subscription, cursors, record, Start::Token(token), now);
-            foreign |= attached == Attached::Foreign;
-        };
-        for position in &options.positions {
-            let Some(address) = position.queue.as_address() else {
-                continue;
-            };
-            if !subscription.wants(&address) {
-                continue;
-            }
-            let known = self.records.get(&address);
-            if known.is_none() && planted!(self.config.fault, PositionsMakeNothing) {
-                continue;
-            }
-            attach(
-                known.unwrap_or_else(|| self.make_record(&address, now)),
-                Some(&position.token),
-            );
-        }
-        for address in subscription
-            .selectors
-            .iter()
-            .filter_map(crate::words::Selector::as_address)
-        {
-            attach(self.make_record(&address, now), None);
-        }
-        if subscription.has_pattern() {
-            for record in self.records.collect(|address| subscription.wants(address)) {
-                attach(record, None);
-            }
-        }
-        foreign
-    }
-
-    /// Attaches a cursor to a record of this queue that is not dead, and returns that record.
-    fn attach(
-        &self,
-        subscription: &Arc<Subscription>,
-        cursors: &mut Cursors,
-        mut record: Arc<Record>,
-        start: Start<'_>,
-        now: Tick,
-    ) -> (Arc<Record>, Attached) {
-        loop {
-            match subscription.attach(cursors, &record, start) {
-                Attached::Dead => {
-                    self.records.remove(&record);
-                    record = self.make_record(record.address(), now);
-                }
-                attached => return (record, attached),
-            }
-        }
-    }
-
-    /// Registers a pattern that a planted fault left unregistered.
-    #[cfg(test)]
-    pub(super) fn register_late(&self, subscription: &Arc<Subscription>) {
-        if planted!(self.config.fault, SnapshotBeforeRegister) {
-            subscription.link_late();
-        }
-        if planted!(self.config.fault, PatternRegistersLate) && subscription.has_pattern() {
-            let known = self
-                .patterns
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            if !known.iter().any(|other| Arc::ptr_eq(other, subscription)) {
-                drop(known);
-                self.add_pattern(subscription);
-            }
-        }
-    }
 }
 
 impl Timer {
     /// A wake-up without a notification.
-    fn plain() -> Self {
+    pub(super) fn plain() -> Self {
         Self {
             at: Tick::default(),
             sums: Tally::default(),
@@ -565,6 +400,18 @@ impl Timer {
             newest: Some(Newest::of(publisher, notification)),
         }
     }
+}
+
+#[cold]
+fn unknown_subscription() -> Error {
+    let message = "subscription_id: not known here, wait for the next Welcome";
+    Error::new(ErrorKind::NotFound, message)
+}
+
+#[cold]
+pub(super) fn too_many_queues(limit: usize, address: &QueueAddress) -> Error {
+    let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
+    Error::new(ErrorKind::Exhausted, message)
 }
 
 fn nanos(span: Duration) -> u64 {

@@ -9,7 +9,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::{core::Hub, subscription::Subscription};
 use crate::{
     clock::Tick,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
 };
 
 /// What all streams of a relay have in common.
@@ -89,39 +89,34 @@ impl Feed {
         if let Some(welcome) = self.welcome.take() {
             return Next::Send(SubscribeEvent::Welcome(welcome));
         }
-        #[cfg(test)]
-        self.hub.register_late(&self.subscription);
         if draining || now >= self.ends_at {
             return Next::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
-        if let Some(work) = self.subscription.take(now) {
-            return self.wake(work, now);
+        // Wakes do not put a heartbeat off: however busy a stream is, all its cursors are compared
+        // once in an interval, and what a lost mark left behind is found (R6).
+        let due = now >= self.heartbeat_at;
+        let work = match due {
+            true => self.subscription.verify(now),
+            false => self.subscription.take(now),
+        };
+        if let Some(work) = work {
+            return Next::Send(SubscribeEvent::Wake(work));
         }
-        let catch_up = self.subscription.catch_up_at(now);
-        if now >= self.heartbeat_at {
-            if let Some(work) = self.subscription.verify(now) {
-                return self.wake(work, now);
-            }
+        if due {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
-        Next::Wait(
-            self.heartbeat_at
-                .min(self.ends_at)
-                .min(catch_up.unwrap_or(Tick::NEVER)),
-        )
+        #[cfg(test)]
+        self.hub.register_late(&self.subscription);
+        let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
+        Next::Wait(self.heartbeat_at.min(self.ends_at).min(catch_up))
     }
 
     /// Ends the subscription: at the end of its stream, however it came.
     pub(crate) fn close(&mut self, now: Tick) {
         self.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
-    }
-
-    fn wake(&mut self, work: Vec<WorkDetected>, now: Tick) -> Next {
-        self.heartbeat_at = now + self.heartbeat;
-        Next::Send(SubscribeEvent::Wake(work))
     }
 
     fn goodbye(&mut self, draining: bool) -> SubscribeEvent {

@@ -41,6 +41,8 @@ pub(super) struct State {
     timed: u64,
     pub(super) newest: Newest,
     pub(super) active_at: Tick,
+    /// When the last subscriber left: its token is good for as long as a queue is remembered.
+    left_at: Tick,
     /// Of the newest report that told one.
     pub(super) depth: Option<u64>,
     links: Links,
@@ -118,6 +120,7 @@ impl Record {
             timed: 0,
             newest: Newest::default(),
             active_at: now,
+            left_at: now,
             depth: None,
             links: Links::default(),
             marked: false,
@@ -147,20 +150,20 @@ impl Record {
     /// Wakes one step's subscribers from slot `from` on; returns where to go on, or `None` at the
     /// end. Subscribers are woken after the lock is released.
     pub(super) fn walk(&self, from: usize) -> Option<usize> {
+        let late = planted!(self.fault, MarkClearedAfterWalk);
         let mut chunk = [const { None }; CHUNK];
         let next = {
             let mut state = self.lock();
-            if from == 0 && !planted!(self.fault, MarkClearedAfterWalk) {
+            if from == 0 && !late {
                 state.marked = false;
             }
-            let next = state.links.copy(from, &mut chunk);
-            if next.is_none() && planted!(self.fault, MarkClearedAfterWalk) {
-                state.marked = false;
-            }
-            next
+            state.links.copy(from, &mut chunk)
         };
         for link in chunk.into_iter().flatten() {
             link.subscription.mark(link.cursor);
+        }
+        if late && next.is_none() {
+            self.lock().marked = false;
         }
         next
     }
@@ -173,20 +176,31 @@ impl Record {
         }
     }
 
-    /// Marks this record dead where nobody needs it, raising `floor` first: a queue of this name
-    /// never counts again what was counted here (R3).
-    pub(super) fn forget(&self, idle_since: Tick, floor: impl FnOnce(u64)) -> bool {
+    /// Marks this record dead where nobody has needed it for long enough, raising `floor` first: a
+    /// queue of this name never counts again what was counted here (R3).
+    pub(super) fn forget(
+        self: &Arc<Self>,
+        idle_since: Tick,
+        timers: &Timers,
+        floor: impl FnOnce(u64),
+    ) -> bool {
         let mut state = self.lock();
         let timed = state.timers.len() > 0 && !planted!(self.fault, ForgetWithTimer);
         if state.life == Life::Dead
             || state.links.len() > 0
             || timed
-            || state.active_at > idle_since
+            || state.active_at.max(state.left_at) > idle_since
         {
             return false;
         }
         floor(state.tally.sequence + 1);
-        state.life = Life::Dead;
+        if !planted!(self.fault, DeadNotMarked) {
+            state.life = Life::Dead;
+        }
+        if planted!(self.fault, ForgetWithTimer) {
+            state.timers = QueueTimers::default();
+            let _ = state.rearm(self, timers);
+        }
         true
     }
 }
@@ -229,19 +243,20 @@ impl State {
         }
     }
 
-    /// Counts the timers that are due; returns whether there were any.
-    pub(super) fn count_due(&mut self, now: Tick) -> bool {
-        let mut any = false;
+    /// Counts the timers that are due; returns how many.
+    pub(super) fn count_due(&mut self, now: Tick) -> u64 {
+        let mut fired = 0;
         while let Some(timer) = self.timers.pop_due(now) {
             self.count_timed(timer, now);
-            any = true;
+            fired += 1;
         }
-        any
+        fired
     }
 
-    /// Tells the hub's order of this record's next timer.
-    pub(super) fn rearm(&mut self, record: &Arc<Record>, timers: &Timers) {
-        timers.rearm(record, &mut self.armed, self.timers.next());
+    /// Tells the hub's order of this record's next timer; returns whether it is the first of all.
+    #[must_use]
+    pub(super) fn rearm(&mut self, record: &Arc<Record>, timers: &Timers) -> bool {
+        timers.rearm(record, &mut self.armed, self.timers.next())
     }
 
     /// Decides who wakes the subscribers of what was just counted.
@@ -271,8 +286,9 @@ impl State {
         self.links.insert(link)
     }
 
-    pub(super) fn unlink(&mut self, slot: usize) {
+    pub(super) fn unlink(&mut self, slot: usize, now: Tick) {
         self.links.remove(slot);
+        self.left_at = now;
     }
 }
 

@@ -1,1 +1,197 @@
+//! The hub's rules, one test each, with hand-made time and wakers that count.
+//!
+//! `model` drives it by random operations against a naive log; `shuttled` by interleavings.
 
+mod counting;
+mod forgetting;
+mod limits;
+mod memory;
+mod model;
+mod reporting;
+mod resuming;
+mod room;
+mod timing;
+mod waking;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use super::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, Subscription, SubscriptionId};
+use crate::{
+    clock::Tick,
+    fault::Fault,
+    words::{
+        Accepted, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
+        SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
+    },
+};
+
+const EPOCH: Epoch = Epoch(7);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Alarm(AtomicU64);
+
+/// One entry of a wake, without what few tests ask for.
+type Entry = (String, WakeReason, u64);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Alarm {
+    fn new() -> (Arc<Self>, Waker) {
+        let alarm = Arc::new(Self::default());
+        (Arc::clone(&alarm), alarm.into())
+    }
+
+    fn rung(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn hub() -> Arc<Hub> {
+    hub_with(HubConfig::default())
+}
+
+fn hub_with(config: HubConfig) -> Arc<Hub> {
+    Arc::new(Hub::new(HubConfig {
+        epoch: EPOCH,
+        ..config
+    }))
+}
+
+fn after(span: Duration) -> Tick {
+    Tick::default() + span
+}
+
+fn queue(name: &str) -> QueueAddress {
+    QueueAddress::new("acct", name).expect(name)
+}
+
+fn notification(name: &str) -> Notification {
+    Notification::new(queue(name))
+}
+
+/// Notifies one queue once, at time zero.
+fn notify(hub: &Hub, name: &str) -> Accepted {
+    notify_with(hub, notification(name), Tick::default())
+}
+
+fn notify_with(hub: &Hub, notification: Notification, now: Tick) -> Accepted {
+    let accepted = hub.notify(&Arc::from("tests"), &[notification], now);
+    accepted.expect("within the limits")[0]
+}
+
+fn options(selectors: &[&str]) -> SubscribeOptions {
+    let id = ListenerId::new("listener").expect("a name");
+    let selectors = selectors
+        .iter()
+        .map(|name| format!("acct/{name}").parse::<crate::words::Selector>());
+    SubscribeOptions::new(id, selectors.map(|selector| selector.expect("a selector")))
+}
+
+fn resuming(selectors: &[&str], positions: &[(&str, &Token)]) -> SubscribeOptions {
+    let positions = positions.iter().map(|(name, token)| Position {
+        queue: queue(name).into(),
+        token: (*token).clone(),
+    });
+    SubscribeOptions {
+        positions: positions.collect(),
+        ..options(selectors)
+    }
+}
+
+fn subscribe(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
+    subscribe_with(hub, &options(selectors), Tick::default())
+}
+
+fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<Subscription> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed).into());
+    let mut rng = fastrand::Rng::with_seed(1);
+    hub.subscribe(id, options, now, &mut rng).expect("accepted")
+}
+
+/// Subscribes, and takes the CATCH_UPs that come first.
+fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
+    let subscription = subscribe(hub, selectors);
+    drain(&subscription, Tick::default());
+    subscription
+}
+
+/// Takes until nothing is owed.
+fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
+    std::iter::from_fn(|| subscription.take(now))
+        .flatten()
+        .collect()
+}
+
+fn entries(work: &[WorkDetected]) -> Vec<Entry> {
+    let mut entries: Vec<_> = work
+        .iter()
+        .map(|entry| {
+            let name = entry.queue.queue_name().to_owned();
+            (name, entry.reason, entry.notifications)
+        })
+        .collect();
+    entries.sort();
+    entries
+}
+
+fn entry(name: &str, reason: WakeReason, notifications: u64) -> Entry {
+    (name.to_owned(), reason, notifications)
+}
+
+fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> Feed {
+    let config = FeedConfig {
+        relay_id: "relay".into(),
+        epoch: EPOCH.to_string().into(),
+        version: "1".into(),
+        max_age: HOUR,
+    };
+    let subscription = subscribe_with(hub, options, Tick::default());
+    let (hub, now) = (Arc::clone(hub), Tick::default());
+    let mut rng = fastrand::Rng::with_seed(1);
+    Feed::new(hub, subscription, options, &config, now, &mut rng)
+}
+
+/// Asks a feed until it waits: what it sent, and until when it waits.
+fn sent(feed: &mut Feed, now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
+    let mut events = Vec::new();
+    loop {
+        match feed.next(now, false, waker) {
+            Next::Send(event) => events.push(event),
+            Next::Wait(until) => return (events, until),
+            Next::End => return (events, Tick::NEVER),
+        }
+    }
+}
+
+/// Returns the entries of the wakes among a feed's events.
+fn woken(events: &[SubscribeEvent]) -> Vec<Entry> {
+    let work = events.iter().filter_map(|event| match event {
+        SubscribeEvent::Wake(work) => Some(work.clone()),
+        _ => None,
+    });
+    entries(&work.flatten().collect::<Vec<_>>())
+}
+
+fn report(name: &str, state: ReportState, sequence: u64, number: u64) -> Report {
+    Report {
+        state,
+        sequence,
+        number,
+        ..Report::new(queue(name))
+    }
+}

@@ -109,26 +109,30 @@ impl Timers {
         }
     }
 
-    /// Moves a record to its next timer's time. Called under the record's lock, so that entries
-    /// and records never disagree.
-    pub(super) fn rearm(&self, record: &Arc<Record>, armed: &mut Option<Tick>, next: Option<Tick>) {
+    /// Moves a record to its next timer's time; returns whether it is now the first of all, so that
+    /// whoever runs the timers has to be woken. Called under the record's lock, so that entries and
+    /// records never disagree.
+    #[must_use]
+    pub(super) fn rearm(
+        &self,
+        record: &Arc<Record>,
+        armed: &mut Option<Tick>,
+        next: Option<Tick>,
+    ) -> bool {
         if *armed == next {
-            return;
+            return false;
         }
         let mut order = lock(&self.next);
         if let Some(old) = armed.take() {
             order.remove(&(old, record.number()));
         }
-        let Some(at) = next else { return };
+        let Some(at) = next else { return false };
         *armed = Some(at);
-        order.insert((at, record.number()), Arc::clone(record));
-        let first = order
+        let key = (at, record.number());
+        order.insert(key, Arc::clone(record));
+        order
             .first_key_value()
-            .is_some_and(|(key, _)| *key == (at, record.number()));
-        drop(order);
-        if first {
-            self.waker.wake();
-        }
+            .is_some_and(|(first, _)| *first == key)
     }
 
     /// Returns a record whose next timer is due. The entry stays until the record moves it.
