@@ -45,7 +45,7 @@ impl AdminService {
         let relay_id = self.relay.relay_id();
         Ok(proto::ListListenersResponse {
             listeners: views
-                .into_iter()
+                .iter()
                 .map(|view| listener(relay_id, view))
                 .collect(),
             next_page_token: last.unwrap_or_default(),
