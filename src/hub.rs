@@ -19,6 +19,7 @@ mod record;
 mod room;
 mod subscription;
 mod timers;
+mod unheard;
 mod view;
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ mod feed;
 mod local;
 mod tasks;
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     fmt,
     sync::{
@@ -174,9 +177,26 @@ impl Relay {
         publisher: &Arc<str>,
         notifications: &[Notification],
     ) -> Result<Vec<Accepted>> {
-        self.shared
-            .hub
-            .notify(publisher, notifications, self.shared.clock.now())
+        let now = self.shared.clock.now();
+        let accepted = self.shared.hub.notify(publisher, notifications, now)?;
+        for (notification, accepted) in notifications.iter().zip(&accepted) {
+            if accepted.listeners == 0 {
+                self.say_unheard(&notification.queue);
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Says once for each queue that nobody listens on it; no error, but often a misspelling.
+    #[cold]
+    fn say_unheard(&self, queue: &QueueAddress) {
+        match self.shared.hub.unheard(queue) {
+            None => {}
+            Some(None) => tracing::info!(%queue, "notified, and nobody listens on it"),
+            Some(Some(nearest)) => {
+                tracing::warn!(%queue, %nearest, "notified, and nobody listens on it; somebody listens on a name much like it");
+            }
+        }
     }
 
     /// Opens a stream of messages that ends by itself when it is old.

@@ -4,11 +4,15 @@
 //! and what time it is. The same machines run over the network and in the simulation. Knows
 //! neither tokio nor gRPC.
 
+mod entry;
 mod link;
 mod positions;
 mod publisher;
 mod subscription;
 mod watch;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use link::{LinkConfig, Step};
 pub(crate) use publisher::{Done, PublisherConfig, PublisherSession, WaiterId};

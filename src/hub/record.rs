@@ -46,6 +46,8 @@ pub(super) struct State {
     /// Of the newest report that told one.
     pub(super) depth: Option<u64>,
     links: Links,
+    /// It was said that nobody listens.
+    unheard: bool,
     /// A walk by the fan-out is due.
     marked: bool,
     pub(super) timers: QueueTimers,
@@ -123,6 +125,7 @@ impl Record {
             left_at: now,
             depth: None,
             links: Links::default(),
+            unheard: false,
             marked: false,
             timers: QueueTimers::default(),
             armed: None,
@@ -212,6 +215,11 @@ impl State {
 
     pub(super) fn listeners(&self) -> usize {
         self.links.len()
+    }
+
+    /// Returns whether this is the first time that nobody listens.
+    pub(super) fn first_unheard(&mut self) -> bool {
+        self.links.len() == 0 && !std::mem::replace(&mut self.unheard, true)
     }
 
     /// Refuses to count in a record that is not live.

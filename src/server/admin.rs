@@ -44,10 +44,7 @@ impl AdminService {
             .map(|view| format!("{:032x}", view.subscription.0));
         let relay_id = self.relay.relay_id();
         Ok(proto::ListListenersResponse {
-            listeners: views
-                .iter()
-                .map(|view| listener(relay_id, view))
-                .collect(),
+            listeners: views.iter().map(|view| listener(relay_id, view)).collect(),
             next_page_token: last.unwrap_or_default(),
         })
     }

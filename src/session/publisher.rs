@@ -10,13 +10,16 @@ use std::{
     time::Duration,
 };
 
-use super::link::is_final;
+use super::{
+    entry::{Entry, Key},
+    link::is_final,
+};
 use crate::{
     backoff::Backoff,
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{Accepted, Limits, Notification, QueueAddress},
+    words::{Accepted, Limits, Notification},
 };
 
 /// How a publisher sends.
@@ -69,30 +72,6 @@ pub(crate) struct PublisherSession {
     last_waiter: u64,
     /// The first refusal of something that was posted, for the next flush.
     refused: Option<Error>,
-}
-
-/// What is conflated: the same queue at the same time.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    queue: QueueAddress,
-    /// When it is due, on the grid; `None` for at once.
-    due: Option<Tick>,
-    /// The submission's number where nothing is conflated, else 0.
-    single: u64,
-}
-
-#[derive(Debug)]
-struct Entry {
-    key: Key,
-    notification: Notification,
-    /// The first submission in it.
-    oldest: u64,
-    /// Sent by itself, because it was in a request that was refused.
-    alone: bool,
-    /// Whom to answer, and as which of the caller's notifications.
-    waiters: Vec<(WaiterId, usize)>,
-    /// It holds something that was posted.
-    posted: bool,
 }
 
 #[derive(Debug)]
@@ -496,36 +475,6 @@ impl PublisherSession {
         for (waiter, _) in finished {
             let result = self.refused.take().map_or_else(|| Ok(Vec::new()), Err);
             self.done.push(Done { waiter, result });
-        }
-    }
-}
-
-impl Entry {
-    /// Takes on another notification of the same queue and time.
-    fn merge(&mut self, other: Self) {
-        let (kept, new) = (&mut self.notification, other.notification);
-        kept.notifications = kept
-            .notifications
-            .max(1)
-            .saturating_add(new.notifications.max(1));
-        kept.messages = kept.messages.max(1).saturating_add(new.messages.max(1));
-        kept.payload_size = kept.payload_size.saturating_add(new.payload_size);
-        if new.published_at >= kept.published_at {
-            kept.published_at = new.published_at;
-            kept.traceparent = new.traceparent;
-        }
-        self.oldest = self.oldest.min(other.oldest);
-        self.alone |= other.alone;
-        self.posted |= other.posted;
-        self.waiters.extend(other.waiters);
-    }
-
-    /// Returns the notification with what is left of its delay.
-    fn effective(&self, now: Tick) -> Notification {
-        let delay = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
-        Notification {
-            delay,
-            ..self.notification.clone()
         }
     }
 }

@@ -364,7 +364,9 @@ mod tests {
             payload_size: u64::MAX,
             messages: u64::MAX,
             publisher: longest.as_str().into(),
-            published_at: Some(std::time::SystemTime::now()),
+            published_at: Some(
+                std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1 << 40, 999_999_999),
+            ),
             traceparent: longest.as_str().into(),
             token: Token(vec![0; 64].into()),
         }

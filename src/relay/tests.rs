@@ -1,0 +1,158 @@
+//! The relay in process: woken without a network.
+
+use std::time::Duration;
+
+use super::*;
+use crate::words::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
+
+fn options(queue: &str) -> SubscribeOptions {
+    let queue: crate::words::Selector = queue.parse().expect("a selector");
+    SubscribeOptions::new(ListenerId::new("w").expect("a name"), [queue])
+}
+
+fn event(queue: &str) -> Notification {
+    Notification::new(queue.parse().expect("an address"))
+}
+
+async fn looked(relay: &Relay, queue: &str) -> LocalSubscription {
+    let mut wakes = relay.subscribe(options(queue)).expect("subscribed");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::CatchUp);
+    wakes
+}
+
+#[tokio::test]
+async fn a_notification_wakes_a_subscriber_of_this_process() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    relay
+        .publisher("p")
+        .notify(vec![event("a/q")])
+        .await
+        .expect("counted");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!((work.reason, work.notifications), (WakeReason::Notified, 1));
+    assert_eq!(&*work.publisher, "p");
+}
+
+#[tokio::test]
+async fn many_subscribers_are_woken_by_the_fan_out() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut all = Vec::new();
+    for _ in 0..200 {
+        all.push(looked(&relay, "a/q").await);
+    }
+    relay
+        .publisher("p")
+        .notify(vec![event("a/q")])
+        .await
+        .expect("counted");
+    for wakes in &mut all {
+        assert_eq!(
+            wakes
+                .next()
+                .await
+                .expect("alive")
+                .expect("no refusal")
+                .notifications,
+            1
+        );
+    }
+    assert!(relay.stats().0.fanned_out > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_notification_wakes_when_it_is_due() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let delay = Duration::from_secs(60);
+    let started = tokio::time::Instant::now();
+    relay
+        .publisher("p")
+        .notify(vec![Notification {
+            delay,
+            ..event("a/q")
+        }])
+        .await
+        .expect("taken");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    let after = started.elapsed();
+    assert_eq!((work.reason, work.notifications), (WakeReason::Timed, 1));
+    assert!(after >= delay && after <= delay + delay / 15, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_ends_busy_has_its_queue_woken_again() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut other = looked(&relay, "a/q").await;
+    let mut dying = looked(&relay, "a/q").await;
+    let mut report = Report::new("a/q".parse().expect("an address"));
+    report.state = ReportState::Drained;
+    other.report(report.clone()).await.expect("known");
+    report.state = ReportState::Busy;
+    dying.report(report).await.expect("known");
+    drop(dying);
+    let work = other.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::Timed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_in_process_subscription_never_grows_old() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let waited = tokio::time::timeout(Duration::from_secs(24 * 3600), wakes.next()).await;
+    assert!(waited.is_err(), "a day of heartbeats, and no end");
+    assert_eq!(wakes.state(), ConnectionState::Connected);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_subscriptions_and_refuses_new_ones() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    relay.shutdown().await;
+    assert!(wakes.next().await.is_none());
+    assert_eq!(wakes.state(), ConnectionState::Closed);
+    let error = relay.subscribe(options("a/q")).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_found() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let report = Report::new("a/q".parse().expect("an address"));
+    for (id, kind) in [
+        ("other/0123", ErrorKind::Unavailable),
+        ("relay/0123", ErrorKind::NotFound),
+        ("relay/xyz", ErrorKind::NotFound),
+        ("nonsense", ErrorKind::NotFound),
+    ] {
+        assert_eq!(
+            relay.report(id, &report).expect_err(id).kind(),
+            kind,
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let _wakes = looked(&relay, "acct/orders").await;
+    relay
+        .publisher("p")
+        .notify(vec![event("far/away")])
+        .await
+        .expect("counted");
+    let hub = &relay.shared.hub;
+    assert_eq!(hub.unheard(&event("far/away").queue), None, "said already");
+    hub.notify(
+        &"p".into(),
+        &[event("acct/order")],
+        relay.shared.clock.now(),
+    )
+    .expect("counted");
+    let nearest = hub
+        .unheard(&event("acct/order").queue)
+        .expect("the first time");
+    assert_eq!(nearest.expect("one is near").to_string(), "acct/orders");
+}

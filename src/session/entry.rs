@@ -1,0 +1,63 @@
+//! One entry of a publisher's pending notifications: what is conflated into it, whom it answers.
+
+use std::time::Duration;
+
+use super::publisher::WaiterId;
+use crate::{
+    clock::Tick,
+    words::{Notification, QueueAddress},
+};
+
+/// What is conflated: the same queue at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) queue: QueueAddress,
+    /// When it is due, on the grid; `None` for at once.
+    pub(super) due: Option<Tick>,
+    /// The submission's number where nothing is conflated, else 0.
+    pub(super) single: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) notification: Notification,
+    /// The first submission in it.
+    pub(super) oldest: u64,
+    /// Sent by itself, because it was in a request that was refused.
+    pub(super) alone: bool,
+    /// Whom to answer, and as which of the caller's notifications.
+    pub(super) waiters: Vec<(WaiterId, usize)>,
+    /// It holds something that was posted.
+    pub(super) posted: bool,
+}
+
+impl Entry {
+    /// Takes on another notification of the same queue and time.
+    pub(super) fn merge(&mut self, other: Self) {
+        let (kept, new) = (&mut self.notification, other.notification);
+        kept.notifications = kept
+            .notifications
+            .max(1)
+            .saturating_add(new.notifications.max(1));
+        kept.messages = kept.messages.max(1).saturating_add(new.messages.max(1));
+        kept.payload_size = kept.payload_size.saturating_add(new.payload_size);
+        if new.published_at >= kept.published_at {
+            kept.published_at = new.published_at;
+            kept.traceparent = new.traceparent;
+        }
+        self.oldest = self.oldest.min(other.oldest);
+        self.alone |= other.alone;
+        self.posted |= other.posted;
+        self.waiters.extend(other.waiters);
+    }
+
+    /// Returns the notification with what is left of its delay.
+    pub(super) fn effective(&self, now: Tick) -> Notification {
+        let delay = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
+        Notification {
+            delay,
+            ..self.notification.clone()
+        }
+    }
+}

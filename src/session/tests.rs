@@ -1,0 +1,14 @@
+//! The client's machines, stepped by hand.
+
+mod publishing;
+mod subscribing;
+
+use crate::clock::Tick;
+
+fn at(millis: u64) -> Tick {
+    Tick::from_nanos(millis * 1_000_000)
+}
+
+fn rng() -> fastrand::Rng {
+    fastrand::Rng::with_seed(7)
+}

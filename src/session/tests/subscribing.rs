@@ -1,0 +1,152 @@
+//! Which tokens are sent back, and what a broken stream leaves behind.
+
+use super::{
+    super::{Action, LinkConfig, Step, SubscriptionSession},
+    at, rng,
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind},
+    words::{
+        Limits, ListenerId, QueueAddress, Report, Selector, SubscribeEvent, SubscribeOptions,
+        Token, WakeReason, Welcome, WorkDetected,
+    },
+};
+
+fn session() -> SubscriptionSession {
+    let listener = ListenerId::new("w").expect("a name");
+    let selector: Selector = "a/*".parse().expect("a selector");
+    SubscriptionSession::new(
+        SubscribeOptions::new(listener, [selector]),
+        LinkConfig::default(),
+    )
+}
+
+fn work(queue: &str, token: u8) -> WorkDetected {
+    WorkDetected {
+        queue: queue.parse().expect("a selector"),
+        reason: WakeReason::Notified,
+        sequence: u64::from(token),
+        notifications: 1,
+        payload_size: 0,
+        messages: 1,
+        publisher: "".into(),
+        published_at: None,
+        traceparent: "".into(),
+        token: Token(vec![token].into()),
+    }
+}
+
+fn welcome() -> SubscribeEvent {
+    SubscribeEvent::Welcome(Welcome {
+        relay_id: "r".into(),
+        epoch: "e".into(),
+        subscription_id: "r/1".into(),
+        heartbeat: Limits::HEARTBEAT,
+        degraded: false,
+        version: "0".into(),
+    })
+}
+
+fn open(session: &mut SubscriptionSession, now: Tick) -> SubscribeOptions {
+    let Action::Open(request) = session.step(now) else {
+        panic!("it opens a stream")
+    };
+    session.opened(now);
+    session.received(welcome(), now, &mut rng());
+    request
+}
+
+#[test]
+fn a_token_is_taken_when_its_wake_up_is_handed_over() {
+    let mut session = session();
+    assert!(open(&mut session, at(0)).positions.is_empty());
+    let wake = SubscribeEvent::Wake(vec![work("a/1", 1), work("a/2", 2)]);
+    session.received(wake, at(0), &mut rng());
+    assert_eq!(session.next_work(), Some(work("a/1", 1)));
+    session.broken(at(1), None, &mut rng());
+    let positions = open(&mut session, at(5_000)).positions;
+    assert_eq!(positions.len(), 1, "a/2 was not handed over");
+    assert_eq!(positions[0].queue, work("a/1", 1).queue);
+    assert_eq!(session.next_work(), None, "the relay tells a/2 again");
+}
+
+#[test]
+fn what_arrived_before_a_break_may_still_be_taken_until_the_next_stream() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(
+        SubscribeEvent::Wake(vec![work("a/1", 1)]),
+        at(0),
+        &mut rng(),
+    );
+    session.broken(at(1), None, &mut rng());
+    assert_eq!(session.next_work(), Some(work("a/1", 1)));
+    assert_eq!(open(&mut session, at(5_000)).positions.len(), 1);
+}
+
+#[test]
+fn the_newest_tokens_are_kept_and_the_oldest_dropped() {
+    let mut session = session();
+    open(&mut session, at(0));
+    let many = Limits::POSITIONS + 10;
+    let wake = (0..many).map(|i| work(&format!("a/q{i}"), 1)).collect();
+    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
+    session.received(
+        SubscribeEvent::Wake(vec![work("a/q10", 9)]),
+        at(0),
+        &mut rng(),
+    );
+    while session.next_work().is_some() {}
+    session.broken(at(1), None, &mut rng());
+    let positions = open(&mut session, at(5_000)).positions;
+    assert_eq!(positions.len(), Limits::POSITIONS);
+    let newest = positions.last().expect("many");
+    assert_eq!(
+        (newest.queue.to_string(), newest.token.0[0]),
+        ("a/q10".to_owned(), 9)
+    );
+}
+
+#[test]
+fn a_selectors_own_catch_up_has_no_place() {
+    let mut session = session();
+    open(&mut session, at(0));
+    let entry = WorkDetected {
+        token: Token::default(),
+        ..work("a/*", 1)
+    };
+    session.received(SubscribeEvent::Wake(vec![entry.clone()]), at(0), &mut rng());
+    assert_eq!(session.next_work(), Some(entry));
+    session.broken(at(1), None, &mut rng());
+    assert!(open(&mut session, at(5_000)).positions.is_empty());
+}
+
+#[test]
+fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
+    let mut session = session();
+    let queue: QueueAddress = "a/q".parse().expect("an address");
+    let mut report = Report::new(queue);
+    assert_eq!(
+        session.report(&mut report).expect_err("no stream").kind(),
+        ErrorKind::Unavailable
+    );
+    open(&mut session, at(0));
+    assert_eq!(&*session.report(&mut report).expect("numbered"), "r/1");
+    let first = report.number;
+    session.report(&mut report).expect("numbered");
+    assert!(report.number > first);
+    session.broken(at(1), None, &mut rng());
+    assert!(session.report(&mut report).is_err(), "it ended");
+}
+
+#[test]
+fn a_refusal_ends_it() {
+    let mut session = session();
+    let Action::Open(_) = session.step(at(0)) else {
+        panic!("it opens a stream")
+    };
+    let refusal = session.broken(at(0), Some(Error::invalid("selectors", "no")), &mut rng());
+    assert!(refusal.is_some());
+    assert_eq!(session.step(at(9)), Action::Link(Step::Closed));
+}
