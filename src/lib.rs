@@ -11,6 +11,8 @@ mod error;
 mod fault;
 #[cfg(feature = "server")]
 mod hub;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 #[cfg(feature = "server")]
 mod sync;
 mod task;
