@@ -14,6 +14,8 @@ mod hub;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "server")]
+pub mod store;
+#[cfg(feature = "server")]
 mod sync;
 mod task;
 mod words;
