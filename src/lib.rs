@@ -10,6 +10,8 @@ pub mod duration;
 mod error;
 mod fault;
 #[cfg(feature = "server")]
+pub mod flag;
+#[cfg(feature = "server")]
 mod hub;
 #[cfg(feature = "sqlite")]
 mod sqlite;
