@@ -13,6 +13,7 @@ mod fault;
 pub mod flag;
 #[cfg(feature = "server")]
 mod hub;
+pub mod release;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "server")]

@@ -383,7 +383,7 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let watch = flags.watch(&name("go"), listener("w"), false);
     let mut feed = Feed::new(watch, config, Tick::default(), &mut rng);
     let tick = |seconds: u32| Tick::default() + second * seconds;
-    let mut next = |feed: &mut Feed, seconds| feed.next(tick(seconds), false, Waker::noop());
+    let next = |feed: &mut Feed, seconds| feed.next(tick(seconds), false, Waker::noop());
     // A heartbeat would say that nothing is owed.
     assert!(matches!(next(&mut feed, 6), Next::Wait(at) if at > tick(60)));
     feed.watch().settle(at(0)).await.expect("settle");
