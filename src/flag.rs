@@ -1,6 +1,6 @@
 //! The durable global flag: parks a fleet, and releases it.
 //!
-//! A flag is a blob whose existence means set. [`Flags`] writes it durably first and tells the
+//! A flag is a blob whose existence means set. `Flags` writes it durably first and tells the
 //! watchers then; a watcher is registered first, and told the present state when the store was
 //! read after that. What may be told when is decided by the board, without I/O; the functions here
 //! carry it between the board and the store, and wait for nothing but the store. The wall clock is

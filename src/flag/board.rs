@@ -50,8 +50,10 @@ pub(super) struct Reading {
 pub(super) enum Written {
     /// The flag, set anew: under another generation.
     Unleashed(FlagState),
-    /// The flag, set as before, or with another end, who and why.
+    /// The flag, set as before, but with another end, who and why.
     Kept(FlagState),
+    /// The flag as it was found, set: there was nothing to write after all.
+    Found(FlagState),
     /// Nothing, or what is over.
     Unset,
 }
@@ -168,6 +170,7 @@ impl Board {
         let (state, source) = match written {
             Written::Unleashed(state) => (Some(state), Source::Unleash(began)),
             Written::Kept(state) => (Some(state), Source::Write(began)),
+            Written::Found(state) => (Some(state), Source::Read(began)),
             Written::Unset => (None, Source::Write(began)),
         };
         self.learn(state.as_ref());

@@ -88,7 +88,7 @@ impl Flags {
                 return Ok(());
             };
             if let Some(state) = judge(Some(state), wall) {
-                write.end(Written::Kept(state));
+                write.end(Written::Found(state));
                 return Ok(());
             }
             let condition = if planted!(inner.fault, FlagExpiryUnconditional) {

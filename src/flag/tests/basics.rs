@@ -205,11 +205,11 @@ async fn a_watcher_is_told_the_present_state_first_and_each_change_then() {
     assert_eq!(states.len(), 2, "it was not there when it came: {states:?}");
     assert!(!states[0].set);
     assert_eq!(states[1], set);
-    assert_eq!(take_states(&late), [set.clone()]);
+    assert_eq!(take_states(&late), std::slice::from_ref(&set));
     let cleared = flags.leash(&name("go")).await.expect("leash");
     assert_eq!(cleared.generation, set.generation);
     for watch in [&early, &late] {
-        assert_eq!(take_states(watch), [cleared.clone()]);
+        assert_eq!(take_states(watch), std::slice::from_ref(&cleared));
         assert_eq!(take_all(watch), []);
     }
 }
@@ -464,4 +464,61 @@ async fn a_flag_straight_on_the_store_is_the_relays_flag() {
     }
     flag.set(true).await.expect("set anew");
     assert!(flag.is_set().await.expect("read"));
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn flags_in_one_file_outlive_their_relay_and_are_shared() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite:{}", directory.path().join("flags.db").display());
+    let open = || async {
+        let store = crate::store::open(&url).await.expect("open");
+        Flags::new(store, FlagsConfig::default())
+    };
+    let one = open().await;
+    let (set, _) = one
+        .unleash(&name("go"), &lasting(60), at(0))
+        .await
+        .expect("unleash");
+    drop(one);
+    let (one, two) = (open().await, open().await);
+    let watch = watch(&one, "go").await;
+    assert_eq!(take_states(&watch), std::slice::from_ref(&set));
+    let refresh = async |flags: &Flags| {
+        for second in 1..20 {
+            let (told, _) = flags
+                .unleash(&name("go"), &lasting(60), at(second))
+                .await
+                .expect("set");
+            assert_eq!(told.generation, set.generation);
+        }
+    };
+    tokio::join!(refresh(&one), refresh(&two));
+    two.leash(&name("go")).await.expect("leash");
+    one.refresh(at(20)).await.expect("refresh");
+    assert!(!take_states(&watch).last().expect("told").set);
+}
+
+#[tokio::test]
+async fn acknowledgements_are_bounded() {
+    let (_, flags) = setup();
+    let watch = watch(&flags, "go").await;
+    let (set, _) = flags
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    let ack = |number: u32| flags.ack(&name("go"), set.generation, &listener(&number.to_string()));
+    (0..200_000).for_each(|number| ack(number).expect("within the limit"));
+    let error = ack(200_000).expect_err("one too many");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    // Another generation starts anew.
+    flags.leash(&name("go")).await.expect("leash");
+    let (set, _) = flags
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    flags
+        .ack(&name("go"), set.generation, &listener("a"))
+        .expect("ack");
+    drop(watch);
 }

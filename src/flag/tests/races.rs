@@ -2,7 +2,7 @@
 //!
 //! Each scenario holds in all orders, and each planted fault breaks its scenario in some.
 
-use std::{cell::RefCell, sync::Arc};
+use std::sync::{Arc, Mutex};
 
 use super::{
     super::{Flags, FlagsConfig, body::blob_name},
@@ -10,7 +10,7 @@ use super::{
     stepped::{Actor, Chooser, Explored, Failing, SteppedStore, explore},
     take_states,
 };
-use crate::{fault::Fault, store::BlobStore, words::FlagState};
+use crate::{fault::Fault, store::BlobStore, sync::lock, words::FlagState};
 
 /// What a writer does.
 #[derive(Debug, Clone, Copy)]
@@ -38,13 +38,13 @@ fn alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {
 }
 
 /// Does the acts; notes the generations that were set, each when it is certain.
-async fn act(flags: &Flags, acts: &[Act], set: &RefCell<Vec<u64>>) {
+async fn act(flags: &Flags, acts: &[Act], set: &Mutex<Vec<u64>>) {
     for act in acts {
         match act {
             Act::Unleash => {
                 let told = flags.unleash(&name("go"), &forever(), at(0)).await;
                 let (state, _) = told.expect("unleash");
-                set.borrow_mut().push(state.generation);
+                lock(set).push(state.generation);
             }
             Act::Leash => drop(flags.leash(&name("go")).await.expect("leash")),
         }
@@ -62,17 +62,17 @@ fn watch_among_writers(story: Story) -> Explored {
         };
         let here = flags(&store, story.fault);
         let elsewhere = flags(&store, Fault::None);
-        let (set_here, set_elsewhere) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+        let (set_here, set_elsewhere) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         if story.before {
             alone(chooser, act(&elsewhere, &[Act::Unleash], &set_elsewhere));
         }
-        let watch = RefCell::new(None);
-        let known = RefCell::new(0);
+        let watch = Mutex::new(None);
+        let known = Mutex::new(0);
         let watcher = async {
-            *known.borrow_mut() = set_here.borrow().len();
+            *lock(&known) = lock(&set_here).len();
             let watching = here.watch(&name("go"), listener("w"), false);
             watching.settle(at(0)).await.expect("settle");
-            *watch.borrow_mut() = Some(watching);
+            *lock(&watch) = Some(watching);
         };
         let mut actors: Vec<Actor<'_>> = vec![Box::pin(watcher)];
         for acts in [story.here, story.also_here] {
@@ -86,13 +86,12 @@ fn watch_among_writers(story: Story) -> Explored {
         chooser.run(actors);
         if !story.elsewhere.is_empty() {
             alone(chooser, async {
-                here.refresh(at(0)).await.expect("refresh")
+                here.refresh(at(0)).await.expect("refresh");
             });
         }
-        let watch = watch.into_inner().expect("a watch");
+        let watch = lock(&watch).take().expect("a watch");
         let told = take_states(&watch);
-        // A flag that was set all the time is set once: only its first unleash gives a generation.
-        let newest = set_here.borrow()[known.into_inner()..].last().copied();
+        let newest = lock(&set_here)[*lock(&known)..].last().copied();
         check(&store, &told, newest)
     })
 }
@@ -224,7 +223,7 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
             return Err("an unleash that was answered is gone from the store".to_owned());
         }
         alone(chooser, async {
-            here.refresh(at(11)).await.expect("refresh")
+            here.refresh(at(11)).await.expect("refresh");
         });
         let told = take_states(&watch.expect("a watch"));
         match told.last() {
@@ -243,6 +242,39 @@ fn an_expired_flag_is_removed_only_as_it_was_read() {
     assert!(explored.violations > 0, "{explored:?}");
 }
 
+#[test]
+fn a_watcher_is_not_told_what_an_expiry_had_read_before_it_came() {
+    let explored = explore(|chooser| {
+        let store = SteppedStore::new();
+        let (here, elsewhere) = (flags(&store, Fault::None), flags(&store, Fault::None));
+        alone(chooser, async {
+            let options = [lasting(10), lasting(60)];
+            here.unleash(&name("go"), &options[0], at(0))
+                .await
+                .expect("set");
+            elsewhere
+                .unleash(&name("go"), &options[1], at(0))
+                .await
+                .expect("set");
+        });
+        let told = Mutex::new(Vec::new());
+        let expiry = async { here.expire(at(10)).await.expect("expire") };
+        let cleared_before = async {
+            elsewhere.leash(&name("go")).await.expect("leash");
+            let watch = here.watch(&name("go"), listener("w"), false);
+            watch.settle(at(10)).await.expect("settle");
+            *lock(&told) = take_states(&watch);
+        };
+        chooser.run(vec![Box::pin(expiry), Box::pin(cleared_before)]);
+        let told = lock(&told).clone();
+        match told.iter().all(|state| !state.set) && told.len() == 1 {
+            true => Ok(()),
+            false => Err(format!("told {told:?}, and it was cleared before")),
+        }
+    });
+    assert_eq!(explored.violation, None, "{explored:?}");
+}
+
 /// A store that fails: before the write's effect, or after it.
 fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
     explore(|chooser| {
@@ -250,7 +282,7 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         let here = flags(&store, fault);
         let watch = here.watch(&name("go"), listener("w"), false);
         alone(chooser, async {
-            watch.settle(at(0)).await.expect("settle")
+            watch.settle(at(0)).await.expect("settle");
         });
         take_states(&watch);
         let mut outcome = None;
@@ -265,7 +297,7 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         }
         store.fail(Failing::Nothing);
         alone(chooser, async {
-            here.refresh(at(0)).await.expect("refresh")
+            here.refresh(at(0)).await.expect("refresh");
         });
         let stored = store.peek(&blob_name(&name("go"))).is_some();
         let told = told.len() + take_states(&watch).len();
@@ -291,7 +323,7 @@ fn nobody_is_told_before_the_flag_is_durable() {
 fn generations_of_one_microsecond(fault: Fault) -> Explored {
     explore(|chooser| {
         let here = flags(&SteppedStore::new(), fault);
-        let set = RefCell::default();
+        let set = Mutex::default();
         let acts = [
             Act::Unleash,
             Act::Leash,
@@ -300,7 +332,7 @@ fn generations_of_one_microsecond(fault: Fault) -> Explored {
             Act::Unleash,
         ];
         alone(chooser, act(&here, &acts, &set));
-        let mut set = set.into_inner();
+        let mut set: Vec<u64> = lock(&set).clone();
         set.dedup();
         if set.len() == 3 {
             Ok(())
@@ -328,7 +360,7 @@ fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
         let watch = here.watch(&name("go"), listener("w"), false);
         let mut chooser = Chooser::default();
         alone(&mut chooser, async {
-            watch.settle(at(0)).await.expect("settle")
+            watch.settle(at(0)).await.expect("settle");
         });
         take_states(&watch);
         let (go, options) = (name("go"), forever());
@@ -341,7 +373,7 @@ fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
         }
         drop(given_up);
         alone(&mut chooser, async {
-            here.refresh(at(0)).await.expect("refresh")
+            here.refresh(at(0)).await.expect("refresh");
         });
         let stored = store.peek(&blob_name(&go)).is_some();
         assert_eq!(
@@ -350,7 +382,7 @@ fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
             "{steps} steps"
         );
         alone(&mut chooser, async {
-            drop(here.leash(&go).await.expect("leash"))
+            drop(here.leash(&go).await.expect("leash"));
         });
         assert_eq!(store.capabilities(), crate::store::Capabilities::default());
     }
