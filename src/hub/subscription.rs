@@ -85,7 +85,7 @@ impl Subscription {
             fault,
             marks: AtomicU64::new(0),
             waker: AtomicWaker::new(),
-            cursors: Mutex::new(Cursors::new(now)),
+            cursors: Mutex::new(Cursors::new(now, options.selectors.len())),
         }
     }
 
