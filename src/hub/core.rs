@@ -3,7 +3,11 @@
 //! All of a request is checked before any of it is counted. Every entry point ends with the marks
 //! set and the wakers woken; what is left to do later waits in the fan-out and in the timers.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64 as Count},
+    time::Duration,
+};
 
 use super::{
     fanout::{Fanout, Walk},
@@ -70,12 +74,13 @@ pub(crate) struct HubStats {
     pub(crate) subscriptions: u64,
 }
 
+/// Not of [`super::sync`]: nothing rests on them, and no interleaving is worth trying for them.
 #[derive(Default)]
 struct Counters {
-    notified: std::sync::atomic::AtomicU64,
-    timed: std::sync::atomic::AtomicU64,
-    fanned_out: std::sync::atomic::AtomicU64,
-    forgotten: std::sync::atomic::AtomicU64,
+    notified: Count,
+    timed: Count,
+    fanned_out: Count,
+    forgotten: Count,
 }
 
 impl Default for HubConfig {
