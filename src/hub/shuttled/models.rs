@@ -87,7 +87,7 @@ pub(super) fn fan_out(fault: Fault) -> Result<(), String> {
             }
         })
     };
-    publishers.map(join);
+    publishers.into_iter().for_each(join);
     join(fanout);
     fan_out_once(&hub, &alarm);
     listeners
@@ -179,7 +179,7 @@ pub(super) fn later_queues(fault: Fault) -> Result<(), String> {
         spawn_notify(&hub, "x", &[1]),
         spawn_notify(&hub, "y", &[2]),
     ];
-    publishers.map(join);
+    publishers.into_iter().for_each(join);
     told_all(join(listener), 0b111)
 }
 
@@ -197,7 +197,7 @@ pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
         listener.rounds(1);
         listener
     });
-    publishers.map(join);
+    publishers.into_iter().for_each(join);
     let mut listener = join(listener);
     listener.listen();
     let (gaps, place) = (listener.gaps, listener.place("q"));
@@ -223,7 +223,7 @@ pub(super) fn forget_and_resume(fault: Fault) -> Result<(), String> {
         listener.rounds(1);
         listener
     });
-    publishers.map(join);
+    publishers.into_iter().for_each(join);
     join(forgetter);
     let mut listener = join(listener);
     notify(&hub, "q", &[2], AT_ONCE);
