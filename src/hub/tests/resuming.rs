@@ -190,6 +190,18 @@ fn what_is_notified_while_catch_ups_wait_is_told_at_once() {
     assert_eq!(rest, [catch_up("b")], "the other's was told with its event");
 }
 
+#[test]
+fn catch_ups_that_wait_are_not_forgotten_over_an_event_that_comes_at_their_time() {
+    let hub = hub();
+    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let options = resuming(&["a", "b"], &[("a", &foreign)]);
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    assert_eq!(drain(&subscription, Tick::default()), []);
+    notify(&hub, "b");
+    let told = entries(&drain(&subscription, after(2 * SECOND)));
+    assert_eq!(told, [catch_up("a"), entry("b", WakeReason::Notified, 1)]);
+}
+
 /// Sorted, as [`entries`] are.
 trait Sorted {
     fn sorted(self) -> Self;
