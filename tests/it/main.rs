@@ -1,0 +1,7 @@
+//! Everything against the real relay, over real sockets, in one test binary.
+//!
+//! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
+
+mod layers;
+mod protocol;
+mod sources;
