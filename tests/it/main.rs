@@ -2,6 +2,11 @@
 //!
 //! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
 
+mod admin;
+mod client;
+mod hostile;
 mod layers;
 mod protocol;
+mod relay;
 mod sources;
+mod support;
