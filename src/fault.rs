@@ -77,6 +77,18 @@ pub(crate) enum Fault {
     SilenceUnnoticed,
     /// Section 2.1, R7: a mark replaces those before it.
     MarkReplaces,
+    /// R20: the store is read before the watcher is registered.
+    FlagReadBeforeRegister,
+    /// R20: a read counts although a local write ended during it.
+    FlagReadDuringWrite,
+    /// R21: a watcher is told the present state only.
+    FlagSetConflated,
+    /// R22: an expired flag is deleted whatever its ETag is by now.
+    FlagExpiryUnconditional,
+    /// Section 8, durable first: watchers are told before the flag is written.
+    FlagTellsBeforeDurable,
+    /// Section 8, generations: the time alone makes them.
+    FlagGenerationRepeats,
 }
 
 impl Fault {

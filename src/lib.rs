@@ -13,7 +13,14 @@ pub mod duration;
 mod error;
 mod fault;
 #[cfg(feature = "server")]
+pub mod flag;
+#[cfg(feature = "server")]
 mod hub;
+pub mod release;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "server")]
+pub mod store;
 #[cfg(feature = "server")]
 mod node;
 #[cfg(feature = "server")]

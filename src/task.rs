@@ -31,6 +31,9 @@ impl Scope {
     /// task that has to clean up takes [`Scope::token`] and is spawned by [`Scope::spawn_graceful`].
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token();
+        // Boxed: a future that is handed into another one is kept twice in it, and a connection's
+        // takes kilobytes.
+        let task = Box::pin(task);
         self.tracker.spawn(async move {
             token.run_until_cancelled(task).await;
         });

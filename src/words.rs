@@ -15,7 +15,7 @@ mod traits;
 mod work;
 
 pub use address::{QueueAddress, Selector};
-pub use flag::{FlagEvent, FlagName, FlagState};
+pub use flag::{FlagEvent, FlagName, FlagState, UnleashOptions};
 pub use limits::Limits;
 pub use name::ListenerId;
 pub(crate) use name::{check_name, check_text};

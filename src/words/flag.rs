@@ -1,8 +1,13 @@
 //! The durable global flag, as everybody sees it.
 
-use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use super::{Goodbye, check_name};
+use super::{Goodbye, Limits, check_name, check_text};
 use crate::error::{Error, Result};
 
 /// A flag's name: the names' rule.
@@ -26,6 +31,17 @@ pub struct FlagState {
     pub set_at: Option<SystemTime>,
     /// When it ends by itself.
     pub expires_at: Option<SystemTime>,
+}
+
+/// How a flag is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnleashOptions {
+    /// The flag ends by itself after this span; zero: never. At most 3650 days.
+    pub ttl: Duration,
+    /// Who sets it; at most 128 bytes.
+    pub set_by: String,
+    /// Why; at most 1,024 bytes.
+    pub reason: String,
 }
 
 /// What arrives on a flag's watch.
@@ -67,6 +83,21 @@ impl FlagName {
     }
 }
 
+impl UnleashOptions {
+    /// Checks the rules that the types do not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a text or the span is too long.
+    pub fn check(&self) -> Result<()> {
+        check_text("set_by", &self.set_by, Limits::TEXT)?;
+        check_text("reason", &self.reason, Limits::REASON)?;
+        if self.ttl > Limits::TTL {
+            return Err(Error::invalid("ttl", "must be at most 3650 days"));
+        }
+        Ok(())
+    }
+}
+
 impl FlagState {
     /// Returns the state of a flag that is not set.
     pub fn unset(name: FlagName, generation: u64) -> Self {
@@ -99,5 +130,29 @@ impl fmt::Display for FlagName {
 impl fmt::Debug for FlagName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unleash_keeps_its_limits() {
+        let second = Duration::from_secs(1);
+        let with = |ttl, set_by: usize, reason: usize| UnleashOptions {
+            ttl,
+            set_by: "x".repeat(set_by),
+            reason: "x".repeat(reason),
+        };
+        assert!(with(Limits::TTL, 128, 1024).check().is_ok());
+        for (options, field) in [
+            (with(Limits::TTL + second, 0, 0), "ttl"),
+            (with(second, 129, 0), "set_by"),
+            (with(second, 0, 1025), "reason"),
+        ] {
+            let error = options.check().expect_err(field);
+            assert!(error.message().starts_with(field), "{error}");
+        }
     }
 }

@@ -1,0 +1,209 @@
+//! A flag's blob: `flags/NAME`, whose existence means set, whatever is inside.
+//!
+//! What reveille writes is a JSON text with who, why and until when. Anything else is somebody's
+//! own way to set the flag, and is respected as one.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    store::{Blob, BlobContent, BlobName},
+    words::{FlagName, FlagState, Limits, UnleashOptions, check_text},
+};
+
+/// The folder of the flags' blobs.
+pub(super) const FOLDER: &str = "flags/";
+
+/// From here on generations are hashes: microseconds since 1970 come so far in 146,000 years.
+pub(super) const HASHES: u64 = 1 << 62;
+
+/// What reveille writes into a flag's blob.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Body {
+    pub(super) generation: u64,
+    #[serde(default)]
+    set_by: String,
+    #[serde(default)]
+    reason: String,
+    /// RFC 3339: people read this.
+    set_at: String,
+    /// 0: it does not end by itself.
+    #[serde(default)]
+    ttl_ms: u64,
+}
+
+/// Returns the name of a flag's blob.
+pub(super) fn blob_name(flag: &FlagName) -> BlobName {
+    BlobName::new(&format!("{FOLDER}{flag}")).expect("a flag's name is a good part of a blob's")
+}
+
+impl Body {
+    pub(super) fn new(generation: u64, options: &UnleashOptions, wall: SystemTime) -> Self {
+        // Whole microseconds, and milliseconds rounded up: what is told is what is read again.
+        let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let micros = u64::try_from(since.as_micros()).unwrap_or(0);
+        let set_at = UNIX_EPOCH + Duration::from_micros(micros);
+        let ttl_ms = options.ttl.as_nanos().div_ceil(1_000_000);
+        Self {
+            generation,
+            set_by: options.set_by.clone(),
+            reason: options.reason.clone(),
+            set_at: Timestamp::from(set_at).to_string(),
+            ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Reads a body; `None` where it is not ours, or breaks a rule that ours keep.
+    pub(super) fn read(blob: &Blob) -> Option<Self> {
+        let body: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
+        check_text("set_by", &body.set_by, Limits::TEXT).ok()?;
+        check_text("reason", &body.reason, Limits::REASON).ok()?;
+        body.set_at()?;
+        let generation = (1..HASHES * 2).contains(&body.generation);
+        (generation && body.ttl() <= Limits::TTL).then_some(body)
+    }
+
+    pub(super) fn content(&self) -> BlobContent {
+        let bytes = serde_json::to_vec(self).expect("numbers and texts are written as JSON");
+        bytes::Bytes::from(bytes).into()
+    }
+
+    pub(super) fn state(&self, name: &FlagName) -> FlagState {
+        let set_at = self.set_at();
+        let ttl = Some(self.ttl()).filter(|ttl| !ttl.is_zero());
+        FlagState {
+            name: name.clone(),
+            set: true,
+            generation: self.generation,
+            set_by: self.set_by.clone(),
+            reason: self.reason.clone(),
+            set_at,
+            expires_at: ttl.and_then(|ttl| set_at?.checked_add(ttl)),
+        }
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+
+    fn set_at(&self) -> Option<SystemTime> {
+        self.set_at.parse::<Timestamp>().ok()?.try_into().ok()
+    }
+}
+
+/// Returns the state that a flag's blob stands for, be it over or not.
+pub(super) fn state(name: &FlagName, blob: &Blob) -> FlagState {
+    if let Some(body) = Body::read(blob) {
+        return body.state(name);
+    }
+    FlagState {
+        set: true,
+        set_at: Some(blob.last_modified),
+        ..FlagState::unset(name.clone(), foreign_generation(blob))
+    }
+}
+
+/// Returns whether a set flag has ended by itself.
+pub(super) fn is_over(state: &FlagState, wall: SystemTime) -> bool {
+    state.expires_at.is_some_and(|end| end <= wall)
+}
+
+/// FNV-1a of ETag and last-modified: the same on every machine and in every version.
+fn foreign_generation(blob: &Blob) -> u64 {
+    let since = blob.last_modified.duration_since(UNIX_EPOCH);
+    let time = since.unwrap_or_default().as_nanos().to_be_bytes();
+    let bytes = blob.etag.as_str().bytes().chain(time);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash % HASHES + HASHES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ETag;
+
+    fn blob(text: &str, etag: &str) -> Blob {
+        Blob {
+            content: bytes::Bytes::from(text.to_owned()).into(),
+            etag: ETag::new(etag),
+            last_modified: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_what_is_read_again() {
+        let name = FlagName::new("go").expect("a name");
+        let wall = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
+        for ttl in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_secs(9),
+            Limits::TTL,
+        ] {
+            let (set_by, reason) = ("ops \"7\"".to_owned(), "ä".to_owned());
+            let options = UnleashOptions {
+                ttl,
+                set_by,
+                reason,
+            };
+            let body = Body::new(42, &options, wall);
+            let text = String::from_utf8(body.content().bytes.to_vec()).expect("a text");
+            let told = body.state(&name);
+            assert_eq!(told, state(&name, &blob(&text, "1")), "{text}");
+            assert!(told.expires_at.is_none_or(|end| end > wall));
+            assert_eq!(told.expires_at.is_none(), ttl.is_zero());
+        }
+    }
+
+    #[test]
+    fn the_body_is_readable_by_people() {
+        let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let options = UnleashOptions {
+            ttl: Duration::from_secs(60),
+            ..UnleashOptions::default()
+        };
+        let content = Body::new(7, &options, wall).content();
+        assert_eq!(
+            std::str::from_utf8(&content.bytes),
+            Ok(
+                r#"{"generation":7,"set_by":"","reason":"","set_at":"2023-11-14T22:13:20Z","ttl_ms":60000}"#
+            )
+        );
+    }
+
+    #[test]
+    fn whatever_is_inside_a_blob_sets_the_flag() {
+        let name = FlagName::new("go").expect("a name");
+        let at = "2023-11-14T22:13:20Z";
+        let long = "x".repeat(129);
+        for text in [
+            String::new(),
+            "true".into(),
+            "{}".into(),
+            "\u{0}\u{1}".into(),
+            format!(r#"{{"generation":0,"set_at":"{at}"}}"#),
+            format!(r#"{{"generation":18446744073709551615,"set_at":"{at}"}}"#),
+            format!(r#"{{"generation":7,"set_at":"{at}","set_by":"{long}"}}"#),
+            format!(r#"{{"generation":7,"set_at":"{at}","ttl_ms":18446744073709551615}}"#),
+            r#"{"generation":7,"set_at":"yesterday"}"#.into(),
+        ] {
+            let (one, two) = (
+                state(&name, &blob(&text, "1")),
+                state(&name, &blob(&text, "2")),
+            );
+            assert!(one.set && one.expires_at.is_none(), "{text}");
+            assert!(one.generation >= HASHES, "{text}");
+            assert_ne!(
+                one.generation, two.generation,
+                "each write is another setting"
+            );
+        }
+        // Pinned: another version of this program must come to the same number.
+        let pinned = state(&name, &blob("x", "1")).generation;
+        assert_eq!(pinned, 6_682_539_630_242_877_532);
+    }
+}

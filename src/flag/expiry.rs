@@ -1,0 +1,115 @@
+//! How flags end by themselves: the relay judges it, by the wall clock that it is given.
+//!
+//! What is over reads as not set from that moment on. Its blob is removed afterwards, and only if
+//! it is still the one that was judged (R22): another relay may have given it more time.
+
+use std::{
+    task::{Poll, Waker},
+    time::SystemTime,
+};
+
+use super::{
+    ATTEMPTS, Flags, Write,
+    board::{Written, judge},
+    body::{FOLDER, blob_name},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    fault::planted,
+    store::PageOptions,
+    words::{FlagName, Limits},
+};
+
+impl Flags {
+    /// Looks for flags that end by themselves, set by an earlier life of this relay or by another.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    pub(crate) async fn recover(&self, wall: SystemTime) -> Result<()> {
+        let mut page = PageOptions {
+            size: Limits::PAGE_MAX,
+            token: None,
+        };
+        loop {
+            let found = self.inner.store.list(FOLDER, &page).await?;
+            for entry in found.entries {
+                let name = entry.name.as_str().strip_prefix(FOLDER).map(FlagName::new);
+                let Some(Ok(name)) = name else { continue };
+                if let Some((state, _)) = self.inner.read(&name).await? {
+                    let wakers = self.inner.board().remember(state, wall);
+                    wakers.wake();
+                }
+            }
+            page.token = found.next;
+            if page.token.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns when the next flag ends by itself.
+    pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
+        self.inner.board().next_expiry()
+    }
+
+    /// Waits until the next expiry is another one than `known`.
+    pub(crate) fn poll_expiry_moved(&self, known: Option<SystemTime>, waker: &Waker) -> Poll<()> {
+        let mut board = self.inner.board();
+        if board.next_expiry() != known {
+            return Poll::Ready(());
+        }
+        board.set_driver(waker);
+        Poll::Pending
+    }
+
+    /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22),
+    /// then tells its watchers.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering; what did not end now is still due.
+    pub(crate) async fn expire(&self, wall: SystemTime) -> Result<()> {
+        let due = self.inner.board().due(wall);
+        let mut outcome = Ok(());
+        for name in due {
+            // One flag's failure holds no other one up.
+            outcome = self.expire_one(&name, wall).await.and(outcome);
+        }
+        outcome
+    }
+
+    async fn expire_one(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
+        let inner = &*self.inner;
+        let _turn = inner.writes.take(name).await;
+        for _ in 0..ATTEMPTS {
+            let write = Write::begin(inner, name);
+            // Read again: another writer may have given it more time.
+            let Some((state, etag)) = inner.read(name).await? else {
+                write.end(Written::Unset);
+                return Ok(());
+            };
+            if let Some(state) = judge(Some(state), wall) {
+                write.end(Written::Found(state));
+                return Ok(());
+            }
+            let condition = if planted!(inner.fault, FlagExpiryUnconditional) {
+                None
+            } else if inner.store.capabilities().conditional_delete {
+                Some(&etag)
+            } else {
+                // It stays, and reads as not set.
+                write.end(Written::Unset);
+                return Ok(());
+            };
+            match inner.store.delete(&blob_name(name), condition).await {
+                Ok(_) => {
+                    write.end(Written::Unset);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("flag `{name}` is over, but others keep changing it");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+}

@@ -1,0 +1,48 @@
+//! The flag as a whole: what it does, what it survives, and what no interleaving may do to it.
+
+mod basics;
+mod races;
+mod stepped;
+mod timers;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::words::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions};
+
+fn name(name: &str) -> FlagName {
+    FlagName::new(name).expect("a name")
+}
+
+fn listener(id: &str) -> ListenerId {
+    ListenerId::new(id).expect("an id")
+}
+
+/// The wall clock, so many seconds after some day.
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
+}
+
+fn forever() -> UnleashOptions {
+    UnleashOptions::default()
+}
+
+fn lasting(seconds: u64) -> UnleashOptions {
+    UnleashOptions {
+        ttl: Duration::from_secs(seconds),
+        ..UnleashOptions::default()
+    }
+}
+
+/// Takes all that a watcher is owed.
+fn take_all(watch: &super::Watch) -> Vec<FlagEvent> {
+    std::iter::from_fn(|| watch.owed(std::task::Waker::noop())).collect()
+}
+
+/// Takes the states that a watcher is owed.
+fn take_states(watch: &super::Watch) -> Vec<FlagState> {
+    let states = take_all(watch).into_iter().filter_map(|event| match event {
+        FlagEvent::State(state) => Some(state),
+        _ => None,
+    });
+    states.collect()
+}

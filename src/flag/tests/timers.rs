@@ -1,0 +1,162 @@
+//! The flags on tokio's paused clock: ends that come by themselves, writers that are noticed.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, Wall, start},
+    at, forever, lasting, listener, name,
+    stepped::{Failing, SteppedStore},
+};
+use crate::{
+    task::Scope,
+    words::{FlagState, FlagWatch},
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct World {
+    store: SteppedStore,
+    flags: Flags,
+    wall: Wall,
+    scope: Scope,
+}
+
+/// A wall clock that goes with tokio's.
+fn setup() -> World {
+    let began = Instant::now();
+    let wall: Wall = Arc::new(move || at(0) + began.elapsed());
+    let store = SteppedStore::at_once();
+    let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
+    let timers = FlagTimers {
+        refresh: Duration::from_secs(10),
+        wall: Arc::clone(&wall),
+    };
+    let scope = Scope::new();
+    start(&flags, &timers, &scope);
+    World {
+        store,
+        flags,
+        wall,
+        scope,
+    }
+}
+
+impl World {
+    fn now(&self) -> SystemTime {
+        (self.wall)()
+    }
+
+    fn watch(&self) -> LocalWatch {
+        LocalWatch::new(
+            &self.flags,
+            &name("go"),
+            listener("w"),
+            Arc::clone(&self.wall),
+        )
+    }
+}
+
+async fn next(watch: &mut LocalWatch) -> FlagState {
+    let next = timeout(HOUR, watch.next()).await.expect("in time");
+    next.expect("not closed").expect("no error")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flag_ends_when_its_time_has_come() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    sleep(Duration::from_secs(3)).await;
+    world
+        .flags
+        .unleash(&name("go"), &lasting(25), world.now())
+        .await
+        .expect("unleash");
+    assert!(next(&mut watch).await.set);
+    assert!(!next(&mut watch).await.set);
+    let late = world
+        .now()
+        .duration_since(at(28))
+        .expect("not before its time");
+    assert!(late <= Duration::from_millis(2), "{late:?}");
+    // A shorter one than what is waited for comes first.
+    world
+        .flags
+        .unleash(&name("go"), &lasting(1000), world.now())
+        .await
+        .expect("unleash");
+    world
+        .flags
+        .unleash(&name("go"), &lasting(1), world.now())
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    while next(&mut watch).await.set {}
+    assert!(began.elapsed() < Duration::from_secs(2));
+    world.scope.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_writer_did_is_noticed_within_a_refresh() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    let elsewhere = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
+    elsewhere
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    assert!(next(&mut watch).await.set);
+    assert!(began.elapsed() <= Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_for_a_while_holds_nothing_up_for_ever() {
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    world
+        .flags
+        .unleash(&name("go"), &lasting(5), world.now())
+        .await
+        .expect("unleash");
+    world.store.fail(Failing::Everything);
+    let mut watch = world.watch();
+    let nothing = timeout(Duration::from_secs(60), watch.next()).await;
+    assert!(nothing.is_err(), "nothing is known, and nothing is told");
+    world.store.fail(Failing::Nothing);
+    assert!(!next(&mut watch).await.set, "its time is over");
+    sleep(Duration::from_secs(60)).await;
+    let blob = super::super::body::blob_name(&name("go"));
+    assert!(
+        world.store.peek(&blob).is_none(),
+        "removed when the store was back"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unleash_is_told_at_once_even_while_the_store_cannot_be_read() {
+    let world = setup();
+    let mut watch = world.watch();
+    world.store.fail(Failing::Everything);
+    assert!(timeout(Duration::from_secs(1), watch.next()).await.is_err());
+    world.store.fail(Failing::Nothing);
+    world
+        .flags
+        .unleash(&name("go"), &forever(), world.now())
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    assert!(
+        !next(&mut watch).await.set,
+        "it was not set when this watch began"
+    );
+    let set = next(&mut watch).await;
+    assert!(set.set && began.elapsed() < Duration::from_millis(1));
+    watch.ack(set.generation).await.expect("ack");
+}

@@ -1,0 +1,281 @@
+//! Parked nodes on a paused clock, with a scripted watch and a flag that is a switch.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{ListeningRelease, PollingRelease, Release};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::{FlagName, FlagState, FlagWatch, GlobalFlag},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn name() -> FlagName {
+    FlagName::new("go").expect("a name")
+}
+
+fn set(generation: u64) -> FlagState {
+    FlagState {
+        set: true,
+        ..unset(generation)
+    }
+}
+
+fn unset(generation: u64) -> FlagState {
+    FlagState::unset(name(), generation)
+}
+
+/// A watch that is told what to tell.
+#[derive(Debug)]
+struct Script {
+    states: mpsc::Receiver<Result<FlagState>>,
+    acked: mpsc::Sender<u64>,
+    /// Acknowledgements that fail first.
+    deaf: u32,
+}
+
+struct Stage {
+    tell: mpsc::Sender<Result<FlagState>>,
+    acks: mpsc::Receiver<u64>,
+}
+
+fn script(deaf: u32) -> (Stage, Script) {
+    let (tell, states) = mpsc::channel(16);
+    let (acked, acks) = mpsc::channel(16);
+    let script = Script {
+        states,
+        acked,
+        deaf,
+    };
+    (Stage { tell, acks }, script)
+}
+
+impl Stage {
+    async fn tell(&self, state: FlagState) {
+        self.tell.send(Ok(state)).await.expect("somebody listens");
+    }
+}
+
+#[async_trait]
+impl FlagWatch for Script {
+    async fn next(&mut self) -> Option<Result<FlagState>> {
+        self.states.recv().await
+    }
+
+    async fn ack(&mut self, generation: u64) -> Result<()> {
+        if self.deaf > 0 {
+            self.deaf -= 1;
+            return Err(Error::new(ErrorKind::Unavailable, "no stream just now"));
+        }
+        self.acked.send(generation).await.expect("the stage stands");
+        Ok(())
+    }
+}
+
+/// A flag that is a switch, counts how often it is read, and may be out of order.
+#[derive(Debug, Clone, Default)]
+struct Switch {
+    on: Arc<AtomicBool>,
+    reads: Arc<AtomicU32>,
+    broken: Arc<std::sync::Mutex<Option<ErrorKind>>>,
+}
+
+#[async_trait]
+impl GlobalFlag for Switch {
+    async fn is_set(&self) -> Result<bool> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        match *self.broken.lock().expect("not poisoned") {
+            Some(kind) => Err(Error::new(kind, "on purpose")),
+            None => Ok(self.on.load(Ordering::Relaxed)),
+        }
+    }
+
+    async fn set(&self, set: bool) -> Result<()> {
+        self.on.store(set, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Switch {
+    fn break_with(&self, kind: Option<ErrorKind>) {
+        *self.broken.lock().expect("not poisoned") = kind;
+    }
+
+    fn reads(&self) -> u32 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+/// Asserts that it is still waiting after an hour.
+async fn assert_waits<T: std::fmt::Debug>(wait: impl Future<Output = T>) {
+    if let Ok(ended) = timeout(HOUR, wait).await {
+        panic!("did not wait: {ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_is_at_most_an_interval_late() {
+    let switch = Switch::default();
+    let release = PollingRelease::new(switch.clone(), Duration::ZERO);
+    let began = Instant::now();
+    let later = async {
+        sleep(SECOND * 9).await;
+        switch.set(true).await
+    };
+    let (released, _) = tokio::join!(release.wait(), later);
+    released.expect("released");
+    assert_eq!(began.elapsed(), PollingRelease::INTERVAL * 4);
+    release.wait().await.expect("it is still set");
+    assert_eq!(
+        began.elapsed(),
+        PollingRelease::INTERVAL * 4,
+        "read at once"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_outlasts_a_store_that_is_away_and_not_one_that_refuses() {
+    let switch = Switch::default();
+    switch.break_with(Some(ErrorKind::Unavailable));
+    let release = PollingRelease::new(switch.clone(), SECOND);
+    assert_waits(release.wait()).await;
+    switch.break_with(Some(ErrorKind::Denied));
+    let error = release.wait().await.expect_err("final");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn listening_hears_only_what_comes_after_it_began() {
+    let (stage, watch) = script(0);
+    let mut release = ListeningRelease::new(watch);
+    stage.tell(set(1)).await;
+    assert_waits(release.wait()).await;
+    // The same setting with another end or reason is none that came after.
+    stage.tell(set(1)).await;
+    assert_waits(release.wait()).await;
+    stage.tell(unset(1)).await;
+    assert_waits(release.wait()).await;
+    stage.tell(set(2)).await;
+    assert_eq!(release.wait().await.expect("released"), set(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn listening_is_released_by_a_set_that_took_the_place_of_another() {
+    let (stage, watch) = script(0);
+    let mut release = ListeningRelease::new(watch);
+    stage.tell(set(1)).await;
+    stage.tell(set(2)).await;
+    assert_eq!(release.wait().await.expect("released"), set(2));
+    drop(stage);
+    assert_eq!(
+        release.wait().await.expect_err("closed").kind(),
+        ErrorKind::Closed
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_takes_what_came_before_and_what_comes_after() {
+    for before in [
+        &[set(1)][..],
+        &[unset(0), set(1)],
+        &[unset(0), set(1), unset(1)],
+    ] {
+        let (stage, watch) = script(0);
+        let mut release = Release::new(watch);
+        for state in before {
+            stage.tell(state.clone()).await;
+        }
+        assert_eq!(release.wait().await.expect("released"), set(1));
+    }
+    let (stage, watch) = script(0);
+    let mut release = Release::new(watch);
+    stage.tell(unset(0)).await;
+    assert_waits(release.wait()).await;
+    stage.tell(set(1)).await;
+    assert_eq!(release.wait().await.expect("released"), set(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_with_a_flag_needs_no_relay() {
+    let (stage, watch) = script(0);
+    let switch = Switch::default();
+    let mut release = Release::new(watch).with_flag(name(), switch.clone());
+    assert_waits(release.wait()).await;
+    assert!(
+        (100..160).contains(&switch.reads()),
+        "{} reads an hour",
+        switch.reads()
+    );
+    switch.set(true).await.expect("set");
+    let state = release.wait().await.expect("released");
+    assert!(state.set && state.generation == 0);
+
+    // The watch is faster where there is one, and its end leaves the flag.
+    switch.set(false).await.expect("clear");
+    stage.tell(set(7)).await;
+    assert_eq!(release.wait().await.expect("released"), set(7));
+    drop(stage);
+    assert_waits(release.wait()).await;
+    switch.set(true).await.expect("set");
+    assert!(release.wait().await.expect("released").set);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_acknowledgement_delays_nothing_and_is_tried_again() {
+    let (mut stage, watch) = script(3);
+    let mut release = Release::new(watch);
+    stage.tell(set(7)).await;
+    let began = Instant::now();
+    release.wait().await.expect("released");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(stage.acks.try_recv().is_err(), "nothing was said yet");
+    tokio::spawn(release.acknowledge());
+    assert_eq!(stage.acks.recv().await, Some(7));
+
+    let (stage, watch) = script(u32::MAX);
+    let mut release = ListeningRelease::new(watch);
+    stage.tell(unset(6)).await;
+    stage.tell(set(7)).await;
+    release.wait().await.expect("released");
+    let error = release.acknowledge().await.expect_err("given up");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(began.elapsed() < SECOND * 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_read_the_flag_itself_acknowledges_when_it_hears_the_generation() {
+    let (mut stage, watch) = script(0);
+    let switch = Switch::default();
+    switch.set(true).await.expect("set");
+    let mut release = Release::new(watch).with_flag(name(), switch);
+    assert_eq!(release.wait().await.expect("released").generation, 0);
+    tokio::spawn(release.acknowledge());
+    sleep(SECOND).await;
+    assert!(stage.acks.try_recv().is_err());
+    stage.tell(set(9)).await;
+    assert_eq!(stage.acks.recv().await, Some(9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_may_be_given_up_and_taken_up_again() {
+    let (stage, watch) = script(0);
+    let mut release = Release::new(watch).with_flag(name(), Switch::default());
+    for _ in 0..10 {
+        assert!(timeout(SECOND, release.wait()).await.is_err());
+    }
+    stage.tell(set(1)).await;
+    assert_eq!(release.wait().await.expect("released"), set(1));
+}

@@ -1,0 +1,113 @@
+//! SQLite databases: opened with care, and used by one thread of their own.
+//!
+//! A [`Database`] is a file that several processes of one machine may have open at once. When a
+//! write has returned, it is on the disk (`synchronous = FULL`). Callers hand over closures through
+//! a bounded channel and wait for the answer; a full channel makes them wait for their turn. After
+//! an I/O error the file is opened anew, because what a failed fsync left behind in the cache is not
+//! to be trusted. Knows nothing of what is stored: a [`Schema`] says that.
+
+mod error;
+mod open;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+
+use self::{error::SqliteError, thread::Job};
+use crate::error::Result;
+
+/// An open database file; clones share its thread, which ends with the last of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Database {
+    path: std::sync::Arc<Path>,
+    jobs: mpsc::Sender<Job>,
+}
+
+/// What a database holds: its kind, and the steps that lead from an empty file to today's form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Schema {
+    /// Tells the database files of this program apart (`PRAGMA application_id`).
+    pub(crate) application_id: i32,
+    /// SQL that leads from version n to n + 1 (`PRAGMA user_version`). Only ever appended to.
+    pub(crate) migrations: &'static [&'static str],
+}
+
+/// Jobs that wait for the thread. At about 90 microseconds a durable commit, the last one of a full
+/// channel waits some 6 ms; more would only hide that the disk does not keep up.
+const JOBS: usize = 64;
+
+impl Database {
+    /// Opens the file, makes it where it is missing, and brings it to the schema's version.
+    ///
+    /// # Errors
+    /// A message that names the file and says what is wrong with it: no directory, not allowed,
+    /// not a database, another program's, of a newer version, locked, corrupt.
+    pub(crate) async fn open(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
+        let path: std::sync::Arc<Path> = path.into().into();
+        let (jobs, receiver) = mpsc::channel(JOBS);
+        let (opened, outcome) = oneshot::channel();
+        thread::start(std::sync::Arc::clone(&path), schema, opened, receiver)?;
+        match outcome.await {
+            Ok(Ok(())) => Ok(Self { path, jobs }),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(SqliteError::panicked(&path).into()),
+        }
+    }
+
+    /// Returns the file's path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs `work` on the database's thread and returns what it returned.
+    ///
+    /// # Errors
+    /// What SQLite refused, in words that name the file.
+    ///
+    /// # Cancel safety
+    /// Once its turn has come, the work is done whether or not anybody waits for the answer.
+    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (answer, outcome) = oneshot::channel();
+        let job: Job = Box::new(move |worker| {
+            // The caller may have gone; the work is done all the same.
+            let _ = answer.send(worker.run(work));
+        });
+        let gone = || SqliteError::panicked(&self.path);
+        self.jobs.send(job).await.map_err(|_| gone())?;
+        Ok(outcome.await.map_err(|_| gone())??)
+    }
+
+    /// Runs `work` in a transaction that takes the write lock at once, and commits it; an error
+    /// rolls it back. When this returns, what was written is on the disk.
+    ///
+    /// # Errors
+    /// As [`Database::run`].
+    ///
+    /// # Cancel safety
+    /// As [`Database::run`].
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.run(move |connection| {
+            // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
+            // the busy time-out, where another process wrote in between.
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })
+        .await
+    }
+}

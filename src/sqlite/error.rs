@@ -1,0 +1,134 @@
+//! What can be wrong with a database file, in exact words; turned into the public error at the edge.
+
+use std::{io, path::Path};
+
+use rusqlite::ErrorCode;
+
+use crate::error::{Error, ErrorKind};
+
+/// What is wrong with a database file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SqliteError {
+    #[error("database `{path}` cannot be made: its directory does not exist")]
+    NoDirectory { path: String },
+    #[error("database `{path}` cannot be opened: it is a directory")]
+    IsDirectory { path: String },
+    #[error("database `{path}` cannot be made: its directory is not writable")]
+    DirectoryDenied { path: String, source: io::Error },
+    #[error("database `{path}` cannot be made")]
+    Create { path: String, source: io::Error },
+    #[error(
+        "database `{path}` has version {found}, but this program knows versions up to {known} \
+         only: use a newer program"
+    )]
+    Newer {
+        path: String,
+        found: i64,
+        known: usize,
+    },
+    #[error("`{path}` is a database of another kind or program: name another file")]
+    Foreign { path: String },
+    #[error(
+        "database `{path}` cannot keep a write-ahead log (journal mode `{mode}`): it must lie on a \
+         local disk, in a writable directory"
+    )]
+    NoWriteAheadLog { path: String, mode: String },
+    #[error("{}", describe(path, source))]
+    Sql {
+        path: String,
+        source: rusqlite::Error,
+    },
+    #[error("the thread of database `{path}` could not be started")]
+    Thread { path: String, source: io::Error },
+    #[error("an operation on database `{path}` panicked")]
+    Panicked { path: String },
+}
+
+impl SqliteError {
+    pub(super) fn sql(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.display().to_string();
+        Self::Sql { path, source }
+    }
+
+    pub(super) fn panicked(path: &Path) -> Self {
+        let path = path.display().to_string();
+        Self::Panicked { path }
+    }
+
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoDirectory { .. } => ErrorKind::NotFound,
+            Self::DirectoryDenied { .. } => ErrorKind::Denied,
+            Self::IsDirectory { .. }
+            | Self::Newer { .. }
+            | Self::Foreign { .. }
+            | Self::NoWriteAheadLog { .. } => ErrorKind::Invalid,
+            Self::Create { .. } => ErrorKind::Unavailable,
+            Self::Sql { source, .. } => sql_kind(source),
+            Self::Thread { .. } => ErrorKind::Exhausted,
+            Self::Panicked { .. } => ErrorKind::Internal,
+        }
+    }
+}
+
+impl From<SqliteError> for Error {
+    fn from(error: SqliteError) -> Self {
+        let (kind, message) = (error.kind(), error.to_string());
+        let new = Self::new(kind, message);
+        match error {
+            SqliteError::DirectoryDenied { source, .. }
+            | SqliteError::Create { source, .. }
+            | SqliteError::Thread { source, .. } => new.with_source(source),
+            SqliteError::Sql { source, .. } => new.with_source(source),
+            _ => new,
+        }
+    }
+}
+
+/// Returns whether the connection has seen the disk fail: what it holds is not to be trusted.
+pub(super) fn is_io(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
+}
+
+/// Returns whether somebody else holds the file's lock.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+fn describe(path: &str, error: &rusqlite::Error) -> String {
+    let what = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "is locked by another process for too long"
+        }
+        Some(ErrorCode::DiskFull) => "cannot be written: the disk is full",
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "cannot be written: the file or its directory is read-only"
+        }
+        Some(ErrorCode::CannotOpen) => "cannot be opened: is it allowed to read and write it?",
+        Some(ErrorCode::DatabaseCorrupt) => "is corrupt: put a good copy in its place",
+        Some(ErrorCode::NotADatabase) => return format!("`{path}` is not a SQLite database"),
+        Some(ErrorCode::SystemIoFailure) => {
+            "failed to be read or written: the disk reported an error"
+        }
+        Some(ErrorCode::TooBig) => "cannot hold a value that large",
+        _ => "refused an operation",
+    };
+    format!("database `{path}` {what}")
+}
+
+fn sql_kind(error: &rusqlite::Error) -> ErrorKind {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::SystemIoFailure) => {
+            ErrorKind::Unavailable
+        }
+        Some(ErrorCode::DiskFull) => ErrorKind::Exhausted,
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            ErrorKind::Denied
+        }
+        Some(ErrorCode::NotADatabase | ErrorCode::TooBig) => ErrorKind::Invalid,
+        _ => ErrorKind::Internal,
+    }
+}

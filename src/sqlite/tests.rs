@@ -1,0 +1,278 @@
+//! Databases on a real disk: their versions, their faults, and two of them on one file.
+
+use std::path::PathBuf;
+
+use rusqlite::{Connection, ffi};
+
+use super::{Database, Schema, SqliteError};
+use crate::error::{Error, ErrorKind, Result};
+
+const SCHEMA: Schema = Schema {
+    application_id: 0x7265_7654,
+    migrations: &["CREATE TABLE numbers (number INTEGER NOT NULL) STRICT"],
+};
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("numbers.db");
+    (directory, path)
+}
+
+async fn add(database: &Database, number: i64) -> Result<()> {
+    database
+        .write(move |transaction| {
+            transaction.execute("INSERT INTO numbers VALUES (?1)", [number])?;
+            Ok(())
+        })
+        .await
+}
+
+async fn sum(database: &Database) -> i64 {
+    database
+        .run(|connection| {
+            connection.query_row("SELECT coalesce(sum(number), 0) FROM numbers", [], |row| {
+                row.get(0)
+            })
+        })
+        .await
+        .expect("a sum")
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_opening_again() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    add(&database, 7).await.expect("write");
+    drop(database);
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    assert_eq!(sum(&database).await, 7);
+}
+
+#[tokio::test]
+async fn the_pragmas_are_in_force() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    for (pragma, value) in [
+        ("synchronous", 2),
+        ("foreign_keys", 1),
+        ("trusted_schema", 0),
+        ("cell_size_check", 1),
+        ("mmap_size", 0),
+        ("busy_timeout", 5000),
+        ("user_version", 1),
+    ] {
+        let found: i64 = database
+            .run(move |connection| connection.pragma_query_value(None, pragma, |row| row.get(0)))
+            .await
+            .expect(pragma);
+        assert_eq!(found, value, "{pragma}");
+    }
+    // Below, two connections that write and checkpoint at once may corrupt the file.
+    assert!(rusqlite::version_number() >= 3_051_003);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_the_file_and_its_log() {
+    use std::os::unix::fs::PermissionsExt;
+    let (directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    add(&database, 1).await.expect("write");
+    let files: Vec<_> = std::fs::read_dir(directory.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry"))
+        .collect();
+    assert_eq!(files.len(), 3, "the file, its log and the log's index");
+    for file in files {
+        let mode = file.metadata().expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file:?}");
+    }
+}
+
+#[tokio::test]
+async fn migrations_run_once_each_and_in_order() {
+    const LATER: Schema = Schema {
+        application_id: SCHEMA.application_id,
+        migrations: &[
+            SCHEMA.migrations[0],
+            "INSERT INTO numbers VALUES (10)",
+            "UPDATE numbers SET number = number * 2",
+        ],
+    };
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    add(&database, 1).await.expect("write");
+    for _ in 0..2 {
+        let database = Database::open(&path, LATER).await.expect("open");
+        assert_eq!(sum(&database).await, 22);
+    }
+    let error = Database::open(&path, SCHEMA).await.expect_err("newer");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("has version 3"), "{error}");
+    assert!(error.message().contains("numbers.db"), "{error}");
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_refused_and_left_alone() {
+    let (_directory, path) = place();
+    std::fs::write(
+        &path,
+        "a text that is no database, long enough to have a header",
+    )
+    .expect("write");
+    let error = Database::open(&path, SCHEMA).await.expect_err("text");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(
+        error.message().ends_with("is not a SQLite database"),
+        "{error}"
+    );
+
+    let (_directory, path) = place();
+    let other = Connection::open(&path).expect("open");
+    other
+        .execute_batch("CREATE TABLE theirs (x)")
+        .expect("table");
+    let before = std::fs::read(&path).expect("bytes");
+    let error = Database::open(&path, SCHEMA).await.expect_err("theirs");
+    assert!(
+        error.message().contains("another kind or program"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).expect("bytes"), before);
+}
+
+#[tokio::test]
+async fn a_path_that_cannot_be_is_one_clear_line() {
+    let (directory, path) = place();
+    let missing = directory.path().join("missing").join("numbers.db");
+    let error = Database::open(missing, SCHEMA).await.expect_err("missing");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(
+        error.message().ends_with("its directory does not exist"),
+        "{error}"
+    );
+    let error = Database::open(directory.path(), SCHEMA)
+        .await
+        .expect_err("directory");
+    assert!(error.message().ends_with("it is a directory"), "{error}");
+    drop(path);
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_for_too_long_is_said_to_be_one() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let brief = std::time::Duration::from_millis(10);
+    database
+        .run(move |connection| connection.busy_timeout(brief))
+        .await
+        .expect("time-out");
+    let other = Connection::open(&path).expect("open");
+    other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+    let error = add(&database, 1).await.expect_err("locked");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        error.message().contains("is locked by another process"),
+        "{error}"
+    );
+    other.execute_batch("ROLLBACK").expect("unlock");
+    add(&database, 1).await.expect("unlocked");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_the_write_and_takes_it_again_when_there_is_space() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let limit = |pages: i64| {
+        database.run(move |connection| {
+            connection
+                .pragma_update_and_check(None, "max_page_count", pages, |row| row.get::<_, i64>(0))
+        })
+    };
+    limit(2).await.expect("limit");
+    let mut refused = None;
+    for number in 0..2000 {
+        if let Err(error) = add(&database, number << 40).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    let error = refused.expect("two pages are soon full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().ends_with("the disk is full"), "{error}");
+    limit(1000).await.expect("limit");
+    add(&database, 1).await.expect("space");
+}
+
+#[tokio::test]
+async fn a_panic_fails_its_own_caller_only() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let error = database
+        .write::<(), _>(|transaction| {
+            transaction.execute("INSERT INTO numbers VALUES (5)", [])?;
+            panic!("on purpose")
+        })
+        .await
+        .expect_err("panicked");
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(sum(&database).await, 0, "rolled back");
+}
+
+#[tokio::test]
+async fn after_an_io_error_the_file_is_opened_anew() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    database
+        .run(|connection| connection.execute_batch("CREATE TEMP TABLE of_this_connection (x)"))
+        .await
+        .expect("a table");
+    let failure = || rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), None);
+    let error = database
+        .run::<(), _>(move |_| Err(failure()))
+        .await
+        .expect_err("failed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let seen = database
+        .run(|connection| connection.execute_batch("SELECT * FROM of_this_connection"))
+        .await;
+    assert!(seen.is_err(), "the connection that saw the failure is gone");
+}
+
+#[tokio::test]
+async fn two_of_them_on_one_file_lose_nothing() {
+    let (_directory, path) = place();
+    let (one, two) = tokio::join!(Database::open(&path, SCHEMA), Database::open(&path, SCHEMA));
+    let (one, two) = (one.expect("open"), two.expect("open"));
+    let adds = |database: Database| async move {
+        for _ in 0..100 {
+            add(&database, 1).await.expect("write");
+        }
+    };
+    tokio::join!(adds(one.clone()), adds(two.clone()));
+    assert_eq!((sum(&one).await, sum(&two).await), (200, 200));
+}
+
+#[test]
+fn sqlite_failures_say_what_to_do() {
+    let told = |code| {
+        let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        Error::from(SqliteError::sql("/data/flags.db".as_ref(), failure))
+    };
+    for (code, kind, words) in [
+        (ffi::SQLITE_READONLY, ErrorKind::Denied, "read-only"),
+        (ffi::SQLITE_CANTOPEN, ErrorKind::Denied, "cannot be opened"),
+        (ffi::SQLITE_CORRUPT, ErrorKind::Internal, "is corrupt"),
+        (ffi::SQLITE_FULL, ErrorKind::Exhausted, "disk is full"),
+        (
+            ffi::SQLITE_IOERR_WRITE,
+            ErrorKind::Unavailable,
+            "disk reported",
+        ),
+    ] {
+        let error = told(code);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.message().contains(words), "{error}");
+        assert!(error.message().contains("/data/flags.db"), "{error}");
+    }
+}

@@ -1,0 +1,311 @@
+//! Blob storage: small named values with ETags, on which flags, ids, leases and sweeping stand.
+//!
+//! A [`BlobStore`] is what every cloud's blob service can do: read, write under a condition,
+//! delete, list. What one of them cannot do it says in its [`Capabilities`]. All of them keep the
+//! same contract, and one suite of checks (`contract`) holds them to it. Knows nothing of what is
+//! stored.
+
+mod memory;
+mod name;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+#[cfg(test)]
+pub(crate) mod contract;
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Debug, Display},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::SqliteStore;
+pub use self::{
+    memory::MemoryStore,
+    name::{BlobName, ETag},
+};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Named values that several processes share.
+///
+/// A write that has returned is durable, as far as the store is. One that failed with
+/// [`ErrorKind::Unavailable`] or [`ErrorKind::Timeout`] may have happened all the same.
+#[async_trait]
+pub trait BlobStore: Display + Debug + Send + Sync + 'static {
+    /// Reads a blob; `None` where there is none.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    async fn get(&self, name: &BlobName) -> Result<Option<Blob>>;
+
+    /// Makes a blob, and returns its ETag.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it exists; [`ErrorKind::Invalid`] where the content breaks a
+    /// rule.
+    async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag>;
+
+    /// Writes a blob that is still the one with this ETag, and returns its new ETag.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it was changed or is gone; [`ErrorKind::Invalid`] where the
+    /// content breaks a rule.
+    async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag>;
+
+    /// Deletes a blob, where an ETag is given only if it is still that one; returns whether there
+    /// was one to delete.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it is there, but another one;
+    /// [`ErrorKind::Unsupported`] for a condition that the store has not
+    /// ([`Capabilities::conditional_delete`]).
+    async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool>;
+
+    /// Lists the blobs whose names begin with `prefix`, in the order of their names' bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a page token that is none.
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page>;
+
+    /// Returns what the store can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+}
+
+/// A blob as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// What it holds.
+    pub content: BlobContent,
+    /// Another one after each write, of this blob or of a later one of its name.
+    pub etag: ETag,
+    /// When it was written, by the store's clock.
+    pub last_modified: SystemTime,
+}
+
+/// What is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BlobContent {
+    /// The value.
+    pub bytes: Bytes,
+    /// Names and values beside it. A name is an identifier of at most 64 bytes of
+    /// `[A-Za-z0-9_]`, a value at most 1,024 printable ASCII characters: what all clouds take.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Which part of a list to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageOptions {
+    /// Entries at most; 0 counts as 1.
+    pub size: usize,
+    /// From the page before; `None` is the first page.
+    pub token: Option<String>,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The blobs, in the order of their names' bytes.
+    pub entries: Vec<BlobEntry>,
+    /// For the next page; `None` on the last one.
+    pub next: Option<String>,
+}
+
+/// A blob in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobEntry {
+    /// Its name.
+    pub name: BlobName,
+    /// Its ETag.
+    pub etag: ETag,
+    /// When it was written, by the store's clock.
+    pub last_modified: SystemTime,
+}
+
+/// What a store can do; by default everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Deletes under the condition of an ETag.
+    pub conditional_delete: bool,
+    /// Keeps metadata.
+    pub metadata: bool,
+}
+
+/// What [`open`] understands, for its error.
+const SUPPORTED: &str = if cfg!(feature = "sqlite") {
+    "`memory:` and `sqlite:PATH`"
+} else {
+    "`memory:`"
+};
+
+/// Entries of a page, where nothing is said.
+const PAGE: usize = 100;
+
+/// Opens the store that a URL names: `memory:`, `sqlite:PATH`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a URL that names no store, with a list of those that do; what is
+/// wrong with the path, in one line.
+pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
+        _ => {
+            let shown: String = url.chars().take(60).collect();
+            let rule = format_args!("`{shown}` names no store that is supported: {SUPPORTED}");
+            Err(Error::invalid("store", rule))
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(path: &str) -> Result<SqliteStore> {
+    if path.is_empty() {
+        return Err(Error::invalid(
+            "store",
+            "`sqlite:` needs the path of a file",
+        ));
+    }
+    if path.contains('?') {
+        let rule = format_args!("`sqlite:{path}` is a queue's URL: a store takes no parameters");
+        return Err(Error::invalid("store", rule));
+    }
+    SqliteStore::open(path).await
+}
+
+impl BlobContent {
+    /// Checks the metadata's rule.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with the name of what breaks it.
+    pub fn check(&self) -> Result<()> {
+        for (name, value) in &self.metadata {
+            let first = name.bytes().next().unwrap_or(b'0');
+            let fits = name.len() <= 64
+                && !first.is_ascii_digit()
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            if !fits {
+                let rule = format_args!("the name {name:?} is no identifier of at most 64 bytes");
+                return Err(Error::invalid("metadata", rule));
+            }
+            if value.len() > 1024 || !value.bytes().all(|b| (b' '..=b'~').contains(&b)) {
+                let rule = format_args!("{name} must be at most 1024 printable ASCII characters");
+                return Err(Error::invalid("metadata", rule));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Bytes> for BlobContent {
+    fn from(bytes: Bytes) -> Self {
+        let metadata = BTreeMap::new();
+        Self { bytes, metadata }
+    }
+}
+
+impl From<&'static str> for BlobContent {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl Default for PageOptions {
+    fn default() -> Self {
+        Self {
+            size: PAGE,
+            token: None,
+        }
+    }
+}
+
+impl PageOptions {
+    /// Returns the name after which the page begins: our own stores' tokens are names.
+    fn after(&self, prefix: &str) -> Result<Option<&str>> {
+        match self.token.as_deref() {
+            Some(token) if !token.starts_with(prefix) || token.is_empty() => Err(Error::invalid(
+                "page_token",
+                "is not of a list with this prefix",
+            )),
+            token => Ok(token),
+        }
+    }
+}
+
+impl Page {
+    /// Makes a page of what was found, of which one more than asked for was looked for.
+    fn cut(mut entries: Vec<BlobEntry>, size: usize) -> Self {
+        let more = entries.len() > size;
+        entries.truncate(size);
+        let last = entries.last().filter(|_| more);
+        let next = last.map(|entry| entry.name.to_string());
+        Self { entries, next }
+    }
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self {
+            conditional_delete: true,
+            metadata: true,
+        }
+    }
+}
+
+/// The error of a blob that should not be there yet.
+fn exists(store: &dyn BlobStore, name: &BlobName) -> Error {
+    let message = format!("blob `{name}` exists already in {store}");
+    Error::new(ErrorKind::Conflict, message)
+}
+
+/// The error of a blob that somebody else wrote or deleted first.
+fn changed(store: &dyn BlobStore, name: &BlobName) -> Error {
+    let message = format!("blob `{name}` in {store} was changed by somebody else or is gone");
+    Error::new(ErrorKind::Conflict, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn urls_name_stores() {
+        assert_eq!(
+            open("memory:").await.expect("memory").to_string(),
+            "memory:"
+        );
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = format!("sqlite:{}", directory.path().join("flags.db").display());
+        assert_eq!(open(&url).await.expect("sqlite").to_string(), url);
+    }
+
+    #[tokio::test]
+    async fn what_names_no_store_is_told_which_do() {
+        for (url, words) in [
+            ("ftp://host/x", "`memory:` and `sqlite:PATH`"),
+            ("flags.db", "`memory:` and `sqlite:PATH`"),
+            ("memory:x", "`memory:` and `sqlite:PATH`"),
+            ("sqlite:", "needs the path of a file"),
+            ("sqlite:x.db?queue=jobs", "takes no parameters"),
+        ] {
+            let error = open(url).await.expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().contains(words), "{error}");
+        }
+        let error = open("sqlite:/no/such/place/flags.db")
+            .await
+            .expect_err("no directory");
+        assert!(
+            error.message().contains("its directory does not exist"),
+            "{error}"
+        );
+    }
+}

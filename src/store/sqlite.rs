@@ -1,0 +1,260 @@
+//! A store in one SQLite file: the embedded default. Several processes of one machine may share it.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+use rusqlite::{OptionalExtension, Row, Transaction, named_params, types::Type};
+
+use super::{
+    Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    sqlite::{Database, Schema},
+};
+
+/// Blobs in a SQLite file. A write that has returned is on the disk.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    database: Database,
+}
+
+const SCHEMA: Schema = Schema {
+    // "revB"
+    application_id: 0x7265_7642,
+    migrations: &["CREATE TABLE blobs (
+            name TEXT NOT NULL PRIMARY KEY,
+            bytes BLOB NOT NULL,
+            metadata TEXT NOT NULL,
+            etag TEXT NOT NULL,
+            modified INTEGER NOT NULL -- microseconds since 1970
+        ) STRICT"],
+};
+
+impl SqliteStore {
+    /// Opens the file, and makes it where it is missing; its directory must exist.
+    ///
+    /// # Errors
+    /// One line that names the file and what is wrong with it.
+    pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let database = Database::open(path, SCHEMA).await?;
+        Ok(Self { database })
+    }
+}
+
+/// A write, made ready for the database's thread.
+struct Write {
+    name: BlobName,
+    bytes: bytes::Bytes,
+    metadata: String,
+    etag: String,
+    modified: i64,
+}
+
+impl Write {
+    fn new(name: &BlobName, content: BlobContent) -> Result<Self> {
+        content.check()?;
+        let internal = |what| Error::new(ErrorKind::Internal, what);
+        let metadata = serde_json::to_string(&content.metadata).map_err(|error| {
+            internal("metadata that cannot be written as text").with_source(error)
+        })?;
+        let random = getrandom::u64().map_err(|error| {
+            internal("no randomness from the system").with_source(error.to_string())
+        })?;
+        let now = crate::clock::wall();
+        let modified = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let modified = i64::try_from(modified.as_micros()).unwrap_or(i64::MAX);
+        Ok(Self {
+            name: name.clone(),
+            bytes: content.bytes,
+            metadata,
+            // The time and chance: a copy of the file that is put back does not bring a counter
+            // back with it.
+            etag: format!("{modified:x}-{random:016x}"),
+            modified,
+        })
+    }
+
+    /// Writes it by a statement; returns whether there was a row to write.
+    fn run(&self, transaction: &Transaction<'_>, sql: &str) -> rusqlite::Result<bool> {
+        let parameters = named_params! {
+            ":name": self.name.as_str(), ":bytes": &self.bytes[..], ":metadata": self.metadata,
+            ":etag": self.etag, ":modified": self.modified,
+        };
+        Ok(transaction.prepare_cached(sql)?.execute(parameters)? > 0)
+    }
+}
+
+#[async_trait]
+impl BlobStore for SqliteStore {
+    async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
+        let name = name.clone();
+        self.database
+            .run(move |connection| {
+                connection
+                    .prepare_cached(
+                        "SELECT bytes, metadata, etag, modified FROM blobs WHERE name = ?1",
+                    )?
+                    .query_row([name.as_str()], read_blob)
+                    .optional()
+            })
+            .await
+    }
+
+    async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
+        let write = Write::new(name, content)?;
+        let etag = ETag::new(&write.etag);
+        let insert = "INSERT INTO blobs (name, bytes, metadata, etag, modified)
+             VALUES (:name, :bytes, :metadata, :etag, :modified) ON CONFLICT DO NOTHING";
+        let work = move |transaction: &Transaction<'_>| write.run(transaction, insert);
+        let made = self.database.write(work).await?;
+        if made {
+            Ok(etag)
+        } else {
+            Err(exists(self, name))
+        }
+    }
+
+    async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
+        let write = Write::new(name, content)?;
+        let expected = etag.clone();
+        let etag = ETag::new(&write.etag);
+        let update = "UPDATE blobs SET bytes = :bytes, metadata = :metadata, etag = :etag,
+             modified = :modified WHERE name = :name";
+        let work = move |transaction: &Transaction<'_>| {
+            let found = etag_of(transaction, &write.name)?;
+            Ok(found.as_deref() == Some(expected.as_str()) && write.run(transaction, update)?)
+        };
+        let written = self.database.write(work).await?;
+        if written {
+            Ok(etag)
+        } else {
+            Err(changed(self, name))
+        }
+    }
+
+    async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
+        let (key, expected) = (name.clone(), etag.cloned());
+        let work = move |transaction: &Transaction<'_>| {
+            let Some(found) = etag_of(transaction, &key)? else {
+                return Ok(Some(false));
+            };
+            if expected.is_some_and(|etag| etag.as_str() != found) {
+                return Ok(None);
+            }
+            transaction.execute("DELETE FROM blobs WHERE name = ?1", [key.as_str()])?;
+            Ok(Some(true))
+        };
+        let deleted = self.database.write(work).await?;
+        deleted.ok_or_else(|| changed(self, name))
+    }
+
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
+        let size = page.size.max(1);
+        let after = page.after(prefix)?.unwrap_or_default().to_owned();
+        let prefix = prefix.to_owned();
+        let entries = self
+            .database
+            .run(move |connection| {
+                let mut statement = connection.prepare_cached(
+                    "SELECT name, etag, modified FROM blobs WHERE name >= ?1 AND name > ?2
+                     ORDER BY name",
+                )?;
+                let mut rows = statement.query([&prefix, &after])?;
+                let mut entries = Vec::new();
+                while entries.len() <= size
+                    && let Some(row) = rows.next()?
+                    && row.get_ref(0)?.as_str()?.starts_with(&prefix)
+                {
+                    entries.push(read_entry(row)?);
+                }
+                Ok(entries)
+            })
+            .await?;
+        Ok(Page::cut(entries, size))
+    }
+}
+
+fn etag_of(transaction: &Transaction<'_>, name: &BlobName) -> rusqlite::Result<Option<String>> {
+    transaction
+        .prepare_cached("SELECT etag FROM blobs WHERE name = ?1")?
+        .query_row([name.as_str()], |row| row.get(0))
+        .optional()
+}
+
+fn read_blob(row: &Row<'_>) -> rusqlite::Result<Blob> {
+    let unreadable =
+        |error| rusqlite::Error::FromSqlConversionFailure(1, Type::Text, Box::new(error));
+    let metadata = serde_json::from_str(row.get_ref(1)?.as_str()?).map_err(unreadable)?;
+    let bytes = row.get::<_, Vec<u8>>(0)?.into();
+    Ok(Blob {
+        content: BlobContent { bytes, metadata },
+        etag: ETag::new(row.get_ref(2)?.as_str()?),
+        last_modified: time(row.get(3)?),
+    })
+}
+
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<BlobEntry> {
+    let unreadable =
+        |error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error));
+    Ok(BlobEntry {
+        name: BlobName::new(row.get_ref(0)?.as_str()?).map_err(unreadable)?,
+        etag: ETag::new(row.get_ref(1)?.as_str()?),
+        last_modified: time(row.get(2)?),
+    })
+}
+
+fn time(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+impl fmt::Display for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sqlite:{}", self.database.path().display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::contract;
+
+    #[tokio::test]
+    async fn the_sqlite_store_keeps_the_contract() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = SqliteStore::open(directory.path().join("blobs.db")).await;
+        contract::check(&store.expect("open")).await;
+    }
+
+    #[tokio::test]
+    async fn two_handles_on_one_file_race_without_losing_a_write() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("blobs.db");
+        let mut stores: Vec<Arc<dyn BlobStore>> = Vec::new();
+        for _ in 0..3 {
+            stores.push(Arc::new(SqliteStore::open(&path).await.expect("open")));
+        }
+        contract::check_races(&stores).await;
+    }
+
+    #[tokio::test]
+    async fn blobs_outlive_the_store_that_wrote_them() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("blobs.db");
+        let name = BlobName::new("flags/go").expect("a name");
+        let store = SqliteStore::open(&path).await.expect("open");
+        let etag = store.create(&name, "go".into()).await.expect("create");
+        // Not closed: what is read here is what a killed process leaves.
+        let other = SqliteStore::open(&path).await.expect("open");
+        let blob = other.get(&name).await.expect("get").expect("a blob");
+        assert_eq!((&blob.content.bytes[..], &blob.etag), (&b"go"[..], &etag));
+        drop(store);
+        assert!(other.delete(&name, Some(&etag)).await.expect("delete"));
+    }
+}
