@@ -9,6 +9,7 @@ mod link;
 mod positions;
 mod publisher;
 mod subscription;
+mod waiting;
 mod watch;
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::{
 use super::{
     entry::{Entry, Key},
     link::is_final,
+    waiting::Waiting,
 };
 use crate::{
     backoff::Backoff,
@@ -57,17 +58,15 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
-    /// What waits to be sent, by its key, and the order in which it came.
-    pending: HashMap<Key, Entry>,
-    order: VecDeque<Key>,
+    waiting: Waiting,
     on_their_way: VecDeque<Request>,
     waiters: HashMap<WaiterId, Waiter>,
     deadlines: BTreeSet<(Tick, WaiterId)>,
-    flushes: Vec<(WaiterId, u64)>,
+    flushes: Vec<Flush>,
     done: Vec<Done>,
     backoff: Backoff,
     retry_at: Tick,
-    /// Counts submissions: what a flush waits for, and what keeps keys apart without conflation.
+    /// Counts submissions.
     submitted: u64,
     last_waiter: u64,
     /// The first refusal of something that was posted, for the next flush.
@@ -78,6 +77,15 @@ pub(crate) struct PublisherSession {
 struct Request {
     entries: Vec<Entry>,
     sent_at: Tick,
+}
+
+/// A caller that waits for all submissions up to one.
+#[derive(Debug)]
+struct Flush {
+    id: WaiterId,
+    upto: u64,
+    /// Entries with any of them: counted down, so that no answer costs a look at all entries.
+    left: usize,
 }
 
 #[derive(Debug)]
@@ -106,9 +114,8 @@ impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         let backoff = Backoff::new(config.base, config.max);
         Self {
+            waiting: Waiting::new(config.conflate),
             config,
-            pending: HashMap::new(),
-            order: VecDeque::new(),
             on_their_way: VecDeque::new(),
             waiters: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -165,7 +172,11 @@ impl PublisherSession {
     /// Waits for all that was taken so far.
     pub(crate) fn flush(&mut self) -> WaiterId {
         let id = self.next_waiter();
-        self.flushes.push((id, self.submitted));
+        self.flushes.push(Flush {
+            id,
+            upto: self.submitted,
+            left: self.pending(),
+        });
         self.finish_flushes();
         id
     }
@@ -177,17 +188,13 @@ impl PublisherSession {
         }
         let mut entries = Vec::new();
         while entries.len() < self.config.batch.clamp(1, Limits::EVENTS) {
-            let Some(key) = self.order.front() else { break };
-            let alone = self.pending[key].alone;
+            let Some(alone) = self.waiting.front().map(|entry| entry.alone) else {
+                break;
+            };
             if alone && !entries.is_empty() {
                 break;
             }
-            let key = self.order.pop_front().expect("it has a front");
-            entries.push(
-                self.pending
-                    .remove(&key)
-                    .expect("each key in order is pending"),
-            );
+            entries.extend(self.waiting.pop());
             if alone {
                 break;
             }
@@ -216,8 +223,12 @@ impl PublisherSession {
         match answer {
             Ok(accepted) => {
                 self.backoff.reset();
-                for (entry, accepted) in request.entries.into_iter().zip(accepted) {
-                    self.accept(entry, accepted);
+                let mut accepted = accepted.into_iter();
+                for entry in request.entries {
+                    self.settled(entry.oldest);
+                    if let Some(accepted) = accepted.next() {
+                        self.accept(entry, accepted);
+                    }
                 }
             }
             Err(error) if is_final(error.kind()) => self.refuse(request, &error),
@@ -264,7 +275,7 @@ impl PublisherSession {
             .on_their_way
             .front()
             .map(|r| r.sent_at + self.config.answer_timeout);
-        let retry = (!self.order.is_empty() && self.on_their_way.len() < self.config.pipeline)
+        let retry = (!self.waiting.is_empty() && self.on_their_way.len() < self.config.pipeline)
             .then_some(self.retry_at);
         [deadline, answer, retry]
             .into_iter()
@@ -280,7 +291,7 @@ impl PublisherSession {
 
     /// Returns whether there is something to send, now or later: a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.order.is_empty() || !self.on_their_way.is_empty()
+        !self.waiting.is_empty() || !self.on_their_way.is_empty()
     }
 
     /// Takes the answers for callers that wait.
@@ -291,12 +302,12 @@ impl PublisherSession {
     /// Forgets a caller that no longer waits; what it notified is still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
         self.remove(waiter);
-        self.flushes.retain(|(id, _)| *id != waiter);
+        self.flushes.retain(|flush| flush.id != waiter);
     }
 
     /// Returns the number of entries that wait or are on their way.
     pub(crate) fn pending(&self) -> usize {
-        self.order.len()
+        self.waiting.len()
             + self
                 .on_their_way
                 .iter()
@@ -306,7 +317,7 @@ impl PublisherSession {
 
     fn check(&self, notifications: &[Notification]) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        if self.order.len() + notifications.len() > self.config.max_pending {
+        if self.waiting.len() + notifications.len() > self.config.max_pending {
             let message = format!(
                 "the limit of {} pending notifications is reached",
                 self.config.max_pending
@@ -335,56 +346,33 @@ impl PublisherSession {
         if planted!(self.config.fault, DelaySlotIgnored) {
             due = None;
         }
-        let single = if self.config.conflate {
-            0
-        } else {
-            self.submitted
-        };
         let key = Key {
             queue: notification.queue.clone(),
             due,
-            single,
         };
         let entry = Entry {
-            key: key.clone(),
+            key,
             notification,
             oldest: self.submitted,
             alone: false,
             waiters: Vec::new(),
             posted: false,
         };
-        self.insert(key, entry, false)
-    }
-
-    /// Puts an entry among those that wait, or into the one that waits for the same.
-    fn insert(&mut self, key: Key, entry: Entry, front: bool) -> &mut Entry {
-        use std::collections::hash_map::Entry::{Occupied, Vacant};
-        match self.pending.entry(key) {
-            Occupied(found) => {
-                let found = found.into_mut();
-                found.merge(entry);
-                found
-            }
-            Vacant(place) => {
-                let key = place.key().clone();
-                if front {
-                    self.order.push_front(key);
-                } else {
-                    self.order.push_back(key);
-                }
-                place.insert(entry)
-            }
-        }
+        // A flush does not wait for what is submitted after it, merged or not.
+        self.waiting.put(entry, false).0
     }
 
     /// Puts requests back to the front, in their order.
     fn put_back(&mut self, requests: Vec<Request>) {
         if planted!(self.config.fault, PublisherGivesUp) {
+            self.forget(requests);
             return;
         }
         for request in requests.into_iter().rev() {
             for entry in request.entries.into_iter().rev() {
-                self.insert(entry.key.clone(), entry, true);
+                if let (_, Some(merged)) = self.waiting.put(entry, true) {
+                    self.settled(merged);
+                }
             }
         }
     }
@@ -414,6 +402,7 @@ impl PublisherSession {
     /// Sends the entries of a refused request one by one; one that was alone is what was refused.
     fn refuse(&mut self, mut request: Request, error: &Error) {
         if planted!(self.config.fault, BatchDropped) && request.entries.len() > 1 {
+            self.forget(vec![request]);
             return;
         }
         if request.entries.len() > 1 {
@@ -424,6 +413,7 @@ impl PublisherSession {
             return;
         }
         for entry in request.entries {
+            self.settled(entry.oldest);
             if entry.posted {
                 self.refused.get_or_insert_with(|| error.clone());
             }
@@ -453,28 +443,31 @@ impl PublisherSession {
         });
     }
 
+    /// An entry whose first submission was `oldest` is none any more.
+    fn settled(&mut self, oldest: u64) {
+        for flush in self.flushes.iter_mut().filter(|f| oldest <= f.upto) {
+            flush.left -= 1;
+        }
+    }
+
+    /// Loses requests: what planted faults do.
+    fn forget(&mut self, requests: Vec<Request>) {
+        for entry in requests.into_iter().flat_map(|request| request.entries) {
+            self.settled(entry.oldest);
+        }
+    }
+
     /// Answers the flushes whose submissions have all been answered.
     fn finish_flushes(&mut self) {
-        if self.flushes.is_empty() {
+        if self.flushes.iter().all(|flush| flush.left > 0) {
             return;
         }
-        let on_their_way = self
-            .on_their_way
-            .iter()
-            .flat_map(|request| &request.entries);
-        let oldest = self
-            .pending
-            .values()
-            .chain(on_their_way)
-            .map(|entry| entry.oldest)
-            .min();
-        let oldest = oldest.unwrap_or(u64::MAX);
-        let (finished, waiting) = self.flushes.drain(..).partition(|(_, upto)| *upto < oldest);
-        self.flushes = waiting;
-        let finished: Vec<(WaiterId, u64)> = finished;
-        for (waiter, _) in finished {
+        let (finished, left) = self.flushes.drain(..).partition(|flush| flush.left == 0);
+        self.flushes = left;
+        let finished: Vec<Flush> = finished;
+        for Flush { id, .. } in finished {
             let result = self.refused.take().map_or_else(|| Ok(Vec::new()), Err);
-            self.done.push(Done { waiter, result });
+            self.done.push(Done { waiter: id, result });
         }
     }
 }

@@ -113,7 +113,7 @@ impl Report {
     /// Returns a row for each figure and a column for each run.
     fn table(&self) -> Table {
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_style(presets::NOTHING);
         let mut columns: Vec<(String, Figures)> = Vec::new();
         let ratios = self.ratios();
         for side in self.sides() {

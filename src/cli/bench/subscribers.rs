@@ -43,6 +43,8 @@ struct Tally {
     bell: Notify,
 }
 
+/// The longest latency told apart, in nanoseconds: a minute.
+const LONGEST: u64 = 60_000_000_000;
 /// Attempts to connect at one time: fewer than a server's backlog.
 const CONNECTING: usize = 64;
 /// A subscriber that was told of everything is listened to for this long: there must be no more.
@@ -191,7 +193,7 @@ impl Tally {
             wakeups: AtomicU64::new(0),
             last_at: AtomicU64::new(0),
             ready: AtomicU64::new(0),
-            latencies: Mutex::new(Histogram::new(3)?),
+            latencies: Mutex::new(Histogram::new_with_bounds(1, LONGEST, 3)?),
             bell: Notify::new(),
         })
     }
