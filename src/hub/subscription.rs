@@ -210,6 +210,10 @@ impl Subscription {
         };
         drop(state);
         cursors.index.insert(record.address().clone(), index);
+        if cursors.list.is_empty() {
+            // Most listen to one queue; a vector that grows by itself starts with room for four.
+            cursors.list.reserve_exact(1);
+        }
         cursors
             .list
             .push(Cursor::new(Arc::clone(record), slot, place, doubt));
