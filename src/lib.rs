@@ -16,18 +16,18 @@ mod fault;
 pub mod flag;
 #[cfg(feature = "server")]
 mod hub;
-pub mod release;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-#[cfg(feature = "server")]
-pub mod store;
 #[cfg(feature = "server")]
 mod node;
 #[cfg(feature = "server")]
 mod relay;
+pub mod release;
 #[cfg(feature = "server")]
 mod server;
 mod session;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+#[cfg(feature = "server")]
+pub mod store;
 #[cfg(feature = "server")]
 mod sync;
 mod task;
