@@ -227,6 +227,11 @@ impl Flags {
         Watch::new(self.clone(), name.clone(), listener, id)
     }
 
+    /// Counts the streams that watch a flag.
+    pub(crate) fn watchers(&self) -> u64 {
+        self.inner.board().watchers()
+    }
+
     /// Counts that a listener has seen a generation. Late ones are no error, and not counted.
     ///
     /// # Errors

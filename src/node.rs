@@ -8,10 +8,14 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock::wall,
     console::{Console, Figures, Subject},
-    error::Result,
+    error::{Error, ErrorKind, Result},
+    flag::{FlagTimers, Flags, FlagsConfig, start as start_timers},
     relay::{Relay, RelayConfig},
     server::{Health, Server, ServerConfig, Services},
+    store::{self, BlobName, BlobStore},
+    task::Scope,
 };
 
 /// How a relay is served.
@@ -38,7 +42,9 @@ pub struct Node {
     server: Server,
     console: Option<Console>,
     health: Health,
-    store: String,
+    store: Arc<dyn BlobStore>,
+    /// Runs the flags' timers.
+    scope: Scope,
 }
 
 impl Default for NodeConfig {
@@ -61,10 +67,21 @@ impl Node {
     /// [`ErrorKind::Invalid`] for a configuration that breaks a rule, [`ErrorKind::Unavailable`]
     /// where the store cannot be opened or an address cannot be listened on.
     pub async fn start(config: NodeConfig) -> Result<Self> {
+        let store = store::open(&config.store).await?;
+        let stream_max_age = config.relay.stream_max_age;
         let relay = Relay::start(config.relay)?;
+        let flags = Flags::new(Arc::clone(&store), FlagsConfig::default());
+        let scope = Scope::new();
+        let timers = FlagTimers {
+            refresh: config.flag_refresh,
+            wall: Arc::new(wall),
+        };
+        start_timers(&flags, &timers, &scope);
         let draining = CancellationToken::new();
         let services = Services {
             relay: relay.clone(),
+            flags: flags.clone(),
+            stream_max_age,
             draining: draining.clone(),
         };
         let (routes, health) = services.routes().await?;
@@ -77,7 +94,8 @@ impl Node {
             Some(listen) => {
                 let subject = Watched {
                     relay: relay.clone(),
-
+                    flags: flags.clone(),
+                    store: Arc::clone(&store),
                     connections: server.connections(),
                 };
                 Some(Console::start(listen, Arc::new(subject)).await?)
@@ -89,7 +107,8 @@ impl Node {
             server,
             console,
             health,
-            store: config.store,
+            store,
+            scope,
         })
     }
 
@@ -129,6 +148,7 @@ impl Node {
         self.health.set(false).await;
         self.relay.drain();
         self.server.shutdown(grace).await;
+        self.scope.shutdown().await;
         self.relay.shutdown().await;
     }
 }
@@ -136,8 +156,13 @@ impl Node {
 /// What the console asks of this node.
 struct Watched {
     relay: Relay,
+    flags: Flags,
+    store: Arc<dyn BlobStore>,
     connections: Arc<std::sync::atomic::AtomicU64>,
 }
+
+/// Asking the store whether it can be read must not hold up the probe.
+const STORE_ANSWERS: Duration = Duration::from_secs(2);
 
 #[async_trait]
 impl Subject for Watched {
@@ -145,7 +170,20 @@ impl Subject for Watched {
         if self.relay.is_draining() {
             return Some("shutting down".to_owned());
         }
-        None
+        let probe = match BlobName::new("flags/ready") {
+            Ok(name) => name,
+            Err(error) => return Some(error.to_string()),
+        };
+        let read = tokio::time::timeout(STORE_ANSWERS, self.store.get(&probe)).await;
+        let slow = |_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                format!("store {} does not answer", self.store),
+            ))
+        };
+        read.unwrap_or_else(slow)
+            .err()
+            .map(|error| error.to_string())
     }
 
     fn figures(&self) -> Figures {
@@ -163,7 +201,7 @@ impl Subject for Watched {
             queues: hub.queues,
             subscriptions: hub.subscriptions,
             connections: self.connections.load(Relaxed),
-            watchers: 0,
+            watchers: self.flags.watchers(),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod accept;
 mod admin;
 mod connection;
+mod flags;
 mod preface;
 mod relay;
 mod services;

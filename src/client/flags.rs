@@ -1,14 +1,12 @@
 //! Durable flags over the network: unleash, leash, get, list.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 
 use super::connection::Client;
 use crate::{
     error::Result,
     wire::{flag_from_wire, proto, span_to_wire},
-    words::{FlagName, FlagState, GlobalFlag},
+    words::{FlagName, FlagState, GlobalFlag, UnleashOptions},
 };
 
 /// The calls on durable flags.
@@ -41,24 +39,19 @@ impl Flags {
     }
 
     /// Sets a flag durably, and tells everybody who watches it. One that is set keeps its
-    /// generation; `ttl`, who and why are refreshed. Zero `ttl`: it does not end by itself.
+    /// generation; its end, who and why are refreshed.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached
     /// or cannot write: it may have happened all the same, [`Flags::get`] tells.
-    pub async fn unleash(
-        &self,
-        flag: &FlagName,
-        ttl: Duration,
-        set_by: &str,
-        reason: &str,
-    ) -> Result<Unleashed> {
+    pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<Unleashed> {
+        options.check()?;
         let request = proto::UnleashRequest {
             flag: flag.to_string(),
-            ttl: (!ttl.is_zero()).then(|| span_to_wire(ttl)),
-            set_by: set_by.to_owned(),
-            reason: reason.to_owned(),
+            ttl: (!options.ttl.is_zero()).then(|| span_to_wire(options.ttl)),
+            set_by: options.set_by.clone(),
+            reason: options.reason.clone(),
         };
         let mut flags = self.client.flags_calls();
         let response = self.client.call(flags.unleash(request)).await?;
@@ -117,7 +110,7 @@ impl Flags {
         }
     }
 
-    /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::PollingRelease).
+    /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),
@@ -135,7 +128,7 @@ impl GlobalFlag for RemoteFlag {
     async fn set(&self, set: bool) -> Result<()> {
         if set {
             self.flags
-                .unleash(&self.name, Duration::ZERO, "", "")
+                .unleash(&self.name, &UnleashOptions::default())
                 .await
                 .map(|_| ())
         } else {

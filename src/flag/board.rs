@@ -248,6 +248,14 @@ impl Board {
         self.topics.get(name).map_or_else(unset, Topic::unset)
     }
 
+    /// Counts the watchers of all flags.
+    pub(super) fn watchers(&self) -> u64 {
+        self.topics
+            .values()
+            .map(|topic| u64::from(topic.watching()))
+            .sum()
+    }
+
     /// Returns the flags that somebody watches.
     pub(super) fn watched(&self) -> Vec<FlagName> {
         let watched = self.topics.iter().filter(|(_, topic)| topic.is_watched());

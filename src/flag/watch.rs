@@ -36,17 +36,16 @@ impl Watch {
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn settle(&self, wall: SystemTime) -> Result<()> {
-        if self.is_settled() {
-            return Ok(());
-        }
-        let inner = &self.flags.inner;
-        let _turn = inner.reads.take(&self.name).await;
-        // Ends: what keeps a read from counting is a write's end, and a write that began after the
-        // registration settles the watcher as well.
-        while !self.is_settled() {
-            inner.observe(&self.name, wall).await?;
-        }
-        Ok(())
+        settle(&self.flags, &self.name, self.id, wall).await
+    }
+
+    /// Does what [`Watch::settle`] does, for a driver that holds this watch elsewhere.
+    pub(crate) fn settling(
+        &self,
+        wall: SystemTime,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let (flags, name, id) = (self.flags.clone(), self.name.clone(), self.id);
+        async move { settle(&flags, &name, id, wall).await }
     }
 
     /// Returns whether the present state is known.
@@ -67,6 +66,21 @@ impl Watch {
     pub(crate) fn ack(&self, generation: u64) -> Result<()> {
         self.flags.ack(&self.name, generation, &self.listener)
     }
+}
+
+async fn settle(flags: &Flags, name: &FlagName, id: u64, wall: SystemTime) -> Result<()> {
+    let inner = &flags.inner;
+    let is_settled = || inner.board().is_settled(name, id);
+    if is_settled() {
+        return Ok(());
+    }
+    let _turn = inner.reads.take(name).await;
+    // Ends: what keeps a read from counting is a write's end, and a write that began after the
+    // registration settles the watcher as well.
+    while !is_settled() {
+        inner.observe(name, wall).await?;
+    }
+    Ok(())
 }
 
 impl Drop for Watch {

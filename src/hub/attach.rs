@@ -19,7 +19,7 @@ use crate::{
     clock::Tick,
     error::Result,
     fault::planted,
-    words::{QueueAddress, Selector, SubscribeOptions, Token},
+    words::{Selector, SubscribeOptions, Token},
 };
 
 /// What a busy listener's queue waits beyond its visibility time-out, until its messages are

@@ -3,10 +3,9 @@
 //! All of a request is checked before any of it is counted. Every entry point ends with the marks
 //! set and the wakers woken; what is left to do later waits in the fan-out and in the timers.
 
-// The counters are statistics, not part of any race: they stay the standard ones everywhere.
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicU64 as StdU64},
+    sync::{Arc, atomic::AtomicU64 as Count},
     time::Duration,
 };
 
@@ -75,12 +74,13 @@ pub(crate) struct HubStats {
     pub(crate) subscriptions: u64,
 }
 
+/// Not of [`super::sync`]: nothing rests on them, and no interleaving is worth trying for them.
 #[derive(Default)]
 struct Counters {
-    notified: StdU64,
-    timed: StdU64,
-    fanned_out: StdU64,
-    forgotten: StdU64,
+    notified: Count,
+    timed: Count,
+    fanned_out: Count,
+    forgotten: Count,
 }
 
 impl Default for HubConfig {

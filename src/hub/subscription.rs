@@ -85,7 +85,7 @@ impl Subscription {
             fault,
             marks: AtomicU64::new(0),
             waker: AtomicWaker::new(),
-            cursors: Mutex::new(Cursors::new(now)),
+            cursors: Mutex::new(Cursors::new(now, options.selectors.len())),
         }
     }
 
@@ -145,11 +145,10 @@ impl Subscription {
             self.marks.swap(0, Ordering::AcqRel)
         };
         let mut cursors = self.lock();
-        if marks == 0 {
-            if !cursors.catch_up_is_due(now) {
-                return None;
-            }
+        if cursors.catch_up_is_due(now) {
             marks = u64::MAX;
+        } else if marks == 0 {
+            return None;
         }
         let (work, rest) = cursors.collect(self, marks, now);
         drop(cursors);

@@ -1,14 +1,15 @@
 //! All services on one set of routes: the relay's own, health and reflection.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use super::{admin::AdminService, relay::RelayService};
+use super::{admin::AdminService, flags::FlagsService, relay::RelayService};
 use crate::{
     error::{Error, ErrorKind, Result},
+    flag::Flags,
     relay::Relay,
     wire::proto,
     words::Limits,
@@ -18,6 +19,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) relay: Relay,
+    pub(crate) flags: Flags,
+    /// Age at which a flag watch's stream ends by itself.
+    pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
 }
 
@@ -41,7 +45,12 @@ impl Services {
     /// # Errors
     /// [`ErrorKind::Internal`] where the reflection service cannot read its own descriptors.
     pub(crate) async fn routes(self) -> Result<(Routes, Health)> {
-        let Self { relay, draining } = self;
+        let Self {
+            relay,
+            flags,
+            stream_max_age,
+            draining,
+        } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
         let health = Health { reporter };
         health.set(true).await;
@@ -52,12 +61,18 @@ impl Services {
             )
             .with_source(error)
         };
-        let relay_service =
-            proto::relay_server::RelayServer::new(RelayService::new(relay.clone(), draining))
-                .max_decoding_message_size(Limits::SUBSCRIBE_BYTES + 1024);
+        let relay_service = proto::relay_server::RelayServer::new(RelayService::new(
+            relay.clone(),
+            draining.clone(),
+        ))
+        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES + 1024);
+        let flags_service = FlagsService::new(flags, stream_max_age, draining);
+        let flags_service = proto::flags_server::FlagsServer::new(flags_service)
+            .max_decoding_message_size(Limits::REQUEST_BYTES + 1024);
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay))
             .max_decoding_message_size(Limits::REQUEST_BYTES + 1024);
         let routes = Routes::new(relay_service)
+            .add_service(flags_service)
             .add_service(admin_service)
             .add_service(health_service)
             .add_service(reflection().build_v1().map_err(broken)?)

@@ -15,3 +15,78 @@ fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
     let back = subscribe_with(&hub, &options, after(6 * HOUR));
     assert_eq!(entries(&drain(&back, after(6 * HOUR))), []);
 }
+
+/// Forgets what has not been needed since `now` minus an hour.
+fn forgotten(hub: &Hub, now: Tick) -> u64 {
+    let before = hub.stats().forgotten;
+    hub.forget(now);
+    hub.stats().forgotten - before
+}
+
+#[test]
+fn a_queue_that_nobody_needs_is_forgotten_after_an_hour() {
+    let hub = hub();
+    notify(&hub, "orders");
+    assert_eq!(forgotten(&hub, after(HOUR - SECOND)), 0);
+    assert_eq!(forgotten(&hub, after(HOUR)), 1);
+    assert_eq!(hub.stats().queues, 0);
+}
+
+#[test]
+fn a_queue_with_a_subscriber_or_a_timer_is_not_forgotten() {
+    let hub = hub();
+    let subscription = settled(&hub, &["listened"]);
+    notify(&hub, "listened");
+    let delayed = Notification {
+        delay: 30 * HOUR,
+        ..notification("delayed")
+    };
+    notify_with(&hub, delayed, Tick::default());
+    assert_eq!(forgotten(&hub, after(20 * HOUR)), 0);
+    hub.unsubscribe(&subscription, after(20 * HOUR));
+    assert_eq!(forgotten(&hub, after(29 * HOUR)), 1);
+    hub.fire(after(40 * HOUR));
+    assert_eq!(forgotten(&hub, after(41 * HOUR)), 1);
+}
+
+#[test]
+fn a_new_record_starts_above_everything_that_was_ever_forgotten() {
+    let hub = hub();
+    (0..7).for_each(|_| _ = notify(&hub, "orders"));
+    notify(&hub, "other");
+    assert_eq!(forgotten(&hub, after(HOUR)), 2);
+    assert_eq!(notify(&hub, "other").sequence, 9);
+    assert_eq!(notify(&hub, "orders").sequence, 9);
+    assert_eq!(notify(&hub, "new").sequence, 9);
+}
+
+#[test]
+fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
+    let hub = hub();
+    let pattern = settled(&hub, &["ord*"]);
+    hub.unsubscribe(&pattern, Tick::default());
+    (0..7).for_each(|_| _ = notify(&hub, "other"));
+    assert_eq!(forgotten(&hub, after(HOUR)), 1);
+    let pattern = settled(&hub, &["ord*"]);
+    (0..3).for_each(|_| _ = notify(&hub, "orders"));
+    let told = drain(&pattern, Tick::default()).remove(0);
+    assert_eq!((told.sequence, told.notifications), (11, 3));
+}
+
+#[test]
+fn whoever_holds_a_dead_record_counts_in_the_new_one() {
+    let hub = hub();
+    notify(&hub, "orders");
+    let dead = hub.records.get(&queue("orders")).expect("known");
+    assert_eq!(forgotten(&hub, after(HOUR)), 1);
+    let subscription = settled(&hub, &["orders"]);
+    hub.wake_after(
+        dead,
+        Duration::ZERO,
+        super::super::timers::Timer::plain(),
+        after(HOUR),
+    );
+    let told = entries(&drain(&subscription, after(HOUR)));
+    assert_eq!(told, [entry("orders", WakeReason::Timed, 0)]);
+    assert_eq!(hub.stats().queues, 1);
+}

@@ -55,3 +55,30 @@ fn positions_make_no_more_queues_than_there_is_room_for() {
     let expected = ["*", "a", "b"].map(|name| entry(name, WakeReason::CatchUp, 0));
     assert_eq!(told, expected, "the pattern's own covers the rest");
 }
+
+#[test]
+fn a_batch_with_one_queue_too_many_counts_nothing() {
+    let hub = small_hub(2);
+    let subscription = settled(&hub, &["a"]);
+    let batch = ["a", "b", "c"].map(notification);
+    let refused = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+    let error = refused.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("limit of 2 queues"), "{error}");
+    assert_eq!(drain(&subscription, Tick::default()), []);
+    assert_eq!(hub.stats().notified, 0);
+    assert_eq!(notify(&hub, "b").sequence, 1, "the known ones go on");
+}
+
+#[test]
+fn no_selector_and_too_many_of_them_are_refused() {
+    let hub = hub();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let many = vec!["a"; crate::words::Limits::SELECTORS + 1];
+    for (selectors, kind) in [(vec![], ErrorKind::Invalid), (many, ErrorKind::Exhausted)] {
+        let options = options(&selectors);
+        let refused = hub.subscribe(SubscriptionId(1), &options, Tick::default(), &mut rng);
+        assert_eq!(refused.expect_err("refused").kind(), kind);
+    }
+    assert_eq!(hub.stats(), super::super::HubStats::default());
+}

@@ -1,1 +1,215 @@
-use super::*;
+//! Tokens, doubts and patterns (R2).
+
+use super::{super::place::Tally, *};
+
+/// Subscribes with one position and returns what is owed at first.
+fn owed_after(hub: &Arc<Hub>, token: &Token) -> Vec<Entry> {
+    let options = resuming(&["orders"], &[("orders", token)]);
+    let subscription = subscribe_with(hub, &options, Tick::default());
+    entries(&drain(&subscription, after(10 * SECOND)))
+}
+
+fn catch_up(name: &str) -> Entry {
+    entry(name, WakeReason::CatchUp, 0)
+}
+
+#[test]
+fn whoever_comes_back_with_its_token_is_told_exactly_what_it_missed() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    notify(&hub, "orders");
+    let token = drain(&subscription, Tick::default()).remove(0).token;
+    assert!(token.0.len() <= crate::words::Limits::TOKEN);
+    hub.unsubscribe(&subscription, Tick::default());
+    assert_eq!(owed_after(&hub, &token), []);
+    (0..5).for_each(|_| _ = notify(&hub, "orders"));
+    let missed = entry("orders", WakeReason::Notified, 5);
+    assert_eq!(owed_after(&hub, &token), [missed]);
+}
+
+#[test]
+fn a_place_before_which_only_timers_fired_resumes_with_them() {
+    let hub = hub();
+    let subscription = subscribe(&hub, &["orders"]);
+    let token = drain(&subscription, Tick::default()).remove(0).token;
+    let visible = Report {
+        visible_in: Some(Duration::ZERO),
+        ..Report::new(queue("orders"))
+    };
+    let reported = hub.report(subscription.id, &visible, Tick::default());
+    reported.expect("subscribed");
+    let missed = entry("orders", WakeReason::Timed, 0);
+    assert_eq!(owed_after(&hub, &token), [missed]);
+}
+
+#[test]
+fn any_doubt_is_one_catch_up() {
+    let hub = hub();
+    (0..5).for_each(|_| _ = notify(&hub, "orders"));
+    let place = |sequence, epoch| {
+        let place = Tally {
+            sequence,
+            notifications: sequence.into(),
+            payload: 0,
+            messages: sequence.into(),
+        };
+        place.token(epoch)
+    };
+    let too_much = Tally {
+        payload: 1,
+        ..Tally::starting_at(2)
+    };
+    let bytes = |bytes: &[u8]| Token(bytes::Bytes::copy_from_slice(bytes));
+    for (doubt, token) in [
+        ("none", Token::default()),
+        ("another epoch", place(3, Epoch(8))),
+        ("above the head", place(6, EPOCH)),
+        ("a sum above the head's", too_much.token(EPOCH)),
+        ("one byte", bytes(b"x")),
+        ("nonsense of the right length", bytes(&[0xff; 63])),
+        (
+            "a byte too many",
+            bytes(&[place(3, EPOCH).0.as_ref(), b"x"].concat()),
+        ),
+        ("a byte too few", bytes(&place(3, EPOCH).0[..62])),
+    ] {
+        assert_eq!(owed_after(&hub, &token), [catch_up("orders")], "{doubt}");
+    }
+    let exact = entry("orders", WakeReason::Notified, 2);
+    assert_eq!(owed_after(&hub, &place(3, EPOCH)), [exact]);
+}
+
+#[test]
+fn a_token_below_the_records_start_is_a_doubt() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    notify(&hub, "orders");
+    let token = drain(&subscription, Tick::default()).remove(0).token;
+    // Never reported, so it is not taken to be busy after its time-out.
+    hub.unsubscribe(&subscription, after(HOUR));
+    hub.forget(after(3 * HOUR));
+    assert_eq!(hub.stats().forgotten, 1);
+    notify(&hub, "orders");
+    assert_eq!(owed_after(&hub, &token), [catch_up("orders")]);
+}
+
+#[test]
+fn a_doubt_is_settled_by_whatever_is_told_first() {
+    let hub = hub();
+    let subscription = subscribe(&hub, &["orders"]);
+    notify(&hub, "orders");
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
+    assert_eq!(drain(&subscription, Tick::default()), []);
+}
+
+#[test]
+fn a_pattern_is_caught_up_under_its_own_name_and_for_each_queue_that_is_known() {
+    let hub = hub();
+    ["orders", "ordinary", "invoices"].map(|name| notify(&hub, name));
+    let subscription = subscribe(&hub, &["ord*"]);
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, ["ord*", "orders", "ordinary"].map(catch_up).sorted());
+    notify(&hub, "order-66");
+    notify(&hub, "invoices");
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, [entry("order-66", WakeReason::Notified, 1)]);
+}
+
+#[test]
+fn positions_of_a_pattern_make_records_and_resume() {
+    let hub = hub();
+    let subscription = settled(&hub, &["ord*"]);
+    notify(&hub, "orders");
+    let token = drain(&subscription, Tick::default()).remove(0).token;
+    hub.unsubscribe(&subscription, Tick::default());
+    let (none, elsewhere) = (Token::default(), Token::default());
+    let positions = [
+        ("orders", &token),
+        ("order-66", &none),
+        ("invoices", &elsewhere),
+    ];
+    let options = resuming(&["ord*"], &positions);
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, ["ord*", "order-66"].map(catch_up));
+    assert_eq!(
+        hub.stats().queues,
+        2,
+        "not the one that no selector matches"
+    );
+}
+
+#[test]
+fn a_position_under_a_selectors_name_makes_nothing() {
+    let hub = hub();
+    let mut options = options(&["ord*"]);
+    options.positions.push(Position {
+        queue: "acct/ord*".parse().expect("a selector"),
+        token: Token::default(),
+    });
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, [catch_up("ord*")]);
+    assert_eq!(hub.stats().queues, 0);
+}
+
+#[test]
+fn after_a_change_of_epoch_catch_ups_are_spread_over_two_seconds() {
+    let hub = hub();
+    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let options = resuming(&["orders", "new*"], &[("orders", &foreign)]);
+    let mut waits = Vec::new();
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let id = SubscriptionId(seed.into());
+        let subscription = hub.subscribe(id, &options, Tick::default(), &mut rng);
+        let subscription = subscription.expect("accepted");
+        assert_eq!(drain(&subscription, Tick::default()), []);
+        let at = subscription.catch_up_at().expect("it waits");
+        let told = entries(&drain(&subscription, at));
+        assert_eq!(told, ["new*", "orders"].map(catch_up));
+        waits.push(at.since(Tick::default()));
+    }
+    waits.sort();
+    assert!(waits[10] < SECOND / 2 && waits[190] > 3 * SECOND / 2);
+    assert!(waits[199] <= 2 * SECOND);
+}
+
+#[test]
+fn what_is_notified_while_catch_ups_wait_is_told_at_once() {
+    let hub = hub();
+    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let options = resuming(&["a", "b"], &[("a", &foreign)]);
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    assert_eq!(drain(&subscription, Tick::default()), []);
+    notify(&hub, "a");
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, [entry("a", WakeReason::Notified, 1)]);
+    let rest = entries(&drain(&subscription, after(2 * SECOND)));
+    assert_eq!(rest, [catch_up("b")], "the other's was told with its event");
+}
+
+#[test]
+fn catch_ups_that_wait_are_not_forgotten_over_an_event_that_comes_at_their_time() {
+    let hub = hub();
+    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let options = resuming(&["a", "b"], &[("a", &foreign)]);
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    assert_eq!(drain(&subscription, Tick::default()), []);
+    notify(&hub, "b");
+    let told = entries(&drain(&subscription, after(2 * SECOND)));
+    assert_eq!(told, [catch_up("a"), entry("b", WakeReason::Notified, 1)]);
+}
+
+/// Sorted, as [`entries`] are.
+trait Sorted {
+    fn sorted(self) -> Self;
+}
+
+impl<const N: usize> Sorted for [Entry; N] {
+    fn sorted(mut self) -> Self {
+        self.sort();
+        self
+    }
+}

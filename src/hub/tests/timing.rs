@@ -27,3 +27,143 @@ fn whoever_runs_the_timers_is_woken_without_any_lock_held() {
     });
     assert_eq!(looked.recv_timeout(10 * SECOND), Ok(1));
 }
+
+fn delayed(name: &str, delay: Duration) -> Notification {
+    Notification {
+        delay,
+        payload_size: 10,
+        messages: 2,
+        ..notification(name)
+    }
+}
+
+fn timers(hub: &Hub, name: &str) -> usize {
+    let record = hub.records.get(&queue(name)).expect("known");
+    record.lock().timers.len()
+}
+
+#[test]
+fn a_delayed_notification_is_counted_when_it_is_due() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    let accepted = notify_with(&hub, delayed("orders", SECOND), Tick::default());
+    assert_eq!(accepted.sequence, 0);
+    let due = hub.fire(Tick::default()).expect("set");
+    assert!(due >= after(SECOND) && due <= after(SECOND + SECOND / 16));
+    assert_eq!(drain(&subscription, due), []);
+    assert_eq!(hub.fire(due), None);
+    let told = drain(&subscription, due).remove(0);
+    assert_eq!((told.reason, told.sequence), (WakeReason::Timed, 1));
+    assert_eq!((told.notifications, told.messages), (1, 2));
+    assert_eq!((told.payload_size, &*told.publisher), (10, "tests"));
+}
+
+#[test]
+fn delayed_notifications_of_one_time_are_one_wake_up_with_their_sums() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    for _ in 0..100 {
+        notify_with(&hub, delayed("orders", HOUR), Tick::default());
+    }
+    assert_eq!(timers(&hub, "orders"), 1);
+    hub.fire(after(2 * HOUR));
+    let told = drain(&subscription, Tick::default()).remove(0);
+    assert_eq!((told.sequence, told.notifications), (1, 100));
+    assert_eq!((told.payload_size, told.messages), (1000, 200));
+    assert_eq!(hub.stats().timed, 1);
+}
+
+#[test]
+fn a_timed_wake_up_is_resumed_like_any_other() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    notify(&hub, "orders");
+    let token = drain(&subscription, Tick::default()).remove(0).token;
+    hub.unsubscribe(&subscription, after(HOUR));
+    notify_with(&hub, delayed("orders", SECOND), after(HOUR));
+    hub.fire(after(2 * HOUR));
+    let options = resuming(&["orders"], &[("orders", &token)]);
+    let back = subscribe_with(&hub, &options, after(2 * HOUR));
+    let told = entries(&drain(&back, after(2 * HOUR)));
+    assert_eq!(told, [entry("orders", WakeReason::Timed, 1)]);
+}
+
+#[test]
+fn timers_fire_in_their_order_over_all_queues() {
+    let hub = hub();
+    for (name, seconds) in [("c", 30), ("a", 10), ("b", 20)] {
+        notify_with(&hub, delayed(name, seconds * SECOND), Tick::default());
+    }
+    let mut fired = Vec::new();
+    let mut next = hub.fire(Tick::default());
+    while let Some(due) = next {
+        next = hub.fire(due);
+        fired.push(due);
+        assert_eq!(hub.stats().timed as usize, fired.len());
+    }
+    assert_eq!(fired.len(), 3);
+    assert!(fired.is_sorted());
+}
+
+#[test]
+fn whoever_runs_the_timers_is_woken_for_an_earlier_one_only() {
+    let (hub, (alarm, waker)) = (hub(), Alarm::new());
+    for (seconds, rung) in [(20, 1), (30, 1), (10, 2), (15, 2)] {
+        hub.timers_waker().register(&waker);
+        notify_with(&hub, delayed("a", seconds * SECOND), Tick::default());
+        notify_with(&hub, delayed("b", seconds * SECOND), Tick::default());
+        assert_eq!(alarm.rung(), rung, "{seconds}");
+    }
+}
+
+#[test]
+fn a_queue_holds_64_timers_at_most_and_loses_none_of_their_sums() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    for step in 0..1000u32 {
+        let delay = SECOND * (1 + step * step % 100_000);
+        notify_with(&hub, delayed("orders", delay), Tick::default());
+        assert!(timers(&hub, "orders") <= 64);
+    }
+    hub.fire(after(50 * HOUR));
+    let told = drain(&subscription, Tick::default()).remove(0);
+    assert_eq!((told.notifications, told.messages), (1000, 2000));
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_time_on_the_grid_is_never_early_and_at_most_a_sixteenth_late(
+        now in 0..=u64::MAX / 2,
+        delay in proptest::prop_oneof![0..100u64, 0..=1_209_600_000_000_000u64],
+    ) {
+        let (now, delay) = (Tick::from_nanos(now), Duration::from_nanos(delay));
+        let due = super::super::timers::round_up(now, delay);
+        proptest::prop_assert!(due >= now + delay);
+        proptest::prop_assert!(due <= now + delay + delay / 16);
+    }
+
+    /// Whatever merges, nobody is woken before its time; and where a queue's delays are not of
+    /// more than 64 different kinds, at most a sixteenth late.
+    #[test]
+    fn a_merged_timer_is_never_early(
+        delays in proptest::collection::vec(1..=1_209_600_000u64, 1..200),
+    ) {
+        let hub = hub();
+        let mut latest = Tick::default();
+        for delay in &delays {
+            let delay = Duration::from_millis(*delay);
+            notify_with(&hub, delayed("q", delay), Tick::default());
+            latest = latest.max(after(delay));
+        }
+        let subscription = settled(&hub, &["q"]);
+        let mut told = 0;
+        let mut next = hub.fire(Tick::default());
+        while let Some(now) = next {
+            next = hub.fire(now);
+            told += drain(&subscription, now).iter().map(|e| e.notifications).sum::<u64>();
+            let due = delays.iter().filter(|d| after(Duration::from_millis(**d)) <= now);
+            proptest::prop_assert!(told <= due.count() as u64);
+        }
+        proptest::prop_assert_eq!(told, delays.len() as u64);
+    }
+}

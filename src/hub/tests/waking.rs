@@ -70,3 +70,110 @@ fn a_busy_stream_gets_heartbeats_as_well() {
     }
     assert_eq!(heartbeats, 3);
 }
+
+#[test]
+fn a_stream_is_woken_once_until_it_takes() {
+    let (hub, (alarm, waker)) = (hub(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["orders"]));
+    sent(&mut feed, Tick::default(), &waker);
+    (0..100).for_each(|_| _ = notify(&hub, "orders"));
+    assert_eq!(alarm.rung(), 1);
+    sent(&mut feed, Tick::default(), &waker);
+    notify(&hub, "orders");
+    assert_eq!(alarm.rung(), 2);
+}
+
+#[test]
+fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["orders"]));
+    let (events, _) = sent(&mut feed, Tick::default(), &waker);
+    assert!(matches!(events[0], SubscribeEvent::Welcome(_)));
+    assert_eq!(woken(&events), [entry("orders", WakeReason::CatchUp, 0)]);
+    let last = feed.next(Tick::default(), true, &waker);
+    assert!(matches!(last, Next::Send(SubscribeEvent::Goodbye(_))));
+    assert_eq!(feed.next(Tick::default(), true, &waker), Next::End);
+}
+
+#[test]
+fn a_stream_ends_by_itself_at_its_age_and_what_it_was_owed_is_told_to_the_next() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["orders"]));
+    let (events, _) = sent(&mut feed, Tick::default(), &waker);
+    let SubscribeEvent::Wake(work) = &events[1] else {
+        panic!("{events:?}");
+    };
+    notify(&hub, "orders");
+    let last = feed.next(after(2 * HOUR), false, &waker);
+    let Next::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
+        panic!("{last:?}");
+    };
+    assert_eq!(goodbye.reason, crate::words::GoodbyeReason::Rotation);
+    feed.close(after(2 * HOUR));
+    let options = resuming(&["orders"], &[("orders", &work[0].token)]);
+    let back = subscribe_with(&hub, &options, after(2 * HOUR));
+    let told = entries(&drain(&back, after(2 * HOUR)));
+    assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
+}
+
+#[test]
+fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead() {
+    let (hub, (alarm, waker)) = (with_a_dead_fanout(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["slow"]));
+    let (_, until) = sent(&mut feed, Tick::default(), &waker);
+    assert_eq!(until, after(10 * SECOND));
+    let (events, _) = sent(&mut feed, until, &waker);
+    assert_eq!(events, [SubscribeEvent::Heartbeat { degraded: false }]);
+    notify(&hub, "slow");
+    assert_eq!(alarm.rung(), 0, "its mark is lost");
+    let (events, until) = sent(&mut feed, after(20 * SECOND), &waker);
+    assert_eq!(woken(&events), [entry("slow", WakeReason::Notified, 1)]);
+    assert!(matches!(events[..], [_, SubscribeEvent::Heartbeat { .. }]));
+    assert_eq!(until, after(30 * SECOND));
+}
+
+#[test]
+fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
+    let (hub, (alarm, waker)) = (hub(), Alarm::new());
+    hub.fanout_waker().register(&waker);
+    let subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
+    (0..10).for_each(|_| _ = notify(&hub, "orders"));
+    assert_eq!((alarm.rung(), hub.stats().fanned_out), (1, 1));
+    assert!(
+        subscriptions
+            .iter()
+            .all(|s| s.take(Tick::default()).is_none())
+    );
+    let mut walk = hub.next_walk().expect("marked");
+    assert!(walk.step(), "in steps");
+    notify(&hub, "orders");
+    while walk.step() {}
+    assert!(hub.next_walk().is_some(), "notified during the walk");
+    for subscription in &subscriptions {
+        let told = entries(&drain(subscription, Tick::default()));
+        assert_eq!(told, [entry("orders", WakeReason::Notified, 11)]);
+    }
+}
+
+#[test]
+fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
+    let hub = hub();
+    let mut subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
+    notify(&hub, "orders");
+    let mut walk = hub.next_walk().expect("marked");
+    walk.step();
+    for gone in subscriptions.drain(10..60) {
+        hub.unsubscribe(&gone, Tick::default());
+    }
+    let new = settled(&hub, &["orders"]);
+    while walk.step() {}
+    for subscription in &subscriptions {
+        assert_eq!(drain(subscription, Tick::default()).len(), 1);
+    }
+    assert_eq!(drain(&new, Tick::default()), []);
+    notify(&hub, "orders");
+    while let Some(mut walk) = hub.next_walk() {
+        while walk.step() {}
+    }
+    assert_eq!(drain(&new, Tick::default()).len(), 1);
+}

@@ -1,0 +1,142 @@
+//! Each model holds with the rules as they are, and finds the faults that are planted in them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
+
+use shuttle::{
+    Config, Runner,
+    scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler},
+};
+
+use super::models::*;
+use crate::fault::Fault;
+
+/// Plays one schedule.
+type Model = fn(Fault) -> Result<(), String>;
+
+/// Schedules of each kind for a model that has to hold.
+const SCHEDULES: usize = 3000;
+/// Hundreds of schedules in which a fault has to be found.
+const AT_MOST: u64 = 200;
+/// Switches of threads at points that decide, which is as deep as these races are.
+const DEPTH: usize = 3;
+
+fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
+    let mut config = Config::new();
+    config.stack_size = 256 * 1024;
+    config.silence_warnings = true;
+    Runner::new(scheduler, config).run(model);
+}
+
+/// Asserts that no schedule loses a wake-up or tells of one twice.
+fn holds(model: Model) {
+    let check = move || assert_eq!(model(Fault::None), Ok(()));
+    run(RandomScheduler::new_from_seed(1, SCHEDULES), check);
+    run(PctScheduler::new_from_seed(2, DEPTH, SCHEDULES), check);
+}
+
+/// Asserts that the model finds the fault.
+fn finds(model: Model, fault: Fault) {
+    let found = Arc::new(AtomicBool::new(false));
+    for seed in 0..AT_MOST {
+        let seen = Arc::clone(&found);
+        let check = move || {
+            if model(fault).is_err() {
+                seen.store(true, Relaxed);
+            }
+        };
+        match seed % 2 {
+            0 => run(RandomScheduler::new_from_seed(seed, 100), check),
+            _ => run(PctScheduler::new_from_seed(seed, DEPTH, 100), check),
+        }
+        if found.load(Relaxed) {
+            return;
+        }
+    }
+    panic!("{fault:?} was not found");
+}
+
+#[test]
+fn one_event_reaches_one_listener_in_every_schedule() {
+    let schedules = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&schedules);
+    run(DfsScheduler::new(None, false), move || {
+        counted.fetch_add(1, Relaxed);
+        assert_eq!(notify_one(Fault::None), Ok(()));
+    });
+    assert!(schedules.load(Relaxed) > 100, "{schedules:?}");
+}
+
+#[test]
+fn an_event_while_a_stream_takes_is_not_lost() {
+    holds(notify_and_take);
+}
+
+#[test]
+fn a_fan_out_loses_nothing() {
+    holds(fan_out);
+}
+
+#[test]
+fn whoever_subscribes_meanwhile_misses_nothing() {
+    holds(subscribe_exact);
+}
+
+#[test]
+fn a_pattern_that_is_subscribed_meanwhile_misses_no_queue() {
+    holds(subscribe_pattern);
+}
+
+#[test]
+fn a_parked_pattern_is_told_of_queues_that_come_later() {
+    holds(later_queues);
+}
+
+#[test]
+fn whoever_comes_back_is_told_exactly_what_it_missed() {
+    holds(disconnect_and_resume);
+}
+
+#[test]
+fn forgetting_a_queue_loses_nothing_for_whoever_comes_back() {
+    holds(forget_and_resume);
+}
+
+#[test]
+fn forgetting_a_queue_loses_no_delayed_event() {
+    holds(delay_and_forget);
+}
+
+#[test]
+fn forgetting_a_queue_loses_no_timer_of_a_busy_listener() {
+    holds(busy_ends_and_forget);
+}
+
+#[test]
+fn an_awake_mark_that_is_cleared_late_is_found() {
+    finds(notify_and_take, Fault::AwakeClearedAfterRead);
+    finds(fan_out, Fault::AwakeClearedAfterRead);
+}
+
+#[test]
+fn a_dirty_mark_that_is_cleared_late_is_found() {
+    finds(fan_out, Fault::MarkClearedAfterWalk);
+}
+
+#[test]
+fn a_snapshot_before_the_registration_is_found() {
+    finds(subscribe_exact, Fault::SnapshotBeforeRegister);
+}
+
+#[test]
+fn a_pattern_that_registers_late_is_found() {
+    finds(subscribe_pattern, Fault::PatternRegistersLate);
+}
+
+#[test]
+fn a_forgotten_record_that_is_not_marked_dead_is_found() {
+    finds(delay_and_forget, Fault::DeadNotMarked);
+    finds(busy_ends_and_forget, Fault::DeadNotMarked);
+}

@@ -1,0 +1,214 @@
+//! What the models are made of: events that bear a bit each, listeners that add up what they are
+//! told, and whoever runs the fan-out.
+
+use std::{
+    sync::Arc,
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use super::{
+    core::{Hub, HubConfig},
+    feed::{Feed, FeedConfig, Next},
+    place::Epoch,
+    subscription::{Subscription, SubscriptionId},
+    sync::{AtomicU64, Ordering},
+};
+use crate::{
+    clock::Tick,
+    fault::Fault,
+    words::{
+        ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
+        SubscribeOptions, WorkDetected,
+    },
+};
+
+/// The time of all that happens, unless a model says otherwise.
+pub(super) const NOW: Tick = Tick::from_nanos(1_000_000_000);
+const EPOCH: Epoch = Epoch(7);
+
+/// Rings once, until it is heard.
+pub(super) struct Alarm(AtomicU64);
+
+/// A stream, and the sum of what it was told.
+pub(super) struct Listener {
+    hub: Arc<Hub>,
+    selector: Selector,
+    feed: Feed,
+    pub(super) subscription: Arc<Subscription>,
+    alarm: Arc<Alarm>,
+    waker: Waker,
+    /// The bits of the events that it was told of.
+    pub(super) told: u64,
+    /// Whether a bit was told twice, or sums do not add up.
+    pub(super) wrong: bool,
+    /// The newest entry of each queue: it was told of everything up to that place.
+    pub(super) places: Vec<WorkDetected>,
+    /// Entries that were not the sequel of the place before: CATCH_UPs after a doubt.
+    pub(super) gaps: u64,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+}
+
+impl Alarm {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(1)))
+    }
+
+    pub(super) fn heard(&self) -> bool {
+        self.0.swap(0, Ordering::SeqCst) == 1
+    }
+}
+
+pub(super) fn hub(inline: usize, fault: Fault) -> Arc<Hub> {
+    Arc::new(Hub::new(HubConfig {
+        epoch: EPOCH,
+        inline,
+        fault,
+        forget_after: Duration::ZERO,
+        ..HubConfig::default()
+    }))
+}
+
+pub(super) fn queue(name: &str) -> QueueAddress {
+    QueueAddress::new("a", name).expect("a name")
+}
+
+/// Events that bear the given bits, all of one queue, in one request.
+pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
+    let event = |bit: &u32| Notification {
+        payload_size: 1 << bit,
+        delay,
+        ..Notification::new(queue(name))
+    };
+    let events: Vec<_> = bits.iter().map(event).collect();
+    hub.notify(&Arc::from("p"), &events, NOW)
+        .expect("within the limits");
+}
+
+/// Runs what is left to the fan-out.
+pub(super) fn walk(hub: &Hub) {
+    while let Some(mut walk) = hub.next_walk() {
+        while walk.step() {}
+    }
+}
+
+impl Listener {
+    pub(super) fn subscribe(hub: &Arc<Hub>, selector: &str, number: u128) -> Self {
+        let selector: Selector = selector.parse().expect("a selector");
+        let alarm = Alarm::new();
+        let (feed, subscription) = open(hub, &selector, number, Vec::new());
+        Self {
+            hub: Arc::clone(hub),
+            selector,
+            feed,
+            subscription,
+            waker: Arc::clone(&alarm).into(),
+            alarm,
+            told: 0,
+            wrong: false,
+            places: Vec::new(),
+            gaps: 0,
+        }
+    }
+
+    /// Subscribes and takes what comes first.
+    pub(super) fn settled(hub: &Arc<Hub>, selector: &str, number: u128) -> Self {
+        let mut listener = Self::subscribe(hub, selector, number);
+        listener.listen();
+        listener
+    }
+
+    /// Looks whether it was woken, a few times.
+    pub(super) fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.listen();
+            shuttle::thread::yield_now();
+        }
+    }
+
+    /// Takes what is owed, where it was woken: nothing else makes a stream look.
+    pub(super) fn listen(&mut self) {
+        while self.alarm.heard() {
+            while let Next::Send(event) = self.feed.next(NOW, false, &self.waker) {
+                if let SubscribeEvent::Wake(work) = event {
+                    work.into_iter().for_each(|entry| self.tell(entry));
+                }
+            }
+        }
+    }
+
+    /// Loses its stream, and comes back with its places.
+    pub(super) fn come_back(&mut self, number: u128, now: Tick) {
+        self.feed.close(now);
+        let position = |entry: &WorkDetected| Position {
+            queue: entry.queue.clone(),
+            token: entry.token.clone(),
+        };
+        let positions = self.places.iter().map(position).collect();
+        (self.feed, self.subscription) = open(&self.hub, &self.selector, number, positions);
+        self.alarm.0.store(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn close(&mut self, now: Tick) {
+        self.feed.close(now);
+    }
+
+    /// Returns the sequence up to which it was told of a queue.
+    pub(super) fn place(&self, name: &str) -> Option<u64> {
+        let queue = Selector::from(queue(name));
+        let place = self.places.iter().find(|entry| entry.queue == queue);
+        place.map(|entry| entry.sequence)
+    }
+
+    fn tell(&mut self, entry: WorkDetected) {
+        let bits = entry.payload_size;
+        self.wrong |= self.told & bits != 0 || u64::from(bits.count_ones()) != entry.notifications;
+        self.told |= bits;
+        if entry.queue.is_pattern() {
+            return;
+        }
+        let before = self.places.iter_mut().find(|e| e.queue == entry.queue);
+        let from = entry.sequence.checked_sub(entry.notifications);
+        let Some(before) = before else {
+            self.places.push(entry);
+            return;
+        };
+        match from.cmp(&Some(before.sequence)) {
+            std::cmp::Ordering::Less => self.wrong = true,
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => self.gaps += 1,
+        }
+        *before = entry;
+    }
+}
+
+fn open(
+    hub: &Arc<Hub>,
+    selector: &Selector,
+    number: u128,
+    positions: Vec<Position>,
+) -> (Feed, Arc<Subscription>) {
+    let id = ListenerId::new("l").expect("a name");
+    let options = SubscribeOptions {
+        positions,
+        ..SubscribeOptions::new(id, [selector.clone()])
+    };
+    let config = FeedConfig {
+        relay_id: "r".into(),
+        epoch: "e".into(),
+        version: "v".into(),
+        max_age: Duration::from_secs(3600),
+    };
+    let mut rng = fastrand::Rng::with_seed(1);
+    let subscription = hub
+        .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
+        .expect("accepted");
+    let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
+    let feed = Feed::new(hub, subscription, &options, &config, NOW, &mut rng);
+    (feed, opened)
+}

@@ -1,0 +1,237 @@
+//! The `Flags` service: translates, and hands on to the durable flag.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::{Stream, future::BoxFuture};
+use tokio::time::Sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::{Request, Response, Status, async_trait};
+
+use crate::{
+    clock::{Clock, wall},
+    error::{Error, ErrorKind, Result},
+    flag::{Feed, FeedConfig, Flags, Next},
+    wire::{checked_span, flag_event_to_wire, flag_to_wire, proto, to_status},
+    words::{FlagName, ListenerId, UnleashOptions},
+};
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct FlagsService {
+    flags: Flags,
+    clock: Clock,
+    /// Age at which a watch's stream ends by itself.
+    max_age: Duration,
+    draining: CancellationToken,
+}
+
+/// A watcher's stream on the wire.
+pub(crate) struct Watching {
+    feed: Feed,
+    clock: Clock,
+    /// Reads the store until the present state is known; `None` afterwards.
+    settling: Option<BoxFuture<'static, Result<()>>>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    is_draining: bool,
+    sleep: Pin<Box<Sleep>>,
+}
+
+/// A store that has not answered by then is taken to be unavailable.
+const STORE_ANSWERS: Duration = Duration::from_secs(4);
+
+impl FlagsService {
+    pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
+        Self {
+            flags,
+            clock: Clock::new(),
+            max_age,
+            draining,
+        }
+    }
+
+    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<Watching> {
+        let flag = FlagName::new(&request.flag)?;
+        let listener = ListenerId::new(&request.listener_id)?;
+        let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
+        if self.draining.is_cancelled() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the relay is shutting down",
+            ));
+        }
+        let watch = self.flags.watch(&flag, listener, request.acks);
+        let settling = Box::pin(in_time(watch.settling(wall())));
+        let config = FeedConfig {
+            heartbeat,
+            max_age: self.max_age,
+        };
+        let now = self.clock.now();
+        Ok(Watching {
+            feed: Feed::new(watch, config, now, &mut fastrand::Rng::new()),
+            clock: self.clock,
+            settling: Some(settling),
+            draining: Box::pin(self.draining.clone().cancelled_owned()),
+            is_draining: false,
+            sleep: Box::pin(tokio::time::sleep_until(self.clock.instant(now))),
+        })
+    }
+
+    async fn set(&self, request: proto::UnleashRequest) -> Result<proto::UnleashResponse> {
+        let flag = FlagName::new(&request.flag)?;
+        let options = UnleashOptions {
+            ttl: checked_span("ttl", request.ttl)?.unwrap_or_default(),
+            set_by: request.set_by,
+            reason: request.reason,
+        };
+        let (state, watchers) = in_time(self.flags.unleash(&flag, &options, wall())).await?;
+        Ok(proto::UnleashResponse {
+            flag: Some(flag_to_wire(&state)),
+            watchers,
+        })
+    }
+
+    async fn clear(&self, flag: &str) -> Result<proto::LeashResponse> {
+        let state = in_time(self.flags.leash(&FlagName::new(flag)?)).await?;
+        Ok(proto::LeashResponse {
+            flag: Some(flag_to_wire(&state)),
+        })
+    }
+
+    async fn get(&self, flag: &str) -> Result<proto::GetFlagResponse> {
+        let state = in_time(self.flags.get(&FlagName::new(flag)?, wall())).await?;
+        Ok(proto::GetFlagResponse {
+            flag: Some(flag_to_wire(&state)),
+        })
+    }
+
+    async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
+        let list = self.flags.list(
+            &request.prefix,
+            request.page_size,
+            &request.page_token,
+            wall(),
+        );
+        let (flags, next) = in_time(list).await?;
+        Ok(proto::ListFlagsResponse {
+            flags: flags.iter().map(flag_to_wire).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
+    }
+
+    fn ack(&self, request: &proto::AckFlagRequest) -> Result<()> {
+        let listener = ListenerId::new(&request.listener_id)?;
+        self.flags.ack(
+            &FlagName::new(&request.flag)?,
+            request.generation,
+            &listener,
+        )
+    }
+}
+
+#[async_trait]
+impl proto::flags_server::Flags for FlagsService {
+    type WatchFlagStream = Watching;
+
+    async fn unleash(
+        &self,
+        request: Request<proto::UnleashRequest>,
+    ) -> Result<Response<proto::UnleashResponse>, Status> {
+        self.set(request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn leash(
+        &self,
+        request: Request<proto::LeashRequest>,
+    ) -> Result<Response<proto::LeashResponse>, Status> {
+        self.clear(&request.get_ref().flag)
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn get_flag(
+        &self,
+        request: Request<proto::GetFlagRequest>,
+    ) -> Result<Response<proto::GetFlagResponse>, Status> {
+        self.get(&request.get_ref().flag)
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn list_flags(
+        &self,
+        request: Request<proto::ListFlagsRequest>,
+    ) -> Result<Response<proto::ListFlagsResponse>, Status> {
+        self.list(request.get_ref())
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn watch_flag(
+        &self,
+        request: Request<proto::WatchFlagRequest>,
+    ) -> Result<Response<Watching>, Status> {
+        self.watch(request.get_ref())
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn ack_flag(
+        &self,
+        request: Request<proto::AckFlagRequest>,
+    ) -> Result<Response<proto::AckFlagResponse>, Status> {
+        self.ack(request.get_ref()).map_err(to_status)?;
+        Ok(Response::new(proto::AckFlagResponse {}))
+    }
+}
+
+impl Stream for Watching {
+    type Item = Result<proto::WatchFlagResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let Some(settling) = &mut this.settling
+            && let Poll::Ready(settled) = settling.as_mut().poll(cx)
+        {
+            this.settling = None;
+            if let Err(error) = settled {
+                return Poll::Ready(Some(Err(to_status(error))));
+            }
+        }
+        this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
+        loop {
+            match this
+                .feed
+                .next(this.clock.now(), this.is_draining, cx.waker())
+            {
+                Next::Send(event) => return Poll::Ready(Some(Ok(flag_event_to_wire(event)))),
+                Next::End => return Poll::Ready(None),
+                Next::Wait(at) => {
+                    this.sleep.as_mut().reset(this.clock.instant(at));
+                    std::task::ready!(this.sleep.as_mut().poll(cx));
+                }
+            }
+        }
+    }
+}
+
+/// Bounds what waits for the store. A write that is given up may have happened.
+async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        let message =
+            "the store did not answer in time; a write may have happened, `flag get` tells";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    };
+    tokio::time::timeout(STORE_ANSWERS, call)
+        .await
+        .unwrap_or_else(late)
+}
