@@ -7,8 +7,8 @@ use std::{
 };
 
 use reveille::{
-    Client, ConnectionState, FlagEvent, FlagName, FlagWatcher, Limits, ListenerId, Unleashed,
-    duration,
+    Client, ConnectionState, FlagEvent, FlagName, FlagWatcher, Limits, ListenerId, UnleashOptions,
+    Unleashed, duration,
 };
 use serde::Serialize;
 use tokio_stream::Stream as _;
@@ -103,12 +103,12 @@ impl Args {
 
     async fn unleash(&self, client: &Client) -> reveille::Result<Unleashed> {
         let user = || std::env::var("USER").unwrap_or_default();
-        let set_by = self.set_by.clone().unwrap_or_else(user);
-        let ttl = self.ttl.unwrap_or_default();
-        client
-            .flags()
-            .unleash(&self.flag, ttl, &set_by, &self.reason)
-            .await
+        let options = UnleashOptions {
+            ttl: self.ttl.unwrap_or_default(),
+            set_by: self.set_by.clone().unwrap_or_else(user),
+            reason: self.reason.clone(),
+        };
+        client.flags().unleash(&self.flag, &options).await
     }
 
     async fn and_expect(

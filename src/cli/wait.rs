@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, process::Stdio, time::Duration};
 
-use reveille::{Error, ErrorKind, FlagName, FlagState, FlagWatch as _, FlagWatcher, ListenerId};
+use reveille::{Error, ErrorKind, FlagName, FlagState, ListenerId, release::Release};
 use tokio::process::Command;
 
 use super::{
@@ -46,27 +46,29 @@ impl Args {
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve_waiting(settings);
         let client = target.client()?;
-        let mut watcher = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let mut release = Release::new(watch);
         let released = tokio::select! {
-            released = park(&mut watcher, &self.flag, &target) => released?,
+            released = park(&mut release, &self.flag, &target) => released?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
-        let acknowledge = acknowledge(&mut watcher, released.generation);
+        let acknowledge = release.acknowledge();
         tokio::pin!(acknowledge);
-        let exit = {
-            let finish = self.finish(&released, &target, &mut interrupts);
-            tokio::pin!(finish);
-            // The command runs from the first; the acknowledgement goes beside it.
-            tokio::select! {
-                biased;
-                exit = &mut finish => {
-                    let _ = tokio::time::timeout(ACK_AFTER_END, acknowledge).await;
-                    exit
-                }
-                () = &mut acknowledge => finish.await,
+        let finish = self.finish(&released, &target, &mut interrupts);
+        tokio::pin!(finish);
+        // The command is started first; the acknowledgement goes beside it.
+        tokio::select! {
+            biased;
+            exit = &mut finish => {
+                let late = tokio::time::timeout(ACK_AFTER_END, acknowledge).await;
+                tell(late.unwrap_or(Ok(())));
+                exit
             }
-        };
-        exit
+            acknowledged = &mut acknowledge => {
+                tell(acknowledged);
+                finish.await
+            }
+        }
     }
 
     fn listener_id(&self) -> reveille::Result<ListenerId> {
@@ -106,25 +108,16 @@ impl Args {
     }
 }
 
-/// Waits until the flag is set. The watch is registered before the flag is read, so none is missed.
+/// Waits until the flag is set, for as long as is given.
 async fn park(
-    watcher: &mut FlagWatcher,
+    release: &mut Release,
     flag: &FlagName,
     target: &Target,
 ) -> reveille::Result<FlagState> {
-    let set = async {
-        while let Some(state) = watcher.next().await {
-            let state = state?;
-            if state.set {
-                return Ok(state);
-            }
-        }
-        Err(Error::new(ErrorKind::Closed, "the watch was closed"))
-    };
     let Some(timeout) = target.timeout else {
-        return set.await;
+        return release.wait().await;
     };
-    match tokio::time::timeout(timeout, set).await {
+    match tokio::time::timeout(timeout, release.wait()).await {
         Ok(released) => released,
         Err(_) => {
             let span = reveille::duration::Span(timeout);
@@ -134,13 +127,9 @@ async fn park(
     }
 }
 
-/// Tells the relay, until it has heard it.
-async fn acknowledge(watcher: &mut FlagWatcher, generation: u64) {
-    while let Err(error) = watcher.ack(generation).await {
-        tracing::debug!(%error, "not acknowledged");
-        if !error.is_retryable() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+/// Tells of an acknowledgement that did not arrive; the node is released all the same.
+fn tell(acknowledged: reveille::Result<()>) {
+    if let Err(error) = acknowledged {
+        output::note(format_args!("not acknowledged: {error}"));
     }
 }
