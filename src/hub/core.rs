@@ -34,7 +34,7 @@ pub(crate) struct HubConfig {
     pub(crate) seed: u64,
     /// A queue without subscribers, timers and notifications for this long is forgotten (R3).
     pub(crate) forget_after: Duration,
-    /// Queues remembered at once. At about 400 bytes each, a million of them is 400 MB.
+    /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
     pub(crate) max_queues: usize,
     /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
     pub(crate) inline: usize,
@@ -52,8 +52,8 @@ pub(crate) struct Hub {
     floor: AtomicU64,
     pub(super) patterns: RwLock<Vec<Arc<Subscription>>>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    fanout: Fanout,
-    timers: Timers,
+    pub(super) fanout: Fanout,
+    pub(super) timers: Timers,
     counters: Counters,
 }
 
@@ -376,22 +376,14 @@ impl Hub {
 impl Timer {
     /// A wake-up without a notification.
     pub(super) fn plain() -> Self {
-        Self {
-            at: Tick::default(),
-            sums: Tally::default(),
-            newest: None,
-        }
+        Self::new(Tally::default(), None)
     }
 
     /// A delayed notification.
     fn of(publisher: &Arc<str>, notification: &Notification) -> Self {
         let mut sums = Tally::default();
         sums.add(notification);
-        Self {
-            at: Tick::default(),
-            sums,
-            newest: Some(Newest::of(publisher, notification)),
-        }
+        Self::new(sums, Some(Newest::of(publisher, notification)))
     }
 }
 

@@ -282,6 +282,14 @@ impl State {
         })
     }
 
+    /// Returns how much its lists hold room for: subscribers' slots and timers.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        let links = &self.links;
+        let (slots, free) = (links.slots.capacity(), links.free.capacity());
+        [slots, free, self.timers.capacity()]
+    }
+
     pub(super) fn link(&mut self, link: Link) -> usize {
         self.links.insert(link)
     }
@@ -319,9 +327,10 @@ impl Newest {
 impl Default for Newest {
     fn default() -> Self {
         Self {
-            publisher: Arc::from(""),
+            // The empty text that all share: a queue that was never notified allocates none.
+            publisher: Arc::default(),
             published_at: None,
-            traceparent: Arc::from(""),
+            traceparent: Arc::default(),
         }
     }
 }
