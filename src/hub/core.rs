@@ -92,7 +92,7 @@ impl Default for HubConfig {
             max_queues: 1_000_000,
             inline: super::record::CHUNK,
             catch_up_spread: Duration::from_secs(2),
-            fault: Fault::default(),
+            fault: Default::default(),
         }
     }
 }
@@ -128,17 +128,8 @@ impl Hub {
         now: Tick,
     ) -> Result<Vec<Accepted>> {
         check_text("publisher", publisher, Limits::TEXT)?;
-        for notification in notifications {
-            notification.check()?;
-        }
-        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
-        for notification in notifications {
-            let record = match records.last() {
-                Some(last) if *last.address() == notification.queue => Arc::clone(last),
-                _ => self.record(&notification.queue, now, self.config.max_queues)?,
-            };
-            records.push(record);
-        }
+        notifications.iter().try_for_each(Notification::check)?;
+        let records = self.records_of(notifications, now)?;
         let mut accepted = Vec::with_capacity(notifications.len());
         let mut rest = notifications;
         let mut records = &records[..];
@@ -250,6 +241,19 @@ impl Hub {
             queues: self.records.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
         }
+    }
+
+    /// Returns each notification's record.
+    fn records_of(&self, notifications: &[Notification], now: Tick) -> Result<Vec<Arc<Record>>> {
+        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
+        for notification in notifications {
+            let record = match records.last() {
+                Some(last) if *last.address() == notification.queue => Arc::clone(last),
+                _ => self.record(&notification.queue, now, self.config.max_queues)?,
+            };
+            records.push(record);
+        }
+        Ok(records)
     }
 
     /// Returns the queue's record, making it where there is none.

@@ -52,8 +52,9 @@ pub(super) struct State {
     armed: Option<Tick>,
 }
 
-/// The newest notification's details, handed on with a wake-up.
-#[derive(Debug, Clone)]
+/// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
+/// one that all share.
+#[derive(Debug, Default, Clone)]
 pub(super) struct Newest {
     pub(super) publisher: Arc<str>,
     pub(super) published_at: Option<SystemTime>,
@@ -321,17 +322,6 @@ impl Newest {
             }
         }
         self.published_at = notification.published_at;
-    }
-}
-
-impl Default for Newest {
-    fn default() -> Self {
-        Self {
-            // The empty text that all share: a queue that was never notified allocates none.
-            publisher: Arc::default(),
-            published_at: None,
-            traceparent: Arc::default(),
-        }
     }
 }
 

@@ -79,7 +79,7 @@ fn to_notify_to_walk_and_to_take_leave_nothing_behind() {
         ..HubConfig::default()
     });
     let subscriptions = ["orders", "ord*"].map(|selector| settled(&hub, &[selector]));
-    let mut round = || {
+    let round = || {
         notify(&hub, "orders");
         while let Some(mut walk) = hub.next_walk() {
             while walk.step() {}

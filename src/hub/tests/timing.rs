@@ -105,7 +105,7 @@ fn timers_fire_in_their_order_over_all_queues() {
     while let Some(due) = next {
         next = hub.fire(due);
         fired.push(due);
-        assert_eq!(hub.stats().timed as usize, fired.len());
+        assert_eq!(hub.stats().timed, fired.len() as u64);
     }
     assert_eq!(fired.len(), 3);
     assert!(fired.is_sorted());
