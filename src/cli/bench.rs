@@ -18,11 +18,15 @@ mod work;
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use reveille::duration;
 
-use self::{broker::Broker, progress::Progress, report::Report};
+use self::{
+    broker::Broker,
+    progress::Progress,
+    report::{Figures, Report},
+};
 
 /// The verb's arguments.
 #[derive(Debug, Args)]
@@ -172,44 +176,22 @@ enum Output {
 /// # Errors
 /// A work that could not be done, or that came to a wrong sum.
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
-    match args.work {
+    match &args.work {
         Work::Relay => broker::serve_relay().await?,
         Work::Nats => broker::serve_nats().await?,
-        Work::Fleet(args) => subscribers::run(&args).await?,
-        Work::Burst(args) => {
-            measure("burst", &args.common, async |broker, progress| {
-                work::burst(&args, broker, progress).await
-            })
-            .await?;
-        }
-        Work::Wake(args) => {
-            measure("wake", &args.common, async |broker, progress| {
-                work::wake(&args, broker, progress).await
-            })
-            .await?;
-        }
-        Work::WakeAll(args) => {
-            measure("wake-all", &args.common, async |broker, progress| {
-                work::wake_all(&args, broker, progress).await
-            })
-            .await?;
-        }
-        Work::Idle(args) => {
-            measure("idle", &args.common, async |broker, progress| {
-                work::idle(&args, broker, progress).await
-            })
-            .await?;
+        Work::Fleet(args) => subscribers::run(args).await?,
+        // On one of the runtime's own threads, where publishers usually are: from another thread,
+        // each notification would have to wake one first.
+        Work::Burst(_) | Work::Wake(_) | Work::WakeAll(_) | Work::Idle(_) => {
+            tokio::spawn(async move { measure(&args.work).await }).await??;
         }
     }
     Ok(())
 }
 
 /// Does one work as often as asked for, each side in turn, and prints what it came to.
-async fn measure(
-    name: &'static str,
-    common: &Common,
-    work: impl AsyncFn(&Broker, &Progress) -> Result<report::Figures>,
-) -> Result<()> {
+async fn measure(work: &Work) -> Result<()> {
+    let (name, common) = work.common()?;
     let sides: &[Side] = match common.peer {
         None => &[Side::Reveille],
         Some(Peer::Nats) => {
@@ -226,13 +208,36 @@ async fn measure(
         for side in sides {
             progress.begin(&format!("run {run} of {}, {side}", common.runs));
             let broker = Broker::start(*side, common.relay.as_deref()).await?;
-            report.add(*side, work(&broker, &progress).await?);
+            report.add(*side, work.run(&broker, &progress).await?);
             broker.stop().await;
             progress.done();
         }
     }
     progress.finish();
     report.print(common.output)
+}
+
+impl Work {
+    /// Returns its name and what it has in common with the others.
+    fn common(&self) -> Result<(&'static str, &Common)> {
+        Ok(match self {
+            Self::Burst(args) => ("burst", &args.common),
+            Self::Wake(args) => ("wake", &args.common),
+            Self::WakeAll(args) => ("wake-all", &args.common),
+            Self::Idle(args) => ("idle", &args.common),
+            Self::Relay | Self::Nats | Self::Fleet(_) => bail!("this is no work by itself"),
+        })
+    }
+
+    async fn run(&self, broker: &Broker, progress: &Progress) -> Result<Figures> {
+        match self {
+            Self::Burst(args) => work::burst(args, broker, progress).await,
+            Self::Wake(args) => work::wake(args, broker, progress).await,
+            Self::WakeAll(args) => work::wake_all(args, broker, progress).await,
+            Self::Idle(args) => work::idle(args, broker, progress).await,
+            Self::Relay | Self::Nats | Self::Fleet(_) => bail!("this is no work by itself"),
+        }
+    }
 }
 
 impl std::fmt::Display for Side {

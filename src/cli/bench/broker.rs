@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use reveille::{Node, NodeConfig};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -38,7 +38,14 @@ impl Broker {
         }
         let name = match side {
             Side::Reveille => "relay",
-            Side::Nats => "nats",
+            Side::Nats => {
+                ensure!(
+                    is_on_path("nats-server"),
+                    "nats-server is not on the PATH; on Debian and Ubuntu the package \
+                     `nats-server` has it"
+                );
+                "nats"
+            }
         };
         let mut helper = Helper::start(name, &[])?;
         let line = helper.line().await?;
@@ -94,10 +101,7 @@ pub(super) async fn serve_nats() -> Result<()> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .context(
-            "nats-server cannot be started from the PATH; on Debian and Ubuntu the package \
-             `nats-server` has it",
-        )?;
+        .context("nats-server cannot be started")?;
     let mut lines = BufReader::new(server.stderr.take().context("its log is piped")?).lines();
     let address = loop {
         let Some(line) = lines.next_line().await? else {
@@ -117,4 +121,9 @@ pub(super) async fn serve_nats() -> Result<()> {
         }
     }
     server.kill().await.context("nats-server cannot be ended")
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
