@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// The flag
     flag: FlagName,
     /// The flag ends by itself after this long [default: it does not]
-    #[arg(long, value_name = "D", value_parser = ttl)]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = ttl)]
     ttl: Option<Duration>,
     /// Why
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
     /// Wait until so many listeners have acknowledged
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     expect: Option<u32>,
     #[command(flatten)]
     target: TargetArgs,
