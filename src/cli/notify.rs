@@ -10,6 +10,7 @@ use super::{
     output::{self, Row},
     settings::Settings,
     target::{self, Target, TargetArgs},
+    usage,
 };
 
 /// Say that there is work in a queue
@@ -29,6 +30,7 @@ pub(super) struct Args {
         long,
         value_name = "N",
         allow_negative_numbers = true,
+        value_parser = usage::number::<u64>,
         default_value_t = 0
     )]
     payload_size: u64,
@@ -37,6 +39,7 @@ pub(super) struct Args {
         long,
         value_name = "N",
         allow_negative_numbers = true,
+        value_parser = usage::number::<u64>,
         default_value_t = 1
     )]
     messages: u64,

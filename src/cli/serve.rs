@@ -9,7 +9,7 @@ use super::{
     exit::{Exit, Failed, Usage},
     output,
     settings::Settings,
-    signals,
+    signals, usage,
 };
 
 /// Run the relay
@@ -45,7 +45,7 @@ pub(super) struct Args {
         long,
         env = "REVEILLE_MAX_CONNECTIONS",
         value_name = "N",
-        allow_negative_numbers = true
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_connections: Option<usize>,
     /// Serve plain text to other machines, too

@@ -21,6 +21,7 @@ use super::{
     settings::Settings,
     signals::{self, Interrupts},
     target::{self, Target, WaitingArgs},
+    usage,
 };
 
 /// Print wake-ups, or run a command on each
@@ -44,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
     listener_id: Option<String>,
     /// End after so many wake-ups
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// Run this on each wake-up
     #[arg(long, value_name = "CMD")]
@@ -62,6 +63,7 @@ pub(super) struct Args {
         long,
         value_name = "N",
         allow_negative_numbers = true,
+        value_parser = usage::number::<u32>,
         default_value_t = 1
     )]
     capacity: u32,

@@ -44,6 +44,14 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["notify", "a/q", "--delay", "15d"],
             &["--delay", "at most 14d"],
         ),
+        (
+            &["notify", "a/q", "--messages", "-1"],
+            &["--messages", "0 or more"],
+        ),
+        (
+            &["subscribe", "a/q", "--count", "0"],
+            &["--count", "1 or more"],
+        ),
         (&["subscribe", "a/*b"], &["at its end"]),
         (&["unleash", "../x"], &["FLAG", "[A-Za-z0-9._-]"]),
         (&["unleash", "f", "--ttl", "soon"], &["--ttl", "2s"]),
