@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".")
         .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
         .codec_path("crate::wire::Codec")
-        // The relay encodes wake-ups itself: see `wire::outgoing`.
+        // The hot path's request is read and written by hand: see `wire::notify`.
+        .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")
         .compile_fds(descriptors)?;
     Ok(())
 }

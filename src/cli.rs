@@ -7,12 +7,15 @@
 //! | `subscribe` | prints wake-ups, or runs a command on each |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
+//! | `demo`, `bench` | the story on one machine, and its figures |
 //! | `completions`, `proto` | for shells, and for other languages |
 //!
 //! Two steps: clap's structs hold what was typed; `resolve` makes of them, of the file and of the
 //! defaults what is meant, without I/O. Data goes to stdout, everything else to stderr.
 
+mod bench;
 mod completions;
+mod demo;
 mod exit;
 mod flag;
 mod health;
@@ -65,12 +68,15 @@ enum Verb {
     Queues(queues::Args),
     Health(health::Args),
     Ready(ready::Args),
+    Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
     Completions(completions::Args),
     Proto(proto::Args),
 }
 
 const AFTER_HELP: &str = "\
 Example:
+  reveille demo
   reveille serve
   reveille subscribe acct/orders
   reveille notify acct/orders
@@ -148,6 +154,8 @@ impl Verb {
             Self::Queues(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
             Self::Ready(args) => args.run(settings).await,
+            Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
+            Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
             Self::Serve(_) | Self::Subscribe(_) | Self::Wait(_) => {

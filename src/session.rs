@@ -6,6 +6,7 @@
 
 mod entry;
 mod link;
+mod pending;
 mod positions;
 mod publisher;
 mod subscription;

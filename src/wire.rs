@@ -5,6 +5,7 @@
 
 mod codec;
 mod flags;
+mod notify;
 mod relay;
 mod status;
 mod time;
@@ -33,13 +34,11 @@ pub(crate) use codec::Codec;
 #[cfg(feature = "server")]
 pub(crate) use flags::flag_event_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire, flag_name, flag_to_wire};
-pub(crate) use relay::{
-    accepted_from_wire, notifications_to_wire, report_to_wire, subscribe_event, subscribe_to_wire,
-};
+pub(crate) use notify::NotifyRequest;
+pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 #[cfg(feature = "server")]
 pub(crate) use relay::{
-    notifications_from_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
-    subscribe_from_wire,
+    report_from_wire, selector_to_wire, subscribe_event_to_wire, subscribe_from_wire,
 };
 pub(crate) use status::{from_answer, from_status};
 #[cfg(feature = "server")]

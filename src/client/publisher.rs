@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     session::{PublisherConfig, PublisherSession, WaiterId},
     task::Scope,
-    wire::{accepted_from_wire, from_answer, from_status, notifications_to_wire, proto},
+    wire::{NotifyRequest, accepted_from_wire, from_answer, from_status, proto},
     words::{Accepted, Limits, Notification, Notify, check_text},
 };
 
@@ -43,7 +43,7 @@ pub struct Publisher {
 
 struct Shared {
     client: Client,
-    name: String,
+    name: Arc<str>,
     deadline: Duration,
     clock: Clock,
     state: Mutex<State>,
@@ -63,7 +63,7 @@ struct Waiting<'a> {
     id: WaiterId,
 }
 
-type Requests = mpsc::Sender<proto::NotifyRequest>;
+type Requests = mpsc::Sender<NotifyRequest>;
 
 impl Publisher {
     pub(super) fn start(client: &Client, options: PublisherOptions) -> Self {
@@ -82,7 +82,7 @@ impl Publisher {
         };
         let shared = Arc::new(Shared {
             client: client.clone(),
-            name: options.name,
+            name: options.name.into(),
             deadline: options.deadline,
             clock: client.clock(),
             state: Mutex::new(state),
@@ -219,7 +219,7 @@ impl Shared {
             let Some(notifications) = state.session.request(now) else {
                 break;
             };
-            room.send(notifications_to_wire(&self.name, &notifications));
+            room.send(NotifyRequest::new(Arc::clone(&self.name), notifications));
         }
         state.answer();
         Pumped {

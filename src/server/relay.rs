@@ -13,8 +13,8 @@ use crate::{
     error::Result,
     relay::{FeedStream, Relay},
     wire::{
-        notifications_from_wire, proto, report_from_wire, subscribe_event_to_wire,
-        subscribe_from_wire, to_answer, to_status,
+        NotifyRequest, proto, report_from_wire, subscribe_event_to_wire, subscribe_from_wire,
+        to_answer, to_status,
     },
 };
 
@@ -31,7 +31,7 @@ pub(crate) struct Wakes(FeedStream);
 /// The answers to a pipelined publisher, in its requests' order.
 pub(crate) struct Answers {
     relay: Relay,
-    requests: Streaming<proto::NotifyRequest>,
+    requests: Streaming<NotifyRequest>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -48,7 +48,7 @@ impl proto::relay_server::Relay for RelayService {
 
     async fn notify(
         &self,
-        request: Request<proto::NotifyRequest>,
+        request: Request<NotifyRequest>,
     ) -> Result<Response<proto::NotifyResponse>, Status> {
         notify(&self.relay, request.into_inner())
             .map(Response::new)
@@ -57,7 +57,7 @@ impl proto::relay_server::Relay for RelayService {
 
     async fn notify_stream(
         &self,
-        request: Request<Streaming<proto::NotifyRequest>>,
+        request: Request<Streaming<NotifyRequest>>,
     ) -> Result<Response<Answers>, Status> {
         Ok(Response::new(Answers {
             relay: self.relay.clone(),
@@ -122,8 +122,8 @@ impl Stream for Answers {
     }
 }
 
-fn notify(relay: &Relay, request: proto::NotifyRequest) -> Result<proto::NotifyResponse> {
-    let (publisher, notifications) = notifications_from_wire(request)?;
+fn notify(relay: &Relay, request: NotifyRequest) -> Result<proto::NotifyResponse> {
+    let (publisher, notifications) = request.into_parts()?;
     let accepted = relay.notify(&publisher, &notifications)?;
     let accepted = accepted
         .into_iter()

@@ -14,8 +14,6 @@ pub(super) struct Key {
     pub(super) queue: QueueAddress,
     /// When it is due, on the grid; `None` for at once.
     pub(super) due: Option<Tick>,
-    /// The submission's number where nothing is conflated, else 0.
-    pub(super) single: u64,
 }
 
 #[derive(Debug)]

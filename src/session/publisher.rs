@@ -13,6 +13,7 @@ use std::{
 use super::{
     entry::{Entry, Key},
     link::is_final,
+    pending::Pending,
 };
 use crate::{
     backoff::Backoff,
@@ -57,9 +58,7 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
-    /// What waits to be sent, by its key, and the order in which it came.
-    pending: HashMap<Key, Entry>,
-    order: VecDeque<Key>,
+    pending: Pending,
     on_their_way: VecDeque<Request>,
     waiters: HashMap<WaiterId, Waiter>,
     deadlines: BTreeSet<(Tick, WaiterId)>,
@@ -67,7 +66,7 @@ pub(crate) struct PublisherSession {
     done: Vec<Done>,
     backoff: Backoff,
     retry_at: Tick,
-    /// Counts submissions: what a flush waits for, and what keeps keys apart without conflation.
+    /// Counts submissions: what a flush waits for.
     submitted: u64,
     last_waiter: u64,
     /// The first refusal of something that was posted, for the next flush.
@@ -106,9 +105,8 @@ impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         let backoff = Backoff::new(config.base, config.max);
         Self {
+            pending: Pending::new(config.conflate),
             config,
-            pending: HashMap::new(),
-            order: VecDeque::new(),
             on_their_way: VecDeque::new(),
             waiters: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -177,17 +175,14 @@ impl PublisherSession {
         }
         let mut entries = Vec::new();
         while entries.len() < self.config.batch.clamp(1, Limits::EVENTS) {
-            let Some(key) = self.order.front() else { break };
-            let alone = self.pending[key].alone;
+            let Some(front) = self.pending.front() else {
+                break;
+            };
+            let alone = front.alone;
             if alone && !entries.is_empty() {
                 break;
             }
-            let key = self.order.pop_front().expect("it has a front");
-            entries.push(
-                self.pending
-                    .remove(&key)
-                    .expect("each key in order is pending"),
-            );
+            entries.extend(self.pending.pop());
             if alone {
                 break;
             }
@@ -264,7 +259,7 @@ impl PublisherSession {
             .on_their_way
             .front()
             .map(|r| r.sent_at + self.config.answer_timeout);
-        let retry = (!self.order.is_empty() && self.on_their_way.len() < self.config.pipeline)
+        let retry = (!self.pending.is_empty() && self.on_their_way.len() < self.config.pipeline)
             .then_some(self.retry_at);
         [deadline, answer, retry]
             .into_iter()
@@ -280,7 +275,7 @@ impl PublisherSession {
 
     /// Returns whether there is something to send, now or later: a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.order.is_empty() || !self.on_their_way.is_empty()
+        !self.pending.is_empty() || !self.on_their_way.is_empty()
     }
 
     /// Takes the answers for callers that wait.
@@ -296,7 +291,7 @@ impl PublisherSession {
 
     /// Returns the number of entries that wait or are on their way.
     pub(crate) fn pending(&self) -> usize {
-        self.order.len()
+        self.pending.len()
             + self
                 .on_their_way
                 .iter()
@@ -306,7 +301,7 @@ impl PublisherSession {
 
     fn check(&self, notifications: &[Notification]) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        if self.order.len() + notifications.len() > self.config.max_pending {
+        if self.pending.len() + notifications.len() > self.config.max_pending {
             let message = format!(
                 "the limit of {} pending notifications is reached",
                 self.config.max_pending
@@ -335,46 +330,18 @@ impl PublisherSession {
         if planted!(self.config.fault, DelaySlotIgnored) {
             due = None;
         }
-        let single = if self.config.conflate {
-            0
-        } else {
-            self.submitted
-        };
         let key = Key {
             queue: notification.queue.clone(),
             due,
-            single,
         };
-        let entry = Entry {
-            key: key.clone(),
+        self.pending.push(Entry {
+            key,
             notification,
             oldest: self.submitted,
             alone: false,
             waiters: Vec::new(),
             posted: false,
-        };
-        self.insert(key, entry, false)
-    }
-
-    /// Puts an entry among those that wait, or into the one that waits for the same.
-    fn insert(&mut self, key: Key, entry: Entry, front: bool) -> &mut Entry {
-        use std::collections::hash_map::Entry::{Occupied, Vacant};
-        match self.pending.entry(key) {
-            Occupied(found) => {
-                let found = found.into_mut();
-                found.merge(entry);
-                found
-            }
-            Vacant(place) => {
-                let key = place.key().clone();
-                if front {
-                    self.order.push_front(key);
-                } else {
-                    self.order.push_back(key);
-                }
-                place.insert(entry)
-            }
-        }
+        })
     }
 
     /// Puts requests back to the front, in their order.
@@ -384,7 +351,7 @@ impl PublisherSession {
         }
         for request in requests.into_iter().rev() {
             for entry in request.entries.into_iter().rev() {
-                self.insert(entry.key.clone(), entry, true);
+                self.pending.put_back(entry);
             }
         }
     }
@@ -458,13 +425,25 @@ impl PublisherSession {
         if self.flushes.is_empty() {
             return;
         }
+        // Entries leave in the order in which they came, but for those put back into a later one:
+        // while the first of all is not new enough, no other need be asked.
+        let first = self
+            .on_their_way
+            .front()
+            .and_then(|request| request.entries.first());
+        let first = first
+            .or_else(|| self.pending.front())
+            .map_or(u64::MAX, |entry| entry.oldest);
+        if self.flushes.iter().all(|(_, upto)| first <= *upto) {
+            return;
+        }
         let on_their_way = self
             .on_their_way
             .iter()
             .flat_map(|request| &request.entries);
         let oldest = self
             .pending
-            .values()
+            .iter()
             .chain(on_their_way)
             .map(|entry| entry.oldest)
             .min();

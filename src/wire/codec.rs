@@ -90,7 +90,7 @@ fn settings() -> BufferSettings {
 /// Returns the greatest size of a request of type `U`, or `None` where it is no request.
 fn request_limit<U: 'static>() -> Option<usize> {
     let this = TypeId::of::<U>();
-    if this == TypeId::of::<proto::NotifyRequest>() {
+    if this == TypeId::of::<super::NotifyRequest>() {
         return Some(Limits::NOTIFY_BYTES);
     }
     if this == TypeId::of::<proto::SubscribeRequest>() {
@@ -107,7 +107,10 @@ mod tests {
 
     #[test]
     fn each_request_has_its_limit_and_answers_have_none() {
-        assert_eq!(request_limit::<proto::NotifyRequest>(), Some(512 * 1024));
+        assert_eq!(
+            request_limit::<crate::wire::NotifyRequest>(),
+            Some(512 * 1024)
+        );
         assert_eq!(
             request_limit::<proto::SubscribeRequest>(),
             Some(1024 * 1024)

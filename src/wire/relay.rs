@@ -1,91 +1,20 @@
 //! The messages of `relay.proto` as words and back.
 
-use std::sync::Arc;
-
 #[cfg(feature = "server")]
-use super::time::{checked_span, checked_time};
+use super::time::checked_span;
 use super::{
     proto,
     time::{span_from_wire, span_to_wire, time_from_wire, time_to_wire},
 };
 use crate::words::{
-    Accepted, Goodbye, GoodbyeReason, Notification, Position, Report, ReportState, Selector,
-    SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+    Accepted, Goodbye, GoodbyeReason, Position, Report, ReportState, Selector, SubscribeEvent,
+    SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
 #[cfg(feature = "server")]
 use crate::{
     error::{Error, ErrorKind, Result},
-    words::{Limits, ListenerId, QueueAddress, check_text},
+    words::{ListenerId, QueueAddress},
 };
-
-/// Reads a notify request: the publisher, and its notifications.
-#[cfg(feature = "server")]
-pub(crate) fn notifications_from_wire(
-    request: proto::NotifyRequest,
-) -> Result<(Arc<str>, Vec<Notification>)> {
-    let count = request.events.len();
-    if !(1..=Limits::EVENTS).contains(&count) {
-        let rule = format_args!("must hold 1 to {} events, but has {count}", Limits::EVENTS);
-        return Err(Error::invalid("events", rule));
-    }
-    check_text("publisher", &request.publisher, Limits::TEXT)?;
-    let mut notifications: Vec<Notification> = Vec::with_capacity(count);
-    for event in request.events {
-        let notification = notification(event, notifications.last())?;
-        notifications.push(notification);
-    }
-    Ok((request.publisher.into(), notifications))
-}
-
-/// Reads one event; shares what it has in common with the one before, as a burst's events do.
-#[cfg(feature = "server")]
-fn notification(event: proto::WorkDetected, before: Option<&Notification>) -> Result<Notification> {
-    let queue = match before {
-        Some(before) if before.queue.is(&event.storage_account, &event.queue_name) => {
-            before.queue.clone()
-        }
-        _ => QueueAddress::new(&event.storage_account, &event.queue_name)?,
-    };
-    let traceparent = match before {
-        Some(before) if *before.traceparent == *event.traceparent => {
-            Arc::clone(&before.traceparent)
-        }
-        _ => event.traceparent.into(),
-    };
-    let notification = Notification {
-        queue,
-        payload_size: event.payload_size,
-        messages: event.messages,
-        notifications: event.notifications,
-        delay: checked_span("delay", event.delay)?.unwrap_or_default(),
-        published_at: checked_time("published_at", event.published_at)?,
-        traceparent,
-    };
-    notification.check()?;
-    Ok(notification)
-}
-
-/// Writes a notify request.
-pub(crate) fn notifications_to_wire(
-    publisher: &str,
-    notifications: &[Notification],
-) -> proto::NotifyRequest {
-    let event = |notification: &Notification| proto::WorkDetected {
-        storage_account: notification.queue.storage_account().to_owned(),
-        queue_name: notification.queue.queue_name().to_owned(),
-        payload_size: notification.payload_size,
-        notifications: notification.notifications,
-        published_at: time_to_wire(notification.published_at),
-        delay: (!notification.delay.is_zero()).then(|| span_to_wire(notification.delay)),
-        traceparent: (*notification.traceparent).to_owned(),
-        messages: notification.messages,
-        ..proto::WorkDetected::default()
-    };
-    proto::NotifyRequest {
-        events: notifications.iter().map(event).collect(),
-        publisher: publisher.to_owned(),
-    }
-}
 
 /// Reads what was accepted.
 pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> {

@@ -4,11 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use prost_types::{Duration as WireSpan, Timestamp};
 
-#[cfg(feature = "server")]
 use crate::error::{Error, Result};
 
 /// Reads a span that a peer must have stated rightly: absent is `None`.
-#[cfg(feature = "server")]
 pub(crate) fn checked_span(field: &str, span: Option<WireSpan>) -> Result<Option<Duration>> {
     let Some(span) = span else { return Ok(None) };
     let refuse = |rule: &str| Err(Error::invalid(field, rule));
@@ -37,7 +35,6 @@ pub(crate) fn span_to_wire(span: Duration) -> WireSpan {
 }
 
 /// Reads a point in time that a peer must have stated rightly.
-#[cfg(feature = "server")]
 pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>> {
     let read = |time| SystemTime::try_from(time);
     time.map(read)
@@ -54,7 +51,7 @@ pub(super) fn time_to_wire(time: Option<SystemTime>) -> Option<Timestamp> {
     time.map(Timestamp::from)
 }
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

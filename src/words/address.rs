@@ -43,15 +43,6 @@ impl QueueAddress {
     pub fn queue_name(&self) -> &str {
         split(&self.text).1
     }
-
-    /// Returns whether this is the address of the given parts, without making one.
-    #[cfg_attr(
-        not(feature = "server"),
-        allow(dead_code, reason = "the relay's hot path asks")
-    )]
-    pub(crate) fn is(&self, storage_account: &str, queue_name: &str) -> bool {
-        split(&self.text) == (storage_account, queue_name)
-    }
 }
 
 impl Selector {
@@ -220,7 +211,6 @@ mod tests {
             (orders.storage_account(), orders.queue_name()),
             ("acct", "orders")
         );
-        assert!(orders.is("acct", "orders") && !orders.is("acct", "order"));
         for bad in ["acct", "acct/", "/q", "a/b/c", "a/*", "../q", ""] {
             assert!(bad.parse::<QueueAddress>().is_err(), "{bad}");
         }

@@ -1,0 +1,598 @@
+//! The notify request as the hot path needs it: decoded straight into words, encoded straight out
+//! of them.
+//!
+//! Stands in for the generated message, field for field (a test holds it to that): two owned
+//! strings for each event of a burst would cost more than all the counting. What breaks a rule is
+//! kept as an error beside the rest, for whoever handles the request to answer with.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::{Buf, BufMut};
+use prost::{
+    DecodeError, Message,
+    encoding::{
+        self, DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint,
+        encoded_len_varint, key_len, skip_field,
+    },
+};
+
+use super::time::{checked_span, checked_time, span_to_wire, time_to_wire};
+use crate::{
+    error::{Error, Result},
+    words::{Limits, Notification, QueueAddress, check_text},
+};
+
+/// A notify request.
+#[derive(Clone, PartialEq)]
+pub struct NotifyRequest {
+    publisher: Arc<str>,
+    notifications: Vec<Notification>,
+    /// Events read, those that break a rule included.
+    events: usize,
+    refused: Option<Refused>,
+}
+
+/// The first rule that a request breaks.
+#[derive(Clone)]
+struct Refused(Error);
+
+/// One event while it is read: names as they came, compared with the event before.
+#[derive(Default)]
+struct Event {
+    queue: Option<QueueAddress>,
+    account: Text,
+    name: Text,
+    traceparent: Text,
+    payload_size: u64,
+    notifications: u64,
+    messages: u64,
+    published_at: Option<prost_types::Timestamp>,
+    delay: Option<prost_types::Duration>,
+}
+
+/// A text of at most the limit of any text, on the stack; a longer one is cut, and so refused.
+struct Text {
+    bytes: [u8; Text::MOST],
+    length: usize,
+}
+
+/// The fields' numbers of PROTOCOL section 1.
+mod field {
+    pub(super) const EVENTS: u32 = 1;
+    pub(super) const PUBLISHER: u32 = 2;
+    pub(super) const ACCOUNT: u32 = 1;
+    pub(super) const QUEUE: u32 = 2;
+    pub(super) const PAYLOAD_SIZE: u32 = 3;
+    pub(super) const NOTIFICATIONS: u32 = 5;
+    pub(super) const PUBLISHED_AT: u32 = 8;
+    pub(super) const DELAY: u32 = 9;
+    pub(super) const TRACEPARENT: u32 = 10;
+    pub(super) const MESSAGES: u32 = 12;
+}
+
+impl NotifyRequest {
+    /// Makes a request.
+    pub(crate) fn new(publisher: Arc<str>, notifications: Vec<Notification>) -> Self {
+        let events = notifications.len();
+        Self {
+            publisher,
+            notifications,
+            events,
+            refused: None,
+        }
+    }
+
+    /// Returns the publisher and its notifications.
+    ///
+    /// # Errors
+    /// `Invalid` where the request breaks a rule: the first one, named with its field.
+    #[cfg(feature = "server")]
+    pub(crate) fn into_parts(self) -> Result<(Arc<str>, Vec<Notification>)> {
+        if !(1..=Limits::EVENTS).contains(&self.events) {
+            let rule = format_args!(
+                "must hold 1 to {} events, but has {}",
+                Limits::EVENTS,
+                self.events
+            );
+            return Err(Error::invalid("events", rule));
+        }
+        match self.refused {
+            Some(Refused(error)) => Err(error),
+            None => Ok((self.publisher, self.notifications)),
+        }
+    }
+
+    fn refuse(&mut self, error: Error) {
+        self.refused.get_or_insert(Refused(error));
+    }
+
+    fn merge_event(&mut self, buf: &mut impl Buf, ctx: DecodeContext) -> Result<(), DecodeError> {
+        let mut event = Event::default();
+        let last = self.notifications.last();
+        merge_nested(buf, |tag, wire, buf| {
+            event.merge(tag, wire, buf, ctx.clone())
+        })?;
+        self.events += 1;
+        // Beyond the limit nothing is kept: the request is refused whole.
+        if self.events > Limits::EVENTS || self.refused.is_some() {
+            return Ok(());
+        }
+        match event.finish(last) {
+            Ok(notification) => self.notifications.push(notification),
+            Err(error) => self.refuse(error),
+        }
+        Ok(())
+    }
+
+    fn merge_publisher(&mut self, buf: &mut impl Buf) -> Result<(), DecodeError> {
+        let text = Text::read(buf)?;
+        match text.check("publisher", Limits::TEXT) {
+            Ok(publisher) => self.publisher = publisher.into(),
+            Err(error) => self.refuse(error),
+        }
+        Ok(())
+    }
+}
+
+impl Message for NotifyRequest {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        for notification in &self.notifications {
+            encode_key(field::EVENTS, WireType::LengthDelimited, buf);
+            encode_varint(event_len(notification) as u64, buf);
+            encode_event(notification, buf);
+        }
+        encode_text(field::PUBLISHER, &self.publisher, buf);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match (tag, wire_type) {
+            (field::EVENTS, WireType::LengthDelimited) => self.merge_event(buf, ctx),
+            (field::PUBLISHER, WireType::LengthDelimited) => self.merge_publisher(buf),
+            _ => skip_field(wire_type, tag, buf, ctx),
+        }
+    }
+
+    fn encoded_len(&self) -> usize {
+        let event = |notification: &Notification| {
+            let length = event_len(notification);
+            key_len(field::EVENTS) + encoded_len_varint(length as u64) + length
+        };
+        self.notifications.iter().map(event).sum::<usize>()
+            + text_len(field::PUBLISHER, &self.publisher)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Event {
+    fn merge(
+        &mut self,
+        tag: u32,
+        wire: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match (tag, wire) {
+            (field::ACCOUNT, WireType::LengthDelimited) => self.account = Text::read(buf)?,
+            (field::QUEUE, WireType::LengthDelimited) => self.name = Text::read(buf)?,
+            (field::TRACEPARENT, WireType::LengthDelimited) => self.traceparent = Text::read(buf)?,
+            (field::PAYLOAD_SIZE, WireType::Varint) => self.payload_size = decode_varint(buf)?,
+            (field::NOTIFICATIONS, WireType::Varint) => self.notifications = decode_varint(buf)?,
+            (field::MESSAGES, WireType::Varint) => self.messages = decode_varint(buf)?,
+            (field::PUBLISHED_AT, WireType::LengthDelimited) => {
+                let time = self.published_at.get_or_insert_default();
+                encoding::message::merge(wire, time, buf, ctx)?;
+            }
+            (field::DELAY, WireType::LengthDelimited) => {
+                encoding::message::merge(wire, self.delay.get_or_insert_default(), buf, ctx)?;
+            }
+            _ => skip_field(wire, tag, buf, ctx)?,
+        }
+        Ok(())
+    }
+
+    /// Makes the notification, sharing with the one before what is the same, as in a burst.
+    fn finish(mut self, before: Option<&Notification>) -> Result<Notification> {
+        let same = |text: &Arc<str>| text.as_bytes() == self.traceparent.as_bytes();
+        let traceparent = match before {
+            Some(before) if same(&before.traceparent) => Arc::clone(&before.traceparent),
+            _ => self
+                .traceparent
+                .check("traceparent", Limits::TRACEPARENT)?
+                .into(),
+        };
+        let queue = match (self.queue.take(), before) {
+            (Some(queue), _) => queue,
+            (None, Some(before)) if self.is_for(&before.queue) => before.queue.clone(),
+            (None, _) => QueueAddress::new(
+                self.account.as_str("storage_account")?,
+                self.name.as_str("queue_name")?,
+            )?,
+        };
+        let notification = Notification {
+            queue,
+            payload_size: self.payload_size,
+            messages: self.messages,
+            notifications: self.notifications,
+            delay: checked_span("delay", self.delay)?.unwrap_or_default(),
+            published_at: checked_time("published_at", self.published_at)?,
+            traceparent,
+        };
+        notification.check()?;
+        Ok(notification)
+    }
+
+    fn is_for(&self, queue: &QueueAddress) -> bool {
+        queue.storage_account().as_bytes() == self.account.as_bytes()
+            && queue.queue_name().as_bytes() == self.name.as_bytes()
+    }
+}
+
+impl Text {
+    /// One more than the longest text of this message, so that a longer one is seen to be so.
+    const MOST: usize = 129;
+
+    fn read(buf: &mut impl Buf) -> Result<Self, DecodeError> {
+        let length = usize::try_from(decode_varint(buf)?).unwrap_or(usize::MAX);
+        if length > buf.remaining() {
+            return Err(underflow());
+        }
+        let kept = length.min(Self::MOST);
+        let mut text = Self {
+            length: kept,
+            ..Self::default()
+        };
+        buf.copy_to_slice(&mut text.bytes[..kept]);
+        buf.advance(length - kept);
+        Ok(text)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn as_str(&self, field: &str) -> Result<&str> {
+        let bytes = self.as_bytes();
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text),
+            // Cut in the middle of a character: too long whatever it says.
+            Err(error) if self.length == Self::MOST && error.error_len().is_none() => {
+                Err(Error::invalid(field, "must be at most 128 bytes"))
+            }
+            Err(_) => Err(Error::invalid(field, "must be UTF-8")),
+        }
+    }
+
+    fn check(&self, field: &str, limit: usize) -> Result<&str> {
+        let text = self.as_str(field)?;
+        check_text(field, text, limit)?;
+        Ok(text)
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self {
+            bytes: [0; Self::MOST],
+            length: 0,
+        }
+    }
+}
+
+impl Default for NotifyRequest {
+    fn default() -> Self {
+        Self::new(Arc::from(""), Vec::new())
+    }
+}
+
+impl PartialEq for Refused {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.message() == other.0.message()
+    }
+}
+
+impl fmt::Debug for NotifyRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotifyRequest")
+            .field("publisher", &self.publisher)
+            .field("events", &self.events)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the fields of a nested message.
+fn merge_nested<B: Buf>(
+    buf: &mut B,
+    mut merge: impl FnMut(u32, WireType, &mut B) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
+    let length = usize::try_from(decode_varint(buf)?).unwrap_or(usize::MAX);
+    let Some(end) = buf.remaining().checked_sub(length) else {
+        return Err(underflow());
+    };
+    while buf.remaining() > end {
+        let (tag, wire) = decode_key(buf)?;
+        merge(tag, wire, buf)?;
+    }
+    if buf.remaining() == end {
+        Ok(())
+    } else {
+        Err(underflow())
+    }
+}
+
+/// prost's own word for a length that the bytes do not hold.
+#[cold]
+fn underflow() -> DecodeError {
+    let empty: &[u8] = &[];
+    decode_varint(&mut { empty }).expect_err("there is no varint in nothing")
+}
+
+fn encode_event(notification: &Notification, buf: &mut impl BufMut) {
+    encode_text(field::ACCOUNT, notification.queue.storage_account(), buf);
+    encode_text(field::QUEUE, notification.queue.queue_name(), buf);
+    encode_number(field::PAYLOAD_SIZE, notification.payload_size, buf);
+    encode_number(field::NOTIFICATIONS, notification.notifications, buf);
+    if let Some(time) = time_to_wire(notification.published_at) {
+        encoding::message::encode(field::PUBLISHED_AT, &time, buf);
+    }
+    if let Some(delay) = delay(notification) {
+        encoding::message::encode(field::DELAY, &delay, buf);
+    }
+    encode_text(field::TRACEPARENT, &notification.traceparent, buf);
+    encode_number(field::MESSAGES, notification.messages, buf);
+}
+
+fn event_len(notification: &Notification) -> usize {
+    let time = time_to_wire(notification.published_at);
+    text_len(field::ACCOUNT, notification.queue.storage_account())
+        + text_len(field::QUEUE, notification.queue.queue_name())
+        + number_len(field::PAYLOAD_SIZE, notification.payload_size)
+        + number_len(field::NOTIFICATIONS, notification.notifications)
+        + time.map_or(0, |time| {
+            encoding::message::encoded_len(field::PUBLISHED_AT, &time)
+        })
+        + delay(notification).map_or(0, |delay| {
+            encoding::message::encoded_len(field::DELAY, &delay)
+        })
+        + text_len(field::TRACEPARENT, &notification.traceparent)
+        + number_len(field::MESSAGES, notification.messages)
+}
+
+fn delay(notification: &Notification) -> Option<prost_types::Duration> {
+    (notification.delay != Duration::ZERO).then(|| span_to_wire(notification.delay))
+}
+
+fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
+    if !text.is_empty() {
+        encode_key(tag, WireType::LengthDelimited, buf);
+        encode_varint(text.len() as u64, buf);
+        buf.put_slice(text.as_bytes());
+    }
+}
+
+fn text_len(tag: u32, text: &str) -> usize {
+    if text.is_empty() {
+        0
+    } else {
+        key_len(tag) + encoded_len_varint(text.len() as u64) + text.len()
+    }
+}
+
+fn encode_number(tag: u32, number: u64, buf: &mut impl BufMut) {
+    if number != 0 {
+        encode_key(tag, WireType::Varint, buf);
+        encode_varint(number, buf);
+    }
+}
+
+fn number_len(tag: u32, number: u64) -> usize {
+    if number == 0 {
+        0
+    } else {
+        key_len(tag) + encoded_len_varint(number)
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::{error::ErrorKind, wire::proto};
+
+    /// The message as `relay.proto` has it.
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Generated {
+        #[prost(message, repeated, tag = "1")]
+        events: Vec<proto::WorkDetected>,
+        #[prost(string, tag = "2")]
+        publisher: String,
+    }
+
+    fn notification() -> Notification {
+        Notification {
+            payload_size: 1 << 40,
+            messages: 7,
+            notifications: 3,
+            delay: Duration::from_millis(1500),
+            published_at: Some(SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000, 5)),
+            traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into(),
+            ..Notification::new("acct/orders".parse().expect("an address"))
+        }
+    }
+
+    fn generated(notification: &Notification) -> proto::WorkDetected {
+        proto::WorkDetected {
+            storage_account: notification.queue.storage_account().to_owned(),
+            queue_name: notification.queue.queue_name().to_owned(),
+            payload_size: notification.payload_size,
+            notifications: notification.notifications,
+            published_at: time_to_wire(notification.published_at),
+            delay: delay(notification),
+            traceparent: (*notification.traceparent).to_owned(),
+            messages: notification.messages,
+            ..proto::WorkDetected::default()
+        }
+    }
+
+    fn read(
+        events: Vec<proto::WorkDetected>,
+        publisher: &str,
+    ) -> Result<(Arc<str>, Vec<Notification>)> {
+        let bytes = Generated {
+            events,
+            publisher: publisher.to_owned(),
+        }
+        .encode_to_vec();
+        NotifyRequest::decode(bytes.as_slice())
+            .expect("a message")
+            .into_parts()
+    }
+
+    #[test]
+    fn it_is_written_as_the_generated_message_is() {
+        let plain = Notification::new("a/q".parse().expect("an address"));
+        let all = vec![notification(), notification(), plain];
+        let request = NotifyRequest::new("billing".into(), all.clone());
+        let publisher = "billing".to_owned();
+        let same = Generated {
+            events: all.iter().map(generated).collect(),
+            publisher,
+        };
+        assert_eq!(request.encoded_len(), same.encoded_len());
+        assert_eq!(request.encode_to_vec(), same.encode_to_vec());
+    }
+
+    #[test]
+    fn it_is_read_as_the_generated_message_is() {
+        let other = Notification::new("a/q".parse().expect("an address"));
+        let all = vec![notification(), notification(), other, notification()];
+        // What a publisher fills of the relay's fields is ignored.
+        let relays = |n: &Notification| proto::WorkDetected {
+            sequence: 9,
+            reason: 2,
+            publisher: "x".to_owned(),
+            token: vec![1; 64].into(),
+            ..generated(n)
+        };
+        let (publisher, read) = read(all.iter().map(relays).collect(), "billing").expect("right");
+        assert_eq!((&*publisher, read), ("billing", all));
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_named() {
+        let good = generated(&notification());
+        let text = |length| "x".repeat(length);
+        let span = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
+        for (event, field) in [
+            (
+                proto::WorkDetected {
+                    storage_account: String::new(),
+                    ..good.clone()
+                },
+                "storage_account",
+            ),
+            (
+                proto::WorkDetected {
+                    queue_name: "a b".to_owned(),
+                    ..good.clone()
+                },
+                "queue_name",
+            ),
+            (
+                proto::WorkDetected {
+                    queue_name: text(129),
+                    ..good.clone()
+                },
+                "queue_name",
+            ),
+            (
+                proto::WorkDetected {
+                    queue_name: text(5000),
+                    ..good.clone()
+                },
+                "queue_name",
+            ),
+            (
+                proto::WorkDetected {
+                    queue_name: "ü".repeat(100),
+                    ..good.clone()
+                },
+                "queue_name",
+            ),
+            (
+                proto::WorkDetected {
+                    traceparent: text(129),
+                    ..good.clone()
+                },
+                "traceparent",
+            ),
+            (
+                proto::WorkDetected {
+                    delay: span(-1, 0),
+                    ..good.clone()
+                },
+                "delay",
+            ),
+            (
+                proto::WorkDetected {
+                    delay: span(0, -5),
+                    ..good.clone()
+                },
+                "delay",
+            ),
+            (
+                proto::WorkDetected {
+                    delay: span(15 * 86_400, 0),
+                    ..good.clone()
+                },
+                "delay",
+            ),
+        ] {
+            let error = read(vec![good.clone(), event], "p").expect_err(field);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with(field), "{field}: {error}");
+        }
+        assert!(
+            read(vec![good.clone()], &text(129))
+                .expect_err("long")
+                .message()
+                .starts_with("publisher")
+        );
+        for count in [0, 1025] {
+            let error = read(vec![good.clone(); count], "p").expect_err("too few or many");
+            assert!(error.message().contains("1 to 1024"), "{error}");
+        }
+        assert!(read(vec![good; 1024], "p").is_ok());
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_and_never_a_panic() {
+        let bytes = NotifyRequest::new("billing".into(), vec![notification(); 3]).encode_to_vec();
+        for cut in 1..bytes.len() {
+            // Some cuts fall between two fields, and leave a message.
+            let _ = NotifyRequest::decode(&bytes[..cut]);
+        }
+        for (byte, bit) in (0..bytes.len()).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
+            let mut flipped = bytes.clone();
+            flipped[byte] ^= 1 << bit;
+            let _ = NotifyRequest::decode(flipped.as_slice()).map(NotifyRequest::into_parts);
+        }
+        assert!(
+            NotifyRequest::decode(&[0x0a, 0xff, 0xff, 0x03][..]).is_err(),
+            "a length too great"
+        );
+        assert!(
+            NotifyRequest::decode(&[0x0a, 0x02, 0x0a, 0x05][..]).is_err(),
+            "a text too long"
+        );
+    }
+}

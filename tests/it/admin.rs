@@ -1,0 +1,56 @@
+//! The admin port: alive, ready, and the figures.
+
+use reveille::testing::TestRelay;
+
+use crate::support::{figure, get, listening, queue, until, woken};
+
+#[tokio::test]
+async fn a_relay_that_serves_is_alive_and_ready() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    assert_eq!(get(admin, "/livez").await, (200, "ok\n".to_owned()));
+    assert_eq!(get(admin, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(get(admin, "/elsewhere").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_relay_that_drains_is_alive_but_not_ready() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    relay.node().expect("it runs").relay().drain();
+    assert_eq!(get(admin, "/livez").await.0, 200);
+    let (status, why) = get(admin, "/readyz").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("shutting down"), "{why}");
+}
+
+#[tokio::test]
+async fn the_figures_follow_what_happens() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    let mut wakes = relay
+        .client()
+        .expect("a client")
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    for _ in 0..3 {
+        relay.wake(&queue("acct/orders")).await.expect("counted");
+        woken(&mut wakes).await;
+    }
+    for (name, value) in [
+        ("reveille_notifications_total", 3),
+        ("reveille_wakes_total", 4),
+        ("reveille_wake_notifications_total", 3),
+        ("reveille_queues", 1),
+        ("reveille_subscriptions", 1),
+        ("reveille_connections", 1),
+    ] {
+        assert_eq!(figure(admin, name).await, value, "{name}");
+    }
+    drop(wakes);
+    until("the subscription's end", async || {
+        figure(admin, "reveille_subscriptions").await == 0
+    })
+    .await;
+}

@@ -1,0 +1,267 @@
+//! The client library over a wire that breaks: what is told, how often, and how soon.
+
+use std::time::{Duration, Instant};
+
+use reveille::{
+    Client, ClientConfig, ConnectionState, ErrorKind, Notification, PublisherOptions, WakeReason,
+    testing::TestRelay,
+};
+
+use crate::support::{Wire, listening, queue, told, until, within, woken};
+
+/// A client that comes back at once, so that tests do not wait for its patience.
+fn eager(url: &str) -> Client {
+    let config = ClientConfig {
+        reconnect_base: Duration::from_millis(50),
+        reconnect_max: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    Client::with_config(url, config).expect("a client")
+}
+
+async fn wire(relay: &TestRelay) -> Wire {
+    Wire::to(relay.node().expect("it runs").address()).await
+}
+
+#[tokio::test]
+async fn a_subscription_survives_the_relays_restart() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let mut wakes = eager(&relay.url())
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    relay.restart().await.expect("started again");
+    assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+    relay.wake(&queue("acct/orders")).await.expect("counted");
+    assert_eq!(woken(&mut wakes).await.notifications, 1);
+}
+
+#[tokio::test]
+async fn after_a_cut_it_is_told_exactly_what_it_missed() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let wire = wire(&relay).await;
+    let orders = queue("acct/orders");
+    let mut wakes = eager(&wire.url())
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    for round in 1..=5 {
+        relay.wake(&orders).await.expect("counted");
+        assert_eq!(told(&mut wakes, 1).await.sequence, round * 4 - 3);
+        wire.cut();
+        for _ in 0..3 {
+            relay.wake(&orders).await.expect("counted");
+        }
+        wire.mend();
+        let missed = told(&mut wakes, 3).await;
+        assert_eq!(missed.reason, WakeReason::Notified, "resumed, not guessed");
+        assert_eq!(missed.sequence, round * 4);
+    }
+}
+
+#[tokio::test]
+async fn a_silent_relay_is_noticed_by_its_missing_heartbeats() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let wire = wire(&relay).await;
+    let mut wakes = eager(&wire.url())
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let mut states = wakes.states();
+    let reading = tokio::spawn(async move { woken(&mut wakes).await });
+    within(
+        "connected",
+        states.wait_for(|s| *s == ConnectionState::Connected),
+    )
+    .await
+    .expect("it lives");
+
+    wire.stall();
+    let stalled = Instant::now();
+    within(
+        "noticed",
+        states.wait_for(|s| *s == ConnectionState::Reconnecting),
+    )
+    .await
+    .expect("it lives");
+    // 2.5 heartbeats of one second, and what a busy machine adds.
+    assert!(stalled.elapsed() < Duration::from_secs(5));
+
+    relay.wake(&queue("acct/orders")).await.expect("counted");
+    wire.mend();
+    let missed = within("it comes back", reading).await.expect("no panic");
+    assert_eq!(missed.notifications, 1);
+}
+
+#[tokio::test]
+async fn a_refused_subscription_ends_with_the_refusal() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let options = reveille::SubscribeOptions {
+        selectors: Vec::new(),
+        ..listening("worker-1", &["acct/orders"])
+    };
+    let refused = eager(&relay.url()).subscribe(options).expect_err("none");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.message().starts_with("selectors:"), "{refused}");
+}
+
+#[tokio::test]
+async fn notify_waits_until_the_relay_is_back() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let publisher = eager(&relay.url()).publisher("p");
+    relay.stop().await;
+    let waiting = {
+        let publisher = publisher.clone();
+        tokio::spawn(async move {
+            publisher
+                .notify(Notification::new(queue("acct/orders")))
+                .await
+        })
+    };
+    until("it waits", async || publisher.pending() == 1).await;
+    relay.restart().await.expect("started again");
+    let accepted = within("acknowledged", waiting).await.expect("no panic");
+    assert_eq!(accepted.expect("accepted").sequence, 1);
+    assert_eq!(publisher.pending(), 0);
+}
+
+#[tokio::test]
+async fn an_unreachable_relay_costs_queues_not_events() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let publisher = eager(&relay.url()).publisher("p");
+    let orders = queue("acct/orders");
+    relay.stop().await;
+    for round in 0..10_000 {
+        let address = queue(&format!("acct/orders-{}", round % 10));
+        publisher.post(Notification::new(address)).expect("taken");
+        publisher
+            .post(Notification::new(orders.clone()))
+            .expect("taken");
+    }
+    assert!(publisher.pending() <= 22, "{} wait", publisher.pending());
+    relay.restart().await.expect("started again");
+    let mut wakes = eager(&relay.url())
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    within("all acknowledged", publisher.flush())
+        .await
+        .expect("accepted");
+    assert_eq!(publisher.pending(), 0);
+}
+
+#[tokio::test]
+async fn conflated_events_are_counted_each() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let client = eager(&relay.url());
+    let publisher = client.publisher("p");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    relay.stop().await;
+    for _ in 0..10_000 {
+        let one = Notification {
+            payload_size: 3,
+            ..Notification::new(queue("acct/orders"))
+        };
+        publisher.post(one).expect("taken");
+    }
+    relay.restart().await.expect("started again");
+    // First on the new life, so that its place is before what is posted.
+    let (mut notifications, mut payload) = (0, 0);
+    let flushed = publisher.flush();
+    let counted = async {
+        while notifications < 10_000 {
+            let work = woken(&mut wakes).await;
+            notifications += work.notifications;
+            payload += work.payload_size;
+            if work.reason == WakeReason::CatchUp && work.sequence > 0 {
+                // It came back after they were counted: one look stands for all of them.
+                return None;
+            }
+        }
+        Some((notifications, payload))
+    };
+    let (flushed, counted) = tokio::join!(flushed, counted);
+    flushed.expect("accepted");
+    assert!(
+        matches!(counted, None | Some((10_000, 30_000))),
+        "{counted:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_is_an_error_to_the_caller() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let options = PublisherOptions {
+        deadline: Duration::from_millis(100),
+        ..PublisherOptions::default()
+    };
+    let publisher = eager(&relay.url()).publisher_with(options);
+    relay.stop().await;
+    let late = within(
+        "an answer",
+        publisher.notify(Notification::new(queue("acct/orders"))),
+    )
+    .await
+    .expect_err("nobody acknowledged it");
+    assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
+    // It is sent all the same.
+    relay.restart().await.expect("started again");
+    within("sent", publisher.flush()).await.expect("accepted");
+    let accepted = relay.wake(&queue("acct/orders")).await.expect("counted");
+    assert_eq!(accepted.sequence, 2);
+}
+
+#[tokio::test]
+async fn a_refused_notification_fails_its_own_caller_only() {
+    let relay = TestRelay::with_config(reveille::NodeConfig {
+        relay: reveille::RelayConfig {
+            max_queues: 1,
+            ..reveille::RelayConfig::default()
+        },
+        ..reveille::NodeConfig::default()
+    })
+    .await
+    .expect("a relay");
+    let publisher = eager(&relay.url()).publisher("p");
+    let too_long = Notification {
+        delay: Duration::from_secs(15 * 24 * 3600),
+        ..Notification::new(queue("acct/orders"))
+    };
+    let good = Notification::new(queue("acct/orders"));
+    let (bad, good) = tokio::join!(publisher.notify(too_long), publisher.notify(good));
+    assert_eq!(bad.expect_err("15 days").kind(), ErrorKind::Invalid);
+    assert_eq!(good.expect("accepted").sequence, 1);
+}
+
+#[tokio::test]
+async fn pipelined_requests_survive_a_cut() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let wire = wire(&relay).await;
+    let options = PublisherOptions {
+        conflate: false,
+        batch: 1,
+        pipeline: 8,
+        ..PublisherOptions::default()
+    };
+    let publisher = eager(&wire.url()).publisher_with(options);
+    let orders = queue("acct/orders");
+    for round in 0..200 {
+        publisher
+            .post(Notification::new(orders.clone()))
+            .expect("taken");
+        if round % 50 == 25 {
+            until("connected", async || wire.connections() > 0).await;
+            wire.cut();
+            wire.mend();
+        }
+    }
+    within("all acknowledged", publisher.flush())
+        .await
+        .expect("accepted");
+    let accepted = relay.wake(&orders).await.expect("counted");
+    // A request whose answer was lost may be counted twice, none may be lost.
+    assert!(accepted.sequence > 200, "{accepted:?}");
+}

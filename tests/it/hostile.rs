@@ -1,0 +1,95 @@
+//! Peers that say nothing, say something else, or never read.
+
+use std::time::Duration;
+
+use reveille::{Notification, Notify, testing::TestRelay};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{figure, listening, queue, until, within, woken};
+
+/// Waits until the relay has closed the connection; returns how many bytes it sent before.
+async fn closed(stream: &mut TcpStream) -> usize {
+    let mut bytes = [0; 64];
+    let mut count = 0;
+    loop {
+        match within("the relay closes it", stream.read(&mut bytes)).await {
+            Ok(0) | Err(_) => return count,
+            Ok(more) => count += more,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_is_closed() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let address = relay.node().expect("it runs").address();
+    let mut silent = TcpStream::connect(address).await.expect("it listens");
+    let mut half = TcpStream::connect(address).await.expect("it listens");
+    half.write_all(b"PRI * HT").await.expect("written");
+    // The first bytes have 5 s; twice that is patience for a busy machine.
+    let both = async {
+        assert_eq!(closed(&mut silent).await, 0);
+        assert_eq!(closed(&mut half).await, 0);
+    };
+    tokio::time::timeout(Duration::from_secs(10), both)
+        .await
+        .expect("closed by the deadline for first bytes");
+}
+
+#[tokio::test]
+async fn a_peer_that_speaks_something_else_is_closed_at_once() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let address = relay.node().expect("it runs").address();
+    for garbage in [
+        &b"GET / HTTP/1.1\r\nhost: relay\r\n\r\n"[..],
+        &[0x16, 3, 1, 0, 200, 1, 0],
+        &[0; 24],
+    ] {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(garbage).await.expect("written");
+        let ended = tokio::time::timeout(Duration::from_secs(4), closed(&mut stream));
+        assert_eq!(ended.await.expect("before the deadline"), 0, "told nothing");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_is_owed_one_entry() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    let client = relay.client().expect("a client");
+    let mut reader = client
+        .subscribe(listening("reader", &["acct/orders"]))
+        .expect("options");
+    woken(&mut reader).await;
+    let mut idle = client
+        .subscribe(listening("idle", &["acct/orders"]))
+        .expect("options");
+    woken(&mut idle).await;
+
+    let publisher = relay.node().expect("it runs").relay().publisher("burst");
+    let thousand = vec![Notification::new(queue("acct/orders")); 1000];
+    for _ in 0..1000 {
+        publisher.notify(thousand.clone()).await.expect("counted");
+    }
+    let mut told = 0;
+    while told < 1_000_000 {
+        told += woken(&mut reader).await.notifications;
+    }
+    assert_eq!(told, 1_000_000);
+    // What was sent to both is far below what was notified: nothing was kept for either.
+    let entries = figure(admin, "reveille_wake_entries_total").await;
+    assert!(entries < 100_000, "{entries} entries");
+    let mut late = 0;
+    while late < 1_000_000 {
+        late += woken(&mut idle).await.notifications;
+    }
+    assert_eq!(late, 1_000_000, "it is told of each all the same");
+    drop((reader, idle));
+    until("both have ended", async || {
+        figure(admin, "reveille_subscriptions").await == 0
+    })
+    .await;
+}

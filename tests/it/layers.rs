@@ -1,0 +1,211 @@
+//! The shape of the sources: layers, headers, sizes, and names that have one place only.
+
+use std::collections::BTreeMap;
+
+use crate::sources::{Source, read, used};
+
+/// The layers of docs/architecture.md, from the lowest up. A module imports from lower ones only.
+const LAYERS: [(&str, &[&str]); 9] = [
+    (
+        "base",
+        &[
+            "backoff", "clock", "duration", "error", "fault", "secret", "sync", "task",
+        ],
+    ),
+    ("words", &["words"]),
+    ("tools", &["wire", "sqlite", "azure"]),
+    ("cores", &["hub", "session", "scaling", "tenure"]),
+    ("stores", &["store", "relay"]),
+    ("on stores", &["queue", "flag", "lease", "unique_id"]),
+    ("drivers", &["client", "release", "sweep", "listener"]),
+    ("edges", &["server", "console"]),
+    ("assembly", &["node", "testing"]),
+];
+/// May look across: they put parts together for tests.
+const ACROSS: [&str; 2] = ["sim", "testing"];
+/// The binary: the public API only.
+const BINARY: [&str; 2] = ["main", "cli"];
+/// The error is named through the crate's root as often as through its module.
+const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
+/// Base modules that others of the base stand on.
+const WITHIN_BASE: [(&str, &str); 1] = [("duration", "error")];
+
+const LONGEST_FILE: usize = 450;
+
+fn level(module: &str) -> Option<usize> {
+    LAYERS
+        .iter()
+        .position(|(_, modules)| modules.contains(&module))
+}
+
+/// Returns the modules of this crate that a file names.
+fn named(source: &Source) -> Vec<String> {
+    let code = source.code();
+    let mut paths = used(&code);
+    // Paths that stand in the code itself.
+    for (at, _) in code.match_indices("crate::") {
+        if !code[..at].ends_with('$') {
+            let end = code[at..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+            paths.push(code[at..at + end.unwrap_or(code.len() - at)].to_owned());
+        }
+    }
+    let top = source.path.matches('/').count() == 1;
+    let mut modules: Vec<String> = paths
+        .iter()
+        .filter_map(|path| match path.strip_prefix("crate::") {
+            Some(path) => Some(path),
+            None => path.strip_prefix("super::").filter(|_| top),
+        })
+        .filter_map(|path| path.split("::").next())
+        .filter(|name| !name.is_empty() && *name != "*")
+        .map(|name| {
+            if OF_ERROR.contains(&name) {
+                "error".to_owned()
+            } else {
+                name.to_owned()
+            }
+        })
+        .collect();
+    modules.sort();
+    modules.dedup();
+    modules
+}
+
+#[test]
+fn a_module_imports_from_lower_layers_only() {
+    let mut faults = Vec::new();
+    for source in read("src", &[".rs"]) {
+        let module = source.module();
+        if source.is_test() || module == "lib" || BINARY.contains(&module) {
+            continue;
+        }
+        let Some(own) = level(module) else {
+            faults.push(format!("{}: `{module}` stands in no layer", source.path));
+            continue;
+        };
+        for other in named(&source) {
+            let within = other == module
+                || ACROSS.contains(&module)
+                || WITHIN_BASE.contains(&(module, other.as_str()));
+            match level(&other) {
+                Some(layer) if layer < own || within => {}
+                Some(_) => faults.push(format!("{}: imports `{other}`", source.path)),
+                // A macro, or a word that lib.rs exports: name its module instead.
+                None if other == "planted" || within => {}
+                None => faults.push(format!("{}: `{other}` is of no layer", source.path)),
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_file_opens_with_what_it_promises() {
+    let missing: Vec<_> = ["src", "tests", "examples"]
+        .iter()
+        .flat_map(|directory| read(directory, &[".rs"]))
+        .filter(|source| !source.text.starts_with("//! "))
+        .map(|source| source.path)
+        .collect();
+    assert!(missing.is_empty(), "no `//!` at the top: {missing:?}");
+}
+
+#[test]
+fn no_file_is_long() {
+    let long: BTreeMap<_, _> = read("src", &[".rs"])
+        .into_iter()
+        .map(|source| {
+            let lines = source.code().lines().count();
+            (source.path, lines)
+        })
+        .filter(|(_, lines)| *lines > LONGEST_FILE)
+        .collect();
+    assert!(
+        long.is_empty(),
+        "longer than {LONGEST_FILE} lines: {long:?}"
+    );
+}
+
+#[test]
+fn time_is_read_by_the_clock_only() {
+    let mut faults = Vec::new();
+    for source in read("src", &[".rs"]) {
+        let module = source.module();
+        if module == "clock" || BINARY.contains(&module) {
+            continue;
+        }
+        let code = source.code();
+        let mut paths = used(&code);
+        if code.contains("std::time::Instant") {
+            paths.push("std::time::Instant".to_owned());
+        }
+        if paths.iter().any(|path| path == "std::time::Instant") {
+            faults.push(source.path);
+        }
+    }
+    assert!(faults.is_empty(), "use tokio's clock: {faults:?}");
+}
+
+#[test]
+fn tasks_are_spawned_in_one_place() {
+    // A database's writer is a thread of its own; the binary runs helpers.
+    const ALLOWED: [&str; 3] = ["task", "sqlite", "cli"];
+    const SPAWNS: [&str; 4] = [
+        "tokio::spawn",
+        "task::spawn",
+        "thread::spawn",
+        "thread::Builder",
+    ];
+    let mut faults = Vec::new();
+    for source in read("src", &[".rs"]) {
+        if source.is_test() || ALLOWED.contains(&source.module()) {
+            continue;
+        }
+        let code = source.code();
+        let named = used(&code).join("\n");
+        for spawn in SPAWNS {
+            if code.contains(spawn) || named.contains(spawn) {
+                faults.push(format!("{}: {spawn}", source.path));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn statuses_stay_on_the_wire() {
+    const ALLOWED: [&str; 3] = ["wire", "server", "client"];
+    let faults: Vec<_> = read("src", &[".rs"])
+        .into_iter()
+        .filter(|source| !ALLOWED.contains(&source.module()))
+        .filter(|source| {
+            let code = source.code();
+            code.contains("tonic::Status") || used(&code).iter().any(|path| path == "tonic::Status")
+        })
+        .map(|source| source.path)
+        .collect();
+    assert!(faults.is_empty(), "{faults:?}");
+}
+
+#[test]
+fn no_file_names_the_machine_it_was_written_on() {
+    let mut faults = Vec::new();
+    let homes = ["home", "root", "work", "Users"].map(|name| format!("/{name}/"));
+    for directory in ["src", "proto", "tests", "examples", "docs"] {
+        for source in read(directory, &[".rs", ".proto", ".py", ".md", "/run"]) {
+            for (number, line) in source.text.lines().enumerate() {
+                let named = homes.iter().any(|home| {
+                    line.match_indices(home.as_str()).any(|(at, _)| {
+                        // A part of a longer path or of an address is not a machine's own.
+                        let before = line[..at].chars().next_back();
+                        before.is_none_or(|c| !(c.is_alphanumeric() || "/.:}_-".contains(c)))
+                    })
+                });
+                if named {
+                    faults.push(format!("{}:{}: {line}", source.path, number + 1));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}

@@ -1,0 +1,12 @@
+//! Everything against the real relay, over real sockets, in one test binary.
+//!
+//! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
+
+mod admin;
+mod client;
+mod hostile;
+mod layers;
+mod protocol;
+mod relay;
+mod sources;
+mod support;

@@ -1,0 +1,262 @@
+//! Notify, subscribe, resume, report: what the relay promises, seen by the client library.
+
+use std::time::Duration;
+
+use reveille::{
+    ConnectionState, ErrorKind, Notification, Report, ReportState, WakeReason, Wakes,
+    testing::TestRelay,
+};
+
+use crate::support::{figure, listening, queue, told, until, woken};
+
+#[tokio::test]
+async fn a_notification_wakes_whoever_listens() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    let first = woken(&mut wakes).await;
+    assert_eq!(first.reason, WakeReason::CatchUp, "no token: look once");
+
+    let publisher = client.publisher("billing");
+    let notification = Notification {
+        payload_size: 512,
+        messages: 3,
+        ..Notification::new(queue("acct/orders"))
+    };
+    let accepted = publisher.notify(notification).await.expect("accepted");
+    assert_eq!((accepted.sequence, accepted.listeners), (1, 1));
+    let work = woken(&mut wakes).await;
+    assert_eq!(work.queue.to_string(), "acct/orders");
+    assert_eq!(work.reason, WakeReason::Notified);
+    assert_eq!((work.sequence, work.notifications), (1, 1));
+    assert_eq!((work.payload_size, work.messages), (512, 3));
+    assert_eq!(&*work.publisher, "billing");
+    assert!(work.published_at.is_some() && !work.token.is_empty());
+}
+
+#[tokio::test]
+async fn notifications_conflate_and_their_sums_are_exact() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let events = vec![
+        Notification {
+            payload_size: 10,
+            ..Notification::new(queue("acct/orders"))
+        };
+        1000
+    ];
+    client.publisher("p").notify_all(events).await.expect("all");
+    // Nobody polled meanwhile, but the relay may have sent more than one wake-up.
+    let (mut sum, mut payload) = (0, 0);
+    while sum < 1000 {
+        let work = woken(&mut wakes).await;
+        sum += work.notifications;
+        payload += work.payload_size;
+    }
+    assert_eq!((sum, payload), (1000, 10_000));
+}
+
+#[tokio::test]
+async fn who_comes_back_with_its_token_is_told_exactly_what_it_missed() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let orders = queue("acct/orders");
+    let options = listening("worker-1", &["acct/orders"]);
+    let mut wakes = client.subscribe(options.clone()).expect("options");
+    woken(&mut wakes).await;
+    relay.wake(&orders).await.expect("counted");
+    let seen = woken(&mut wakes).await;
+    drop(wakes);
+
+    for _ in 0..5 {
+        relay.wake(&orders).await.expect("counted");
+    }
+    let position = reveille::Position {
+        queue: seen.queue,
+        token: seen.token,
+    };
+    let options = reveille::SubscribeOptions {
+        positions: vec![position],
+        ..options
+    };
+    let mut again = client.subscribe(options).expect("options");
+    let missed = woken(&mut again).await;
+    assert_eq!(missed.reason, WakeReason::Notified);
+    assert_eq!((missed.sequence, missed.notifications), (6, 5));
+}
+
+#[tokio::test]
+async fn a_pattern_hears_of_queues_that_come_to_life_later() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/ord*"]))
+        .expect("options");
+    let look = woken(&mut wakes).await;
+    assert_eq!(look.queue.to_string(), "acct/ord*", "look at all you know");
+    relay
+        .wake(&queue("acct/invoices"))
+        .await
+        .expect("another queue");
+    relay.wake(&queue("acct/orders-7")).await.expect("counted");
+    let work = told(&mut wakes, 1).await;
+    assert_eq!(work.queue.to_string(), "acct/orders-7");
+}
+
+#[tokio::test]
+async fn a_delayed_notification_wakes_when_it_is_due() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let delayed = Notification {
+        delay: Duration::from_millis(200),
+        ..Notification::new(queue("acct/orders"))
+    };
+    let accepted = client.publisher("p").notify(delayed).await.expect("taken");
+    assert_eq!(accepted.sequence, 0, "it is counted when it is due");
+    let work = woken(&mut wakes).await;
+    assert_eq!(work.reason, WakeReason::Timed);
+    assert_eq!((work.sequence, work.notifications), (1, 1));
+}
+
+#[tokio::test]
+async fn messages_made_visible_again_wake_the_queue() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let orders = queue("acct/orders");
+    let mut worker = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut worker).await;
+    relay.wake(&orders).await.expect("counted");
+    let work = woken(&mut worker).await;
+    let report = Report {
+        state: ReportState::Drained,
+        sequence: work.sequence,
+        visible_in: Some(Duration::ZERO),
+        ..Report::new(orders)
+    };
+    worker.report(report).await.expect("taken");
+    assert_eq!(woken(&mut worker).await.reason, WakeReason::Timed);
+}
+
+#[tokio::test]
+async fn a_busy_listeners_queue_is_woken_again_after_its_end() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let orders = queue("acct/orders");
+    let mut other = client
+        .subscribe(listening("worker-2", &["acct/orders"]))
+        .expect("options");
+    woken(&mut other).await;
+    let options = reveille::SubscribeOptions {
+        visibility_timeout: Duration::from_millis(100),
+        ..listening("worker-1", &["acct/orders"])
+    };
+    let mut busy = client.subscribe(options).expect("options");
+    woken(&mut busy).await;
+    let taken = Report {
+        state: ReportState::Busy,
+        ..Report::new(orders)
+    };
+    busy.report(taken).await.expect("taken");
+    drop(busy);
+    let work = woken(&mut other).await;
+    assert_eq!(work.reason, WakeReason::Timed, "what it held is visible");
+}
+
+#[tokio::test]
+async fn a_report_to_another_life_is_not_found_and_welcomed_again() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    relay.restart().await.expect("started again");
+    // Not polled since: it does not know yet that its stream is of the life before.
+    let report = Report::new(queue("acct/orders"));
+    let refused = wakes.report(report.clone()).await.expect_err("unknown");
+    assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+    assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+    wakes.report(report).await.expect("taken");
+}
+
+#[tokio::test]
+async fn heartbeats_come_only_where_the_stream_is_silent() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    // Every wake-up puts the heartbeat off: a second and a half of them, and none comes.
+    for _ in 0..15 {
+        relay.wake(&queue("acct/orders")).await.expect("counted");
+        woken(&mut wakes).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(figure(admin, "reveille_heartbeats_total").await, 0);
+    let polled = async {
+        let work = wakes.next().await;
+        panic!("woken for nothing: {work:?}");
+    };
+    let silent = until("a heartbeat", async || {
+        figure(admin, "reveille_heartbeats_total").await > 0
+    });
+    tokio::select! {
+        () = polled => {}
+        () = silent => {}
+    }
+    assert_eq!(wakes.state(), ConnectionState::Connected);
+}
+
+#[tokio::test]
+async fn a_shut_down_relay_says_goodbye_and_ends_at_once() {
+    let mut relay = TestRelay::start().await.expect("a relay");
+    let client = relay.client().expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let reading = tokio::spawn(async move {
+        let next = wakes.next().await;
+        (wakes, next)
+    });
+    // Bounded by the grace period, 5 s here; a stream that ends itself needs none of it.
+    tokio::time::timeout(Duration::from_secs(4), relay.stop())
+        .await
+        .expect("no grace needed");
+    relay.restart().await.expect("started again");
+    let (_, next) = crate::support::within("it comes back", reading)
+        .await
+        .expect("no panic");
+    let work = next.expect("not ended").expect("not refused");
+    assert_eq!(work.reason, WakeReason::CatchUp);
+}
+
+#[tokio::test]
+async fn what_nobody_hears_is_kept_for_who_comes_later() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let orders = queue("acct/orders");
+    let accepted = relay.wake(&orders).await.expect("counted");
+    assert_eq!((accepted.sequence, accepted.listeners), (1, 0));
+    let mut wakes = relay
+        .client()
+        .expect("a client")
+        .subscribe(listening("late", &["acct/orders"]))
+        .expect("options");
+    let work = woken(&mut wakes).await;
+    assert_eq!(work.reason, WakeReason::CatchUp);
+    assert_eq!(work.sequence, 1);
+}

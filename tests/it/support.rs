@@ -1,0 +1,224 @@
+//! What the tests share: waiting with a deadline, HTTP by hand, a wire that can be cut.
+
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, Wakes, WorkDetected};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+
+/// Longer than anything takes that works, on a machine that does other things as well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for something that must happen.
+pub(crate) async fn within<T>(what: &str, happening: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, happening).await {
+        Ok(happened) => happened,
+        Err(_) => panic!("in vain: {what}"),
+    }
+}
+
+/// Asks again and again until it is true.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(what, asking).await;
+}
+
+pub(crate) fn queue(text: &str) -> QueueAddress {
+    text.parse().expect("an address")
+}
+
+/// What a listener of these queues asks for, with the shortest heartbeat there is.
+pub(crate) fn listening(id: &str, queues: &[&str]) -> SubscribeOptions {
+    let selectors: Vec<reveille::Selector> = queues
+        .iter()
+        .map(|text| text.parse().expect("a selector"))
+        .collect();
+    SubscribeOptions {
+        heartbeat: Duration::from_secs(1),
+        ..SubscribeOptions::new(ListenerId::new(id).expect("a name"), selectors)
+    }
+}
+
+/// Returns the next wake-up.
+pub(crate) async fn woken(wakes: &mut impl Wakes) -> WorkDetected {
+    let work = within("a wake-up", wakes.next()).await;
+    work.expect("not ended").expect("not refused")
+}
+
+/// Takes wake-ups until the counts of this queue add up to `notifications`; returns the last one.
+pub(crate) async fn told(wakes: &mut impl Wakes, notifications: u64) -> WorkDetected {
+    let mut sum = 0;
+    loop {
+        let work = woken(wakes).await;
+        sum += work.notifications;
+        assert!(sum <= notifications, "told of {sum}, not {notifications}");
+        if sum == notifications && work.reason != WakeReason::CatchUp {
+            return work;
+        }
+    }
+}
+
+/// Asks for a page over HTTP/1.1; returns status and body.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: reveille\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    within("a page", stream.read_to_string(&mut answer))
+        .await
+        .expect("text");
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+    (
+        status.expect("a status line"),
+        body.unwrap_or_default().to_owned(),
+    )
+}
+
+/// Reads one figure from the metrics page.
+pub(crate) async fn figure(address: SocketAddr, name: &str) -> u64 {
+    let (_, page) = get(address, "/metrics").await;
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("no figure {name} in {page}"))
+}
+
+/// Where the build puts things; `tests/run` prepares the Python environment beside them.
+pub(crate) fn target() -> PathBuf {
+    let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    temporary.parent().expect("below target").to_owned()
+}
+
+/// A wire between a client and a relay, which can be cut and can be stalled.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    address: SocketAddr,
+    mode: watch::Sender<Mode>,
+    connections: Arc<AtomicU64>,
+    _tasks: JoinSet<()>,
+}
+
+/// What a wire does with bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Carries,
+    /// Holds them, and tells nobody.
+    Stalls,
+    /// Closes connections, and takes none.
+    Cut,
+}
+
+impl Wire {
+    /// Lays a wire to `target`.
+    pub(crate) async fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mode = watch::Sender::new(Mode::Carries);
+        let connections = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(carry_all(
+            listener,
+            target,
+            mode.subscribe(),
+            Arc::clone(&connections),
+        ));
+        Self {
+            address,
+            mode,
+            connections,
+            _tasks: tasks,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Returns how many connections were taken so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cut(&self) {
+        self.mode.send_replace(Mode::Cut);
+    }
+
+    pub(crate) fn stall(&self) {
+        self.mode.send_replace(Mode::Stalls);
+    }
+
+    pub(crate) fn mend(&self) {
+        self.mode.send_replace(Mode::Carries);
+    }
+}
+
+async fn carry_all(
+    listener: TcpListener,
+    target: SocketAddr,
+    mode: watch::Receiver<Mode>,
+    connections: Arc<AtomicU64>,
+) {
+    let mut tasks = JoinSet::new();
+    loop {
+        let (near, _) = listener.accept().await.expect("it listens");
+        if *mode.borrow() == Mode::Cut {
+            continue;
+        }
+        connections.fetch_add(1, Ordering::AcqRel);
+        tasks.spawn(carry(near, target, mode.clone()));
+    }
+}
+
+async fn carry(near: TcpStream, target: SocketAddr, mut mode: watch::Receiver<Mode>) {
+    let Ok(far) = TcpStream::connect(target).await else {
+        return;
+    };
+    let (near_in, near_out) = near.into_split();
+    let (far_in, far_out) = far.into_split();
+    let (up, down) = (mode.clone(), mode.clone());
+    let cut = async { mode.wait_for(|mode| *mode == Mode::Cut).await.is_ok() };
+    tokio::select! {
+        _ = cut => {}
+        _ = one_way(near_in, far_out, up) => {}
+        _ = one_way(far_in, near_out, down) => {}
+    }
+}
+
+async fn one_way(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut mode: watch::Receiver<Mode>,
+) -> io::Result<()> {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let count = from.read(&mut bytes).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        // What comes while the wire stalls is lost to the connection for as long as that lasts.
+        if mode.wait_for(|mode| *mode != Mode::Stalls).await.is_err() {
+            return Ok(());
+        }
+        to.write_all(&bytes[..count]).await?;
+    }
+}
