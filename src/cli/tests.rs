@@ -8,11 +8,9 @@ fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
     let path = format!("{path} {}", command.get_name());
     let mut command = command.clone();
     into.push((path.clone(), command.render_long_help().to_string()));
-    // clap's own `help` verb shows what the others say.
-    for verb in command
-        .get_subcommands()
-        .filter(|verb| verb.get_name() != "help")
-    {
+    // clap's own `help` shows what the others say; hidden verbs are not for people.
+    let shown = |verb: &&Command| verb.get_name() != "help" && !verb.is_hide_set();
+    for verb in command.get_subcommands().filter(shown) {
         verbs(verb, &path, into);
     }
 }
