@@ -3,14 +3,14 @@
 use std::time::SystemTime;
 
 use clap::Subcommand;
-use reveille::{ConnectionState, FlagEvent, FlagName, FlagState, ListenerId};
+use reveille::{FlagEvent, FlagName, FlagState, ListenerId};
 use serde::Serialize;
 
 use super::{
     exit::Exit,
     output::{self, Row},
     settings::Settings,
-    target::{Target, TargetArgs},
+    target::{self, Target, TargetArgs, WaitingArgs},
 };
 
 /// Read durable flags
@@ -64,7 +64,7 @@ Example:
         /// The flag
         flag: FlagName,
         #[command(flatten)]
-        target: TargetArgs,
+        target: WaitingArgs,
     },
 }
 
@@ -106,7 +106,7 @@ impl Args {
                 Ok(Exit::OK)
             }
             Verb::Watch { flag, target } => {
-                let target = target.resolve_waiting(settings);
+                let target = target.resolve(settings);
                 let watching = watch(flag, &target);
                 match target.timeout {
                     None => watching.await,
@@ -122,20 +122,16 @@ impl Args {
 async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
     let mut watcher = client.watch_flag(flag, ListenerId::unique("flag-watch")?);
-    if let Err(error) = client.ready(std::time::Duration::ZERO).await
-        && error.kind() == reveille::ErrorKind::Unavailable
-    {
-        output::note(format_args!("{error}; still trying"));
-    }
-    while let Some(event) = watcher.next_event().await {
-        let FlagEvent::State(state) = event? else {
-            continue;
-        };
-        let row = FlagRow::from(&state);
-        target.format.next(&row, row.line())?;
-    }
-    debug_assert_eq!(watcher.state(), ConnectionState::Closed);
-    Ok(Exit::FAILURE)
+    target::patiently(&client, async {
+        while let Some(event) = watcher.next_event().await {
+            if let FlagEvent::State(state) = event? {
+                let row = FlagRow::from(&state);
+                target.format.next(&row, row.line())?;
+            }
+        }
+        Ok(Exit::FAILURE)
+    })
+    .await
 }
 
 impl FlagRow {

@@ -9,7 +9,8 @@ use super::{
     exit::Exit,
     output::{self, Row},
     settings::Settings,
-    target::{Target, TargetArgs},
+    target::{self, Target, TargetArgs},
+    usage,
 };
 
 /// Say that there is work in a queue
@@ -25,13 +26,25 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
     /// Your own measure of what was put: bytes, say
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = usage::number::<u64>,
+        default_value_t = 0
+    )]
     payload_size: u64,
     /// How many messages were put
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = usage::number::<u64>,
+        default_value_t = 1
+    )]
     messages: u64,
     /// Wake listeners only after this long, at most 14d
-    #[arg(long, value_name = "D", value_parser = delay, default_value = "0s")]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = delay, default_value = "0s")]
     delay: Duration,
     /// Who publishes; handed on with wake-ups
     #[arg(long, value_name = "NAME", default_value = "reveille-cli")]
@@ -47,9 +60,6 @@ struct Notified {
     listeners: u32,
 }
 
-/// Silence after which the user is told that the relay is tried again and again.
-const PATIENCE: Duration = Duration::from_millis(700);
-
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
@@ -61,16 +71,7 @@ impl Args {
         };
         let publisher = client.publisher_with(options);
         let notifying = publisher.notify_all(self.notifications());
-        tokio::pin!(notifying);
-        let accepted = tokio::select! {
-            answer = &mut notifying => answer,
-            () = tokio::time::sleep(PATIENCE) => {
-                if let Err(error) = client.ready(Duration::ZERO).await {
-                    output::note(format_args!("{error}; still trying"));
-                }
-                notifying.await
-            }
-        };
+        let accepted = target::patiently(&client, notifying).await;
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(error) => return Err(explain(error, &client).await.into()),
@@ -127,7 +128,7 @@ async fn explain(error: reveille::Error, client: &Client) -> reveille::Error {
     if error.kind() != reveille::ErrorKind::Timeout {
         return error;
     }
-    client.ready(Duration::ZERO).await.err().unwrap_or(error)
+    target::unreachable(client).await.unwrap_or(error)
 }
 
 fn delay(text: &str) -> Result<Duration, String> {

@@ -77,8 +77,9 @@ pub(super) fn text(text: &str) -> io::Result<()> {
 
 /// Tells the user something that is not data.
 pub(super) fn note(text: impl Display) {
-    // Where stderr is closed there is nobody to tell.
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    // One write, so that lines of several processes do not mix; where stderr is closed there is
+    // nobody to tell.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Returns an error and its causes, each once, on one line.

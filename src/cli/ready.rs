@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{exit::Exit, settings::Settings, target::TargetArgs};
+use super::{exit::Exit, settings::Settings, target::WaitingArgs};
 
 /// Wait until the relay answers
 #[derive(Debug, clap::Args)]
@@ -13,12 +13,12 @@ Example:
 Waits for ever without --timeout; ends with 3 where the relay has not answered by then.")]
 pub(super) struct Args {
     #[command(flatten)]
-    target: TargetArgs,
+    target: WaitingArgs,
 }
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve_waiting(settings);
+        let target = self.target.resolve(settings);
         let client = target.client()?;
         client
             .ready(target.timeout.unwrap_or(Duration::MAX))

@@ -9,7 +9,7 @@ use super::{
     exit::{Exit, Failed, Usage},
     output,
     settings::Settings,
-    signals,
+    signals, usage,
 };
 
 /// Run the relay
@@ -35,13 +35,18 @@ pub(super) struct Args {
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
     relay_id: Option<String>,
     /// How long streams may take to end at shutdown [default: 10s]
-    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", value_parser = duration::parse)]
+    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     grace: Option<Duration>,
     /// Forget a queue that nobody listens to and nobody has notified for this long [default: 1h]
-    #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", value_parser = duration::parse)]
+    #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     forget_after: Option<Duration>,
     /// Connections at one time; further ones wait [default: 100000]
-    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N")]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_CONNECTIONS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
     max_connections: Option<usize>,
     /// Serve plain text to other machines, too
     #[arg(long, env = "REVEILLE_INSECURE")]

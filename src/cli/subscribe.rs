@@ -20,7 +20,8 @@ use super::{
     output,
     settings::Settings,
     signals::{self, Interrupts},
-    target::{Target, TargetArgs},
+    target::{self, Target, WaitingArgs},
+    usage,
 };
 
 /// Print wake-ups, or run a command on each
@@ -44,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
     listener_id: Option<String>,
     /// End after so many wake-ups
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// Run this on each wake-up
     #[arg(long, value_name = "CMD")]
@@ -58,21 +59,26 @@ pub(super) struct Args {
     )]
     group: String,
     /// Messages that are taken on at once
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = usage::number::<u32>,
+        default_value_t = 1
+    )]
     capacity: u32,
     /// For how long the queue hides a message that was got
-    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Silence after which the relay gives a sign of life, 1s to 60s
-    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "10s")]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "10s")]
     heartbeat: Duration,
     #[command(flatten)]
-    target: TargetArgs,
+    target: WaitingArgs,
 }
 
 /// A subscription and what is done with it.
 struct Listening<'a> {
-    args: &'a Args,
     target: &'a Target,
     subscription: Subscription,
     states: watch::Receiver<ConnectionState>,
@@ -82,18 +88,14 @@ struct Listening<'a> {
     left: Option<u64>,
 }
 
-/// A relay that has not answered by then is told of.
-const PATIENCE: Duration = Duration::from_millis(700);
-
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         signals::log_to_stderr(signals::CLIENT_LOG);
-        let target = self.target.resolve_waiting(settings);
+        let target = self.target.resolve(settings);
         let options = self.options()?;
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
         let mut listening = Listening {
-            args: &self,
             target: &target,
             states: subscription.states(),
             subscription,
@@ -144,7 +146,7 @@ impl Args {
 impl Listening<'_> {
     /// Listens until the count is reached.
     async fn listen(&mut self, client: &Client) -> anyhow::Result<Exit> {
-        let impatience = tokio::time::sleep(PATIENCE);
+        let impatience = target::impatience(client);
         tokio::pin!(impatience);
         let mut impatient = true;
         while !self.is_done() {
@@ -159,12 +161,7 @@ impl Listening<'_> {
                     Some(work) => self.take(&work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                () = &mut impatience, if impatient => {
-                    impatient = false;
-                    if let Err(error) = client.ready(Duration::ZERO).await {
-                        output::note(format_args!("{error}; still trying"));
-                    }
-                }
+                () = &mut impatience, if impatient => impatient = false,
             }
         }
         Ok(Exit::OK)
@@ -176,6 +173,10 @@ impl Listening<'_> {
     }
 
     async fn take(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
+        // The stream may have opened and brought this in one go: tell it in that order.
+        if self.states.has_changed().unwrap_or_default() {
+            self.tell_state().await;
+        }
         if let Some(left) = &mut self.left {
             *left -= 1;
         }

@@ -4,31 +4,47 @@ use std::time::Duration;
 
 use reveille::{Client, ClientConfig, Error, ErrorKind, duration};
 
-use super::{output::Format, settings::Settings};
+use super::{
+    output::{self, Format},
+    settings::Settings,
+};
 
 /// What every client verb takes.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(super) struct TargetArgs {
+pub(super) struct RelayArgs {
     /// The relay [default: http://127.0.0.1:7600]
-    #[arg(
-        long,
-        env = "REVEILLE_RELAY",
-        value_name = "URL",
-        help_heading = "Relay"
-    )]
+    #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
-    /// Give up after this long [default: 10s; verbs that wait by nature: never]
-    #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", value_parser = duration::parse, help_heading = "Relay")]
-    pub(super) timeout: Option<Duration>,
     /// How data is written [default: table]
-    #[arg(
-        short,
-        long,
-        env = "REVEILLE_OUTPUT",
-        value_name = "FORMAT",
-        help_heading = "Relay"
-    )]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
     pub(super) output: Option<Format>,
+}
+
+/// What a verb takes that asks and is answered.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct TargetArgs {
+    #[command(flatten)]
+    pub(super) relay: RelayArgs,
+    /// Give up after this long [default: 10s]
+    #[arg(
+        long,
+        env = "REVEILLE_TIMEOUT",
+        value_name = "D", allow_hyphen_values = true,
+        value_parser = duration::parse,
+        help_heading = HEADING
+    )]
+    pub(super) timeout: Option<Duration>,
+}
+
+/// What a verb takes that waits by nature: nothing but its own flag bounds it, lest a variable that
+/// was meant for short calls ends a listener.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct WaitingArgs {
+    #[command(flatten)]
+    pub(super) relay: RelayArgs,
+    /// Give up after this long [default: never]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, help_heading = HEADING)]
+    pub(super) timeout: Option<Duration>,
 }
 
 /// What is meant.
@@ -40,28 +56,36 @@ pub(super) struct Target {
     pub(super) format: Format,
 }
 
+const HEADING: &str = "Relay";
 const RELAY: &str = "http://127.0.0.1:7600";
 /// Long enough for a relay that restarts; short enough for a person who waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// A relay that has not answered by then is told of, once.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// How long the question may take whether it can be reached.
+const PROBE: Duration = Duration::from_secs(3);
 
-impl TargetArgs {
-    /// Resolves the settings of a verb that asks and is answered.
-    pub(super) fn resolve(&self, settings: &Settings) -> Target {
-        let timeout = self.timeout.or(settings.timeout).unwrap_or(TIMEOUT);
-        Target {
-            timeout: Some(timeout),
-            ..self.resolve_waiting(settings)
-        }
-    }
-
-    /// Resolves the settings of a verb that waits by nature: only its own flag bounds it.
-    pub(super) fn resolve_waiting(&self, settings: &Settings) -> Target {
+impl RelayArgs {
+    fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
         let relay = self.relay.clone().or_else(|| settings.relay.clone());
         Target {
             relay: relay.unwrap_or_else(|| RELAY.to_owned()),
-            timeout: self.timeout,
+            timeout,
             format: self.output.or(settings.output).unwrap_or_default(),
         }
+    }
+}
+
+impl TargetArgs {
+    pub(super) fn resolve(&self, settings: &Settings) -> Target {
+        let timeout = self.timeout.or(settings.timeout).unwrap_or(TIMEOUT);
+        self.relay.resolve(settings, Some(timeout))
+    }
+}
+
+impl WaitingArgs {
+    pub(super) fn resolve(&self, settings: &Settings) -> Target {
+        self.relay.resolve(settings, self.timeout)
     }
 }
 
@@ -103,6 +127,32 @@ impl Target {
     }
 }
 
+/// Returns why the relay cannot be reached, or `None` where it answers.
+pub(super) async fn unreachable(client: &Client) -> Option<Error> {
+    let answer = tokio::time::timeout(PROBE, client.health()).await;
+    let late = || Err(Error::new(ErrorKind::Unavailable, "it does not answer"));
+    let error = answer.unwrap_or_else(|_| late()).err()?;
+    (error.kind() == ErrorKind::Unavailable).then_some(error)
+}
+
+/// Runs something that tries for ever, and says so where the relay does not answer.
+pub(super) async fn patiently<T>(client: &Client, trying: impl Future<Output = T>) -> T {
+    tokio::pin!(trying);
+    tokio::select! {
+        done = &mut trying => return done,
+        () = impatience(client) => {}
+    }
+    trying.await
+}
+
+/// Tells that the relay does not answer, after a while; where it does, says nothing.
+pub(super) async fn impatience(client: &Client) {
+    tokio::time::sleep(PATIENCE).await;
+    if let Some(error) = unreachable(client).await {
+        output::note(format_args!("{error}; still trying"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,8 +165,11 @@ mod tests {
             ..Settings::default()
         };
         let typed = TargetArgs {
-            relay: Some("http://flag:1".to_owned()),
-            ..TargetArgs::default()
+            relay: RelayArgs {
+                relay: Some("http://flag:1".to_owned()),
+                output: None,
+            },
+            timeout: None,
         };
         let target = typed.resolve(&settings);
         assert_eq!(target.relay, "http://flag:1");
@@ -136,9 +189,6 @@ mod tests {
             timeout: Some(Duration::from_secs(3)),
             ..Settings::default()
         };
-        assert_eq!(
-            TargetArgs::default().resolve_waiting(&settings).timeout,
-            None
-        );
+        assert_eq!(WaitingArgs::default().resolve(&settings).timeout, None);
     }
 }

@@ -8,7 +8,9 @@ fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
     let path = format!("{path} {}", command.get_name());
     let mut command = command.clone();
     into.push((path.clone(), command.render_long_help().to_string()));
-    for verb in command.get_subcommands() {
+    // clap's own `help` shows what the others say; hidden verbs are not for people.
+    let shown = |verb: &&Command| verb.get_name() != "help" && !verb.is_hide_set();
+    for verb in command.get_subcommands().filter(shown) {
         verbs(verb, &path, into);
     }
 }
@@ -35,10 +37,18 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["notify", "acct"][..],
             &["ACCOUNT/QUEUE", "account/queue"][..],
         ),
-        (&["notify", "a/q", "--delay", "-1s"], &["--delay"]),
+        (&["notify", "a/q", "--delay", "-1s"], &["--delay", "2s"]),
         (
             &["notify", "a/q", "--delay", "15d"],
             &["--delay", "at most 14d"],
+        ),
+        (
+            &["notify", "a/q", "--messages", "-1"],
+            &["--messages", "0 or more"],
+        ),
+        (
+            &["subscribe", "a/q", "--count", "0"],
+            &["--count", "1 or more"],
         ),
         (&["subscribe", "a/*b"], &["at its end"]),
         (&["unleash", "../x"], &["FLAG", "[A-Za-z0-9._-]"]),

@@ -18,6 +18,7 @@ use super::{
     output::{self, Row},
     settings::Settings,
     target::{Target, TargetArgs},
+    usage,
 };
 
 /// Set a durable flag, and release everybody who waits for it
@@ -33,16 +34,21 @@ pub(super) struct Args {
     /// The flag
     flag: FlagName,
     /// The flag ends by itself after this long [default: it does not]
-    #[arg(long, value_name = "D", value_parser = ttl)]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = ttl)]
     ttl: Option<Duration>,
     /// Why
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     reason: String,
     /// Who [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
     /// Wait until so many listeners have acknowledged
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>)]
     expect: Option<u32>,
     #[command(flatten)]
     target: TargetArgs,

@@ -1,5 +1,7 @@
 //! What clap refuses, in one line.
 
+use std::str::FromStr;
+
 use clap::error::ErrorKind;
 
 use super::{exit::Exit, output};
@@ -21,6 +23,18 @@ pub(super) fn refuse(error: &clap::Error) -> Exit {
             Exit::USAGE
         }
     }
+}
+
+/// Reads a count that may be 0.
+pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| "must be a whole number, 0 or more".to_owned())
+}
+
+/// Reads a count of at least 1.
+pub(super) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+    let positive = text.parse().ok().filter(|number| *number != T::default());
+    positive.ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
 /// Keeps what is wrong and the tips, on one line; drops the usage.

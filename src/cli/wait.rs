@@ -11,7 +11,7 @@ use super::{
     output,
     settings::Settings,
     signals,
-    target::{Target, TargetArgs},
+    target::{self, Target, WaitingArgs},
 };
 
 /// Wait until a flag is set, then run a command
@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
     listener_id: Option<String>,
     #[command(flatten)]
-    target: TargetArgs,
+    target: WaitingArgs,
     /// What to run then
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -44,12 +44,12 @@ impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         signals::log_to_stderr(signals::CLIENT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
-        let target = self.target.resolve_waiting(settings);
+        let target = self.target.resolve(settings);
         let client = target.client()?;
         let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
         let mut release = Release::new(watch);
         let released = tokio::select! {
-            released = park(&mut release, &self.flag, &target) => released?,
+            released = target::patiently(&client, park(&mut release, &self.flag, &target)) => released?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
         let acknowledge = release.acknowledge();
