@@ -32,10 +32,6 @@ pub(crate) struct Wakes(FeedStream);
 pub(crate) struct Answers {
     relay: Relay,
     requests: Streaming<NotifyRequest>,
-    /// A request that came while the one before it was answered.
-    next: Option<Result<NotifyRequest, Status>>,
-    /// An answer that lets those whom its request has woken go first.
-    held: Option<proto::NotifyResponse>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -66,8 +62,6 @@ impl proto::relay_server::Relay for RelayService {
         Ok(Response::new(Answers {
             relay: self.relay.clone(),
             requests: request.into_inner(),
-            next: None,
-            held: None,
             draining: Box::pin(self.draining.clone().cancelled_owned()),
         }))
     }
@@ -105,51 +99,26 @@ impl Stream for Wakes {
     }
 }
 
-impl Answers {
-    fn poll_request(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<NotifyRequest, Status>>> {
-        match self.next.take() {
-            Some(request) => Poll::Ready(Some(request)),
-            None => Pin::new(&mut self.requests).poll_next(cx),
-        }
-    }
-}
-
 impl Stream for Answers {
     type Item = Result<proto::NotifyResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(answer) = self.held.take() {
-            return Poll::Ready(Some(Ok(answer)));
-        }
-        let request = match self.poll_request(cx) {
-            Poll::Ready(Some(Ok(request))) => request,
-            Poll::Ready(Some(Err(status))) => return Poll::Ready(Some(Err(status))),
-            Poll::Ready(None) => return Poll::Ready(None),
+        match Pin::new(&mut self.requests).poll_next(cx) {
+            Poll::Ready(Some(Ok(request))) => {
+                let response = notify(&self.relay, request).unwrap_or_else(|error| {
+                    let error = Some(to_answer(&error));
+                    proto::NotifyResponse {
+                        accepted: Vec::new(),
+                        error,
+                    }
+                });
+                Poll::Ready(Some(Ok(response)))
+            }
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
+            Poll::Ready(None) => Poll::Ready(None),
             // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
-            Poll::Pending => return self.draining.as_mut().poll(cx).map(|()| None),
-        };
-        let answer = notify(&self.relay, request).unwrap_or_else(|error| {
-            let error = Some(to_answer(&error));
-            proto::NotifyResponse {
-                accepted: Vec::new(),
-                error,
-            }
-        });
-        match self.poll_request(cx) {
-            Poll::Ready(Some(next)) => self.next = Some(next),
-            Poll::Ready(None) => {}
-            Poll::Pending => {
-                // The publisher waits for this answer only, and its listeners for their wake-ups:
-                // they go first, since the answer's own way would keep the processor from them.
-                self.held = Some(answer);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+            Poll::Pending => self.draining.as_mut().poll(cx).map(|()| None),
         }
-        Poll::Ready(Some(Ok(answer)))
     }
 }
 
