@@ -7,6 +7,7 @@ mod client;
 mod hostile;
 mod layers;
 mod protocol;
+mod python;
 mod relay;
 mod sources;
 mod support;
