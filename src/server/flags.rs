@@ -45,16 +45,12 @@ const STORE_ANSWERS: Duration = Duration::from_secs(4);
 
 impl FlagsService {
     pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
-<<<<<<< HEAD
         Self {
             flags,
             clock: Clock::new(),
             max_age,
             draining,
         }
-=======
-        Self { flags, clock: Clock::new(), max_age, draining }
->>>>>>> docs
     }
 
     fn watch(&self, request: &proto::WatchFlagRequest) -> Result<Watching> {
@@ -62,7 +58,6 @@ impl FlagsService {
         let listener = ListenerId::new(&request.listener_id)?;
         let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
         if self.draining.is_cancelled() {
-<<<<<<< HEAD
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 "the relay is shutting down",
@@ -74,13 +69,6 @@ impl FlagsService {
             heartbeat,
             max_age: self.max_age,
         };
-=======
-            return Err(Error::new(ErrorKind::Unavailable, "the relay is shutting down"));
-        }
-        let watch = self.flags.watch(&flag, listener, request.acks);
-        let settling = Box::pin(in_time(watch.settling(wall())));
-        let config = FeedConfig { heartbeat, max_age: self.max_age };
->>>>>>> docs
         let now = self.clock.now();
         Ok(Watching {
             feed: Feed::new(watch, config, now, &mut fastrand::Rng::new()),
@@ -100,30 +88,21 @@ impl FlagsService {
             reason: request.reason,
         };
         let (state, watchers) = in_time(self.flags.unleash(&flag, &options, wall())).await?;
-<<<<<<< HEAD
         Ok(proto::UnleashResponse {
             flag: Some(flag_to_wire(&state)),
             watchers,
         })
-=======
-        Ok(proto::UnleashResponse { flag: Some(flag_to_wire(&state)), watchers })
->>>>>>> docs
     }
 
     async fn clear(&self, flag: &str) -> Result<proto::LeashResponse> {
         let state = in_time(self.flags.leash(&FlagName::new(flag)?)).await?;
-<<<<<<< HEAD
         Ok(proto::LeashResponse {
             flag: Some(flag_to_wire(&state)),
         })
-=======
-        Ok(proto::LeashResponse { flag: Some(flag_to_wire(&state)) })
->>>>>>> docs
     }
 
     async fn get(&self, flag: &str) -> Result<proto::GetFlagResponse> {
         let state = in_time(self.flags.get(&FlagName::new(flag)?, wall())).await?;
-<<<<<<< HEAD
         Ok(proto::GetFlagResponse {
             flag: Some(flag_to_wire(&state)),
         })
@@ -136,14 +115,6 @@ impl FlagsService {
             &request.page_token,
             wall(),
         );
-=======
-        Ok(proto::GetFlagResponse { flag: Some(flag_to_wire(&state)) })
-    }
-
-    async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
-        let list =
-            self.flags.list(&request.prefix, request.page_size, &request.page_token, wall());
->>>>>>> docs
         let (flags, next) = in_time(list).await?;
         Ok(proto::ListFlagsResponse {
             flags: flags.iter().map(flag_to_wire).collect(),
@@ -153,15 +124,11 @@ impl FlagsService {
 
     fn ack(&self, request: &proto::AckFlagRequest) -> Result<()> {
         let listener = ListenerId::new(&request.listener_id)?;
-<<<<<<< HEAD
         self.flags.ack(
             &FlagName::new(&request.flag)?,
             request.generation,
             &listener,
         )
-=======
-        self.flags.ack(&FlagName::new(&request.flag)?, request.generation, &listener)
->>>>>>> docs
     }
 }
 
@@ -173,69 +140,49 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::UnleashRequest>,
     ) -> Result<Response<proto::UnleashResponse>, Status> {
-<<<<<<< HEAD
         self.set(request.into_inner())
             .await
             .map(Response::new)
             .map_err(to_status)
-=======
-        self.set(request.into_inner()).await.map(Response::new).map_err(to_status)
->>>>>>> docs
     }
 
     async fn leash(
         &self,
         request: Request<proto::LeashRequest>,
     ) -> Result<Response<proto::LeashResponse>, Status> {
-<<<<<<< HEAD
         self.clear(&request.get_ref().flag)
             .await
             .map(Response::new)
             .map_err(to_status)
-=======
-        self.clear(&request.get_ref().flag).await.map(Response::new).map_err(to_status)
->>>>>>> docs
     }
 
     async fn get_flag(
         &self,
         request: Request<proto::GetFlagRequest>,
     ) -> Result<Response<proto::GetFlagResponse>, Status> {
-<<<<<<< HEAD
         self.get(&request.get_ref().flag)
             .await
             .map(Response::new)
             .map_err(to_status)
-=======
-        self.get(&request.get_ref().flag).await.map(Response::new).map_err(to_status)
->>>>>>> docs
     }
 
     async fn list_flags(
         &self,
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
-<<<<<<< HEAD
         self.list(request.get_ref())
             .await
             .map(Response::new)
             .map_err(to_status)
-=======
-        self.list(request.get_ref()).await.map(Response::new).map_err(to_status)
->>>>>>> docs
     }
 
     async fn watch_flag(
         &self,
         request: Request<proto::WatchFlagRequest>,
     ) -> Result<Response<Watching>, Status> {
-<<<<<<< HEAD
         self.watch(request.get_ref())
             .map(Response::new)
             .map_err(to_status)
-=======
-        self.watch(request.get_ref()).map(Response::new).map_err(to_status)
->>>>>>> docs
     }
 
     async fn ack_flag(
@@ -262,14 +209,10 @@ impl Stream for Watching {
         }
         this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
         loop {
-<<<<<<< HEAD
             match this
                 .feed
                 .next(this.clock.now(), this.is_draining, cx.waker())
             {
-=======
-            match this.feed.next(this.clock.now(), this.is_draining, cx.waker()) {
->>>>>>> docs
                 Next::Send(event) => return Poll::Ready(Some(Ok(flag_event_to_wire(event)))),
                 Next::End => return Poll::Ready(None),
                 Next::Wait(at) => {
@@ -284,7 +227,6 @@ impl Stream for Watching {
 /// Bounds what waits for the store. A write that is given up may have happened.
 async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| {
-<<<<<<< HEAD
         let message =
             "the store did not answer in time; a write may have happened, `flag get` tells";
         Err(Error::new(ErrorKind::Unavailable, message))
@@ -292,10 +234,4 @@ async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(STORE_ANSWERS, call)
         .await
         .unwrap_or_else(late)
-=======
-        let message = "the store did not answer in time; a write may have happened, `flag get` tells";
-        Err(Error::new(ErrorKind::Unavailable, message))
-    };
-    tokio::time::timeout(STORE_ANSWERS, call).await.unwrap_or_else(late)
->>>>>>> docs
 }

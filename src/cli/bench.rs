@@ -1,0 +1,249 @@
+//! `reveille bench burst|wake|wake-all|idle`: what a relay costs and how fast it wakes.
+//!
+//! The relay, its subscribers and the publisher are three processes, so that each is charged for
+//! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
+//! run in turn. Every figure is of one run; medians of the runs come last. Knows the library's
+//! public API only.
+
+mod broker;
+mod fleet;
+mod helper;
+mod nats;
+mod progress;
+mod report;
+mod sender;
+mod subscribers;
+mod usage;
+mod work;
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use reveille::duration;
+
+use self::{broker::Broker, progress::Progress, report::Report};
+
+/// The verb's arguments.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    work: Work,
+}
+
+#[derive(Debug, Subcommand)]
+enum Work {
+    /// Many notifications at once, to subscribers that all must be told of every one.
+    Burst(BurstArgs),
+    /// One notification at a time to one subscriber: how long until it arrives.
+    Wake(WakeArgs),
+    /// One notification to a whole fleet: how long until all of it is awake.
+    WakeAll(WakeAllArgs),
+    /// Subscribers that hear nothing: the memory that they cost.
+    Idle(IdleArgs),
+    /// A relay for one run.
+    #[command(hide = true)]
+    Relay,
+    /// A nats-server for one run.
+    #[command(hide = true)]
+    Nats,
+    /// The subscribers of one run.
+    #[command(hide = true)]
+    Fleet(FleetArgs),
+}
+
+/// What all works have in common.
+#[derive(Debug, Clone, Args)]
+struct Common {
+    /// Measure this relay instead of one of the bench's own; its processor time and memory are not
+    /// known then.
+    #[arg(long, value_name = "URL", env = "REVEILLE_RELAY")]
+    relay: Option<String>,
+    /// Run the same work through another server, in turn with the relay.
+    #[arg(long, value_name = "SERVER")]
+    peer: Option<Peer>,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench burst --peer nats")]
+struct BurstArgs {
+    /// How many notifications.
+    #[arg(long, default_value_t = 200_000, value_parser = positive())]
+    notifications: u64,
+    /// How many subscribers, each on its own connection.
+    #[arg(long, default_value_t = 100, value_parser = positive())]
+    subscribers: u64,
+    /// Notifications of one request.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench wake --notifications 1000")]
+struct WakeArgs {
+    /// How many notifications are measured.
+    #[arg(long, default_value_t = 5_000, value_parser = positive())]
+    notifications: u64,
+    /// How many come before them and are not measured.
+    #[arg(long, default_value_t = 500, value_parser = positive())]
+    warm_up: u64,
+    /// The pause before each; timers round it up to the next millisecond.
+    #[arg(long, default_value = "500us", value_parser = duration::parse)]
+    pause: Duration,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench wake-all --subscribers 1000 --rounds 20")]
+struct WakeAllArgs {
+    /// How many subscribers, each on its own connection.
+    #[arg(long, default_value_t = 4_000, value_parser = positive())]
+    subscribers: u64,
+    /// How often all of them are woken.
+    #[arg(long, default_value_t = 10, value_parser = positive())]
+    rounds: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench idle --subscribers 100000 --per-connection 100")]
+struct IdleArgs {
+    /// How many subscribers.
+    #[arg(long, default_value_t = 8_000, value_parser = positive())]
+    subscribers: u64,
+    /// How many of them share a connection.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    per_connection: u64,
+    /// How long they are held.
+    #[arg(long, default_value = "5s", value_parser = duration::parse)]
+    hold: Duration,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What the parent tells its subscribers' process.
+#[derive(Debug, Clone, Args)]
+struct FleetArgs {
+    #[arg(long)]
+    side: Side,
+    #[arg(long)]
+    target: String,
+    #[arg(long)]
+    queue: String,
+    #[arg(long)]
+    subscribers: u64,
+    #[arg(long)]
+    per_connection: u64,
+}
+
+/// Who else may do the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    /// nats-server, found on the PATH.
+    Nats,
+}
+
+/// Who does the work of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Side {
+    Reveille,
+    Nats,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// A work that could not be done, or that came to a wrong sum.
+pub(crate) async fn run(args: BenchArgs) -> Result<ExitCode> {
+    match args.work {
+        Work::Relay => broker::serve_relay().await?,
+        Work::Nats => broker::serve_nats().await?,
+        Work::Fleet(args) => subscribers::run(&args).await?,
+        Work::Burst(args) => {
+            measure("burst", &args.common, async |broker, progress| {
+                work::burst(&args, broker, progress).await
+            })
+            .await?;
+        }
+        Work::Wake(args) => {
+            measure("wake", &args.common, async |broker, progress| {
+                work::wake(&args, broker, progress).await
+            })
+            .await?;
+        }
+        Work::WakeAll(args) => {
+            measure("wake-all", &args.common, async |broker, progress| {
+                work::wake_all(&args, broker, progress).await
+            })
+            .await?;
+        }
+        Work::Idle(args) => {
+            measure("idle", &args.common, async |broker, progress| {
+                work::idle(&args, broker, progress).await
+            })
+            .await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does one work as often as asked for, each side in turn, and prints what it came to.
+async fn measure(
+    name: &'static str,
+    common: &Common,
+    work: impl AsyncFn(&Broker, &Progress) -> Result<report::Figures>,
+) -> Result<()> {
+    let sides: &[Side] = match common.peer {
+        None => &[Side::Reveille],
+        Some(Peer::Nats) => {
+            ensure!(
+                common.relay.is_none(),
+                "--peer measures servers of this machine: leave --relay out"
+            );
+            &[Side::Reveille, Side::Nats]
+        }
+    };
+    let progress = Progress::new(name, common.runs as usize * sides.len());
+    let mut report = Report::new(name);
+    for run in 1..=common.runs {
+        for side in sides {
+            progress.begin(&format!("run {run} of {}, {side}", common.runs));
+            let broker = Broker::start(*side, common.relay.as_deref()).await?;
+            report.add(*side, work(&broker, &progress).await?);
+            broker.stop().await;
+            progress.done();
+        }
+    }
+    progress.finish();
+    report.print(common.output)
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Reveille => "reveille",
+            Self::Nats => "nats",
+        })
+    }
+}
+
+fn positive() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..)
+}

@@ -1,0 +1,130 @@
+//! The publisher of one run.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
+
+use super::{Side, broker::Broker, nats, subscribers::nanos};
+
+/// Publishes to one queue, on one connection.
+#[derive(Debug)]
+pub(super) enum Sender {
+    Reveille {
+        publisher: Publisher,
+        queue: QueueAddress,
+    },
+    Nats {
+        connection: nats::Connection,
+        subject: String,
+        payload: usize,
+    },
+}
+
+/// Requests on their way at one time: enough that the relay never waits for the publisher.
+const PIPELINE: usize = 64;
+/// Bytes of one write to a nats-server.
+const WRITE: usize = 64 * 1024;
+
+impl Sender {
+    /// Connects; a burst may hold up to `pending` notifications, `batch` to a request.
+    pub(super) async fn open(
+        broker: &Broker,
+        queue: &QueueAddress,
+        batch: usize,
+        pending: u64,
+    ) -> Result<Self> {
+        Ok(match broker.side {
+            Side::Reveille => {
+                let options = PublisherOptions {
+                    conflate: false,
+                    batch,
+                    pipeline: PIPELINE,
+                    max_pending: usize::try_from(pending)?,
+                    deadline: Duration::from_secs(60),
+                    ..PublisherOptions::default()
+                };
+                Self::Reveille {
+                    publisher: Client::new(&broker.target)?.publisher_with(options),
+                    queue: queue.clone(),
+                }
+            }
+            Side::Nats => Self::Nats {
+                connection: nats::Connection::open(&broker.target).await?,
+                subject: subject(queue),
+                payload: event_size(queue),
+            },
+        })
+    }
+
+    /// Publishes one notification that carries the time; returns when it was made. Waits for the
+    /// relay's acknowledgement; a nats-server gives none.
+    pub(super) async fn one(&mut self) -> Result<SystemTime> {
+        let now = SystemTime::now();
+        match self {
+            Self::Reveille { publisher, queue } => {
+                let notification = Notification {
+                    published_at: Some(now),
+                    ..Notification::new(queue.clone())
+                };
+                publisher.notify(notification).await?;
+            }
+            Self::Nats {
+                connection,
+                subject,
+                payload,
+            } => {
+                let mut bytes = vec![0; *payload];
+                bytes[..8].copy_from_slice(&nanos(now).to_le_bytes());
+                connection
+                    .write(&nats::publication(subject, &bytes))
+                    .await?;
+            }
+        }
+        Ok(now)
+    }
+
+    /// Publishes many as fast as it can; returns when it began. What was published may still be on
+    /// its way.
+    pub(super) async fn all(&mut self, count: u64) -> Result<SystemTime> {
+        let began = SystemTime::now();
+        match self {
+            Self::Reveille { publisher, queue } => {
+                let notification = Notification::new(queue.clone());
+                for _ in 0..count {
+                    publisher.post(notification.clone())?;
+                }
+                publisher.flush().await?;
+            }
+            Self::Nats {
+                connection,
+                subject,
+                payload,
+            } => {
+                let one = nats::publication(subject, &vec![0; *payload]);
+                let per_write = (WRITE / one.len()).max(1);
+                let many = one.repeat(per_write);
+                let mut left = usize::try_from(count)?;
+                while left > 0 {
+                    let now = left.min(per_write);
+                    connection.write(&many[..now * one.len()]).await?;
+                    left -= now;
+                }
+                connection.barrier().await?;
+            }
+        }
+        Ok(began)
+    }
+}
+
+/// Returns the subject that stands for a queue.
+pub(super) fn subject(queue: &QueueAddress) -> String {
+    format!("{}.{}", queue.storage_account(), queue.queue_name())
+}
+
+/// Returns the bytes that a notification of `queue` takes up in a request, which a message of a
+/// nats-server is given as its payload: tag and length of the entry (2) and of the two names (4),
+/// the names, the count (2), and the time of publishing (14).
+pub(super) fn event_size(queue: &QueueAddress) -> usize {
+    2 + 4 + queue.storage_account().len() + queue.queue_name().len() + 2 + 14
+}

@@ -1,0 +1,70 @@
+//! What a process has used so far, as the kernel accounts for it. Known on Linux only.
+
+use std::time::Duration;
+
+/// A process's processor time and memory; `None` where the system does not tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usage {
+    /// User and system time of all its threads, in steps of 10 ms.
+    pub(super) cpu: Option<Duration>,
+    /// Its resident set.
+    pub(super) rss_kib: Option<u64>,
+}
+
+/// The kernel's unit of processor time in `/proc`, `USER_HZ`: 100 a second on every architecture
+/// that Rust runs on but Alpha.
+const TICK: Duration = Duration::from_millis(10);
+
+impl Usage {
+    /// Reads the usage of process `pid`.
+    pub(super) fn of(pid: Option<u32>) -> Self {
+        let Some(pid) = pid else {
+            return Self::default();
+        };
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        Self {
+            cpu: read("stat").and_then(|stat| cpu(&stat)),
+            rss_kib: read("status").and_then(|status| rss_kib(&status)),
+        }
+    }
+
+    /// Returns the processor time used since `before`.
+    pub(super) fn cpu_since(&self, before: &Self) -> Option<Duration> {
+        Some(self.cpu?.saturating_sub(before.cpu?))
+    }
+}
+
+/// Reads `utime` and `stime`, fields 14 and 15. The second field, the program's name, may hold
+/// anything but ends with the last parenthesis.
+fn cpu(stat: &str) -> Option<Duration> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u32>().ok();
+    Some(TICK * ticks()?.checked_add(ticks()?)?)
+}
+
+fn rss_kib(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_are_read() {
+        let stat = "17 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20";
+        assert_eq!(cpu(stat), Some(Duration::from_millis(1500)));
+        assert_eq!(rss_kib("VmPeak:\t 9 kB\nVmRSS:\t   1234 kB\n"), Some(1234));
+        assert_eq!(cpu("nonsense"), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_reckoned_with() {
+        let unknown = Usage::of(None);
+        assert_eq!(unknown.cpu_since(&unknown), None);
+    }
+}
