@@ -1,3 +1,166 @@
-//! The command line: one file a verb.
+//! The command line: one file a verb, on the library's public interface only.
+//!
+//! | verb | does |
+//! |---|---|
+//! | `serve` | the relay |
+//! | `notify` | says that there is work |
+//! | `subscribe` | prints wake-ups, or runs a command on each |
+//! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
+//! | `listeners`, `queues`, `health`, `ready` | operating it |
+//! | `demo`, `bench` | the story on one machine, and its figures |
+//! | `completions`, `proto` | for shells, and for other languages |
+//!
+//! Two steps: clap's structs hold what was typed; `resolve` makes of them, of the file and of the
+//! defaults what is meant, without I/O. Data goes to stdout, everything else to stderr.
 
-pub(crate) mod bench;
+mod bench;
+mod completions;
+mod demo;
+mod exit;
+mod flag;
+mod health;
+mod leash;
+mod listeners;
+mod notify;
+mod output;
+mod proto;
+mod queues;
+mod ready;
+mod serve;
+mod settings;
+mod signals;
+mod subscribe;
+mod target;
+#[cfg(test)]
+mod tests;
+mod unleash;
+mod usage;
+mod wait;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use self::{exit::Exit, settings::Settings};
+
+/// Wakes queue workers the instant there is work, so that nobody polls.
+#[derive(Debug, Parser)]
+#[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Cli {
+    /// A TOML file of settings; flags and REVEILLE_* variables go before it
+    #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Serve(serve::Args),
+    Notify(notify::Args),
+    Subscribe(subscribe::Args),
+    Unleash(unleash::Args),
+    Leash(leash::Args),
+    Flag(flag::Args),
+    Wait(wait::Args),
+    Listeners(listeners::Args),
+    Queues(queues::Args),
+    Health(health::Args),
+    Ready(ready::Args),
+    Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
+    Completions(completions::Args),
+    Proto(proto::Args),
+}
+
+const AFTER_HELP: &str = "\
+Example:
+  reveille demo
+  reveille serve
+  reveille subscribe acct/orders
+  reveille notify acct/orders
+
+Settings: flags, then REVEILLE_* variables, then the file of --config, then defaults.
+Spans of time: 250ms, 2s, 10m, 1h30m, 14d.
+
+Exit codes:
+  0    done
+  1    failed: the relay refused or could not do it; `serve` could not listen or open its store
+  2    wrong usage or configuration
+  3    the relay cannot be reached, or is not able just now
+  4    denied
+  5    not found, or in conflict with what is there
+  6    timed out, or the number of --expect was not met
+  130  interrupted (143: terminated)
+  `wait -- CMD` ends with the code of CMD (128 + N where signal N ended it).";
+
+/// Runs the program, and returns its exit code.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::refuse(&error).into(),
+    };
+    match perform(cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            let exit = Exit::of(&error);
+            if exit != Exit::OK {
+                output::note(format_args!("error: {}", output::one_line(&error)));
+            }
+            exit.into()
+        }
+    }
+}
+
+fn perform(cli: Cli) -> anyhow::Result<Exit> {
+    let settings = match &cli.config {
+        Some(path) => Settings::load(path)?,
+        None => Settings::default(),
+    };
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let outcome = runtime.block_on(Box::pin(cli.verb.run(&settings)));
+    // Whatever still runs is not waited for: the verbs have waited for what matters.
+    runtime.shutdown_background();
+    outcome
+}
+
+impl Verb {
+    async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            // These end in ways of their own when they are interrupted.
+            Self::Serve(args) => args.run(settings).await,
+            Self::Subscribe(args) => args.run(settings).await,
+            Self::Wait(args) => args.run(settings).await,
+            verb => {
+                signals::log_to_stderr(signals::CLIENT_LOG);
+                let mut interrupts = signals::Interrupts::listen()?;
+                tokio::select! {
+                    outcome = Box::pin(verb.call(settings)) => outcome,
+                    signal = interrupts.next() => Ok(signal.exit()),
+                }
+            }
+        }
+    }
+
+    /// Runs a verb that may be dropped at any moment.
+    async fn call(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self {
+            Self::Notify(args) => args.run(settings).await,
+            Self::Unleash(args) => args.run(settings).await,
+            Self::Leash(args) => args.run(settings).await,
+            Self::Flag(args) => args.run(settings).await,
+            Self::Listeners(args) => args.run(settings).await,
+            Self::Queues(args) => args.run(settings).await,
+            Self::Health(args) => args.run(settings).await,
+            Self::Ready(args) => args.run(settings).await,
+            Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
+            Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
+            Self::Completions(args) => args.run(),
+            Self::Proto(args) => args.run(),
+            Self::Serve(_) | Self::Subscribe(_) | Self::Wait(_) => {
+                unreachable!("run by `Verb::run`")
+            }
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! Drives the machines of `session` over tonic channels. Everything reconnects by itself; only a
 //! refusal by the relay is final. Knows nothing of the relay's insides.
 
+mod admin;
 mod config;
 mod connection;
 mod flag_watch;
@@ -11,6 +12,7 @@ mod publisher;
 mod stream;
 mod subscription;
 
+pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};
 pub use connection::Client;
 pub use flag_watch::FlagWatcher;

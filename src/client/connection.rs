@@ -198,6 +198,12 @@ impl Client {
         AdminClient::new(self.shared.calls.clone())
     }
 
+    /// The standard health check.
+    #[cfg(feature = "server")]
+    pub(super) fn health_calls(&self) -> tonic_health::pb::health_client::HealthClient<Channel> {
+        tonic_health::pb::health_client::HealthClient::new(self.shared.calls.clone())
+    }
+
     /// Runs one call within the request's time-out.
     pub(crate) async fn call<T>(
         &self,

@@ -100,5 +100,5 @@ pub(super) async fn abandoned() {
 /// Lets this process hold as many connections as the system allows.
 pub(super) fn raise_limits() {
     // Where it is refused, the connections beyond the limit fail, and say so.
-    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let _ = crate::cli::signals::raise_open_files();
 }

@@ -7,7 +7,9 @@ use std::{
 };
 
 use anyhow::Context;
-use reveille::{Client, FlagName, FlagWatch, ListenerId, Node, NodeConfig, QueueAddress, SubscribeOptions};
+use reveille::{
+    Client, FlagName, FlagWatch, ListenerId, Node, NodeConfig, QueueAddress, SubscribeOptions,
+};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 

@@ -36,7 +36,11 @@ impl Process {
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let stdout = child.stdout.take().context("it has a standard output")?;
-        Ok(Self { name: name.to_owned(), lines: BufReader::new(stdout).lines(), child })
+        Ok(Self {
+            name: name.to_owned(),
+            lines: BufReader::new(stdout).lines(),
+            child,
+        })
     }
 
     /// Waits for its next line.
@@ -58,13 +62,21 @@ impl Process {
         let mut latencies = Vec::new();
         let mut sum = 0;
         while sum < count {
-            if let Told::Woken { notifications, after_us, .. } = self.told().await? {
+            if let Told::Woken {
+                notifications,
+                after_us,
+                ..
+            } = self.told().await?
+            {
                 sum += notifications;
                 latencies.push(Duration::from_micros(after_us));
             }
         }
         if sum > count {
-            bail!("{} was told of {sum} notifications instead of {count}", self.name);
+            bail!(
+                "{} was told of {sum} notifications instead of {count}",
+                self.name
+            );
         }
         Ok(latencies)
     }
@@ -81,7 +93,10 @@ impl Process {
     /// Ends it, and waits until it has ended.
     pub(super) async fn end(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
-        if timeout(Duration::from_secs(3), self.child.wait()).await.is_err() {
+        if timeout(Duration::from_secs(3), self.child.wait())
+            .await
+            .is_err()
+        {
             self.child.kill().await?;
         }
         Ok(())

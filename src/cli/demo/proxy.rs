@@ -41,7 +41,11 @@ impl Proxy {
                 }
             }
         });
-        Ok(Self { address, cut, _tasks: tasks })
+        Ok(Self {
+            address,
+            cut,
+            _tasks: tasks,
+        })
     }
 
     pub(super) fn url(&self) -> String {

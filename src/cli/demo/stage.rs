@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use reveille::duration::Span;
 
@@ -21,12 +21,21 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
-        let bar = if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let bar = if terminal {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::hidden()
+        };
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(80));
-        Self { bar, terminal, since: Instant::now(), rows: Vec::new() }
+        Self {
+            bar,
+            terminal,
+            since: Instant::now(),
+            rows: Vec::new(),
+        }
     }
 
     /// Says what is being done.
@@ -53,13 +62,18 @@ impl Stage {
     pub(super) fn finish(self, json: bool) -> anyhow::Result<()> {
         self.bar.finish_and_clear();
         if json {
-            let rows: serde_json::Map<_, _> =
-                self.rows.into_iter().map(|(what, figure)| (what, figure.into())).collect();
+            let rows: serde_json::Map<_, _> = self
+                .rows
+                .into_iter()
+                .map(|(what, figure)| (what, figure.into()))
+                .collect();
             println!("{}", serde_json::to_string_pretty(&rows)?);
             return Ok(());
         }
         let mut table = Table::new();
-        table.load_preset(UTF8_FULL_CONDENSED).set_header(["what", "measured"]);
+        table
+            .load_style(presets::UTF8_FULL_CONDENSED)
+            .set_header(["what", "measured"]);
         for (what, figure) in self.rows {
             table.add_row([what, figure]);
         }
@@ -71,7 +85,10 @@ impl Stage {
 /// Writes the middle and the greatest of some latencies.
 pub(super) fn middle_and_greatest(mut latencies: Vec<Duration>) -> String {
     latencies.sort_unstable();
-    let middle = latencies.get(latencies.len() / 2).copied().unwrap_or_default();
+    let middle = latencies
+        .get(latencies.len() / 2)
+        .copied()
+        .unwrap_or_default();
     let greatest = latencies.last().copied().unwrap_or_default();
     format!("p50 {}, max {}", Span(middle), Span(greatest))
 }

@@ -56,7 +56,11 @@ impl Scene {
         let proxy = Proxy::start(url.trim_start_matches("http://").to_owned()).await?;
         let mut fleet = Vec::new();
         for number in 1..=listeners {
-            let through = if number == listeners { proxy.url() } else { url.clone() };
+            let through = if number == listeners {
+                proxy.url()
+            } else {
+                url.clone()
+            };
             fleet.push(Process::start_listener(number, &through)?);
         }
         // A first subscription is always asked to look once: what was before is not known.
@@ -67,23 +71,37 @@ impl Scene {
             "{listeners} listeners, a process each, looked once and are parked: no dequeue task runs"
         ));
         let client = Client::new(&url)?;
-        Ok(Self { stage, client, queue: QUEUE.parse()?, fleet, proxy, relay, _home: home })
+        Ok(Self {
+            stage,
+            client,
+            queue: QUEUE.parse()?,
+            fleet,
+            proxy,
+            relay,
+            _home: home,
+        })
     }
 
     /// Notifies, waits for all, and again.
     async fn wake_one_by_one(&mut self) -> anyhow::Result<()> {
-        self.stage.doing("waking the fleet, one notification at a time");
+        self.stage
+            .doing("waking the fleet, one notification at a time");
         let publisher = self.client.publisher("demo");
         let mut latencies = Vec::new();
         for _ in 0..SINGLE {
-            publisher.notify(Notification::new(self.queue.clone())).await?;
+            publisher
+                .notify(Notification::new(self.queue.clone()))
+                .await?;
             for listener in &mut self.fleet {
                 latencies.extend(listener.woken(1).await?);
             }
         }
         let (wakes, figure) = (latencies.len(), middle_and_greatest(latencies));
-        self.stage.done(&format!("{SINGLE} notifications woke all of them: {wakes} wake-ups, {figure}"));
-        self.stage.row("wake-up, from publisher to listener", figure);
+        self.stage.done(&format!(
+            "{SINGLE} notifications woke all of them: {wakes} wake-ups, {figure}"
+        ));
+        self.stage
+            .row("wake-up, from publisher to listener", figure);
         Ok(())
     }
 
@@ -110,8 +128,12 @@ impl Scene {
             "a burst of {BURST} notifications took {span} and about {each} wake-ups a listener; \
              each was told of exactly {BURST}"
         ));
-        self.stage.row(&format!("burst of {BURST} notifications, all told exactly"), span.to_string());
-        self.stage.row("wake-ups of the burst, each listener", each.to_string());
+        self.stage.row(
+            &format!("burst of {BURST} notifications, all told exactly"),
+            span.to_string(),
+        );
+        self.stage
+            .row("wake-ups of the burst, each listener", each.to_string());
         Ok(())
     }
 
@@ -124,7 +146,10 @@ impl Scene {
             publisher.post(Notification::new(self.queue.clone()))?;
         }
         publisher.flush().await?;
-        let (cut_off, connected) = self.fleet.split_last_mut().context("the fleet is not empty")?;
+        let (cut_off, connected) = self
+            .fleet
+            .split_last_mut()
+            .context("the fleet is not empty")?;
         for listener in connected {
             listener.woken(MISSED).await?;
         }
@@ -138,7 +163,10 @@ impl Scene {
              exactly {MISSED}, in {wakes} wake-up{}",
             if wakes == 1 { "" } else { "s" }
         ));
-        self.stage.row("caught up after a cut (reconnects with jitter)", span.to_string());
+        self.stage.row(
+            "caught up after a cut (reconnects with jitter)",
+            span.to_string(),
+        );
         Ok(())
     }
 
@@ -146,7 +174,12 @@ impl Scene {
     async fn unleash(&mut self) -> anyhow::Result<()> {
         self.stage.doing("unleashing the fleet");
         let flag = FlagName::new(FLAG)?;
-        let unleashed = self.client.flags().unleash(&flag, Duration::ZERO, "demo", "the story says so").await?;
+        let options = reveille::UnleashOptions {
+            set_by: "demo".to_owned(),
+            reason: "the story says so".to_owned(),
+            ..reveille::UnleashOptions::default()
+        };
+        let unleashed = self.client.flags().unleash(&flag, &options).await?;
         let mut latencies = Vec::new();
         for listener in &mut self.fleet {
             latencies.push(listener.released().await?);
@@ -156,14 +189,20 @@ impl Scene {
             "unleash released the {} that were parked: {figure}",
             unleashed.watchers
         ));
-        self.stage.row("unleash, from the write to the release", figure);
+        self.stage
+            .row("unleash, from the write to the release", figure);
         self.stage.doing("starting a listener too late");
         let started = std::time::Instant::now();
         let mut late = Process::start_listener(self.fleet.len() + 1, self.client.url())?;
         late.released().await?;
         let span = Span(started.elapsed());
-        self.stage.done(&format!("one that started only afterwards was released {span} after its start"));
-        self.stage.row("a late starter, from its start to its release", span.to_string());
+        self.stage.done(&format!(
+            "one that started only afterwards was released {span} after its start"
+        ));
+        self.stage.row(
+            "a late starter, from its start to its release",
+            span.to_string(),
+        );
         self.fleet.push(late);
         Ok(())
     }

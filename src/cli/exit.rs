@@ -1,0 +1,121 @@
+//! Exit codes: what a script can tell apart.
+
+use std::{io, process::ExitCode};
+
+use reveille::ErrorKind;
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exit(u8);
+
+/// Something that the user wrote breaks a rule.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Usage(pub(super) String);
+
+/// A failure of this program's own, whatever the kind of error behind it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Failed(pub(super) String);
+
+impl Exit {
+    pub(super) const OK: Self = Self(0);
+    pub(super) const FAILURE: Self = Self(1);
+    pub(super) const USAGE: Self = Self(2);
+    pub(super) const UNREACHABLE: Self = Self(3);
+    pub(super) const DENIED: Self = Self(4);
+    pub(super) const NOT_FOUND: Self = Self(5);
+    pub(super) const TIMED_OUT: Self = Self(6);
+    pub(super) const INTERRUPTED: Self = Self(130);
+    pub(super) const TERMINATED: Self = Self(143);
+
+    /// Returns the code that a command of ours ended with; 128 + N where signal N ended it.
+    pub(super) fn of_command(status: std::process::ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        let signalled = || status.signal().map(|signal| 128 + signal);
+        let code = status.code().or_else(signalled).unwrap_or(1);
+        Self(u8::try_from(code).unwrap_or(1))
+    }
+
+    pub(super) fn of(error: &anyhow::Error) -> Self {
+        for cause in error.chain() {
+            if cause.is::<Failed>() {
+                return Self::FAILURE;
+            }
+            if cause.is::<Usage>() {
+                return Self::USAGE;
+            }
+            if let Some(error) = cause.downcast_ref::<reveille::Error>() {
+                return Self::of_kind(error.kind());
+            }
+            if let Some(error) = cause.downcast_ref::<io::Error>() {
+                // Whoever read our output has read enough.
+                let enough = error.kind() == io::ErrorKind::BrokenPipe;
+                return if enough { Self::OK } else { Self::FAILURE };
+            }
+        }
+        Self::FAILURE
+    }
+
+    pub(super) fn of_kind(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Invalid => Self::USAGE,
+            ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Busy => Self::NOT_FOUND,
+            ErrorKind::Denied => Self::DENIED,
+            ErrorKind::Unavailable => Self::UNREACHABLE,
+            ErrorKind::Timeout => Self::TIMED_OUT,
+            _ => Self::FAILURE,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_error_has_its_code() {
+        for (kind, code) in [
+            (ErrorKind::Invalid, 2),
+            (ErrorKind::NotFound, 5),
+            (ErrorKind::Conflict, 5),
+            (ErrorKind::Denied, 4),
+            (ErrorKind::Busy, 5),
+            (ErrorKind::Exhausted, 1),
+            (ErrorKind::Unavailable, 3),
+            (ErrorKind::Timeout, 6),
+            (ErrorKind::Closed, 1),
+            (ErrorKind::Unsupported, 1),
+            (ErrorKind::Internal, 1),
+        ] {
+            let error = Err::<(), _>(reveille::Error::new(kind, "it failed"))
+                .context("notify")
+                .expect_err("an error");
+            assert_eq!(Exit::of(&error), Exit(code), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn failures_of_our_own_do_not_borrow_the_code_of_their_cause() {
+        assert_eq!(Exit::of(&Failed("port".into()).into()), Exit::FAILURE);
+        assert_eq!(Exit::of(&Usage("flag".into()).into()), Exit::USAGE);
+        let closed = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(Exit::of(&closed.into()), Exit::OK);
+    }
+
+    #[test]
+    fn a_command_that_a_signal_ended_gives_128_and_the_signal() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let ended = std::process::ExitStatus::from_raw;
+        assert_eq!(Exit::of_command(ended(9)), Exit(137));
+        assert_eq!(Exit::of_command(ended(7 << 8)), Exit(7));
+    }
+}

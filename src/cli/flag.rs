@@ -1,0 +1,196 @@
+//! `flag get`, `flag list`, `flag watch`: what flags are set.
+
+use std::time::SystemTime;
+
+use clap::Subcommand;
+use reveille::{ConnectionState, FlagEvent, FlagName, FlagState, ListenerId};
+use serde::Serialize;
+
+use super::{
+    exit::Exit,
+    output::{self, Row},
+    settings::Settings,
+    target::{Target, TargetArgs},
+};
+
+/// Read durable flags
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille flag get go-live --check && echo set
+  reveille flag list
+  reveille flag watch go-live -o jsonl")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Read one flag
+    #[command(after_help = "\
+Example:
+  reveille flag get go-live
+  reveille flag get go-live --check && echo set
+
+A flag that is not set ends with 0, with --check 5.")]
+    Get {
+        /// The flag
+        flag: FlagName,
+        /// End with 5 where the flag is not set
+        #[arg(long)]
+        check: bool,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// List the flags that are set
+    #[command(after_help = "\
+Example:
+  reveille flag list
+  reveille flag list go- -o json")]
+    List {
+        /// Only those whose names begin so
+        #[arg(default_value = "", hide_default_value = true)]
+        prefix: String,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+    /// Print a flag's state, and each change of it, until interrupted
+    #[command(after_help = "\
+Example:
+  reveille flag watch go-live
+  reveille flag watch go-live -o jsonl --timeout 1m")]
+    Watch {
+        /// The flag
+        flag: FlagName,
+        #[command(flatten)]
+        target: TargetArgs,
+    },
+}
+
+/// A flag's state as it is shown.
+#[derive(Debug, Serialize)]
+pub(super) struct FlagRow {
+    name: String,
+    set: bool,
+    generation: u64,
+    set_by: String,
+    reason: String,
+    #[serde(serialize_with = "output::serialize_time")]
+    set_at: Option<SystemTime>,
+    #[serde(serialize_with = "output::serialize_time")]
+    expires_at: Option<SystemTime>,
+}
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        match self.verb {
+            Verb::Get {
+                flag,
+                check,
+                target,
+            } => {
+                let target = target.resolve(settings);
+                let flags = target.client()?.flags();
+                let state = target.within(flags.get(&flag)).await?;
+                target.format.one(&FlagRow::from(&state))?;
+                let missing = check && !state.set;
+                Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
+            }
+            Verb::List { prefix, target } => {
+                let target = target.resolve(settings);
+                let flags = target.client()?.flags();
+                let states = target.within(flags.list(&prefix)).await?;
+                let rows: Vec<_> = states.iter().map(FlagRow::from).collect();
+                target.format.list(&rows)?;
+                Ok(Exit::OK)
+            }
+            Verb::Watch { flag, target } => {
+                let target = target.resolve_waiting(settings);
+                let watching = watch(flag, &target);
+                match target.timeout {
+                    None => watching.await,
+                    Some(timeout) => tokio::time::timeout(timeout, watching)
+                        .await
+                        .unwrap_or(Ok(Exit::TIMED_OUT)),
+                }
+            }
+        }
+    }
+}
+
+async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
+    let client = target.client()?;
+    let mut watcher = client.watch_flag(flag, ListenerId::unique("flag-watch")?);
+    if let Err(error) = client.ready(std::time::Duration::ZERO).await
+        && error.kind() == reveille::ErrorKind::Unavailable
+    {
+        output::note(format_args!("{error}; still trying"));
+    }
+    while let Some(event) = watcher.next_event().await {
+        let FlagEvent::State(state) = event? else {
+            continue;
+        };
+        let row = FlagRow::from(&state);
+        target.format.next(&row, row.line())?;
+    }
+    debug_assert_eq!(watcher.state(), ConnectionState::Closed);
+    Ok(Exit::FAILURE)
+}
+
+impl FlagRow {
+    /// Returns the state as a sentence.
+    pub(super) fn line(&self) -> String {
+        if !self.set {
+            return format!("{} is not set", self.name);
+        }
+        let mut line = format!("{} is set, generation {}", self.name, self.generation);
+        if !self.set_by.is_empty() {
+            line.push_str(&format!(", by {}", self.set_by));
+        }
+        if !self.reason.is_empty() {
+            line.push_str(&format!(": {}", self.reason));
+        }
+        line
+    }
+}
+
+impl From<&FlagState> for FlagRow {
+    fn from(state: &FlagState) -> Self {
+        Self {
+            name: state.name.to_string(),
+            set: state.set,
+            generation: state.generation,
+            set_by: state.set_by.clone(),
+            reason: state.reason.clone(),
+            set_at: state.set_at,
+            expires_at: state.expires_at,
+        }
+    }
+}
+
+impl Row for FlagRow {
+    const HEADERS: &'static [&'static str] = &[
+        "FLAG",
+        "SET",
+        "GENERATION",
+        "SET BY",
+        "SET AT",
+        "EXPIRES AT",
+        "REASON",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let text = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
+        let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);
+        vec![
+            self.name.clone(),
+            if self.set { "yes" } else { "no" }.to_owned(),
+            self.generation.to_string(),
+            text(&self.set_by),
+            time(self.set_at),
+            time(self.expires_at),
+            text(&self.reason),
+        ]
+    }
+}

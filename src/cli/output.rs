@@ -1,0 +1,157 @@
+//! Output: tables for people, JSON for programs; field names are snake_case, times RFC 3339, spans
+//! milliseconds. Data goes to stdout, notes to stderr. No colours anywhere.
+
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+    time::{Duration, SystemTime},
+};
+
+use comfy_table::{Table, presets};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// How data is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// One document; streams: one object a line
+    Json,
+    /// One object a line
+    Jsonl,
+}
+
+/// Something that is shown as a line of a table, or as an object.
+pub(super) trait Row: Serialize {
+    const HEADERS: &'static [&'static str];
+
+    fn cells(&self) -> Vec<String>;
+}
+
+impl Format {
+    /// Writes all there is.
+    pub(super) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self {
+            Self::Table => writeln!(out, "{}", table(rows))?,
+            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?,
+            Self::Jsonl => {
+                for row in rows {
+                    writeln!(out, "{}", serde_json::to_string(row)?)?;
+                }
+            }
+        }
+        out.flush()
+    }
+
+    /// Writes the one thing there is.
+    pub(super) fn one<T: Row>(self, row: &T) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self {
+            Self::Table => writeln!(out, "{}", table(std::slice::from_ref(row)))?,
+            Self::Json => writeln!(out, "{}", serde_json::to_string_pretty(row)?)?,
+            Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+        }
+        out.flush()
+    }
+
+    /// Writes the next thing of a stream: a line for people, or an object.
+    pub(super) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self {
+            Self::Table => writeln!(out, "{line}")?,
+            Self::Json | Self::Jsonl => writeln!(out, "{}", serde_json::to_string(row)?)?,
+        }
+        out.flush()
+    }
+}
+
+/// Writes text as it is.
+pub(super) fn text(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Tells the user something that is not data.
+pub(super) fn note(text: impl Display) {
+    // Where stderr is closed there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Returns an error and its causes, each once, on one line.
+pub(super) fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        if line.ends_with(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line
+}
+
+/// Returns a point in time as RFC 3339, in UTC.
+pub(super) fn time(time: SystemTime) -> String {
+    prost_types::Timestamp::from(time).to_string()
+}
+
+pub(super) fn serialize_time<S: Serializer>(
+    at: &Option<SystemTime>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    at.map(time).serialize(serializer)
+}
+
+/// Returns a span in whole milliseconds.
+pub(super) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn table<T: Row>(rows: &[T]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(T::HEADERS.iter().copied());
+    for row in rows {
+        table.add_row(row.cells());
+    }
+    let last = T::HEADERS.len().saturating_sub(1);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if at == last { 0 } else { 2 }));
+    }
+    table.trim_fmt()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_once_on_one_line() {
+        let cause = io::Error::other("disk\nfull");
+        let error = Err::<(), _>(cause)
+            .context("store: disk full")
+            .context("cannot start")
+            .expect_err("an error");
+        assert_eq!(one_line(&error), "cannot start: store: disk full");
+    }
+
+    #[test]
+    fn times_are_rfc_3339() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+        assert_eq!(time(at), "1970-01-01T00:00:01.500Z");
+    }
+}

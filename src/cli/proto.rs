@@ -1,0 +1,79 @@
+//! `proto`: the protocol's files, for clients in other languages.
+
+use super::{
+    exit::{Exit, Usage},
+    output,
+};
+
+/// Print the protocol's .proto files
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille proto --list
+  mkdir -p reveille/v1 && reveille proto relay.proto > reveille/v1/relay.proto")]
+pub(super) struct Args {
+    /// Only this one: `relay.proto`, say, or its whole path [default: all, one after another]
+    name: Option<String>,
+    /// Print their paths instead
+    #[arg(long, conflicts_with = "name")]
+    list: bool,
+}
+
+const FILES: [(&str, &str); 3] = [
+    (
+        "reveille/v1/relay.proto",
+        include_str!("../../proto/reveille/v1/relay.proto"),
+    ),
+    (
+        "reveille/v1/flags.proto",
+        include_str!("../../proto/reveille/v1/flags.proto"),
+    ),
+    (
+        "reveille/v1/admin.proto",
+        include_str!("../../proto/reveille/v1/admin.proto"),
+    ),
+];
+
+impl Args {
+    pub(super) fn run(&self) -> anyhow::Result<Exit> {
+        output::text(&self.text()?)?;
+        Ok(Exit::OK)
+    }
+
+    fn text(&self) -> Result<String, Usage> {
+        let Some(name) = &self.name else {
+            let part = |(path, text): &(&str, &str)| match self.list {
+                true => format!("{path}\n"),
+                false => format!("// ---- {path}\n{text}\n"),
+            };
+            return Ok(FILES.iter().map(part).collect());
+        };
+        let named = |path: &str| path == name || path.ends_with(&format!("/{name}"));
+        let found = FILES.iter().find(|(path, _)| named(path));
+        let known = FILES.map(|(path, _)| path).join(", ");
+        found
+            .map(|(_, text)| (*text).to_owned())
+            .ok_or_else(|| Usage(format!("name: there is no {name:?}, but {known}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(name: &str) -> Result<String, Usage> {
+        let args = Args {
+            name: Some(name.to_owned()),
+            list: false,
+        };
+        args.text()
+    }
+
+    #[test]
+    fn a_file_is_found_by_its_name_or_its_path() {
+        for name in ["relay.proto", "reveille/v1/relay.proto"] {
+            assert!(text(name).expect(name).contains("service Relay"));
+        }
+        assert!(text("elay.proto").is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! `queues`: what the relay remembers.
+
+use reveille::{QueueInfo, duration::Span};
+use serde::Serialize;
+
+use super::{
+    exit::Exit,
+    output::{Row, millis},
+    settings::Settings,
+    target::TargetArgs,
+};
+
+/// List the queues that the relay remembers
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille queues
+  reveille queues -o jsonl")]
+pub(super) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct QueueRow {
+    storage_account: String,
+    queue_name: String,
+    sequence: u64,
+    notifications: u64,
+    payload_size: u64,
+    messages: u64,
+    listeners: u32,
+    timers: u32,
+    idle_for_ms: Option<u64>,
+    current_queue_depth: Option<u64>,
+    #[serde(skip)]
+    idle_for: Option<Span>,
+}
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        let client = target.client()?;
+        let queues = target.within(client.queues()).await?;
+        let rows: Vec<_> = queues.into_iter().map(QueueRow::from).collect();
+        target.format.list(&rows)?;
+        Ok(Exit::OK)
+    }
+}
+
+impl From<QueueInfo> for QueueRow {
+    fn from(queue: QueueInfo) -> Self {
+        Self {
+            storage_account: queue.storage_account,
+            queue_name: queue.queue_name,
+            sequence: queue.sequence,
+            notifications: queue.notifications,
+            payload_size: queue.payload_size,
+            messages: queue.messages,
+            listeners: queue.listeners,
+            timers: queue.timers,
+            idle_for_ms: queue.idle_for.map(millis),
+            current_queue_depth: queue.current_queue_depth,
+            idle_for: queue.idle_for.map(Span),
+        }
+    }
+}
+
+impl Row for QueueRow {
+    const HEADERS: &'static [&'static str] = &[
+        "QUEUE",
+        "SEQUENCE",
+        "NOTIFICATIONS",
+        "MESSAGES",
+        "PAYLOAD",
+        "LISTENERS",
+        "TIMERS",
+        "IDLE",
+        "DEPTH",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        fn or_none(value: Option<impl ToString>) -> String {
+            value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+        }
+        vec![
+            format!("{}/{}", self.storage_account, self.queue_name),
+            self.sequence.to_string(),
+            self.notifications.to_string(),
+            self.messages.to_string(),
+            self.payload_size.to_string(),
+            self.listeners.to_string(),
+            self.timers.to_string(),
+            or_none(self.idle_for),
+            or_none(self.current_queue_depth),
+        ]
+    }
+}

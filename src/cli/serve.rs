@@ -1,0 +1,254 @@
+//! `serve`: the relay, until it is told to stop.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use reveille::{Node, NodeConfig, RelayConfig, duration};
+use serde::Deserialize;
+
+use super::{
+    exit::{Exit, Failed, Usage},
+    output,
+    settings::Settings,
+    signals,
+};
+
+/// Run the relay
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille serve
+  reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
+
+SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
+RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
+pub(super) struct Args {
+    /// Where gRPC is served [default: 127.0.0.1:7600]
+    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where health and metrics are served, or `off` [default: 127.0.0.1:7601]
+    #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
+    admin_listen: Option<AdminListen>,
+    /// Where flags are kept: sqlite:PATH or memory: [default: a file in the user's data directory]
+    #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
+    store: Option<String>,
+    /// The relay's name [default: relay]
+    #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
+    relay_id: Option<String>,
+    /// How long streams may take to end at shutdown [default: 10s]
+    #[arg(long, env = "REVEILLE_GRACE", value_name = "D", value_parser = duration::parse)]
+    grace: Option<Duration>,
+    /// Forget a queue that nobody listens to and nobody has notified for this long [default: 1h]
+    #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", value_parser = duration::parse)]
+    forget_after: Option<Duration>,
+    /// Connections at one time; further ones wait [default: 100000]
+    #[arg(long, env = "REVEILLE_MAX_CONNECTIONS", value_name = "N")]
+    max_connections: Option<usize>,
+    /// Serve plain text to other machines, too
+    #[arg(long, env = "REVEILLE_INSECURE")]
+    insecure: bool,
+    /// How the log is written [default: text]
+    #[arg(long, env = "REVEILLE_LOG", value_name = "FORMAT")]
+    log: Option<LogFormat>,
+}
+
+/// Where the admin port is; `off`: nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AdminListen(pub(super) Option<SocketAddr>);
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One object a line
+    Json,
+}
+
+/// What is meant.
+#[derive(Debug)]
+struct Plan {
+    node: NodeConfig,
+    /// `None`: the default file, whose directory is made where it is missing.
+    store: Option<String>,
+    grace: Duration,
+    log: LogFormat,
+}
+
+/// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
+const GRACE: Duration = Duration::from_secs(10);
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let plan = self.resolve(settings)?;
+        signals::start_log("info", plan.log);
+        let mut interrupts = signals::Interrupts::listen()?;
+        let open_files = signals::raise_open_files();
+        let mut config = plan.node;
+        config.store = match plan.store {
+            Some(url) => url,
+            None => default_store()?,
+        };
+        let node = Box::pin(Node::start(config)).await.map_err(|error| {
+            let usage = error.kind() == reveille::ErrorKind::Invalid;
+            let text = output::one_line(&anyhow::Error::new(error));
+            if usage {
+                anyhow::Error::new(Usage(text))
+            } else {
+                anyhow::Error::new(Failed(text))
+            }
+        })?;
+        announce(&node, open_files);
+
+        let signal = interrupts.next().await;
+        let grace = duration::Span(plan.grace);
+        tracing::info!(%grace, "shutting down; a second signal ends it at once");
+        tokio::select! {
+            () = node.shutdown(plan.grace) => {
+                tracing::info!("stopped");
+                Ok(Exit::OK)
+            }
+            again = interrupts.next() => {
+                tracing::warn!(first = ?signal, "ended at once");
+                Ok(again.exit())
+            }
+        }
+    }
+
+    fn resolve(self, settings: &Settings) -> Result<Plan, Usage> {
+        let file = &settings.serve;
+        let defaults = NodeConfig::default();
+        let listen = self.listen.or(file.listen).unwrap_or(defaults.listen);
+        let admin_listen = match self.admin_listen.or(file.admin_listen) {
+            Some(AdminListen(stated)) => stated,
+            None => defaults.admin_listen,
+        };
+        let insecure = self.insecure || file.insecure.unwrap_or_default();
+        for (flag, address) in [("listen", Some(listen)), ("admin-listen", admin_listen)] {
+            if let Some(address) = address.filter(|address| !address.ip().is_loopback())
+                && !insecure
+            {
+                return Err(Usage(format!(
+                    "--{flag}: {address} is open to other machines, and this relay speaks plain \
+                     text: listen on a loopback address, or say --insecure"
+                )));
+            }
+        }
+        let relay = RelayConfig::default();
+        Ok(Plan {
+            node: NodeConfig {
+                relay: RelayConfig {
+                    relay_id: self
+                        .relay_id
+                        .or_else(|| file.relay_id.clone())
+                        .unwrap_or(relay.relay_id),
+                    forget_after: self
+                        .forget_after
+                        .or(file.forget_after)
+                        .unwrap_or(relay.forget_after),
+                    ..relay
+                },
+                listen,
+                admin_listen,
+                max_connections: self
+                    .max_connections
+                    .or(file.max_connections)
+                    .unwrap_or(defaults.max_connections),
+                ..defaults
+            },
+            store: self.store.or_else(|| file.store.clone()),
+            grace: self.grace.or(file.grace).unwrap_or(GRACE),
+            log: self.log.or(file.log).unwrap_or_default(),
+        })
+    }
+}
+
+impl FromStr for AdminListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        text.parse()
+            .map(|address| Self(Some(address)))
+            .map_err(|_| "must be IP:PORT or `off`".to_owned())
+    }
+}
+
+impl fmt::Display for AdminListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, "http://{address}"),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+fn announce(node: &Node, open_files: Option<u64>) {
+    tracing::info!(
+        relay = %node.url(),
+        admin = %AdminListen(node.admin_address()),
+        store = %node.store(),
+        epoch = node.epoch(),
+        version = env!("CARGO_PKG_VERSION"),
+        open_files,
+        "reveille serves"
+    );
+}
+
+/// Returns the URL of the store in the user's data directory, which is made where it is missing.
+fn default_store() -> Result<String, Failed> {
+    let none = || Failed("no data directory is known for this user: say --store".to_owned());
+    let directory: PathBuf = dirs::data_dir().ok_or_else(none)?.join("reveille");
+    std::fs::create_dir_all(&directory).map_err(|error| {
+        let shown = directory.display();
+        Failed(format!("data directory `{shown}` cannot be made: {error}"))
+    })?;
+    Ok(format!(
+        "sqlite:{}",
+        directory.join("reveille.db").display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::settings::ServeSettings;
+
+    #[test]
+    fn flags_go_before_the_file_and_the_file_before_defaults() {
+        let file = ServeSettings {
+            relay_id: Some("file".to_owned()),
+            grace: Some(Duration::from_secs(3)),
+            ..ServeSettings::default()
+        };
+        let settings = Settings {
+            serve: file,
+            ..Settings::default()
+        };
+        let typed = Args {
+            relay_id: Some("flag".to_owned()),
+            ..Args::default()
+        };
+        let plan = typed.resolve(&settings).expect("a good plan");
+        assert_eq!(plan.node.relay.relay_id, "flag");
+        assert_eq!(plan.grace, Duration::from_secs(3));
+        assert_eq!(plan.node.listen.port(), 7600);
+        assert_eq!(plan.node.admin_listen.map(|at| at.port()), Some(7601));
+    }
+
+    #[test]
+    fn other_machines_are_served_in_plain_text_only_where_that_is_said() {
+        let open = |insecure| Args {
+            listen: Some(SocketAddr::from(([0, 0, 0, 0], 7600))),
+            insecure,
+            ..Args::default()
+        };
+        let refused = open(false).resolve(&Settings::default());
+        let error = refused.expect_err("open").to_string();
+        assert!(error.starts_with("--listen: 0.0.0.0:7600"), "{error}");
+        assert!(open(true).resolve(&Settings::default()).is_ok());
+    }
+}

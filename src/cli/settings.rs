@@ -1,0 +1,106 @@
+//! The file of `--config`: what it may hold, and what is said where it holds something else.
+
+use std::{net::SocketAddr, path::Path, time::Duration};
+
+use serde::{Deserialize, Deserializer, de};
+
+use super::{
+    exit::Usage,
+    output::Format,
+    serve::{AdminListen, LogFormat},
+};
+
+/// What the file says. Everything may be absent.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Settings {
+    pub(super) relay: Option<String>,
+    #[serde(deserialize_with = "span")]
+    pub(super) timeout: Option<Duration>,
+    pub(super) output: Option<Format>,
+    pub(super) serve: ServeSettings,
+}
+
+/// The table `[serve]`.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ServeSettings {
+    pub(super) listen: Option<SocketAddr>,
+    #[serde(deserialize_with = "admin_listen")]
+    pub(super) admin_listen: Option<AdminListen>,
+    pub(super) store: Option<String>,
+    pub(super) relay_id: Option<String>,
+    #[serde(deserialize_with = "span")]
+    pub(super) grace: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(super) forget_after: Option<Duration>,
+    pub(super) max_connections: Option<usize>,
+    pub(super) insecure: Option<bool>,
+    pub(super) log: Option<LogFormat>,
+}
+
+impl Settings {
+    pub(super) fn load(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Usage(format!("config file `{}`: {error}", path.display())))?;
+        Self::parse(&text, path).map_err(Into::into)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, Usage> {
+        toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = 1 + before.unwrap_or_default().matches('\n').count();
+            let message = error.message().replace('\n', " ");
+            Usage(format!(
+                "config file `{}`, line {line}: {message}",
+                path.display()
+            ))
+        })
+    }
+}
+
+fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    reveille::duration::parse(&text)
+        .map(Some)
+        .map_err(de::Error::custom)
+}
+
+fn admin_listen<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<AdminListen>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        Settings::parse(text, Path::new("r.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name_file_and_line() {
+        let error = parse("relay = \"http://h:1\"\nrelais = 1\n").expect_err("unknown");
+        assert!(error.contains("`r.toml`, line 2"), "{error}");
+        assert!(error.contains("`relais`"), "{error}");
+        let error = parse("[serve]\nport = 7600\n").expect_err("unknown");
+        assert!(
+            error.contains("`port`") && error.contains("line 2"),
+            "{error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn spans_and_addresses_are_read_as_on_the_command_line() {
+        let settings = parse("timeout = \"2s\"\n[serve]\nadmin_listen = \"off\"\nlog = \"json\"\n")
+            .expect("a good file");
+        assert_eq!(settings.timeout, Some(Duration::from_secs(2)));
+        assert_eq!(settings.serve.admin_listen, Some(AdminListen(None)));
+        assert!(parse("timeout = 2").is_err());
+        assert!(parse("[serve]\ngrace = \"soon\"").is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! Signals, logs and the limit on open files: what a process owes its system.
+
+use std::io;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal as Number};
+use tokio::{
+    process::Child,
+    signal::unix::{self, SignalKind},
+};
+use tracing_subscriber::EnvFilter;
+
+use super::{exit::Exit, serve::LogFormat};
+
+/// The signals that ask the program to end.
+#[derive(Debug)]
+pub(super) struct Interrupts {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// Ctrl-C: the terminal sends it to our children as well.
+    Interrupt,
+    /// Sent to us alone.
+    Terminate,
+}
+
+/// What client verbs log where `RUST_LOG` says nothing.
+pub(super) const CLIENT_LOG: &str = "error";
+
+impl Interrupts {
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: unix::signal(SignalKind::interrupt())?,
+            terminate: unix::signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next one. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Terminate,
+        }
+    }
+}
+
+impl Signal {
+    pub(super) fn exit(self) -> Exit {
+        match self {
+            Self::Interrupt => Exit::INTERRUPTED,
+            Self::Terminate => Exit::TERMINATED,
+        }
+    }
+
+    /// Hands the signal on to a command that has not got it from the terminal.
+    pub(super) fn forward(self, child: &Child) {
+        let pid = child.id().and_then(|id| i32::try_from(id).ok());
+        let Some(pid) = pid.and_then(Pid::from_raw) else {
+            return;
+        };
+        if self == Self::Terminate {
+            // It may have ended already, and that is all right.
+            let _ = rustix::process::kill_process(pid, Number::TERM);
+        }
+    }
+}
+
+/// Logs to stderr as text, by `RUST_LOG` or else by `default`.
+pub(super) fn log_to_stderr(default: &str) {
+    start_log(default, LogFormat::Text);
+}
+
+/// Logs to stderr, by `RUST_LOG` or else by `default`.
+pub(super) fn start_log(default: &str, format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()));
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Raises the soft limit on open files to the hard one: each connection is a file. Returns it.
+pub(super) fn raise_open_files() -> Option<u64> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(_) => limit.current,
+    }
+}

@@ -1,0 +1,273 @@
+//! `subscribe`: prints wake-ups, or runs a command on each.
+
+mod runner;
+mod wake;
+
+use std::time::Duration;
+
+use reveille::{
+    Client, ConnectionState, Error, ErrorKind, ListenerId, Report, ReportState, Selector,
+    SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
+};
+use tokio::sync::watch;
+
+use self::{
+    runner::{Finished, Runner},
+    wake::WakeRow,
+};
+use super::{
+    exit::Exit,
+    output,
+    settings::Settings,
+    signals::{self, Interrupts},
+    target::{Target, TargetArgs},
+};
+
+/// Print wake-ups, or run a command on each
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille subscribe acct/orders
+  reveille subscribe 'acct/*' --count 1 -o jsonl
+  reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
+
+Any wake-up means: read the queue until it is empty. The first one of a queue asks to look once
+(CATCH_UP): what came before is not known. --exec runs one command at a time, by `sh -c`, with
+WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS and WAKE_PAYLOAD_SIZE;
+wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on
+stderr and ends nothing.")]
+pub(super) struct Args {
+    /// The queues; either part may end in one `*`
+    #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
+    selectors: Vec<Selector>,
+    /// Who listens [default: cli- and random characters]
+    #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
+    listener_id: Option<String>,
+    /// End after so many wake-ups
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Run this on each wake-up
+    #[arg(long, value_name = "CMD")]
+    exec: Option<String>,
+    /// Share wake-ups with the members of a group (not in this version)
+    #[arg(
+        long,
+        value_name = "GROUP",
+        default_value = "",
+        hide_default_value = true
+    )]
+    group: String,
+    /// Messages that are taken on at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    capacity: u32,
+    /// For how long the queue hides a message that was got
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
+    visibility_timeout: Duration,
+    /// Silence after which the relay gives a sign of life, 1s to 60s
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "10s")]
+    heartbeat: Duration,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// A subscription and what is done with it.
+struct Listening<'a> {
+    args: &'a Args,
+    target: &'a Target,
+    subscription: Subscription,
+    states: watch::Receiver<ConnectionState>,
+    runner: Option<Runner>,
+    /// Reports that could not be sent; repeated after the next welcome (R8).
+    unsent: Vec<Report>,
+    left: Option<u64>,
+}
+
+/// A relay that has not answered by then is told of.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        signals::log_to_stderr(signals::CLIENT_LOG);
+        let target = self.target.resolve_waiting(settings);
+        let options = self.options()?;
+        let client = target.client()?;
+        let subscription = client.subscribe(options)?;
+        let mut listening = Listening {
+            args: &self,
+            target: &target,
+            states: subscription.states(),
+            subscription,
+            runner: self.exec.as_deref().map(Runner::new),
+            unsent: Vec::new(),
+            left: self.count,
+        };
+        let mut interrupts = Interrupts::listen()?;
+        let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
+        let exit = tokio::select! {
+            outcome = listening.listen(&client) => return outcome,
+            () = timeout => {
+                output::note(target.timed_out_waiting());
+                Exit::TIMED_OUT
+            }
+            signal = interrupts.next() => {
+                listening.forward(signal);
+                signal.exit()
+            }
+        };
+        // A command that runs comes to its end; a second signal does not wait for it.
+        tokio::select! {
+            () = listening.finish() => Ok(exit),
+            signal = interrupts.next() => Ok(signal.exit()),
+        }
+    }
+
+    fn options(&self) -> reveille::Result<SubscribeOptions> {
+        if !self.group.is_empty() {
+            let message = "group: groups are not part of this version; leave it empty";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let listener_id = match &self.listener_id {
+            Some(id) => ListenerId::new(id)?,
+            None => ListenerId::unique("cli")?,
+        };
+        let options = SubscribeOptions {
+            capacity: self.capacity,
+            visibility_timeout: self.visibility_timeout,
+            heartbeat: self.heartbeat,
+            ..SubscribeOptions::new(listener_id, self.selectors.iter().cloned())
+        };
+        options.check()?;
+        Ok(options)
+    }
+}
+
+impl Listening<'_> {
+    /// Listens until the count is reached.
+    async fn listen(&mut self, client: &Client) -> anyhow::Result<Exit> {
+        let impatience = tokio::time::sleep(PATIENCE);
+        tokio::pin!(impatience);
+        let mut impatient = true;
+        while !self.is_done() {
+            tokio::select! {
+                biased;
+                Ok(()) = self.states.changed() => {
+                    impatient = false;
+                    self.tell_state().await;
+                }
+                finished = runner::finished(&mut self.runner) => self.after(finished).await?,
+                work = self.subscription.next(), if self.left != Some(0) => match work {
+                    Some(work) => self.take(&work?).await?,
+                    None => return Ok(Exit::FAILURE),
+                },
+                () = &mut impatience, if impatient => {
+                    impatient = false;
+                    if let Err(error) = client.ready(Duration::ZERO).await {
+                        output::note(format_args!("{error}; still trying"));
+                    }
+                }
+            }
+        }
+        Ok(Exit::OK)
+    }
+
+    fn is_done(&self) -> bool {
+        let idle = self.runner.as_ref().is_none_or(Runner::is_idle);
+        self.left == Some(0) && idle
+    }
+
+    async fn take(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        let row = WakeRow::from(work);
+        self.target.format.next(&row, row.line())?;
+        if let Some(runner) = &mut self.runner {
+            runner.offer(work);
+            self.start().await?;
+        }
+        Ok(())
+    }
+
+    /// Runs what waits, where nothing runs.
+    async fn start(&mut self) -> anyhow::Result<()> {
+        let Some(runner) = &mut self.runner else {
+            return Ok(());
+        };
+        if let Some(work) = runner.start()? {
+            let report = report(work, ReportState::Busy);
+            self.report(report).await;
+        }
+        Ok(())
+    }
+
+    async fn after(&mut self, finished: Finished) -> anyhow::Result<()> {
+        let Finished { work, status } = finished;
+        if status.success() {
+            self.report(report(&work, ReportState::Drained)).await;
+        } else {
+            output::note(format_args!("{}: the command failed: {status}", work.queue));
+        }
+        self.start().await
+    }
+
+    /// Sends a report; one that cannot be sent now is repeated when the stream is back.
+    async fn report(&mut self, report: Option<Report>) {
+        let Some(report) = report else { return };
+        self.unsent.retain(|unsent| unsent.queue != report.queue);
+        if let Err(error) = self.subscription.report(report.clone()).await {
+            tracing::debug!(%error, queue = %report.queue, "not reported");
+            self.unsent.push(report);
+        }
+    }
+
+    async fn tell_state(&mut self) {
+        let state = *self.states.borrow_and_update();
+        let relay = &self.target.relay;
+        match state {
+            ConnectionState::Connected => {
+                let epoch = self.subscription.welcome().map(|welcome| &*welcome.epoch);
+                let epoch = epoch.unwrap_or("unknown");
+                output::note(format_args!("connected to {relay}, epoch {epoch}"));
+                let mut reports = std::mem::take(&mut self.unsent);
+                let running = self.runner.as_ref().and_then(Runner::running);
+                reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
+                for again in reports {
+                    self.report(Some(again)).await;
+                }
+            }
+            ConnectionState::Reconnecting => {
+                output::note(format_args!("disconnected from {relay}; reconnecting"));
+            }
+            ConnectionState::Closed => {}
+        }
+    }
+
+    fn forward(&self, signal: signals::Signal) {
+        if let Some(runner) = &self.runner {
+            runner.forward(signal);
+        }
+    }
+
+    /// Waits for the command that runs, and reports what came of it.
+    async fn finish(&mut self) {
+        let running = self
+            .runner
+            .as_ref()
+            .is_some_and(|runner| runner.running().is_some());
+        if running {
+            let Finished { work, status } = runner::finished(&mut self.runner).await;
+            if status.success() {
+                self.report(report(&work, ReportState::Drained)).await;
+            }
+        }
+    }
+}
+
+/// Makes the report on a queue; a pattern's own look is about none.
+fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
+    Some(Report {
+        state,
+        sequence: work.sequence,
+        ..Report::new(work.queue.as_address()?)
+    })
+}

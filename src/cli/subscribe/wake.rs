@@ -1,0 +1,60 @@
+//! A wake-up as it is shown.
+
+use std::time::SystemTime;
+
+use reveille::WorkDetected;
+use serde::Serialize;
+
+use crate::cli::output;
+
+#[derive(Debug, Serialize)]
+pub(super) struct WakeRow {
+    storage_account: String,
+    queue_name: String,
+    reason: &'static str,
+    sequence: u64,
+    notifications: u64,
+    payload_size: u64,
+    messages: u64,
+    publisher: String,
+    #[serde(serialize_with = "output::serialize_time")]
+    published_at: Option<SystemTime>,
+    traceparent: String,
+}
+
+impl WakeRow {
+    /// Returns the wake-up as a line for people.
+    pub(super) fn line(&self) -> String {
+        let mut line = format!(
+            "{}/{} {} sequence={} notifications={} messages={} payload_size={}",
+            self.storage_account,
+            self.queue_name,
+            self.reason,
+            self.sequence,
+            self.notifications,
+            self.messages,
+            self.payload_size
+        );
+        if !self.publisher.is_empty() {
+            line.push_str(&format!(" publisher={}", self.publisher));
+        }
+        line
+    }
+}
+
+impl From<&WorkDetected> for WakeRow {
+    fn from(work: &WorkDetected) -> Self {
+        Self {
+            storage_account: work.queue.storage_account().to_owned(),
+            queue_name: work.queue.queue_name().to_owned(),
+            reason: work.reason.as_str(),
+            sequence: work.sequence,
+            notifications: work.notifications,
+            payload_size: work.payload_size,
+            messages: work.messages,
+            publisher: work.publisher.to_string(),
+            published_at: work.published_at,
+            traceparent: work.traceparent.to_string(),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `unleash`: sets a flag, and waits for the fleet to have heard it where that is asked for.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use reveille::{
+    Client, ConnectionState, FlagEvent, FlagName, FlagWatcher, Limits, ListenerId, UnleashOptions,
+    Unleashed, duration,
+};
+use serde::Serialize;
+use tokio_stream::Stream as _;
+
+use super::{
+    exit::{Exit, Failed},
+    output::{self, Row},
+    settings::Settings,
+    target::{Target, TargetArgs},
+};
+
+/// Set a durable flag, and release everybody who waits for it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille unleash go-live --reason 'the migration is done'
+  reveille unleash go-live --ttl 1h --expect 40 --timeout 30s
+
+With --expect the exit code is 0 once so many listeners have acknowledged, and 6 where they have
+not before --timeout (10s), or where the relay restarted meanwhile and it cannot be known.")]
+pub(super) struct Args {
+    /// The flag
+    flag: FlagName,
+    /// The flag ends by itself after this long [default: it does not]
+    #[arg(long, value_name = "D", value_parser = ttl)]
+    ttl: Option<Duration>,
+    /// Why
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// Who [default: the user's name]
+    #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
+    set_by: Option<String>,
+    /// Wait until so many listeners have acknowledged
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    expect: Option<u32>,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Serialize)]
+struct Told {
+    flag: String,
+    generation: u64,
+    watchers: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expected: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acknowledged: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    barrier: Option<Barrier>,
+}
+
+/// What came of `--expect`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Barrier {
+    Met,
+    Unmet,
+    /// The watch broke: the relay may have restarted, and it keeps acknowledgements in memory.
+    Unknown,
+}
+
+/// Counts acknowledgements, on a watch that stands before the flag is set.
+struct Tally {
+    watcher: FlagWatcher,
+    interrupted: bool,
+    acknowledged: u32,
+}
+
+/// Twice the interval at which pollers read the flag.
+const POLLED: Duration = Duration::from_secs(5);
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        let client = target.client()?;
+        if let Some(ttl) = self.ttl.filter(|ttl| *ttl < POLLED) {
+            let ttl = duration::Span(ttl);
+            output::note(format_args!(
+                "warning: --ttl {ttl} is below 5s: whoever polls the flag every 2.5s may miss it"
+            ));
+        }
+        match self.expect {
+            None => {
+                let unleashed = target.within(self.unleash(&client)).await?;
+                target.format.one(&told(&unleashed))?;
+                Ok(Exit::OK)
+            }
+            Some(expected) => self.and_expect(expected, &client, &target).await,
+        }
+    }
+
+    async fn unleash(&self, client: &Client) -> reveille::Result<Unleashed> {
+        let user = || std::env::var("USER").unwrap_or_default();
+        let options = UnleashOptions {
+            ttl: self.ttl.unwrap_or_default(),
+            set_by: self.set_by.clone().unwrap_or_else(user),
+            reason: self.reason.clone(),
+        };
+        client.flags().unleash(&self.flag, &options).await
+    }
+
+    async fn and_expect(
+        &self,
+        expected: u32,
+        client: &Client,
+        target: &Target,
+    ) -> anyhow::Result<Exit> {
+        let until = tokio::time::Instant::now() + target.timeout.unwrap_or_default();
+        // Nobody to ask is told at once; a watch alone would try for ever.
+        target.within(client.flags().get(&self.flag)).await?;
+        let mut tally = target.within(Tally::start(client, &self.flag)).await?;
+        let unleashed = target.within(self.unleash(client)).await?;
+        let generation = unleashed.flag.generation;
+        let counting = tally.reach(expected, generation);
+        let met = match tokio::time::timeout_at(until, counting).await {
+            Ok(reached) => reached.map(|()| true)?,
+            Err(_) => false,
+        };
+        let barrier = match (met, tally.interrupted) {
+            (true, _) => Barrier::Met,
+            (false, true) => Barrier::Unknown,
+            (false, false) => Barrier::Unmet,
+        };
+        let told = Told {
+            expected: Some(expected),
+            acknowledged: Some(tally.acknowledged),
+            barrier: Some(barrier),
+            ..told(&unleashed)
+        };
+        target.format.one(&told)?;
+        Ok(conclude(barrier, &told))
+    }
+}
+
+impl Tally {
+    /// Watches, and returns when the relay has registered the watch.
+    async fn start(client: &Client, flag: &FlagName) -> reveille::Result<Self> {
+        let watcher = client
+            .watch_flag(flag.clone(), ListenerId::unique("unleash")?)
+            .with_acks();
+        let mut tally = Self {
+            watcher,
+            interrupted: false,
+            acknowledged: 0,
+        };
+        while let Some(event) = tally.next().await {
+            if let FlagEvent::State(_) = event? {
+                break;
+            }
+        }
+        tally.interrupted = false;
+        Ok(tally)
+    }
+
+    /// Waits until `expected` listeners have acknowledged.
+    async fn reach(&mut self, expected: u32, of: u64) -> anyhow::Result<()> {
+        while let Some(event) = self.next().await {
+            if let FlagEvent::Acks {
+                generation,
+                acknowledged,
+                ..
+            } = event?
+                && generation == of
+            {
+                self.acknowledged = self.acknowledged.max(acknowledged);
+            }
+            if self.acknowledged >= expected {
+                return Ok(());
+            }
+        }
+        Err(Failed("the relay ended the watch of the flag".to_owned()).into())
+    }
+
+    /// Waits for the next event, and remembers where the stream broke meanwhile.
+    async fn next(&mut self) -> Option<reveille::Result<FlagEvent>> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<reveille::Result<FlagEvent>>> {
+        let event = Pin::new(&mut self.watcher).poll_next(cx);
+        self.interrupted |= self.watcher.state() != ConnectionState::Connected;
+        event
+    }
+}
+
+impl Row for Told {
+    const HEADERS: &'static [&'static str] = &["FLAG", "GENERATION", "WATCHERS", "ACKNOWLEDGED"];
+
+    fn cells(&self) -> Vec<String> {
+        let acknowledged = match (self.acknowledged, self.expected) {
+            (Some(acknowledged), Some(expected)) => format!("{acknowledged} of {expected}"),
+            _ => "-".to_owned(),
+        };
+        let (generation, watchers) = (self.generation.to_string(), self.watchers.to_string());
+        vec![self.flag.clone(), generation, watchers, acknowledged]
+    }
+}
+
+fn told(unleashed: &Unleashed) -> Told {
+    Told {
+        flag: unleashed.flag.name.to_string(),
+        generation: unleashed.flag.generation,
+        watchers: unleashed.watchers,
+        expected: None,
+        acknowledged: None,
+        barrier: None,
+    }
+}
+
+fn conclude(barrier: Barrier, told: &Told) -> Exit {
+    let (acknowledged, expected) = (
+        told.acknowledged.unwrap_or_default(),
+        told.expected.unwrap_or_default(),
+    );
+    match barrier {
+        Barrier::Met => return Exit::OK,
+        Barrier::Unmet => output::note(format_args!(
+            "unmet: the flag is set, but {acknowledged} of {expected} listeners have acknowledged"
+        )),
+        Barrier::Unknown => output::note(format_args!(
+            "unknown: the flag is set, and {acknowledged} of {expected} listeners had acknowledged, \
+             but the watch was interrupted: a relay that restarts forgets acknowledgements"
+        )),
+    }
+    Exit::TIMED_OUT
+}
+
+fn ttl(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    if span.is_zero() || span > Limits::TTL {
+        return Err("must be more than 0 and at most 3650d".to_owned());
+    }
+    Ok(span)
+}
