@@ -8,6 +8,7 @@ mod hostile;
 mod layers;
 mod protocol;
 mod python;
+mod readme;
 mod relay;
 mod sources;
 mod support;
