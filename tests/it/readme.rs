@@ -1,11 +1,12 @@
 //! Every snippet of the README is run: its shell and Python blocks here, in order, against the real
 //! binary in a directory of their own; its Rust blocks are documentation tests of the library.
 
-use std::{env, fs, net::TcpListener, path::Path};
+use std::{env, fs, path::Path};
 
 use tokio::process::Command;
 
 use crate::{
+    binary::free_address,
     python::{python, run},
     sources::root,
 };
@@ -23,12 +24,6 @@ fn blocks(languages: &[&str]) -> Vec<(String, String)> {
         }
     }
     found
-}
-
-/// Returns an address that nobody listens on just now.
-fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").to_string()
 }
 
 #[tokio::test(flavor = "multi_thread")]
