@@ -5,8 +5,12 @@
 //! listen, and a stream that is ready to send computes what it is owed. Waits for nothing and
 //! knows neither tokio nor the wire; `relay` runs it.
 //!
+//! Memory, by `tests/memory.rs`, at worst: 450 bytes a queue, 280 a subscription, 370 more for each
+//! queue that it matches, 150 a timer; nothing for a notification, however slow its readers are.
+//!
 //! Locks, each taken only in this order, none held across a wake: a subscription's cursors, then
-//! a record, then the timers. On the way of a notification only the record's is taken.
+//! a record, then the timers. The list of patterns and the map's shards are leaves: nothing is locked
+//! under them. On the way of a notification only a shard's and the record's are taken.
 
 mod attach;
 mod core;

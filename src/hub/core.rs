@@ -34,7 +34,7 @@ pub(crate) struct HubConfig {
     pub(crate) seed: u64,
     /// A queue without subscribers, timers and notifications for this long is forgotten (R3).
     pub(crate) forget_after: Duration,
-    /// Queues remembered at once. At about 400 bytes each, a million of them is 400 MB.
+    /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
     pub(crate) max_queues: usize,
     /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
     pub(crate) inline: usize,
@@ -52,8 +52,8 @@ pub(crate) struct Hub {
     floor: AtomicU64,
     pub(super) patterns: RwLock<Vec<Arc<Subscription>>>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    fanout: Fanout,
-    timers: Timers,
+    pub(super) fanout: Fanout,
+    pub(super) timers: Timers,
     counters: Counters,
 }
 
@@ -124,17 +124,8 @@ impl Hub {
         now: Tick,
     ) -> Result<Vec<Accepted>> {
         check_text("publisher", publisher, Limits::TEXT)?;
-        for notification in notifications {
-            notification.check()?;
-        }
-        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
-        for notification in notifications {
-            let record = match records.last() {
-                Some(last) if *last.address() == notification.queue => Arc::clone(last),
-                _ => self.record(&notification.queue, now, self.config.max_queues)?,
-            };
-            records.push(record);
-        }
+        notifications.iter().try_for_each(Notification::check)?;
+        let records = self.records_of(notifications, now)?;
         let mut accepted = Vec::with_capacity(notifications.len());
         let mut rest = notifications;
         let mut records = &records[..];
@@ -257,6 +248,19 @@ impl Hub {
             queues: self.records.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
         }
+    }
+
+    /// Returns each notification's record.
+    fn records_of(&self, notifications: &[Notification], now: Tick) -> Result<Vec<Arc<Record>>> {
+        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
+        for notification in notifications {
+            let record = match records.last() {
+                Some(last) if *last.address() == notification.queue => Arc::clone(last),
+                _ => self.record(&notification.queue, now, self.config.max_queues)?,
+            };
+            records.push(record);
+        }
+        Ok(records)
     }
 
     /// Returns the queue's record, making it where there is none.
@@ -383,22 +387,14 @@ impl Hub {
 impl Timer {
     /// A wake-up without a notification.
     pub(super) fn plain() -> Self {
-        Self {
-            at: Tick::default(),
-            sums: Tally::default(),
-            newest: None,
-        }
+        Self::new(Tally::default(), None)
     }
 
     /// A delayed notification.
     fn of(publisher: &Arc<str>, notification: &Notification) -> Self {
         let mut sums = Tally::default();
         sums.add(notification);
-        Self {
-            at: Tick::default(),
-            sums,
-            newest: Some(Newest::of(publisher, notification)),
-        }
+        Self::new(sums, Some(Newest::of(publisher, notification)))
     }
 }
 

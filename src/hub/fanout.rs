@@ -37,6 +37,12 @@ impl Fanout {
         self.waker.wake();
     }
 
+    /// Returns how many records wait for a walk.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.marked).len()
+    }
+
     pub(super) fn pop(&self) -> Option<Walk> {
         lock(&self.marked).pop_front().map(Walk::new)
     }

@@ -30,7 +30,9 @@ pub(crate) struct Feed {
     subscription: Arc<Subscription>,
     welcome: Option<Welcome>,
     heartbeat: Duration,
-    heartbeat_at: Tick,
+    /// When all cursors were last compared with their queues, and when something was last sent.
+    compared_at: Tick,
+    sent_at: Tick,
     ends_at: Tick,
     reconnect_after: Duration,
     ended: bool,
@@ -74,7 +76,8 @@ impl Feed {
             subscription,
             welcome: Some(welcome),
             heartbeat,
-            heartbeat_at: now + heartbeat,
+            compared_at: now,
+            sent_at: now,
             ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
             reconnect_after: crate::backoff::jitter(RECONNECT_SPREAD, rng),
             ended: false,
@@ -87,30 +90,37 @@ impl Feed {
             return Next::End;
         }
         if let Some(welcome) = self.welcome.take() {
+            self.sent_at = now;
             return Next::Send(SubscribeEvent::Welcome(welcome));
         }
         if draining || now >= self.ends_at {
             return Next::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
-        // Wakes do not put a heartbeat off: however busy a stream is, all its cursors are compared
-        // once in an interval, and what a lost mark left behind is found (R6).
-        let due = now >= self.heartbeat_at;
-        let work = match due {
+        // However busy a stream is, all its cursors are compared once in an interval, so that what
+        // a lost mark left behind is found; a heartbeat is sent only where it was silent (R6).
+        let silent = now >= self.sent_at + self.heartbeat;
+        let compare = silent || now >= self.compared_at + self.heartbeat;
+        let work = match compare {
             true => self.subscription.verify(now),
             false => self.subscription.take(now),
         };
         if let Some(work) = work {
+            self.sent_at = now;
             return Next::Send(SubscribeEvent::Wake(work));
         }
-        if due {
-            self.heartbeat_at = now + self.heartbeat;
+        if compare {
+            self.compared_at = now;
+        }
+        if silent {
+            self.sent_at = now;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
         #[cfg(test)]
         self.hub.register_late(&self.subscription);
         let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
-        Next::Wait(self.heartbeat_at.min(self.ends_at).min(catch_up))
+        let heartbeat = self.sent_at.min(self.compared_at) + self.heartbeat;
+        Next::Wait(heartbeat.min(self.ends_at).min(catch_up))
     }
 
     /// Ends the subscription: at the end of its stream, however it came.

@@ -54,8 +54,9 @@ pub(super) struct State {
     armed: Option<Tick>,
 }
 
-/// The newest notification's details, handed on with a wake-up.
-#[derive(Debug, Clone)]
+/// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
+/// one that all share.
+#[derive(Debug, Default, Clone)]
 pub(super) struct Newest {
     pub(super) publisher: Arc<str>,
     pub(super) published_at: Option<SystemTime>,
@@ -290,6 +291,14 @@ impl State {
         })
     }
 
+    /// Returns how much its lists hold room for: subscribers' slots and timers.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        let links = &self.links;
+        let (slots, free) = (links.slots.capacity(), links.free.capacity());
+        [slots, free, self.timers.capacity()]
+    }
+
     pub(super) fn link(&mut self, link: Link) -> usize {
         self.links.insert(link)
     }
@@ -321,16 +330,6 @@ impl Newest {
             }
         }
         self.published_at = notification.published_at;
-    }
-}
-
-impl Default for Newest {
-    fn default() -> Self {
-        Self {
-            publisher: Arc::from(""),
-            published_at: None,
-            traceparent: Arc::from(""),
-        }
     }
 }
 

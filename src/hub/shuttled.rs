@@ -7,6 +7,7 @@
 //! planted fault must be found by the same models.
 #![allow(
     dead_code,
+    clippy::duplicate_mod,
     reason = "the models use a part of the files that are compiled a second time"
 )]
 

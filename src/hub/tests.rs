@@ -64,11 +64,9 @@ fn hub() -> Arc<Hub> {
     hub_with(HubConfig::default())
 }
 
-fn hub_with(config: HubConfig) -> Arc<Hub> {
-    Arc::new(Hub::new(HubConfig {
-        epoch: EPOCH,
-        ..config
-    }))
+fn hub_with(mut config: HubConfig) -> Arc<Hub> {
+    config.epoch = EPOCH;
+    Arc::new(Hub::new(config))
 }
 
 fn after(span: Duration) -> Tick {

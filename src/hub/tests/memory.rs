@@ -1,1 +1,110 @@
-use super::*;
+//! What the hub holds, and that it holds no more for more notifications.
+//!
+//! Computed from the sizes of types and the capacities of lists: an allocator that counts would
+//! need unsafe code.
+
+use std::mem::size_of;
+
+use super::{
+    super::{
+        cursors::Cursor,
+        record::{Link, Record},
+        subscription::Subscription as Stream,
+    },
+    *,
+};
+
+/// The counts of an `Arc`.
+const COUNTS: usize = 2 * size_of::<usize>();
+/// A hash table's entry with its control byte, where the table is half full: its worst.
+const fn hashed(entry: usize) -> usize {
+    2 * (entry + 1)
+}
+
+/// Bytes of a queue whose address has `text` bytes.
+const fn of_queue(text: usize) -> usize {
+    let entry = size_of::<QueueAddress>() + size_of::<Arc<Record>>();
+    COUNTS + size_of::<Record>() + COUNTS + text + hashed(entry)
+}
+
+/// Bytes of a subscription's cursor; each list has at worst doubled its room.
+const fn of_cursor() -> usize {
+    let index = hashed(size_of::<QueueAddress>() + size_of::<usize>());
+    2 * size_of::<Cursor>() + 2 * size_of::<Option<Link>>() + index
+}
+
+/// Returns all that may grow: lists, tables and queues.
+fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
+    let records = hub.records.collect(|_| true);
+    let mut held = vec![hub.records.len(), hub.fanout.len(), hub.timers.len()];
+    held.extend(records.iter().flat_map(|record| record.lock().capacities()));
+    for subscription in subscriptions {
+        let cursors = subscription.lock();
+        held.extend([cursors.list.capacity(), cursors.index.capacity()]);
+    }
+    held
+}
+
+#[test]
+fn a_queue_and_a_cursor_cost_what_is_documented() {
+    assert!(of_queue(40) <= 450, "{}", of_queue(40));
+    assert!(of_cursor() <= 370, "{}", of_cursor());
+    assert!(size_of::<Stream>() <= 280, "{}", size_of::<Stream>());
+}
+
+#[test]
+fn a_million_notifications_leave_no_more_behind_than_one() {
+    for inline in [64, 0] {
+        let hub = hub_with(HubConfig {
+            inline,
+            ..HubConfig::default()
+        });
+        // Neither reads; where nobody walks for the fan-out, it holds the queue once.
+        let subscriptions = ["orders", "ord*"].map(|selector| settled(&hub, &[selector]));
+        notify(&hub, "orders");
+        let before = held(&hub, &subscriptions);
+        let batch = vec![notification("orders"); 1000];
+        for _ in 0..1000 {
+            let accepted = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+            accepted.expect("accepted");
+        }
+        assert_eq!(held(&hub, &subscriptions), before);
+    }
+}
+
+#[test]
+fn to_notify_to_walk_and_to_take_leave_nothing_behind() {
+    let hub = hub_with(HubConfig {
+        inline: 0,
+        ..HubConfig::default()
+    });
+    let subscriptions = ["orders", "ord*"].map(|selector| settled(&hub, &[selector]));
+    let round = || {
+        notify(&hub, "orders");
+        while let Some(mut walk) = hub.next_walk() {
+            while walk.step() {}
+        }
+        for subscription in &subscriptions {
+            assert_eq!(drain(subscription, Tick::default()).len(), 1);
+        }
+        held(&hub, &subscriptions)
+    };
+    let before = round();
+    (0..100_000).for_each(|_| assert_eq!(round(), before));
+}
+
+#[test]
+fn delayed_notifications_hold_64_timers_at_most_and_give_them_back() {
+    let hub = hub();
+    for seconds in 1..100_000 {
+        let delayed = Notification {
+            delay: Duration::from_secs(seconds),
+            ..notification("orders")
+        };
+        notify_with(&hub, delayed, Tick::default());
+    }
+    let record = hub.records.get(&queue("orders")).expect("known");
+    assert_eq!((record.lock().timers.len(), hub.timers.len()), (64, 1));
+    hub.fire(after(1_000_000 * SECOND));
+    assert_eq!((record.lock().capacities()[2], hub.timers.len()), (0, 0));
+}

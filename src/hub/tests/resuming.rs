@@ -106,7 +106,9 @@ fn a_doubt_is_settled_by_whatever_is_told_first() {
 #[test]
 fn a_pattern_is_caught_up_under_its_own_name_and_for_each_queue_that_is_known() {
     let hub = hub();
-    ["orders", "ordinary", "invoices"].map(|name| notify(&hub, name));
+    for name in ["orders", "ordinary", "invoices"] {
+        notify(&hub, name);
+    }
     let subscription = subscribe(&hub, &["ord*"]);
     let told = entries(&drain(&subscription, Tick::default()));
     assert_eq!(told, ["ord*", "orders", "ordinary"].map(catch_up).sorted());

@@ -1,6 +1,12 @@
 //! Timed wake-ups (R7).
 
-use super::*;
+use super::{
+    super::{
+        place::Tally,
+        timers::{QueueTimers, Timer, round_up},
+    },
+    *,
+};
 
 /// Looks at the hub whenever it is woken, as a driver without tasks would.
 struct Looker(Arc<Hub>, std::sync::mpsc::Sender<usize>);
@@ -99,7 +105,7 @@ fn timers_fire_in_their_order_over_all_queues() {
     while let Some(due) = next {
         next = hub.fire(due);
         fired.push(due);
-        assert_eq!(hub.stats().timed as usize, fired.len());
+        assert_eq!(hub.stats().timed, fired.len() as u64);
     }
     assert_eq!(fired.len(), 3);
     assert!(fired.is_sorted());
@@ -137,33 +143,83 @@ proptest::proptest! {
         delay in proptest::prop_oneof![0..100u64, 0..=1_209_600_000_000_000u64],
     ) {
         let (now, delay) = (Tick::from_nanos(now), Duration::from_nanos(delay));
-        let due = super::super::timers::round_up(now, delay);
+        let due = round_up(now, delay);
         proptest::prop_assert!(due >= now + delay);
         proptest::prop_assert!(due <= now + delay + delay / 16);
     }
 
-    /// Whatever merges, nobody is woken before its time; and where a queue's delays are not of
-    /// more than 64 different kinds, at most a sixteenth late.
     #[test]
     fn a_merged_timer_is_never_early(
         delays in proptest::collection::vec(1..=1_209_600_000u64, 1..200),
     ) {
-        let hub = hub();
-        let mut latest = Tick::default();
-        for delay in &delays {
-            let delay = Duration::from_millis(*delay);
-            notify_with(&hub, delayed("q", delay), Tick::default());
-            latest = latest.max(after(delay));
-        }
-        let subscription = settled(&hub, &["q"]);
-        let mut told = 0;
-        let mut next = hub.fire(Tick::default());
-        while let Some(now) = next {
-            next = hub.fire(now);
-            told += drain(&subscription, now).iter().map(|e| e.notifications).sum::<u64>();
-            let due = delays.iter().filter(|d| after(Duration::from_millis(**d)) <= now);
-            proptest::prop_assert!(told <= due.count() as u64);
-        }
-        proptest::prop_assert_eq!(told, delays.len() as u64);
+        let delays = delays.into_iter().map(Duration::from_millis).collect::<Vec<_>>();
+        let (early, _) = early_and_late(&delays, |_| Duration::ZERO);
+        proptest::prop_assert!(!early);
     }
+
+    #[test]
+    fn up_to_64_timers_are_at_most_a_sixteenth_late(
+        delays in proptest::collection::vec(1..=1_209_600_000u64, 1..=64),
+    ) {
+        let delays = delays.into_iter().map(Duration::from_millis).collect::<Vec<_>>();
+        let (_, late) = early_and_late(&delays, |_| Duration::ZERO);
+        proptest::prop_assert!(late <= 1.0 / 16.0, "{late}");
+    }
+}
+
+#[test]
+fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
+    let mut rng = fastrand::Rng::with_seed(3);
+    for pause in [0, 1, 10, 100, 1000, 10_000] {
+        // As many short ones as long ones, from a second to 14 days.
+        let delay = |rng: &mut fastrand::Rng| SECOND.mul_f64(1_209_600_f64.powf(rng.f64()));
+        let delays: Vec<_> = (0..384).map(|_| delay(&mut rng)).collect();
+        let (early, late) = early_and_late(&delays, |i| SECOND * (i * 7 % (pause + 1)));
+        assert!(!early && late < 0.5, "{late}");
+    }
+}
+
+/// Sums that tell one timer of 384 from the others.
+fn bit(number: usize) -> Tally {
+    let mut sums = Tally::default();
+    let part = [
+        &mut sums.notifications,
+        &mut sums.payload,
+        &mut sums.messages,
+    ];
+    *part.into_iter().nth(number / 128).expect("at most 384") = 1 << (number % 128);
+    sums
+}
+
+/// Sets one timer after another, with a pause after each; returns whether one fired before its
+/// time, and how late the latest was, as a part of its delay.
+fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool, f64) {
+    let mut timers = QueueTimers::default();
+    let mut asked = Vec::new();
+    let (mut now, mut early, mut late, mut fired) = (Tick::default(), false, 0_f64, 0);
+    for (delay, number) in delays.iter().zip(0..) {
+        let sums = bit(asked.len());
+        timers.add(now, *delay, Timer::new(sums, None), Fault::None);
+        asked.push((now + *delay, *delay, sums));
+        now += pause(number);
+        let until = if asked.len() == delays.len() {
+            Tick::NEVER
+        } else {
+            now
+        };
+        while let Some(timer) = timers.pop_due(until) {
+            let within = |sums: &Tally| {
+                timer.sums.notifications & sums.notifications != 0
+                    || timer.sums.payload & sums.payload != 0
+                    || timer.sums.messages & sums.messages != 0
+            };
+            for (due, delay, _) in asked.iter().filter(|(_, _, sums)| within(sums)) {
+                early |= timer.at < *due;
+                late = late.max(timer.at.since(*due).as_secs_f64() / delay.as_secs_f64());
+                fired += 1;
+            }
+        }
+    }
+    assert_eq!(fired, delays.len());
+    (early, late)
 }

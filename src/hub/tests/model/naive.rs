@@ -135,11 +135,11 @@ impl Log {
         let exact: Vec<_> = exact.map(|queue| queue.queue_name().to_owned()).collect();
         let known = self.queues.keys().filter(|name| listener.wants(name));
         let all: BTreeSet<_> = known.cloned().chain(exact).collect();
+        let new = |name: &String| !listener.cursors.contains_key(name);
+        let all: Vec<_> = all.into_iter().filter(new).collect();
         for name in all {
-            if !listener.cursors.contains_key(&name) {
-                let cursor = self.resume(&name, Worth::Nothing, now);
-                listener.cursors.insert(name, cursor);
-            }
+            let cursor = self.resume(&name, Worth::Nothing, now);
+            listener.cursors.insert(name, cursor);
         }
         listener
     }
