@@ -84,7 +84,7 @@ TABLE = [
     ("a long publisher", notify(good, publisher="x" * 129), INVALID, "publisher", "128"),
     ("a long traceparent", one(traceparent="x" * 129), INVALID, "traceparent", "128"),
     ("malformed bytes", raw("Relay/Notify", b"\xff\xff\xff"), INVALID, "malformed"),
-    ("text that is none", raw("Relay/Notify", b"\x0a\x03\x0a\x01\xff"), INVALID, "malformed"),
+    ("text that is none", raw("Relay/Notify", b"\x0a\x03\x0a\x01\xff"), INVALID, "storage_account"),
     ("half a mebibyte and more", notify(good, publisher="x" * (512 * 1024)), EXHAUSTED, "524288"),
     # Subscribe
     ("no listener id", subscribe(listener_id=""), INVALID, "listener_id"),
