@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::{Notification, Notify, testing::TestRelay};
+use reveille::{Client, Notification, Notify, testing::TestRelay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
+#[cfg(target_os = "linux")]
+use crate::binary::Binary;
 use crate::support::{figure, listening, queue, until, within, woken};
 
 /// Waits until the relay has closed the connection; returns how many bytes it sent before.
@@ -92,4 +94,55 @@ async fn a_reader_that_does_not_read_is_owed_one_entry() {
         figure(admin, "reveille_subscriptions").await == 0
     })
     .await;
+}
+
+/// What a million notifications cost the relay's process, in KiB, where the subscriber does or does
+/// not read.
+#[cfg(target_os = "linux")]
+async fn cost(reads: bool) -> u64 {
+    let relay = Binary::serve().await;
+    let client = Client::new(&relay.url()).expect("a client");
+    let mut wakes = client
+        .subscribe(listening("reader", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let options = reveille::PublisherOptions {
+        conflate: false,
+        batch: 1000,
+        ..reveille::PublisherOptions::default()
+    };
+    let publisher = client.publisher_with(options);
+    let thousand = vec![Notification::new(queue("acct/orders")); 1000];
+    let publish = async {
+        for _ in 0..1000 {
+            publisher
+                .notify_all(thousand.clone())
+                .await
+                .expect("counted");
+        }
+    };
+    if reads {
+        let read = async {
+            let mut told = 0;
+            while told < 1_000_000 {
+                told += woken(&mut wakes).await.notifications;
+            }
+        };
+        tokio::join!(publish, read);
+    } else {
+        publish.await;
+    }
+    relay.resident()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_reader_that_does_not_read_costs_no_more_memory() {
+    let (reading, silent) = (cost(true).await, cost(false).await);
+    // Far below what a million notifications would take; pages come and go by this much.
+    let allowed = reading + 4 * 1024;
+    assert!(
+        silent <= allowed,
+        "{silent} KiB, with a reader {reading} KiB"
+    );
 }

@@ -114,6 +114,7 @@ fn every_file_opens_with_what_it_promises() {
 fn no_file_is_long() {
     let long: BTreeMap<_, _> = read("src", &[".rs"])
         .into_iter()
+        .filter(|source| !source.is_test())
         .map(|source| {
             let lines = source.code().lines().count();
             (source.path, lines)

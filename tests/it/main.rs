@@ -3,10 +3,14 @@
 //! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
 
 mod admin;
+mod binary;
+mod cli;
 mod client;
 mod hostile;
 mod layers;
 mod protocol;
+mod python;
+mod readme;
 mod relay;
 mod sources;
 mod support;

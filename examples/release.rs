@@ -1,0 +1,32 @@
+//! A parked node: waits for a durable flag, then works. `reveille unleash go-live` releases it.
+//!
+//! `cargo run --example release -- http://127.0.0.1:7600 go-live`
+
+use std::{env, time::Duration};
+
+use reveille::{Client, FlagName, ListenerId, release::Release};
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let mut arguments = env::args().skip(1);
+    let url = arguments
+        .next()
+        .unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
+    let name = arguments.next().unwrap_or_else(|| "go-live".to_owned());
+    let name = FlagName::new(&name)?;
+
+    let client = Client::new(&url)?;
+    client.ready(Duration::from_secs(10)).await?;
+
+    // Watches first and reads then, so that an unleash is seen at whatever moment it comes.
+    let watch = client.watch_flag(name.clone(), ListenerId::unique("node")?);
+    let mut release = Release::new(watch);
+    println!("parked until `{name}` is set");
+    let flag = release.wait().await?;
+    println!("released by {:?}: {}", flag.set_by, flag.reason);
+
+    // Beside the work: whoever counts acknowledgements does not hold it up.
+    let acknowledged = tokio::spawn(release.acknowledge());
+    println!("working");
+    acknowledged.await.expect("it does not panic")
+}

@@ -1,0 +1,123 @@
+//! The real binary, as a process: `serve` on free ports, and verbs that are run to their end.
+
+use std::{
+    net::TcpListener,
+    process::{Output, Stdio},
+};
+
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::support::{get, until, within};
+
+/// A `reveille serve` of its own; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Binary {
+    child: Child,
+    address: String,
+    admin: String,
+    home: TempDir,
+}
+
+impl Binary {
+    /// Starts a relay whose flags are in a file of its own, and waits until it is ready.
+    pub(crate) async fn serve() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let (address, admin) = (free_address(), free_address());
+        let child = start(&home, &address, &admin);
+        let relay = Self {
+            child,
+            address,
+            admin,
+            home,
+        };
+        relay.ready().await;
+        relay
+    }
+
+    /// Kills the relay as `kill -9` does, and starts it again on the same ports and file.
+    pub(crate) async fn crash(&mut self) {
+        self.child.kill().await.expect("killed");
+        self.child = start(&self.home, &self.address, &self.admin);
+        self.ready().await;
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns the process's resident memory in KiB.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn resident(&self) -> u64 {
+        let id = self.child.id().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number
+            .and_then(|n| n.parse().ok())
+            .expect("a number of KiB")
+    }
+
+    /// Makes a verb's command, aimed at this relay.
+    pub(crate) fn verb(&self, arguments: &[&str]) -> Command {
+        let mut command = reveille(&self.home, arguments);
+        command.env("REVEILLE_RELAY", self.url());
+        command
+    }
+
+    /// Runs a verb to its end.
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Output {
+        within("the verb's end", self.verb(arguments).output())
+            .await
+            .expect("it starts")
+    }
+
+    async fn ready(&self) {
+        let admin = self.admin.parse().expect("an address");
+        until("ready", async || {
+            let connected = tokio::net::TcpStream::connect(&self.admin).await;
+            connected.is_ok() && get(admin, "/readyz").await.0 == 200
+        })
+        .await;
+    }
+}
+
+/// Makes a command of the binary, with nothing of the caller's settings.
+pub(crate) fn reveille(home: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reveille"));
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home.path())
+        .env("XDG_DATA_HOME", home.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+fn start(home: &TempDir, address: &str, admin: &str) -> Child {
+    let arguments = ["serve", "--listen", address, "--admin-listen", admin];
+    let mut command = reveille(home, &arguments);
+    command.stderr(Stdio::null()).spawn().expect("it starts")
+}
+
+/// Returns an address that nobody listens on just now.
+pub(crate) fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").to_string()
+}
+
+/// Returns what a process wrote to stdout.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Returns what a process wrote to stderr.
+pub(crate) fn complained(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

@@ -1,0 +1,77 @@
+//! Every snippet of the README is run: its shell and Python blocks here, in order, against the real
+//! binary in a directory of their own; its Rust blocks are documentation tests of the library.
+
+use std::{env, fs, path::Path};
+
+use tokio::process::Command;
+
+use crate::{
+    binary::free_address,
+    python::{python, run},
+    sources::root,
+};
+
+/// Returns the README's blocks in the given languages, in order.
+fn blocks(languages: &[&str]) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join("README.md")).expect("the README");
+    let mut found = Vec::new();
+    let mut parts = text.split("\n```");
+    parts.next();
+    while let (Some(block), _) = (parts.next(), parts.next()) {
+        let (language, body) = block.split_once('\n').expect("a language and a body");
+        if languages.contains(&language) {
+            found.push((language.to_owned(), body.to_owned()));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_shell_and_python_snippets_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
+    let blocks = blocks(&["sh", "python"]);
+    assert!(blocks.len() >= 4, "{} blocks", blocks.len());
+    for (number, (language, body)) in blocks.iter().enumerate() {
+        if language == "python" {
+            let name = format!("snippet_{number}.py");
+            fs::write(directory.path().join(&name), body).expect("written");
+            script.push_str(&format!("PYTHONPATH=. python3 {name}\n"));
+        } else {
+            script.push_str(body);
+            script.push('\n');
+        }
+    }
+    let (listen, binary) = (free_address(), Path::new(env!("CARGO_BIN_EXE_reveille")));
+    let python = python();
+    let directories =
+        [binary.parent(), python.parent()].map(|d| d.expect("a directory").to_owned());
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = directories.into_iter().chain(env::split_paths(&path));
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-c", &script])
+        .current_dir(directory.path())
+        .env("PATH", env::join_paths(path).expect("plain paths"))
+        .env("HOME", directory.path())
+        .env("XDG_DATA_HOME", directory.path())
+        .env("REVEILLE_LISTEN", &listen)
+        .env("REVEILLE_ADMIN_LISTEN", free_address())
+        .env("REVEILLE_RELAY", format!("http://{listen}"))
+        .env("RELAY", &listen);
+    let said = run(&mut shell, "the README's snippets").await;
+    for expected in [
+        "read orders until it is empty: CATCH_UP",
+        "released",
+        "read acct/orders until",
+    ] {
+        assert!(said.contains(expected), "no {expected:?} in\n{said}");
+    }
+}
+
+#[test]
+fn its_rust_snippets_are_documentation_tests() {
+    let library = fs::read_to_string(root().join("src/lib.rs")).expect("the library");
+    assert!(library.contains("include_str!(\"../README.md\")"));
+    assert!(blocks(&["rust"]).len() >= 2);
+}
