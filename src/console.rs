@@ -39,7 +39,7 @@ pub(crate) trait Subject: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Console {
     address: SocketAddr,
-    _scope: Scope,
+    scope: Scope,
 }
 
 impl Console {
@@ -68,14 +68,16 @@ impl Console {
                 tracing::error!(%error, "the admin port ended");
             }
         });
-        Ok(Self {
-            address,
-            _scope: scope,
-        })
+        Ok(Self { address, scope })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Ends, and returns when the port is free again.
+    pub(crate) async fn shutdown(self) {
+        self.scope.shutdown().await;
     }
 }
 

@@ -150,6 +150,9 @@ impl Node {
         self.server.shutdown(grace).await;
         self.scope.shutdown().await;
         self.relay.shutdown().await;
+        if let Some(console) = self.console {
+            console.shutdown().await;
+        }
     }
 }
 

@@ -105,11 +105,14 @@ impl FlagWatcher {
                     None => continue,
                 }
             }
-            let at = self.clock.instant(until);
-            if self.sleep.deadline() != at {
-                self.sleep.as_mut().reset(at);
+            // Rearmed at each poll, a sleep whose time has come would never end.
+            if until > self.clock.now() {
+                let at = self.clock.instant(until);
+                if self.sleep.deadline() != at {
+                    self.sleep.as_mut().reset(at);
+                }
+                std::task::ready!(self.sleep.as_mut().poll(cx));
             }
-            std::task::ready!(self.sleep.as_mut().poll(cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
                 self.inbound = Inbound::None;
             }

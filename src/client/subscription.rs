@@ -151,6 +151,10 @@ impl Subscription {
     }
 
     fn poll_sleep(&mut self, until: Tick, cx: &mut Context<'_>) -> Poll<()> {
+        // Rearmed at each poll, a sleep whose time has come would never end.
+        if until <= self.clock.now() {
+            return Poll::Ready(());
+        }
         let at = self.clock.instant(until);
         if self.sleep.deadline() != at {
             self.sleep.as_mut().reset(at);

@@ -21,12 +21,25 @@ impl Positions {
         if work.token.is_empty() || work.token.0.len() > Limits::TOKEN {
             return;
         }
+        self.insert(&work.queue, &work.token);
+    }
+
+    /// Starts with what the application kept from another life.
+    pub(super) fn starting_with(positions: &[Position]) -> Self {
+        let mut kept = Self::default();
+        for position in positions {
+            kept.insert(&position.queue, &position.token);
+        }
+        kept
+    }
+
+    fn insert(&mut self, queue: &Selector, token: &Token) {
         self.next += 1;
-        let entry = (self.next, work.token.clone());
-        if let Some((old, _)) = self.tokens.insert(work.queue.clone(), entry) {
+        let entry = (self.next, token.clone());
+        if let Some((old, _)) = self.tokens.insert(queue.clone(), entry) {
             self.ages.remove(&old);
         }
-        self.ages.insert(self.next, work.queue.clone());
+        self.ages.insert(self.next, queue.clone());
         if self.ages.len() > Limits::POSITIONS
             && let Some((_, oldest)) = self.ages.pop_first()
         {

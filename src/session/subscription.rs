@@ -42,10 +42,11 @@ pub(crate) enum Action {
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: LinkConfig) -> Self {
         let fault = config.fault;
+        let positions = Positions::starting_with(&options.positions);
         Self {
             options,
             link: Link::new(config),
-            positions: Positions::default(),
+            positions,
             arrived: VecDeque::new(),
             welcome: None,
             report: 0,

@@ -36,10 +36,14 @@ pub(crate) fn span_to_wire(span: Duration) -> WireSpan {
 
 /// Reads a point in time that a peer must have stated rightly.
 pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>> {
-    let read = |time| SystemTime::try_from(time);
-    time.map(read)
-        .transpose()
-        .map_err(|_| Error::invalid(field, "is no point in time"))
+    /// The years 1 to 9999: what a Timestamp may hold, and other languages can read.
+    const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+    let read = |time: Timestamp| {
+        let sound = SECONDS.contains(&time.seconds) && (0..1_000_000_000).contains(&time.nanos);
+        let time = sound.then(|| SystemTime::try_from(time).ok()).flatten();
+        time.ok_or_else(|| Error::invalid(field, "is no point in time"))
+    };
+    time.map(read).transpose()
 }
 
 /// Reads a point in time leniently: what makes no sense is absent.
