@@ -6,14 +6,14 @@
 
 use std::{
     ops::{Add, AddAssign},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use tokio::time::Instant;
 
 /// A point in monotonic time: nanoseconds since its clock was made.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tick(u64);
+pub(crate) struct Tick(u64);
 
 /// Turns tokio's clock into ticks.
 #[derive(Debug, Clone, Copy)]
@@ -23,15 +23,19 @@ pub(crate) struct Clock {
 
 impl Tick {
     /// The tick that never comes.
-    pub const NEVER: Self = Self(u64::MAX);
+    pub(crate) const NEVER: Self = Self(u64::MAX);
 
     /// Makes a tick from nanoseconds since the clock was made.
-    pub const fn from_nanos(nanos: u64) -> Self {
+    #[cfg_attr(
+        not(feature = "server"),
+        allow(dead_code, reason = "the relay counts so")
+    )]
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// Returns the nanoseconds since the clock was made.
-    pub const fn as_nanos(self) -> u64 {
+    pub(crate) const fn as_nanos(self) -> u64 {
         self.0
     }
 
@@ -46,7 +50,7 @@ impl Tick {
     }
 
     /// Returns the span from `earlier` to this tick, or zero where `earlier` is later.
-    pub const fn since(self, earlier: Self) -> Duration {
+    pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
@@ -89,8 +93,9 @@ impl Clock {
 }
 
 /// Returns the wall clock's time, for what people and other machines read.
-pub(crate) fn wall() -> SystemTime {
-    SystemTime::now()
+#[cfg(feature = "server")]
+pub(crate) fn wall() -> std::time::SystemTime {
+    std::time::SystemTime::now()
 }
 
 #[cfg(test)]

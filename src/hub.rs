@@ -35,9 +35,11 @@ use super::sync;
 
 pub(crate) use self::{
     core::{Hub, HubConfig, HubStats},
-    fanout::Walk,
     feed::{Feed, FeedConfig, Next},
     place::Epoch,
-    subscription::{Subscription, SubscriptionId},
+    subscription::SubscriptionId,
     view::{ListenerView, QueueView},
 };
+
+#[cfg(test)]
+pub(crate) use self::subscription::Subscription;

@@ -11,11 +11,12 @@ use crate::{
     clock::wall,
     console::{Console, Figures, Subject},
     error::{Error, ErrorKind, Result},
-    flag::{FlagTimers, Flags, FlagsConfig, start as start_timers},
+    flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
     server::{Health, Server, ServerConfig, Services},
     store::{self, BlobName, BlobStore},
     task::Scope,
+    words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
 };
 
 /// How a relay is served.
@@ -43,6 +44,7 @@ pub struct Node {
     console: Option<Console>,
     health: Health,
     store: Arc<dyn BlobStore>,
+    flags: Flags,
     /// Runs the flags' timers.
     scope: Scope,
 }
@@ -108,6 +110,7 @@ impl Node {
             console,
             health,
             store,
+            flags,
             scope,
         })
     }
@@ -140,6 +143,29 @@ impl Node {
     /// Returns the relay itself, for publishers and subscribers of this process.
     pub fn relay(&self) -> &Relay {
         &self.relay
+    }
+
+    /// Sets a flag durably, and tells everybody who watches it, in this process or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the options break a rule; [`ErrorKind::Unavailable`] where the
+    /// store failed: nobody was told, and it may have happened all the same.
+    pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
+        let (state, _) = self.flags.unleash(flag, options, wall()).await?;
+        Ok(state)
+    }
+
+    /// Clears a flag durably, and tells everybody who watches it, in this process or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] as for [`Node::unleash`].
+    pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
+        self.flags.leash(flag).await
+    }
+
+    /// Returns a watch of a flag within this process: registered from now on.
+    pub fn watch_flag(&self, flag: &FlagName, listener_id: ListenerId) -> impl FlagWatch + use<> {
+        LocalWatch::new(&self.flags, flag, listener_id, Arc::new(wall))
     }
 
     /// Ends gracefully: takes no more, says Goodbye on every stream, and closes what is left after
@@ -206,5 +232,38 @@ impl Subject for Watched {
             connections: self.connections.load(Relaxed),
             watchers: self.flags.watchers(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::release::Release;
+
+    #[tokio::test]
+    async fn a_flag_releases_who_waits_in_this_process() {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            listen: any_port,
+            admin_listen: None,
+            ..NodeConfig::default()
+        };
+        let node = Node::start(config).await.expect("started");
+        let flag = FlagName::new("go").expect("a name");
+        let parked = node.watch_flag(&flag, ListenerId::new("early").expect("a name"));
+        let options = UnleashOptions {
+            set_by: "test".to_owned(),
+            ..UnleashOptions::default()
+        };
+        let set = node.unleash(&flag, &options).await.expect("stored");
+        for watch in [
+            Box::new(parked),
+            Box::new(node.watch_flag(&flag, ListenerId::new("late").expect("a name"))),
+        ] {
+            let state = Release::new(*watch).wait().await.expect("released");
+            assert_eq!((state.set, state.generation), (true, set.generation));
+        }
+        assert!(!node.leash(&flag).await.expect("stored").set);
+        node.shutdown(Duration::from_secs(1)).await;
     }
 }

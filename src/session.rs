@@ -16,6 +16,6 @@ mod watch;
 mod tests;
 
 pub(crate) use link::{LinkConfig, Step};
-pub(crate) use publisher::{Done, PublisherConfig, PublisherSession, WaiterId};
+pub(crate) use publisher::{PublisherConfig, PublisherSession, WaiterId};
 pub(crate) use subscription::{Action, SubscriptionSession};
 pub(crate) use watch::WatchSession;

@@ -40,11 +40,13 @@ impl Scope {
     }
 
     /// Runs `task` to its own end, which it comes to soon after the token is cancelled.
+    #[cfg(feature = "server")]
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn(task);
     }
 
     /// Cancels the tasks and waits until all of them have ended.
+    #[cfg(feature = "server")]
     pub(crate) async fn shutdown(&self) {
         self.token.cancel();
         self.tracker.close();

@@ -31,9 +31,9 @@ pub(crate) mod proto {
 }
 
 pub(crate) use codec::Codec;
+pub(crate) use flags::{flag_event, flag_from_wire};
 #[cfg(feature = "server")]
-pub(crate) use flags::flag_event_to_wire;
-pub(crate) use flags::{flag_event, flag_from_wire, flag_name, flag_to_wire};
+pub(crate) use flags::{flag_event_to_wire, flag_to_wire};
 pub(crate) use notify::NotifyRequest;
 pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 #[cfg(feature = "server")]

@@ -19,10 +19,10 @@ pub use flag::{FlagEvent, FlagName, FlagState, UnleashOptions};
 pub use limits::Limits;
 pub use name::ListenerId;
 pub(crate) use name::{check_name, check_text};
-pub(crate) use notification::check_delay;
 pub use notification::{Accepted, Notification};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};
+#[cfg(feature = "server")]
 pub(crate) use session::clamp_heartbeat;
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome,

@@ -113,6 +113,10 @@ impl Client {
     }
 
     /// Returns a watch of a flag: its states, from the present one on, for ever.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "as `subscribe` takes its options"
+    )]
     pub fn watch_flag(&self, flag: FlagName, listener_id: ListenerId) -> FlagWatcher {
         FlagWatcher::new(self, &flag, &listener_id)
     }

@@ -66,6 +66,7 @@ impl Feed {
     }
 
     /// Returns the watch, to settle it.
+    #[cfg(test)]
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }

@@ -1,23 +1,15 @@
 //! The messages of `flags.proto` as words and back.
 
+use super::{proto, relay::goodbye_from_wire, time::time_from_wire};
 #[cfg(feature = "server")]
-use super::relay::goodbye_to_wire;
-use super::{
-    proto,
-    relay::goodbye_from_wire,
-    time::{time_from_wire, time_to_wire},
-};
+use super::{relay::goodbye_to_wire, time::time_to_wire};
 use crate::{
     error::{Error, ErrorKind, Result},
     words::{FlagEvent, FlagName, FlagState},
 };
 
-/// Reads a flag's name out of a request.
-pub(crate) fn flag_name(name: &str) -> Result<FlagName> {
-    FlagName::new(name)
-}
-
 /// Writes a flag's state.
+#[cfg(feature = "server")]
 pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
     proto::Flag {
         name: state.name.to_string(),

@@ -24,7 +24,7 @@ use crate::{
 
 /// A notify request.
 #[derive(Clone, PartialEq)]
-pub struct NotifyRequest {
+pub(crate) struct NotifyRequest {
     publisher: Arc<str>,
     notifications: Vec<Notification>,
     /// Events read, those that break a rule included.
@@ -52,7 +52,7 @@ struct Event {
 
 /// A text of at most the limit of any text, on the stack; a longer one is cut, and so refused.
 struct Text {
-    bytes: [u8; Text::MOST],
+    bytes: [u8; Self::MOST],
     length: usize,
 }
 
@@ -106,7 +106,7 @@ impl NotifyRequest {
         self.refused.get_or_insert(Refused(error));
     }
 
-    fn merge_event(&mut self, buf: &mut impl Buf, ctx: DecodeContext) -> Result<(), DecodeError> {
+    fn merge_event(&mut self, buf: &mut impl Buf, ctx: &DecodeContext) -> Result<(), DecodeError> {
         let mut event = Event::default();
         let last = self.notifications.last();
         merge_nested(buf, |tag, wire, buf| {
@@ -152,7 +152,7 @@ impl Message for NotifyRequest {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         match (tag, wire_type) {
-            (field::EVENTS, WireType::LengthDelimited) => self.merge_event(buf, ctx),
+            (field::EVENTS, WireType::LengthDelimited) => self.merge_event(buf, &ctx),
             (field::PUBLISHER, WireType::LengthDelimited) => self.merge_publisher(buf),
             _ => skip_field(wire_type, tag, buf, ctx),
         }

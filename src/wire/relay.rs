@@ -1,10 +1,10 @@
 //! The messages of `relay.proto` as words and back.
 
 #[cfg(feature = "server")]
-use super::time::checked_span;
+use super::time::{checked_span, time_to_wire};
 use super::{
     proto,
-    time::{span_from_wire, span_to_wire, time_from_wire, time_to_wire},
+    time::{span_from_wire, span_to_wire, time_from_wire},
 };
 use crate::words::{
     Accepted, Goodbye, GoodbyeReason, Position, Report, ReportState, Selector, SubscribeEvent,

@@ -1,6 +1,6 @@
 //! The story itself, scene by scene.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use reveille::{Client, FlagName, Notification, QueueAddress, duration::Span};
