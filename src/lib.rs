@@ -17,6 +17,8 @@ mod relay;
 #[cfg(feature = "server")]
 mod server;
 mod session;
+#[cfg(test)]
+mod sim;
 #[cfg(feature = "server")]
 mod sync;
 mod task;
