@@ -2,14 +2,15 @@
 //!
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
-//! with its queue and nothing was found owed (R6).
+//! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
+//! compares all of them once per heartbeat all the same, so that a lost mark of another heals.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{core::Hub, subscription::Subscription};
 use crate::{
     clock::Tick,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
 };
 
 /// What all streams of a relay have in common.
@@ -31,6 +32,8 @@ pub(crate) struct Feed {
     welcome: Option<Welcome>,
     heartbeat: Duration,
     heartbeat_at: Tick,
+    /// When all cursors are compared with their queues, whatever was sent meanwhile.
+    verify_at: Tick,
     ends_at: Tick,
     reconnect_after: Duration,
     ended: bool,
@@ -75,6 +78,7 @@ impl Feed {
             welcome: Some(welcome),
             heartbeat,
             heartbeat_at: now + heartbeat,
+            verify_at: now + heartbeat,
             ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
             reconnect_after: crate::backoff::jitter(RECONNECT_SPREAD, rng),
             ended: false,
@@ -95,19 +99,25 @@ impl Feed {
             return Next::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
-        if let Some(work) = self.subscription.take(now) {
-            return self.wake(work, now);
+        let verifies = now >= self.verify_at.min(self.heartbeat_at);
+        let owed = if verifies {
+            self.verify_at = now + self.heartbeat;
+            self.subscription.verify(now)
+        } else {
+            self.subscription.take(now)
+        };
+        if let Some(work) = owed {
+            self.heartbeat_at = now + self.heartbeat;
+            return Next::Send(SubscribeEvent::Wake(work));
         }
-        let catch_up = self.subscription.catch_up_at(now);
         if now >= self.heartbeat_at {
-            if let Some(work) = self.subscription.verify(now) {
-                return self.wake(work, now);
-            }
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
+        let catch_up = self.subscription.catch_up_at(now);
         Next::Wait(
             self.heartbeat_at
+                .min(self.verify_at)
                 .min(self.ends_at)
                 .min(catch_up.unwrap_or(Tick::NEVER)),
         )
@@ -117,11 +127,6 @@ impl Feed {
     pub(crate) fn close(&mut self, now: Tick) {
         self.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
-    }
-
-    fn wake(&mut self, work: Vec<WorkDetected>, now: Tick) -> Next {
-        self.heartbeat_at = now + self.heartbeat;
-        Next::Send(SubscribeEvent::Wake(work))
     }
 
     fn goodbye(&mut self, draining: bool) -> SubscribeEvent {

@@ -165,6 +165,11 @@ impl Record {
         next
     }
 
+    /// Says that the walk that was due is not coming.
+    pub(super) fn unmark(&self) {
+        self.lock().marked = false;
+    }
+
     /// Says that the subscribers by pattern have been attached.
     pub(super) fn attached(&self) {
         let mut state = self.lock();
