@@ -259,7 +259,8 @@ impl Subscription {
         cursors
             .list
             .push(Cursor::new(Arc::clone(record), slot, place, doubt));
-        self.marks.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        // Not marked: nothing is owed at a record's start, and a new subscription marks all. A mark
+        // without a wake would keep the next one from waking the stream.
         attached
     }
 

@@ -92,10 +92,12 @@ impl World {
             return;
         }
         let conn = listener.conn.expect("it is well");
-        let expected = match self.relay.streams.get(&conn) {
-            Some(stream) => stream.expected.clone(),
+        let (expected, since) = match self.relay.streams.get(&conn) {
+            Some(stream) => (stream.expected.clone(), stream.since),
             None => return,
         };
+        // A queue that was forgotten before a pattern's stream began is not known by its name.
+        let forgets = self.plan.forget_after < self.plan.active;
         for queue in expected {
             self.check_told(number, queue, None);
         }
@@ -103,7 +105,7 @@ impl World {
             .relay
             .causes
             .iter()
-            .filter(|(_, (_, at))| *at + SOON <= self.now)
+            .filter(|(_, (_, at))| *at + SOON <= self.now && (*at >= since || !forgets))
             .map(|(queue, (sequence, _))| (*queue, *sequence))
             .collect();
         for (queue, sequence) in causes {

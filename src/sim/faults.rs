@@ -48,28 +48,28 @@ impl World {
                 self.break_some_conn(trouble, listener, publisher);
             }
             T::Partition => {
-                let until = self.now + self.span(500, 40_000);
+                let until = self.until(500, 40_000);
                 if self.rng.bool() {
-                    self.listeners[listener].partition_until = until;
+                    prolong(&mut self.listeners[listener].partition_until, until);
                     self.impair(listener, until);
                 } else {
-                    self.publishers[publisher].partition_until = until;
+                    prolong(&mut self.publishers[publisher].partition_until, until);
                     self.impair_publisher(publisher, until);
                 }
             }
             T::PauseListener => {
-                let until = self.now + self.span(1_000, 60_000);
-                self.listeners[listener].paused_until = until;
+                let until = self.until(1_000, 60_000);
+                prolong(&mut self.listeners[listener].paused_until, until);
                 self.impair(listener, until);
             }
             T::PausePublisher => {
-                let until = self.now + self.span(1_000, 20_000);
-                self.publishers[publisher].paused_until = until;
+                let until = self.until(1_000, 20_000);
+                prolong(&mut self.publishers[publisher].paused_until, until);
                 self.impair_publisher(publisher, until);
             }
             T::PauseRelay => {
-                let until = self.now + self.span(1_000, 60_000);
-                self.relay.paused_until = until;
+                let until = self.until(1_000, 60_000);
+                prolong(&mut self.relay.paused_until, until);
                 self.impair_all(until);
             }
             T::RelayCrash | T::RelayVanish => {
@@ -83,14 +83,14 @@ impl World {
             T::ListenerLeave => self.listener_leaves(listener),
             T::PublisherCrash => self.publisher_crashes(publisher),
             T::FanoutStall => {
-                let until = self.now + self.span(500, 8_000);
-                self.relay.fanout_stalled_until = until;
+                let until = self.until(500, 8_000);
+                prolong(&mut self.relay.fanout_stalled_until, until);
                 self.impair_all(until);
             }
             T::SlowReader => self.stall_reader(listener),
             T::AppStall => {
-                let until = self.now + self.span(500, 10_000);
-                self.listeners[listener].stalled_until = until;
+                let until = self.until(500, 10_000);
+                prolong(&mut self.listeners[listener].stalled_until, until);
                 self.impair(listener, until);
             }
             // These happen by themselves, where the seed allows them.
@@ -103,20 +103,11 @@ impl World {
         self.log.note(self.now, "heal", &[]);
         self.healed = true;
         let now = self.now;
-        self.relay.paused_until = self.relay.paused_until.min(now);
-        self.relay.fanout_stalled_until = self.relay.fanout_stalled_until.min(now);
         self.at(now, Event::RelayStarts);
         for number in 0..self.listeners.len() {
-            let listener = &mut self.listeners[number];
-            listener.paused_until = listener.paused_until.min(now);
-            listener.partition_until = listener.partition_until.min(now);
-            listener.stalled_until = listener.stalled_until.min(now);
             self.at(now, Event::ListenerStarts(number));
         }
         for number in 0..self.publishers.len() {
-            let publisher = &mut self.publishers[number];
-            publisher.paused_until = publisher.paused_until.min(now);
-            publisher.partition_until = publisher.partition_until.min(now);
             self.at(now, Event::PublisherStarts(number));
         }
     }
@@ -193,7 +184,7 @@ impl World {
     }
 
     fn stall_reader(&mut self, listener: usize) {
-        let until = self.now + self.span(500, 20_000);
+        let until = self.until(500, 20_000);
         let conn = self.listeners[listener].conn;
         if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
             stream.blocked_until = until;
@@ -201,10 +192,12 @@ impl World {
         }
     }
 
-    fn span(&mut self, from: u64, to: u64) -> Duration {
+    /// Chooses until when a trouble lasts; none outlasts the time of troubles.
+    fn until(&mut self, from: u64, to: u64) -> Tick {
         // Short ones are as likely as long ones.
         let longest = if self.rng.bool() { to } else { from * 3 };
-        Duration::from_millis(self.rng.u64(from..longest.max(from + 1)))
+        let span = Duration::from_millis(self.rng.u64(from..longest));
+        (self.now + span).min(Tick::default() + self.plan.active)
     }
 
     pub(super) fn impair_all(&mut self, until: Tick) {
@@ -220,4 +213,9 @@ impl World {
         let publisher = &mut self.publishers[number];
         publisher.ok_from = publisher.ok_from.max(until);
     }
+}
+
+/// A second trouble of a kind never ends the first one early.
+fn prolong(end: &mut Tick, until: Tick) {
+    *end = until.max(*end);
 }

@@ -61,6 +61,7 @@ pub(super) struct Stream {
     feed: Feed,
     waker: Waker,
     poll_at: Option<Tick>,
+    pub(super) since: Tick,
     /// Its client does not read until then.
     pub(super) blocked_until: Tick,
     pub(super) listener: usize,
@@ -267,7 +268,7 @@ impl World {
         let Some(stream) = self.relay.streams.get_mut(&id) else {
             return;
         };
-        if stream.poll_at != Some(now) {
+        if stream.poll_at.is_none_or(|at| at > now) {
             return;
         }
         if stream.blocked_until > now {
@@ -290,7 +291,7 @@ impl World {
     }
 
     pub(super) fn fire_timers(&mut self) {
-        if self.relay.timers_at != Some(self.now) {
+        if self.relay.timers_at.is_none_or(|at| at > self.now) {
             return;
         }
         self.relay.timers_at = None;
@@ -302,7 +303,7 @@ impl World {
 
     /// Takes one step of a walk, or the next walk.
     pub(super) fn fan_out(&mut self) {
-        if self.relay.fanout_at != Some(self.now) {
+        if self.relay.fanout_at.is_none_or(|at| at > self.now) {
             return;
         }
         self.relay.fanout_at = None;
@@ -387,6 +388,7 @@ impl World {
             feed,
             waker: self.relay.waker(Ring::Stream(id)),
             poll_at: None,
+            since: now,
             blocked_until: now,
             listener,
             listener_life,
