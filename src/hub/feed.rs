@@ -34,6 +34,8 @@ pub(crate) struct Feed {
     heartbeat_at: Tick,
     /// When all cursors are compared with their queues, whatever was sent meanwhile.
     verify_at: Tick,
+    /// When CATCH_UPs that were spread are owed.
+    catch_up_at: Tick,
     ends_at: Tick,
     reconnect_after: Duration,
     ended: bool,
@@ -79,6 +81,7 @@ impl Feed {
             heartbeat,
             heartbeat_at: now + heartbeat,
             verify_at: now + heartbeat,
+            catch_up_at: Tick::NEVER,
             ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
             reconnect_after: crate::backoff::jitter(RECONNECT_SPREAD, rng),
             ended: false,
@@ -99,7 +102,8 @@ impl Feed {
             return Next::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
-        let verifies = now >= self.verify_at.min(self.heartbeat_at);
+        // Spread CATCH_UPs have left no mark behind: the look at all cursors finds them.
+        let verifies = now >= self.verify_at.min(self.heartbeat_at).min(self.catch_up_at);
         let owed = if verifies {
             self.verify_at = now + self.heartbeat;
             self.subscription.verify(now)
@@ -114,12 +118,12 @@ impl Feed {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
-        let catch_up = self.subscription.catch_up_at(now);
+        self.catch_up_at = self.subscription.catch_up_at(now).unwrap_or(Tick::NEVER);
         Next::Wait(
             self.heartbeat_at
                 .min(self.verify_at)
                 .min(self.ends_at)
-                .min(catch_up.unwrap_or(Tick::NEVER)),
+                .min(self.catch_up_at),
         )
     }
 

@@ -11,7 +11,7 @@ use super::{
     net::ConnId,
     oracle::{Counters, SOON},
     queue::Announced,
-    world::{Event, World},
+    world::{Event, SILENCE, World},
 };
 use crate::{
     clock::Tick,
@@ -42,7 +42,8 @@ impl World {
     /// A listener read its Welcome.
     pub(super) fn welcomed(&mut self, number: usize, id: ConnId) {
         self.conns[id].welcomed = true;
-        let life = self.stream_life(number);
+        let life = self.conns[id].relay_life.expect("it sent a Welcome");
+        self.listeners[number].stream_life = life;
         let listener = &self.listeners[number];
         let foreign = listener.tokens.values().any(|told| told.life != life);
         let spread = if foreign { SPREAD } else { Duration::ZERO };
@@ -122,7 +123,7 @@ impl World {
             return;
         };
         let (life, stats) = (
-            self.stream_life(number),
+            self.listeners[number].stream_life,
             self.relay.hub.as_ref().map(|hub| hub.stats()),
         );
         if life != self.relay.life {
@@ -151,13 +152,6 @@ impl World {
         }
     }
 
-    /// Returns the relay's life that the listener's stream is of.
-    pub(super) fn stream_life(&self, number: usize) -> u64 {
-        let conn = self.listeners[number].conn;
-        conn.and_then(|id| self.conns[id].relay_life)
-            .unwrap_or_default()
-    }
-
     pub(super) fn heartbeat(&self, number: usize) -> Duration {
         self.listeners[number].options.clamped_heartbeat()
     }
@@ -178,7 +172,7 @@ impl World {
         for number in 0..self.listeners.len() {
             if self.is_well(number) {
                 self.check_heads(number);
-            } else {
+            } else if self.plan.max_age > SILENCE {
                 self.violate(|| format!("listener {number} holds no stream after the silence"));
             }
         }
@@ -335,7 +329,7 @@ impl World {
                     && counters.payload == u128::from(view.payload_size)
                     && counters.messages == u128::from(view.messages)
             });
-            if !heads && view.idle_for.is_some() {
+            if !heads && view.idle_for.is_some_and(|idle| idle > SOON) {
                 self.violate(|| {
                     format!(
                         "I1: listener {number} was told {counters:?} of queue {queue}, {view:?}"

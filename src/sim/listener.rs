@@ -33,6 +33,8 @@ pub(super) struct Listener {
     pub(super) session: Option<SubscriptionSession>,
     pub(super) leaving: bool,
     pub(super) conn: Option<ConnId>,
+    /// The relay's life that its newest stream is or was of.
+    pub(super) stream_life: u64,
     pub(super) paused_until: Tick,
     pub(super) partition_until: Tick,
     /// Its application takes nothing until then.
@@ -82,6 +84,7 @@ impl Listener {
             session: None,
             leaving: false,
             conn: None,
+            stream_life: 0,
             paused_until: Tick::default(),
             partition_until: Tick::default(),
             stalled_until: Tick::default(),
@@ -317,7 +320,8 @@ impl World {
         if says_busy {
             self.report(number, queue, ReportState::Busy);
         }
-        let handling = self.plan.listeners[number].handling;
+        let long = !self.healed && self.rng.u32(0..6) == 0;
+        let handling = if long { self.plan.listeners[number].handling } else { 20 };
         self.within_millis(
             handling,
             Event::Handled(number, life, queue, message, receipt),
@@ -396,7 +400,7 @@ impl World {
         };
         let queue = self.queues.find(&address).expect("all queues are known");
         self.check_token(number, queue, work);
-        let life = self.stream_life(number);
+        let life = self.listeners[number].stream_life;
         let listener = &mut self.listeners[number];
         listener.seen.insert(queue, (life, work.sequence));
         self.log.note(

@@ -181,7 +181,7 @@ impl Plan {
             }),
             troubles: TROUBLES.into_iter().filter(|_| rng.bool()).collect(),
             works,
-            work_gap: [1_000, 8_000, 20_000][rng.usize(0..3)],
+            work_gap: [2_000, 8_000, 20_000][rng.usize(0..3)],
             trouble_gap: [2_000, 10_000, 30_000][rng.usize(0..3)],
             steady: (small && rng.u32(0..6) == 0).then(|| seconds(rng.u64(1..4))),
             aimed: rng.bool(),

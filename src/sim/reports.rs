@@ -231,7 +231,7 @@ impl World {
         released: Option<Released>,
     ) {
         let now = self.now;
-        let stream_life = self.stream_life(number);
+        let stream_life = self.listeners[number].stream_life;
         let address = self.queues.list[queue].address.clone();
         let listener = &mut self.listeners[number];
         let life = listener.life;

@@ -121,7 +121,7 @@ struct Scheduled {
 }
 
 /// After the last trouble: time for the longest chain of time-outs, twice.
-const SILENCE: Duration = Duration::from_secs(100);
+pub(super) const SILENCE: Duration = Duration::from_secs(100);
 
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
@@ -163,7 +163,7 @@ impl World {
                 .filter(|until| *until > next.at)
             {
                 // Whoever wakes from a pause first reads what has arrived, then judges the silence.
-                let judges = matches!(next.event, Event::Link(..));
+                let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
                 let after = Duration::from_millis(u64::from(judges));
                 self.at(until + after, next.event);
                 continue;
