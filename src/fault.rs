@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     ForeignEpochAccepted,
     /// R2: a token above the record's head is taken at its word.
     TokenAboveHeadAccepted,
-    /// R2: a token below the record's start is taken at its word.
+    /// R2: a token below the record's start is taken to be up to date.
     TokenBelowStartAccepted,
     /// R2: a pattern gets no CATCH_UP under its own name.
     PatternWithoutSelectorEntry,
@@ -35,13 +35,14 @@ pub(crate) enum Fault {
     FloorForgotten,
     /// R3: a queue with a pending timer is forgotten.
     ForgetWithTimer,
-    /// R4: the snapshot is taken before the subscriber is registered.
+    /// R4: the snapshot is taken, and told, before the subscriber is registered.
     SnapshotBeforeRegister,
     /// R4: a pattern is registered after the map was scanned.
     PatternRegistersLate,
     /// R5: a walk clears the dirty mark last.
     MarkClearedAfterWalk,
-    /// R5: a stream clears its awake mark after it has read its cursors.
+    /// R5: a stream clears its awake mark after it has read its cursors. Needs two threads: the
+    /// concurrency test's.
     AwakeClearedAfterRead,
     /// R5: a stream does not clear its awake mark.
     AwakeNeverCleared,

@@ -114,14 +114,31 @@ fn survey() {
         let o = run(seed, fault, false);
         hashes.lock().unwrap().add(&o.totals);
         if let Some(v) = o.violation {
-            let text: String = v.split_once(" s: ").unwrap().1.chars().filter(|c| !c.is_ascii_digit()).take(24).collect();
+            let text: String = v
+                .split_once(" s: ")
+                .unwrap()
+                .1
+                .chars()
+                .filter(|c| !c.is_ascii_digit())
+                .take(24)
+                .collect();
             let mut k = kinds.lock().unwrap();
             let e = k.entry(text).or_insert((0, seed, v.clone()));
             e.0 += 1;
-            if seed < e.1 { e.1 = seed; e.2 = v; }
+            if seed < e.1 {
+                e.1 = seed;
+                e.2 = v;
+            }
         }
         None
     });
     println!("{:?}", hashes.lock().unwrap());
-    for (k, v) in &*kinds.lock().unwrap() { println!("SURVEY {:5} first {:5} {k} | {}", v.0, v.1, v.2.chars().take(300).collect::<String>()); }
+    for (k, v) in &*kinds.lock().unwrap() {
+        println!(
+            "SURVEY {:5} first {:5} {k} | {}",
+            v.0,
+            v.1,
+            v.2.chars().take(300).collect::<String>()
+        );
+    }
 }

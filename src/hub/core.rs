@@ -303,6 +303,9 @@ impl Hub {
             });
             if dead {
                 self.records.remove(&record);
+                if planted!(self.config.fault, ForgetWithTimer) {
+                    record.lock().drop_timers(&record, &self.timers);
+                }
                 self.counters.forgotten.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -96,8 +96,6 @@ impl Feed {
         if let Some(welcome) = self.welcome.take() {
             return Next::Send(SubscribeEvent::Welcome(welcome));
         }
-        #[cfg(test)]
-        self.hub.register_late(&self.subscription);
         if draining || now >= self.ends_at {
             return Next::Send(self.goodbye(draining));
         }
@@ -114,6 +112,8 @@ impl Feed {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Wake(work));
         }
+        #[cfg(test)]
+        self.hub.register_late(&self.subscription);
         if now >= self.heartbeat_at {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });

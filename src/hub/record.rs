@@ -249,6 +249,12 @@ impl State {
         timers.rearm(record, &mut self.armed, self.timers.next());
     }
 
+    /// Drops the timers of a record that is dead, which has none but by a planted fault.
+    pub(super) fn drop_timers(&mut self, record: &Arc<Record>, timers: &Timers) {
+        self.timers = QueueTimers::default();
+        self.rearm(record, timers);
+    }
+
     /// Decides who wakes the subscribers of what was just counted.
     pub(super) fn wake(&mut self, inline: usize) -> Wake {
         if self.links.slots.len() <= inline.min(CHUNK) {

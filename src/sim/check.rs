@@ -118,17 +118,12 @@ impl World {
 
     /// A wake-up is handed over: its counts are exactly what was counted since the last.
     pub(super) fn check_token(&mut self, number: usize, queue: usize, work: &WorkDetected) {
-        let Some((counters, true)) = Counters::read(&work.token.0, self.relay.epoch) else {
-            // Told by a life that is over, and handed over only now.
+        let Some((counters, here)) = Counters::read(&work.token.0, self.relay.epoch) else {
+            self.violate(|| format!("a token that cannot be read: {work:?}"));
             return;
         };
-        let (life, stats) = (
-            self.listeners[number].stream_life,
-            self.relay.hub.as_ref().map(|hub| hub.stats()),
-        );
-        if life != self.relay.life {
-            return;
-        }
+        let life = self.listeners[number].stream_life;
+        let stats = self.relay.hub.as_ref().map(|hub| hub.stats());
         let forgotten = stats.map_or(0, |stats| stats.forgotten);
         let told = Told {
             life,
@@ -136,7 +131,9 @@ impl World {
             counters,
         };
         let before = self.listeners[number].tokens.insert(queue, told);
-        let same = before.filter(|before| before.life == life && before.forgotten == forgotten);
+        let same = before.filter(|before| {
+            here && before.life == life && life == self.relay.life && before.forgotten == forgotten
+        });
         let Some(before) = same.filter(|_| work.reason != WakeReason::CatchUp) else {
             return;
         };

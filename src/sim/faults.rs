@@ -187,7 +187,7 @@ impl World {
         let until = self.until(500, 20_000);
         let conn = self.listeners[listener].conn;
         if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
-            stream.blocked_until = until;
+            prolong(&mut stream.blocked_until, until);
             self.impair(listener, until);
         }
     }

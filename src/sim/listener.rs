@@ -123,6 +123,7 @@ impl World {
         *listener = Listener {
             life,
             attempts,
+            ok_from: listener.ok_from,
             paused_until: listener.paused_until,
             partition_until: listener.partition_until,
             options: SubscribeOptions {
@@ -321,7 +322,11 @@ impl World {
             self.report(number, queue, ReportState::Busy);
         }
         let long = !self.healed && self.rng.u32(0..6) == 0;
-        let handling = if long { self.plan.listeners[number].handling } else { 20 };
+        let handling = if long {
+            self.plan.listeners[number].handling
+        } else {
+            20
+        };
         self.within_millis(
             handling,
             Event::Handled(number, life, queue, message, receipt),

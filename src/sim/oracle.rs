@@ -63,10 +63,13 @@ impl World {
         let due = now + later(notification.delay);
         for message in self.publishers[publisher].told(queue, notification.payload_size) {
             let message = &mut self.queues.messages[message];
-            if matches!(
-                message.announced,
-                Announced::Publisher(..) | Announced::Nobody
-            ) {
+            let told = match message.announced {
+                Announced::Publisher(..) => true,
+                // Told once more: that helps where it is visible then.
+                Announced::Nobody => message.visible_at <= now + notification.delay,
+                _ => false,
+            };
+            if told {
                 message.announced = Announced::Due(due);
             }
         }

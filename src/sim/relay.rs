@@ -13,7 +13,7 @@ use std::{
 use super::{
     net::{Client, ConnId, Down, Up},
     oracle::Place,
-    plan::{Plan, Trouble},
+    plan::{Plan, Shape, Trouble},
     world::{Event, World},
 };
 use crate::{
@@ -326,7 +326,12 @@ impl World {
         } else if walk.step() {
             self.relay.walk = Some(walk);
         }
-        let gap = Duration::from_micros(self.rng.u64(10..20_000));
+        let longest = if self.plan.shape == Shape::Crowd {
+            20_000
+        } else {
+            300
+        };
+        let gap = Duration::from_micros(self.rng.u64(10..longest));
         self.arm_fanout(gap);
     }
 

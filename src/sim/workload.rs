@@ -95,12 +95,12 @@ impl World {
     /// restored: what was counted before it came back is beyond what a token can tell.
     pub(super) fn is_held(&mut self) -> bool {
         let life = self.relay.life;
-        self.held = self.held
-            && self.listeners.iter().any(|listener| {
-                let conn = listener.conn.map(|id| &self.conns[id]);
-                let here = conn.is_some_and(|conn| conn.welcomed && conn.relay_life == Some(life));
-                listener.session.is_some() && !here
-            });
+        let away = self.listeners.iter().any(|listener| {
+            let conn = listener.conn.map(|id| &self.conns[id]);
+            let here = conn.is_some_and(|conn| conn.welcomed && conn.relay_life == Some(life));
+            listener.session.is_some() && !here
+        });
+        self.held = self.held && (away || self.relay.hub.is_none());
         self.held
     }
 

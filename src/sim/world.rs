@@ -165,7 +165,11 @@ impl World {
                 // Whoever wakes from a pause first reads what has arrived, then judges the silence.
                 let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
                 let after = Duration::from_millis(u64::from(judges));
-                self.at(until + after, next.event);
+                // The number stays, and with it the order among all that waits.
+                self.events.push(Reverse(Scheduled {
+                    at: until + after,
+                    ..next
+                }));
                 continue;
             }
             self.now = next.at;
