@@ -52,6 +52,7 @@ impl World {
                 if self.rng.bool() {
                     prolong(&mut self.listeners[listener].partition_until, until);
                     self.impair(listener, until);
+                    self.unanswered(listener, until);
                 } else {
                     prolong(&mut self.publishers[publisher].partition_until, until);
                     self.impair_publisher(publisher, until);
@@ -61,6 +62,7 @@ impl World {
                 let until = self.until(1_000, 60_000);
                 prolong(&mut self.listeners[listener].paused_until, until);
                 self.impair(listener, until);
+                self.unanswered(listener, until);
             }
             T::PausePublisher => {
                 let until = self.until(1_000, 20_000);
@@ -181,6 +183,16 @@ impl World {
         self.relay.restore_next = true;
         self.relay_crashes();
         self.within_millis(2_000, Event::RelayStarts);
+    }
+
+    /// The relay's ping finds nobody until then: it may end the stream before.
+    fn unanswered(&mut self, listener: usize, until: Tick) {
+        let wait = Duration::from_millis(self.rng.u64(10_000..20_000));
+        if let Some(id) = self.listeners[listener].conn
+            && self.now + wait < until
+        {
+            self.after(wait, Event::RelayBroken(id));
+        }
     }
 
     fn stall_reader(&mut self, listener: usize) {

@@ -331,7 +331,7 @@ impl World {
             handling,
             Event::Handled(number, life, queue, message, receipt),
         );
-        if self.may(Trouble::CrashHolding) && self.rng.u32(0..10) == 0 {
+        if self.may(Trouble::CrashHolding) && self.rng.u32(0..6) == 0 {
             self.within_millis(handling, Event::ListenerCrashes(number, life));
         }
     }

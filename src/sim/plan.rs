@@ -147,8 +147,11 @@ impl Plan {
         };
         let small = shape == Shape::Sparse;
         let mut works: Vec<Work> = WORKS.into_iter().filter(|_| rng.bool()).collect();
-        if works.is_empty() || shape == Shape::Crowd {
+        if works.is_empty() {
             works = vec![Work::Put];
+        }
+        if shape == Shape::Crowd {
+            works = vec![Work::PutTwice];
         }
         if shape == Shape::Wide {
             works.push(Work::Burst);

@@ -284,7 +284,12 @@ impl World {
             Next::Send(event) => {
                 self.stream_sends(id, &event);
                 self.send_down(id, Down::Event(Box::new(event)));
-                let gap = Duration::from_micros(self.rng.u64(10..3_000));
+                let longest = if self.rng.u32(0..8) == 0 {
+                    60_000
+                } else {
+                    3_000
+                };
+                let gap = Duration::from_micros(self.rng.u64(10..longest));
                 self.poll_stream(id, now + gap);
             }
         }

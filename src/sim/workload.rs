@@ -104,8 +104,23 @@ impl World {
         self.held
     }
 
+    /// Chooses a queue; now and then one whose listener is away just now.
     fn some_queue(&mut self) -> usize {
-        self.rng.usize(0..self.plan.queues.len())
+        let count = self.plan.queues.len();
+        let listener = self.rng.usize(0..self.listeners.len());
+        let first = self.rng.usize(0..count);
+        let away = !self
+            .relay
+            .streams
+            .values()
+            .any(|stream| stream.listener == listener);
+        if away && self.rng.bool() {
+            let mut queues = (0..count).map(|step| (first + step) % count);
+            let of_it = queues
+                .find(|queue| self.listeners[listener].wants(&self.queues.list[*queue].address));
+            return of_it.unwrap_or(first);
+        }
+        first
     }
 
     fn put(&mut self, publisher: usize, queue: usize) {
@@ -130,7 +145,9 @@ impl World {
             "put",
             &[publisher as u64, queue as u64, message as u64],
         );
-        self.within_millis(3, Event::Says(publisher, life, message));
+        let slow = self.rng.u32(0..3) == 0;
+        let within = if slow { 100 } else { 3 };
+        self.within_millis(within, Event::Says(publisher, life, message));
     }
 
     /// A queue that nobody has heard of yet, but that a pattern matches.
