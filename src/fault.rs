@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     TokenBelowStartAccepted,
     /// R2: a pattern gets no CATCH_UP under its own name.
     PatternWithoutSelectorEntry,
+    /// R2: a CATCH_UP that was spread comes with the next heartbeat only.
+    SpreadUntilHeartbeat,
     /// R2: a position makes no record.
     PositionsMakeNothing,
     /// R3: a forgotten queue starts again where it started first.
@@ -46,8 +48,14 @@ pub(crate) enum Fault {
     AwakeClearedAfterRead,
     /// R5: a stream does not clear its awake mark.
     AwakeNeverCleared,
+    /// R5: a new cursor marks its stream without waking it, and so silences the next mark.
+    MarkWithoutWake,
+    /// R5: a walk that is not finished leaves the dirty mark behind.
+    WalkLeavesMark,
     /// R6: a heartbeat is sent without comparing cursors.
     HeartbeatUnchecked,
+    /// R6: each wake puts off the comparison of all cursors, for ever where one queue is busy.
+    LookPutOff,
     /// R7: a new timer cancels those before it.
     TimersCancelled,
     /// R7: timers merge downwards.

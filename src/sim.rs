@@ -16,6 +16,7 @@ mod oracle;
 mod plan;
 mod publisher;
 mod queue;
+mod regressions;
 mod relay;
 mod reports;
 mod table;
@@ -100,45 +101,6 @@ fn no_wake_up_is_lost() {
     if let Some((seed, violation)) = broken {
         panic!(
             "seed {seed}: {violation}\nreplay it: REVEILLE_SEED={seed} cargo test --lib no_wake_up_is_lost -- --nocapture"
-        );
-    }
-}
-#[test]
-#[ignore = "tmp"]
-fn survey() {
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or(SEEDS);
-    let fault = table::fault_from_env();
-    let kinds: Mutex<std::collections::BTreeMap<String, (u64, u64, String)>> = Mutex::default();
-    let hashes = Mutex::new(world::Totals::default());
-    first(seeds, |seed| -> Option<()> {
-        let o = run(seed, fault, false);
-        hashes.lock().unwrap().add(&o.totals);
-        if let Some(v) = o.violation {
-            let text: String = v
-                .split_once(" s: ")
-                .unwrap()
-                .1
-                .chars()
-                .filter(|c| !c.is_ascii_digit())
-                .take(24)
-                .collect();
-            let mut k = kinds.lock().unwrap();
-            let e = k.entry(text).or_insert((0, seed, v.clone()));
-            e.0 += 1;
-            if seed < e.1 {
-                e.1 = seed;
-                e.2 = v;
-            }
-        }
-        None
-    });
-    println!("{:?}", hashes.lock().unwrap());
-    for (k, v) in &*kinds.lock().unwrap() {
-        println!(
-            "SURVEY {:5} first {:5} {k} | {}",
-            v.0,
-            v.1,
-            v.2.chars().take(300).collect::<String>()
         );
     }
 }

@@ -10,6 +10,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::{core::Hub, subscription::Subscription};
 use crate::{
     clock::Tick,
+    fault::planted,
     words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
 };
 
@@ -110,6 +111,9 @@ impl Feed {
         };
         if let Some(work) = owed {
             self.heartbeat_at = now + self.heartbeat;
+            if planted!(self.subscription.fault, LookPutOff) {
+                self.verify_at = self.heartbeat_at;
+            }
             return Next::Send(SubscribeEvent::Wake(work));
         }
         #[cfg(test)]
@@ -118,7 +122,10 @@ impl Feed {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
-        self.catch_up_at = self.subscription.catch_up_at(now).unwrap_or(Tick::NEVER);
+        let catch_up = self.subscription.catch_up_at(now);
+        if !planted!(self.subscription.fault, SpreadUntilHeartbeat) {
+            self.catch_up_at = catch_up.unwrap_or(Tick::NEVER);
+        }
         Next::Wait(
             self.heartbeat_at
                 .min(self.verify_at)

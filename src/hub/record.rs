@@ -167,7 +167,9 @@ impl Record {
 
     /// Says that the walk that was due is not coming.
     pub(super) fn unmark(&self) {
-        self.lock().marked = false;
+        if !planted!(self.fault, WalkLeavesMark) {
+            self.lock().marked = false;
+        }
     }
 
     /// Says that the subscribers by pattern have been attached.

@@ -33,7 +33,7 @@ pub(crate) struct Subscription {
     pub(super) visibility_timeout: Duration,
     pub(super) since: Tick,
     epoch: Epoch,
-    fault: Fault,
+    pub(super) fault: Fault,
     /// Which cursors may be behind: bit i for those whose index is i modulo 64.
     marks: AtomicU64,
     waker: AtomicWaker,
@@ -259,6 +259,9 @@ impl Subscription {
         cursors
             .list
             .push(Cursor::new(Arc::clone(record), slot, place, doubt));
+        if planted!(self.fault, MarkWithoutWake) {
+            self.marks.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        }
         // Not marked: nothing is owed at a record's start, and a new subscription marks all. A mark
         // without a wake would keep the next one from waking the stream.
         attached

@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use super::{
-    log::Log,
-    world::{Event, World},
-};
+use super::world::{Event, World};
 use crate::{
     clock::Tick,
     error::Error,

@@ -8,7 +8,7 @@ use crate::fault::Fault;
 /// A fault, the rule that it breaks, and what it does.
 type Row = (Fault, &'static str, &'static str);
 
-pub(super) const FAULTS: [Row; 29] = [
+pub(super) const FAULTS: [Row; 33] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -43,6 +43,11 @@ pub(super) const FAULTS: [Row; 29] = [
         Fault::PatternWithoutSelectorEntry,
         "R2",
         "a pattern gets no CATCH_UP under its own name",
+    ),
+    (
+        Fault::SpreadUntilHeartbeat,
+        "R2",
+        "a CATCH_UP that was spread waits for a heartbeat",
     ),
     (
         Fault::PositionsMakeNothing,
@@ -80,9 +85,24 @@ pub(super) const FAULTS: [Row; 29] = [
         "a stream does not clear its awake mark",
     ),
     (
+        Fault::MarkWithoutWake,
+        "R5",
+        "a new cursor marks its stream without waking it",
+    ),
+    (
+        Fault::WalkLeavesMark,
+        "R5",
+        "an unfinished walk leaves its mark behind",
+    ),
+    (
         Fault::HeartbeatUnchecked,
         "R6",
         "a heartbeat compares no cursors",
+    ),
+    (
+        Fault::LookPutOff,
+        "R6",
+        "each wake puts off the look at all cursors",
     ),
     (
         Fault::SilenceUnnoticed,
