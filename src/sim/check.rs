@@ -192,7 +192,7 @@ impl World {
             Announced::Due(due) => due.max(message.visible_at),
             Announced::Publisher(number, life) => {
                 let publisher = &self.publishers[number];
-                let never_in_trouble = publisher.ok_from <= Tick::from_nanos(1_000_000_000);
+                let never_in_trouble = publisher.ok_from == Tick::default();
                 let within = if never_in_trouble { SOON } else { HEARD };
                 let by = put_at.max(publisher.ok_from) + within;
                 let up = self.relay.hub.is_some() && !self.relay.draining;

@@ -324,6 +324,21 @@ impl World {
 }
 
 impl Totals {
+    /// Returns how often the rarest of what must not be rare has happened.
+    pub(super) fn rarest(&self) -> u64 {
+        let kinds = [
+            self.messages,
+            self.restarts,
+            self.streams,
+            self.heartbeats,
+            self.walks_lost,
+            self.timed,
+            self.forgotten,
+            self.reports,
+        ];
+        kinds.into_iter().min().unwrap_or_default()
+    }
+
     /// Adds another run's.
     pub(super) fn add(&mut self, other: &Self) {
         self.events += other.events;
