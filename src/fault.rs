@@ -25,10 +25,12 @@ pub(crate) enum Fault {
     ForeignEpochAccepted,
     /// R2: a token above the record's head is taken at its word.
     TokenAboveHeadAccepted,
-    /// R2: a token below the record's start is taken at its word.
+    /// R2: a token below the record's start is taken to be up to date.
     TokenBelowStartAccepted,
     /// R2: a pattern gets no CATCH_UP under its own name.
     PatternWithoutSelectorEntry,
+    /// R2: a CATCH_UP that was spread comes with the next heartbeat only.
+    SpreadUntilHeartbeat,
     /// R2: a position makes no record.
     PositionsMakeNothing,
     /// R3: a forgotten queue starts again where it started first.
@@ -37,18 +39,25 @@ pub(crate) enum Fault {
     ForgetWithTimer,
     /// R3: a forgotten record is not marked dead.
     DeadNotMarked,
-    /// R4: the snapshot is taken before the subscriber is registered.
+    /// R4: the snapshot is taken, and told, before the subscriber is registered.
     SnapshotBeforeRegister,
     /// R4: a pattern is registered after the map was scanned.
     PatternRegistersLate,
     /// R5: a walk clears the dirty mark last.
     MarkClearedAfterWalk,
-    /// R5: a stream clears its awake mark after it has read its cursors.
+    /// R5: a stream clears its awake mark after it has read its cursors. Needs two threads: the
+    /// concurrency test's.
     AwakeClearedAfterRead,
     /// R5: a stream does not clear its awake mark.
     AwakeNeverCleared,
+    /// R5: a new cursor marks its stream without waking it, and so silences the next mark.
+    MarkWithoutWake,
+    /// R5: a walk that is not finished leaves the dirty mark behind.
+    WalkLeavesMark,
     /// R6: a heartbeat is sent without comparing cursors.
     HeartbeatUnchecked,
+    /// R6: each wake puts off the comparison of all cursors, for ever where one queue is busy.
+    LookPutOff,
     /// R7: a new timer cancels those before it.
     TimersCancelled,
     /// R7: timers merge downwards.

@@ -42,4 +42,4 @@ pub(crate) use self::{
 };
 
 #[cfg(test)]
-pub(crate) use self::subscription::Subscription;
+pub(crate) use self::{fanout::Walk, subscription::Subscription};

@@ -1,3 +1,20 @@
+//! Wakes queue workers the instant there is work, so that nobody polls.
+//!
+//! The code map, from the lowest layer up; a module imports only from lower ones (a test keeps it
+//! so), and `docs/architecture.md` says more of each:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | base | `error`, `backoff`, `clock`, [`duration`], `task`, `sync`, `fault` |
+//! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
+//! | tools | `wire` (protobuf and gRPC statuses), `sqlite` |
+//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), `sim` |
+//! | stores | `store` (blobs), `relay` (the hub on tokio) |
+//! | on stores | `flag` |
+//! | drivers | `client`, `release` |
+//! | edges | `server` (gRPC), `console` (the admin port) |
+//! | assembly | `node`, `testing` |
+//!
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
     not(test),
@@ -24,6 +41,8 @@ pub mod release;
 #[cfg(feature = "server")]
 mod server;
 mod session;
+#[cfg(test)]
+mod sim;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "server")]

@@ -262,7 +262,10 @@ pub(super) fn resume(
     };
     match Tally::read(token, epoch) {
         Read::Place(place) => {
-            let below = place.sequence < state.start && !planted!(fault, TokenBelowStartAccepted);
+            let below = place.sequence < state.start;
+            if below && planted!(fault, TokenBelowStartAccepted) {
+                return (head, false, Attached::Yes);
+            }
             let above = !head.covers(&place) && !planted!(fault, TokenAboveHeadAccepted);
             if below || above {
                 (head, true, Attached::Yes)

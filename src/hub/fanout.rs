@@ -18,10 +18,13 @@ pub(super) struct Fanout {
     pub(super) waker: AtomicWaker,
 }
 
-/// One walk, step by step, so that whoever runs it can breathe in between.
+/// One walk, step by step, so that whoever runs it can breathe in between. Dropped before its end,
+/// it leaves no mark behind: the next notification is walked again, and what this walk did not
+/// tell is found by the next heartbeat (R6).
 pub(crate) struct Walk {
     record: Arc<Record>,
     next: usize,
+    ended: bool,
 }
 
 impl Fanout {
@@ -50,7 +53,12 @@ impl Fanout {
 
 impl Walk {
     pub(super) fn new(record: Arc<Record>) -> Self {
-        Self { record, next: 0 }
+        let (next, ended) = (0, false);
+        Self {
+            record,
+            next,
+            ended,
+        }
     }
 
     /// Wakes the next few subscribers; returns whether there are more.
@@ -60,7 +68,18 @@ impl Walk {
                 self.next = next;
                 true
             }
-            None => false,
+            None => {
+                self.ended = true;
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.record.unmark();
         }
     }
 }

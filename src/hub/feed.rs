@@ -2,13 +2,15 @@
 //!
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
-//! with its queue and nothing was found owed (R6).
+//! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
+//! compares all of them once per heartbeat all the same, so that a lost mark of another heals.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{core::Hub, subscription::Subscription};
 use crate::{
     clock::Tick,
+    fault::planted,
     words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
 };
 
@@ -107,6 +109,9 @@ impl Feed {
         };
         if let Some(work) = work {
             self.sent_at = now;
+            if planted!(self.subscription.fault, LookPutOff) {
+                self.compared_at = now;
+            }
             return Next::Send(SubscribeEvent::Wake(work));
         }
         if compare {
@@ -118,7 +123,10 @@ impl Feed {
         }
         #[cfg(test)]
         self.hub.register_late(&self.subscription);
-        let catch_up = self.subscription.catch_up_at().unwrap_or(Tick::NEVER);
+        let catch_up = match self.subscription.catch_up_at() {
+            Some(at) if !planted!(self.subscription.fault, SpreadUntilHeartbeat) => at,
+            _ => Tick::NEVER,
+        };
         let heartbeat = self.sent_at.min(self.compared_at) + self.heartbeat;
         Next::Wait(heartbeat.min(self.ends_at).min(catch_up))
     }

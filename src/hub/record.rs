@@ -172,6 +172,13 @@ impl Record {
         next
     }
 
+    /// Says that the walk that was due is not coming.
+    pub(super) fn unmark(&self) {
+        if !planted!(self.fault, WalkLeavesMark) {
+            self.lock().marked = false;
+        }
+    }
+
     /// Says that the subscribers by pattern have been attached.
     pub(super) fn attached(&self) {
         let mut state = self.lock();

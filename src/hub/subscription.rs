@@ -165,7 +165,7 @@ impl Subscription {
     /// may send a heartbeat (R6).
     pub(crate) fn verify(&self, now: Tick) -> Option<Vec<WorkDetected>> {
         if planted!(self.fault, HeartbeatUnchecked) {
-            return None;
+            return self.take(now);
         }
         self.lock().catch_up_at = now;
         self.marks.store(u64::MAX, Ordering::Release);
@@ -212,6 +212,9 @@ impl Subscription {
         cursors
             .list
             .push(Cursor::new(Arc::clone(record), slot, place, doubt));
+        if planted!(self.fault, MarkWithoutWake) {
+            self.marks.fetch_or(1 << (index % 64), Ordering::AcqRel);
+        }
         // No mark is set: a new stream looks at all its cursors by itself, and nothing has been
         // counted yet in a record that a parked one is attached to at its birth. A mark without a
         // wake would swallow the wake of the first that counts.

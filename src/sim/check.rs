@@ -1,0 +1,338 @@
+//! What must hold, and by when.
+//!
+//! The bounds follow from two promises that are checked apart: who can reach the relay holds a
+//! stream again within so long (W1, W2), and who holds a stream that nothing is wrong with is woken
+//! within a second of every cause (W0).
+
+use std::time::Duration;
+
+use super::{
+    listener::Told,
+    net::ConnId,
+    oracle::{Counters, SOON},
+    queue::Announced,
+    world::{Event, SILENCE, World},
+};
+use crate::{
+    clock::Tick,
+    words::{WakeReason, WorkDetected},
+};
+
+/// A listener that can reach the relay holds a stream within this: 2.5 heartbeats until silence is
+/// noticed, two attempts that time out, and the longest waits between them.
+const BACK: Duration = Duration::from_secs(25 + 2 * 5 + 2 * 10 + 1);
+/// A publisher that can reach the relay is heard within this: an answer's and an attempt's
+/// time-outs, and the longest waits after them.
+const HEARD: Duration = Duration::from_secs(5 + 5 + 2 * 5 + 1);
+/// CATCH_UPs after a change of epoch are spread over this.
+const SPREAD: Duration = Duration::from_secs(2);
+/// How often all is looked at.
+const EVERY: Duration = Duration::from_millis(500);
+
+impl World {
+    /// Nothing is promised of this listener before `until`; then all that is owed comes at once.
+    pub(super) fn impair(&mut self, number: usize, until: Tick) {
+        let listener = &mut self.listeners[number];
+        listener.ok_from = listener.ok_from.max(until);
+        listener.connected_by = Tick::NEVER;
+        let (at, life) = (listener.ok_from + SOON, listener.life);
+        self.at(at, Event::ListenerCheck(number, life));
+    }
+
+    /// A listener read its Welcome.
+    pub(super) fn welcomed(&mut self, number: usize, id: ConnId) {
+        self.conns[id].welcomed = true;
+        let life = self.conns[id].relay_life.expect("it sent a Welcome");
+        self.listeners[number].stream_life = life;
+        let listener = &self.listeners[number];
+        let foreign = listener.tokens.values().any(|told| told.life != life);
+        let spread = if foreign { SPREAD } else { Duration::ZERO };
+        self.log
+            .note(self.now, "welcomed", &[number as u64, id as u64]);
+        self.impair(number, self.now + spread);
+        self.report_again(number);
+    }
+
+    /// Looks at every message, stream and connection.
+    pub(super) fn check(&mut self) {
+        self.after(EVERY, Event::Check);
+        for id in self.queues.open().collect::<Vec<_>>() {
+            self.check_message(id);
+        }
+        for number in 0..self.listeners.len() {
+            self.check_connection(number);
+        }
+        self.check_relay();
+    }
+
+    /// Everybody who listens on the queue has been told of this sequence by now.
+    pub(super) fn check_cause(&mut self, queue: usize, life: u64, sequence: u64) {
+        if life != self.relay.life {
+            return;
+        }
+        let settled = self.now.as_nanos() - u64::try_from(SOON.as_nanos()).expect("it is short");
+        for number in 0..self.listeners.len() {
+            let listener = &self.listeners[number];
+            if self.is_well(number)
+                && listener.ok_from.as_nanos() <= settled
+                && listener.wants(&self.queues.list[queue].address)
+            {
+                self.check_told(number, queue, Some(sequence));
+            }
+        }
+    }
+
+    /// A listener that nothing has been wrong with for a while knows all that it must.
+    pub(super) fn check_listener(&mut self, number: usize, life: u64) {
+        let listener = &self.listeners[number];
+        if !listener.is_alive(life) || !self.is_well(number) {
+            return;
+        }
+        if listener.ok_from + SOON > self.now {
+            // A later trouble has its own check.
+            return;
+        }
+        let conn = listener.conn.expect("it is well");
+        let (expected, since) = match self.relay.streams.get(&conn) {
+            Some(stream) => (stream.expected.clone(), stream.since),
+            None => return,
+        };
+        // A queue that was forgotten before a pattern's stream began is not known by its name.
+        let forgets = self.plan.forget_after < self.plan.active;
+        for queue in expected {
+            self.check_told(number, queue, None);
+        }
+        let causes: Vec<_> = self
+            .relay
+            .causes
+            .iter()
+            .filter(|(_, (_, at))| *at + SOON <= self.now && (*at >= since || !forgets))
+            .map(|(queue, (sequence, _))| (*queue, *sequence))
+            .collect();
+        for (queue, sequence) in causes {
+            if self.listeners[number].wants(&self.queues.list[queue].address) {
+                self.check_told(number, queue, Some(sequence));
+            }
+        }
+    }
+
+    /// A wake-up is handed over: its counts are exactly what was counted since the last.
+    pub(super) fn check_token(&mut self, number: usize, queue: usize, work: &WorkDetected) {
+        let Some((counters, here)) = Counters::read(&work.token.0, self.relay.epoch) else {
+            self.violate(|| format!("a token that cannot be read: {work:?}"));
+            return;
+        };
+        let life = self.listeners[number].stream_life;
+        let stats = self.relay.hub.as_ref().map(|hub| hub.stats());
+        let forgotten = stats.map_or(0, |stats| stats.forgotten);
+        let told = Told {
+            life,
+            forgotten,
+            counters,
+        };
+        let before = self.listeners[number].tokens.insert(queue, told);
+        let same = before.filter(|before| {
+            here && before.life == life && life == self.relay.life && before.forgotten == forgotten
+        });
+        let Some(before) = same.filter(|_| work.reason != WakeReason::CatchUp) else {
+            return;
+        };
+        let before = before.counters;
+        let exact = counters.notifications == before.notifications + u128::from(work.notifications)
+            && counters.payload == before.payload + u128::from(work.payload_size)
+            && counters.messages == before.messages + u128::from(work.messages)
+            && counters.sequence > before.sequence;
+        if !exact {
+            self.violate(|| {
+                format!("I2: listener {number} is told {work:?}, {counters:?} after {before:?}")
+            });
+        }
+    }
+
+    pub(super) fn heartbeat(&self, number: usize) -> Duration {
+        self.listeners[number].options.clamped_heartbeat()
+    }
+
+    /// After the silence: every message is handled, every listener knows every queue's head, and
+    /// the counters balance.
+    pub(super) fn check_the_end(&mut self) {
+        for id in self.queues.open().collect::<Vec<_>>() {
+            let message = &self.queues.messages[id];
+            if self.queues.list[message.queue].forbidden {
+                continue;
+            }
+            match message.announced {
+                Announced::Nobody => self.totals.unannounced += 1,
+                by => self.violate(|| format!("I1: message {id} is never handled, {by:?}")),
+            }
+        }
+        for number in 0..self.listeners.len() {
+            if self.is_well(number) {
+                self.check_heads(number);
+            } else if self.plan.max_age > SILENCE {
+                self.violate(|| format!("listener {number} holds no stream after the silence"));
+            }
+        }
+        for number in 0..self.publishers.len() {
+            let pending = self.publishers[number].session.pending();
+            if pending > 0 {
+                self.violate(|| format!("publisher {number} still has {pending} pending"));
+            }
+        }
+    }
+
+    /// A message that is visible, and of which the relay or a publisher knows, is looked for.
+    fn check_message(&mut self, id: usize) {
+        let (now, message) = (self.now, &self.queues.messages[id]);
+        let (queue, put_at) = (message.queue, message.put_at);
+        if self.queues.list[queue].forbidden {
+            return;
+        }
+        let due = match message.announced {
+            Announced::Due(due) => due.max(message.visible_at),
+            Announced::Publisher(number, life) => {
+                let publisher = &self.publishers[number];
+                let never_in_trouble = publisher.ok_from == Tick::default();
+                let within = if never_in_trouble { SOON } else { HEARD };
+                let by = put_at.max(publisher.ok_from) + within;
+                let up = self.relay.hub.is_some() && !self.relay.draining;
+                if publisher.alive && publisher.life == life && up && now > by {
+                    self.violate(|| {
+                        format!("publisher {number} does not bring message {id} across")
+                    });
+                }
+                return;
+            }
+            Announced::Listener(..) | Announced::Nobody => return,
+        };
+        for number in 0..self.listeners.len() {
+            let listener = &self.listeners[number];
+            let works = listener
+                .workers
+                .get(&queue)
+                .is_some_and(|worker| worker.active);
+            if works || !listener.wants(&self.queues.list[queue].address) || !self.is_well(number) {
+                continue;
+            }
+            let by = due.max(listener.ok_from) + SOON;
+            if now > by {
+                self.violate(|| {
+                    format!(
+                        "I1: nobody looks for message {id} in queue {queue}, due at {:.3} s, \
+                         and listener {number} is well",
+                        due.as_nanos() as f64 / 1e9
+                    )
+                });
+            }
+        }
+    }
+
+    /// Who can reach the relay holds a stream in time.
+    fn check_connection(&mut self, number: usize) {
+        let listener = &self.listeners[number];
+        let frozen = listener.paused_until.max(listener.partition_until);
+        let relay_up = self.relay.hub.is_some() && !self.relay.draining;
+        if listener.session.is_none() || listener.leaving || !relay_up {
+            return;
+        }
+        let by = (listener.ok_from.max(frozen).max(self.relay.paused_until) + BACK)
+            .min(listener.connected_by);
+        if self.now > by && !self.is_well(number) {
+            self.violate(|| format!("listener {number} is not connected by {by:?}"));
+        }
+    }
+
+    /// The relay's streams beat, and its counters balance (I10, I16, I19).
+    fn check_relay(&mut self) {
+        let Some(hub) = &self.relay.hub else { return };
+        let stats = hub.stats();
+        let (queues, streams) = (
+            self.queues.list.len() as u64,
+            self.relay.streams.len() as u64,
+        );
+        let applied = self.relay.applied;
+        if stats.notified != applied || stats.subscriptions != streams || stats.queues > queues {
+            self.violate(|| {
+                format!("I19: {stats:?}, but {applied} applied, {streams} streams, {queues} queues")
+            });
+        }
+        let paused = self.relay.paused_until;
+        if self.relay.draining {
+            return;
+        }
+        let silent = self.relay.streams.iter().find(|(_, stream)| {
+            let from = stream.sent_at.max(stream.blocked_until).max(paused);
+            !stream.ended && self.now > from + stream.heartbeat * 11 / 10
+        });
+        if let Some((id, _)) = silent {
+            let id = *id;
+            self.violate(|| format!("I16: stream {id} is silent for over 1.1 heartbeats"));
+        }
+    }
+
+    /// Returns whether nothing is wrong between this listener and the relay just now.
+    fn is_well(&self, number: usize) -> bool {
+        let (now, listener) = (self.now, &self.listeners[number]);
+        let Some(conn) = listener.conn.map(|id| &self.conns[id]) else {
+            return false;
+        };
+        listener.session.is_some()
+            && !listener.leaving
+            && listener.paused_until <= now
+            && self.relay.hub.is_some()
+            && !self.relay.draining
+            && self.relay.paused_until <= now
+            && conn.relay_life == Some(self.relay.life)
+            && conn.welcomed
+            && !conn.relay_gone
+            && !conn.client_gone
+            && !conn.reset
+            && !conn.cut_down
+    }
+
+    /// A listener has been told of the queue in this life, up to the sequence.
+    fn check_told(&mut self, number: usize, queue: usize, sequence: Option<u64>) {
+        let told = self.listeners[number].tokens.get(&queue);
+        let told = told.filter(|told| told.life == self.relay.life);
+        if told
+            .is_some_and(|told| sequence.is_none_or(|sequence| told.counters.sequence >= sequence))
+        {
+            return;
+        }
+        let told = told.copied();
+        self.violate(|| {
+            format!("I1: listener {number} is not told of queue {queue}: {told:?} for {sequence:?}")
+        });
+    }
+
+    /// A listener's tokens are the heads of its queues, sums and all.
+    fn check_heads(&mut self, number: usize) {
+        let hub = self.relay.hub.clone().expect("it is up");
+        for view in hub.queues(None, usize::MAX, self.now) {
+            if !self.listeners[number].wants(&view.address) {
+                continue;
+            }
+            let queue = self
+                .queues
+                .find(&view.address)
+                .expect("all queues are known");
+            let told = self.listeners[number].tokens.get(&queue);
+            let counters = told
+                .filter(|told| told.life == self.relay.life)
+                .map(|told| told.counters);
+            let heads = counters.is_some_and(|counters| {
+                counters.sequence == view.sequence
+                    && counters.notifications == u128::from(view.notifications)
+                    && counters.payload == u128::from(view.payload_size)
+                    && counters.messages == u128::from(view.messages)
+            });
+            if !heads && view.idle_for.is_some_and(|idle| idle > SOON) {
+                self.violate(|| {
+                    format!(
+                        "I1: listener {number} was told {counters:?} of queue {queue}, {view:?}"
+                    )
+                });
+            }
+        }
+    }
+}

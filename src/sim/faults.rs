@@ -1,0 +1,233 @@
+//! Troubles: what goes wrong, to whom, and for how long.
+
+use std::time::Duration;
+
+use super::{
+    net::ConnId,
+    plan::Trouble,
+    world::{Event, World},
+};
+use crate::clock::Tick;
+
+impl World {
+    /// The next trouble, and after a gap the one after it.
+    pub(super) fn trouble(&mut self) {
+        if self.healed {
+            return;
+        }
+        let gap = self.plan.trouble_gap;
+        self.within_millis(gap, Event::Trouble);
+        if self.plan.troubles.is_empty() || self.is_held() {
+            return;
+        }
+        let trouble = self.plan.troubles[self.rng.usize(0..self.plan.troubles.len())];
+        if self.plan.aimed && self.rng.bool() {
+            self.operate();
+            self.within_millis(100, Event::Strike(trouble));
+        } else {
+            self.strike(trouble);
+            if self.plan.aimed && !self.is_held() {
+                self.operate();
+            }
+        }
+    }
+
+    pub(super) fn strike(&mut self, trouble: Trouble) {
+        use Trouble as T;
+        if self.healed {
+            return;
+        }
+        self.totals.troubles += 1;
+        self.log.note(self.now, "trouble", &[trouble as u64]);
+        self.log.say(|| format!("{trouble:?}"));
+        let listener = self.rng.usize(0..self.listeners.len());
+        let publisher = self.some_publisher();
+        let life = self.listeners[listener].life;
+        match trouble {
+            T::Reset | T::ResetUnseen | T::SilentBoth | T::SilentDown | T::SilentUp => {
+                self.break_some_conn(trouble, listener, publisher);
+            }
+            T::Partition => {
+                let until = self.until(500, 40_000);
+                if self.rng.bool() {
+                    prolong(&mut self.listeners[listener].partition_until, until);
+                    self.impair(listener, until);
+                    self.unanswered(listener, until);
+                } else {
+                    prolong(&mut self.publishers[publisher].partition_until, until);
+                    self.impair_publisher(publisher, until);
+                }
+            }
+            T::PauseListener => {
+                let until = self.until(1_000, 60_000);
+                prolong(&mut self.listeners[listener].paused_until, until);
+                self.impair(listener, until);
+                self.unanswered(listener, until);
+            }
+            T::PausePublisher => {
+                let until = self.until(1_000, 20_000);
+                prolong(&mut self.publishers[publisher].paused_until, until);
+                self.impair_publisher(publisher, until);
+            }
+            T::PauseRelay => {
+                let until = self.until(1_000, 60_000);
+                prolong(&mut self.relay.paused_until, until);
+                self.impair_all(until);
+            }
+            T::RelayCrash | T::RelayVanish => {
+                self.relay.vanished = trouble == T::RelayVanish;
+                self.relay_crashes();
+                self.within_millis(20_000, Event::RelayStarts);
+            }
+            T::RelayDrain => self.drain(),
+            T::RelayRestored => self.restore(),
+            T::ListenerCrash => self.listener_crashes(listener, life),
+            T::ListenerLeave => self.listener_leaves(listener),
+            T::PublisherCrash => self.publisher_crashes(publisher),
+            T::FanoutStall => {
+                let until = self.until(500, 8_000);
+                prolong(&mut self.relay.fanout_stalled_until, until);
+                self.impair_all(until);
+            }
+            T::SlowReader => self.stall_reader(listener),
+            T::AppStall => {
+                let until = self.until(500, 10_000);
+                prolong(&mut self.listeners[listener].stalled_until, until);
+                self.impair(listener, until);
+            }
+            // These happen by themselves, where the seed allows them.
+            T::ReportsLost | T::WalksLost | T::CrashHolding => {}
+        }
+    }
+
+    /// All troubles end: who was away comes back, who was frozen goes on.
+    pub(super) fn heal(&mut self) {
+        self.log.note(self.now, "heal", &[]);
+        self.healed = true;
+        let now = self.now;
+        self.at(now, Event::RelayStarts);
+        for number in 0..self.listeners.len() {
+            self.at(now, Event::ListenerStarts(number));
+        }
+        for number in 0..self.publishers.len() {
+            self.at(now, Event::PublisherStarts(number));
+        }
+    }
+
+    fn break_some_conn(&mut self, trouble: Trouble, listener: usize, publisher: usize) {
+        let of_listener = self.rng.u32(0..4) != 0;
+        let conn = if of_listener {
+            self.listeners[listener].conn
+        } else {
+            self.publishers[publisher].conn
+        };
+        let Some(id) = conn else { return };
+        if self.conns[id].reset {
+            return;
+        }
+        self.log.note(self.now, "breaks", &[id as u64]);
+        match trouble {
+            Trouble::Reset => {
+                self.expect_back(listener, id);
+                self.reset(id, true);
+            }
+            Trouble::ResetUnseen => self.reset(id, false),
+            Trouble::SilentDown => self.silence(id, false, true),
+            Trouble::SilentUp => self.silence(id, true, false),
+            _ => self.silence(id, true, true),
+        }
+        if of_listener {
+            self.impair(listener, self.now);
+        } else {
+            self.impair_publisher(publisher, self.now + Duration::from_secs(30));
+        }
+    }
+
+    /// A break that is seen, of a stream that has lasted: it is back within 3 s (W1).
+    fn expect_back(&mut self, number: usize, id: ConnId) {
+        let now = self.now;
+        let conn = &self.conns[id];
+        if conn.welcomed && now.since(conn.opened_at) >= Duration::from_secs(11) {
+            self.listeners[number].connected_by = now + Duration::from_secs(3);
+        }
+    }
+
+    /// The relay shuts down in good order, and comes back.
+    fn drain(&mut self) {
+        let Some(hub) = self.relay.hub.clone() else {
+            return;
+        };
+        self.relay.draining = true;
+        hub.wake_all();
+        self.after_millis(1_500, Event::RelayStops);
+        let wait = 1_600 + self.rng.u64(0..10_000);
+        self.after_millis(wait, Event::RelayStarts);
+    }
+
+    /// The relay comes back from a copy of its first moment, with its epoch, while nothing goes on.
+    fn restore(&mut self) {
+        let busy = self.queues.open().any(|id| {
+            let queue = self.queues.messages[id].queue;
+            !self.queues.list[queue].forbidden
+        });
+        let speaks = self.publishers.iter().any(|p| p.session.has_work());
+        let away = self.relay.hub.is_none() || self.relay.draining;
+        let unknown = self
+            .listeners
+            .iter()
+            .any(|listener| !listener.released.is_empty());
+        if busy || speaks || away || unknown {
+            return;
+        }
+        self.held = true;
+        self.relay.restore_next = true;
+        self.relay_crashes();
+        self.within_millis(2_000, Event::RelayStarts);
+    }
+
+    /// The relay's ping finds nobody until then: it may end the stream before.
+    fn unanswered(&mut self, listener: usize, until: Tick) {
+        let wait = Duration::from_millis(self.rng.u64(10_000..20_000));
+        if let Some(id) = self.listeners[listener].conn
+            && self.now + wait < until
+        {
+            self.after(wait, Event::RelayBroken(id));
+        }
+    }
+
+    fn stall_reader(&mut self, listener: usize) {
+        let until = self.until(500, 20_000);
+        let conn = self.listeners[listener].conn;
+        if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
+            prolong(&mut stream.blocked_until, until);
+            self.impair(listener, until);
+        }
+    }
+
+    /// Chooses until when a trouble lasts; none outlasts the time of troubles.
+    fn until(&mut self, from: u64, to: u64) -> Tick {
+        // Short ones are as likely as long ones.
+        let longest = if self.rng.bool() { to } else { from * 3 };
+        let span = Duration::from_millis(self.rng.u64(from..longest));
+        (self.now + span).min(Tick::default() + self.plan.active)
+    }
+
+    pub(super) fn impair_all(&mut self, until: Tick) {
+        for number in 0..self.listeners.len() {
+            self.impair(number, until);
+        }
+        for number in 0..self.publishers.len() {
+            self.impair_publisher(number, until);
+        }
+    }
+
+    fn impair_publisher(&mut self, number: usize, until: Tick) {
+        let publisher = &mut self.publishers[number];
+        publisher.ok_from = publisher.ok_from.max(until);
+    }
+}
+
+/// A second trouble of a kind never ends the first one early.
+fn prolong(end: &mut Tick, until: Tick) {
+    *end = until.max(*end);
+}

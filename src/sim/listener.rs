@@ -1,0 +1,454 @@
+//! A simulated listener: the production session, and workers in the simplest form that the
+//! protocol allows.
+//!
+//! On any wake-up a queue is read until empty, one message at a time; a pattern's CATCH_UP looks
+//! into every queue that there is and that matches. What arrives is read at once; the application
+//! takes it later.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{
+    net::{Client, ConnId, Down, Up},
+    oracle::Counters,
+    plan::Trouble,
+    queue::{Announced, MessageId},
+    reports::Released,
+    world::{Event, World},
+};
+use crate::{
+    clock::Tick,
+    session::{Action, LinkConfig, Step, SubscriptionSession},
+    words::{
+        ConnectionState, ListenerId, ReportState, Selector, SubscribeEvent, SubscribeOptions,
+        WakeReason, WorkDetected,
+    },
+};
+
+/// One listener.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) options: SubscribeOptions,
+    /// Counts its lives; 0 before the first.
+    pub(super) life: u64,
+    pub(super) session: Option<SubscriptionSession>,
+    pub(super) leaving: bool,
+    pub(super) conn: Option<ConnId>,
+    /// The relay's life that its newest stream is or was of.
+    pub(super) stream_life: u64,
+    pub(super) paused_until: Tick,
+    pub(super) partition_until: Tick,
+    /// Its application takes nothing until then.
+    pub(super) stalled_until: Tick,
+    /// Nothing has been wrong with its way to the relay since.
+    pub(super) ok_from: Tick,
+    /// It must hold a stream by then, if nothing else happens.
+    pub(super) connected_by: Tick,
+    pub(super) workers: BTreeMap<usize, Worker>,
+    /// The newest token of each queue that it was handed.
+    pub(super) tokens: BTreeMap<usize, Told>,
+    /// The newest sequence of each queue that it saw, and in which life of the relay.
+    pub(super) seen: BTreeMap<usize, (u64, u64)>,
+    pub(super) released: Vec<Released>,
+    pub(super) calls: BTreeMap<u64, usize>,
+    pub(super) attempts: VecDeque<Tick>,
+    tick_at: Option<Tick>,
+    app_at: Option<Tick>,
+}
+
+/// Who reads one queue.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    pub(super) active: bool,
+    /// Nobody asked it to look: it says BUSY before its second get (R8).
+    unasked: bool,
+    said_busy: bool,
+    pub(super) holding: Option<(MessageId, u64)>,
+}
+
+/// A token as it was handed over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub(super) life: u64,
+    /// Queues that the relay had forgotten by then: whether the record may be another.
+    pub(super) forgotten: u64,
+    pub(super) counters: Counters,
+}
+
+impl Listener {
+    pub(super) fn new() -> Self {
+        let listener_id = ListenerId::new("listener").expect("a name");
+        let nothing: [Selector; 0] = [];
+        Self {
+            options: SubscribeOptions::new(listener_id, nothing),
+            life: 0,
+            session: None,
+            leaving: false,
+            conn: None,
+            stream_life: 0,
+            paused_until: Tick::default(),
+            partition_until: Tick::default(),
+            stalled_until: Tick::default(),
+            ok_from: Tick::default(),
+            connected_by: Tick::NEVER,
+            workers: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            released: Vec::new(),
+            calls: BTreeMap::new(),
+            attempts: VecDeque::new(),
+            tick_at: None,
+            app_at: None,
+        }
+    }
+
+    pub(super) fn is_alive(&self, life: u64) -> bool {
+        self.life == life && self.session.is_some()
+    }
+
+    pub(super) fn wants(&self, queue: &crate::words::QueueAddress) -> bool {
+        let mut selectors = self.options.selectors.iter();
+        selectors.any(|selector| selector.matches(queue))
+    }
+}
+
+impl World {
+    pub(super) fn listener_starts(&mut self, number: usize) {
+        let plan = &self.plan.listeners[number];
+        let listener = &mut self.listeners[number];
+        if listener.session.is_some() {
+            return;
+        }
+        let id = ListenerId::new(&format!("listener-{number}")).expect("a name");
+        let (life, attempts) = (listener.life + 1, std::mem::take(&mut listener.attempts));
+        *listener = Listener {
+            life,
+            attempts,
+            ok_from: listener.ok_from,
+            paused_until: listener.paused_until,
+            partition_until: listener.partition_until,
+            options: SubscribeOptions {
+                visibility_timeout: plan.visibility,
+                heartbeat: plan.heartbeat,
+                ..SubscribeOptions::new(id, plan.selectors.clone())
+            },
+            ..Listener::new()
+        };
+        let config = LinkConfig {
+            fault: self.fault,
+            ..LinkConfig::default()
+        };
+        let options = listener.options.clone();
+        listener.session = Some(SubscriptionSession::new(options, config));
+        self.log
+            .note(self.now, "listener starts", &[number as u64, life]);
+        if self.plan.listeners[number].polls {
+            self.at(self.now, Event::Poll(number, life));
+        }
+        self.impair(number, self.now);
+        self.drive(number);
+    }
+
+    /// Dies: its kernel closes what it held, or its machine is gone.
+    pub(super) fn listener_crashes(&mut self, number: usize, life: u64) {
+        if !self.listeners[number].is_alive(life) {
+            return;
+        }
+        let gone = self.rng.u32(0..4) == 0 && !self.listeners[number].leaving;
+        self.log.note(
+            self.now,
+            "listener dies",
+            &[number as u64, life, u64::from(gone)],
+        );
+        self.listeners[number].session = None;
+        if let Some(conn) = self.listeners[number].conn.take() {
+            if gone {
+                self.silence(conn, true, true);
+                self.conns[conn].client_gone = true;
+            } else {
+                self.drop_conn(conn);
+            }
+        }
+        self.listener_was_lost(number, life);
+        let wait = if self.healed { 10 } else { 15_000 };
+        self.within_millis(wait, Event::ListenerStarts(number));
+    }
+
+    /// Leaves in good order: shows what it holds, says so, and closes (R10).
+    pub(super) fn listener_leaves(&mut self, number: usize) {
+        let listener = &mut self.listeners[number];
+        if listener.session.is_none() || std::mem::replace(&mut listener.leaving, true) {
+            return;
+        }
+        let life = listener.life;
+        self.log
+            .note(self.now, "listener leaves", &[number as u64, life]);
+        let held: Vec<_> = listener
+            .workers
+            .iter_mut()
+            .filter_map(|(_, worker)| worker.holding.take())
+            .collect();
+        for (message, receipt) in held {
+            if !self.plan.listeners[number].mute {
+                self.release(number, message, receipt, self.now);
+            }
+        }
+        self.after_millis(1_500, Event::ListenerLeft(number, life));
+    }
+
+    /// Does what the session says until it waits.
+    pub(super) fn drive(&mut self, number: usize) {
+        let now = self.now;
+        loop {
+            let listener = &mut self.listeners[number];
+            let Some(session) = &mut listener.session else {
+                return;
+            };
+            match session.step(now) {
+                Action::Open(options) => self.open(number, options),
+                Action::Link(Step::Wait(at) | Step::Read(at)) => {
+                    if listener.tick_at.is_none_or(|earlier| at < earlier) {
+                        listener.tick_at = Some(at);
+                        let life = listener.life;
+                        self.at(at, Event::Link(number, life));
+                    }
+                    return;
+                }
+                Action::Link(Step::Open | Step::Closed) => return,
+            }
+        }
+    }
+
+    pub(super) fn link_elapsed(&mut self, number: usize, life: u64) {
+        let (now, listener) = (self.now, &mut self.listeners[number]);
+        if listener.life != life {
+            return;
+        }
+        listener.tick_at = None;
+        let Some(session) = &mut listener.session else {
+            return;
+        };
+        if session.elapsed(now, &mut self.rng)
+            && let Some(conn) = listener.conn.take()
+        {
+            self.log
+                .note(now, "silence noticed", &[number as u64, conn as u64]);
+            self.drop_conn(conn);
+        }
+        self.drive(number);
+    }
+
+    pub(super) fn listener_hears(&mut self, number: usize, life: u64, id: ConnId, message: Down) {
+        let now = self.now;
+        let listener = &mut self.listeners[number];
+        if listener.life != life || listener.conn != Some(id) {
+            return;
+        }
+        let Some(session) = &mut listener.session else {
+            return;
+        };
+        match message {
+            Down::Opened => session.opened(now),
+            Down::Event(event) => {
+                let welcome = matches!(*event, SubscribeEvent::Welcome(_));
+                session.received(*event, now, &mut self.rng);
+                if session.state() != ConnectionState::Connected {
+                    listener.conn = None;
+                    self.drop_conn(id);
+                } else if welcome {
+                    self.welcomed(number, id);
+                }
+            }
+            Down::Closed(error) => {
+                listener.conn = None;
+                self.conns[id].client_gone = true;
+                if let Some(refusal) = session.broken(now, error, &mut self.rng) {
+                    self.violate(|| format!("a listener is refused for good: {refusal}"));
+                }
+            }
+            Down::Answer(_) => unreachable!("listeners do not notify"),
+        }
+        self.app_soon(number);
+        self.drive(number);
+    }
+
+    /// The application takes the next wake-up.
+    pub(super) fn app(&mut self, number: usize, life: u64) {
+        let (now, listener) = (self.now, &mut self.listeners[number]);
+        if listener.life != life || listener.app_at.is_none_or(|at| at > now) {
+            return;
+        }
+        listener.app_at = None;
+        let Some(session) = listener.session.as_mut() else {
+            return;
+        };
+        if listener.stalled_until > now {
+            let until = listener.stalled_until;
+            listener.app_at = Some(until);
+            self.at(until, Event::App(number, life));
+            return;
+        }
+        let Some(work) = session.next_work() else {
+            return;
+        };
+        self.takes(number, &work);
+        let soon = now + std::time::Duration::from_micros(self.rng.u64(1..1_000));
+        self.listeners[number].app_at = Some(soon);
+        self.at(soon, Event::App(number, life));
+    }
+
+    pub(super) fn get(&mut self, number: usize, life: u64, queue: usize) {
+        let listener = &mut self.listeners[number];
+        if !listener.is_alive(life) || listener.leaving {
+            return;
+        }
+        let (now, plan) = (self.now, &self.plan.listeners[number]);
+        let got = self
+            .queues
+            .get(queue, (number, life), now, now + plan.visibility);
+        let worker = listener.workers.entry(queue).or_default();
+        let Some((message, receipt)) = got else {
+            worker.active = false;
+            self.log.note(now, "empty", &[number as u64, queue as u64]);
+            self.report(number, queue, ReportState::Drained);
+            return;
+        };
+        worker.holding = Some((message, receipt));
+        let says_busy = !worker.said_busy && (worker.unasked || !plan.terse);
+        worker.said_busy |= says_busy;
+        self.queues.messages[message].announced = Announced::Listener(number, life);
+        self.log
+            .note(now, "got", &[number as u64, queue as u64, message as u64]);
+        if says_busy {
+            self.report(number, queue, ReportState::Busy);
+        }
+        let long = !self.healed && self.rng.u32(0..6) == 0;
+        let handling = if long {
+            self.plan.listeners[number].handling
+        } else {
+            20
+        };
+        self.within_millis(
+            handling,
+            Event::Handled(number, life, queue, message, receipt),
+        );
+        if self.may(Trouble::CrashHolding) && self.rng.u32(0..6) == 0 {
+            self.within_millis(handling, Event::ListenerCrashes(number, life));
+        }
+    }
+
+    pub(super) fn handled(
+        &mut self,
+        number: usize,
+        life: u64,
+        queue: usize,
+        message: MessageId,
+        receipt: u64,
+    ) {
+        let mute = self.plan.listeners[number].mute;
+        let listener = &mut self.listeners[number];
+        if !listener.is_alive(life) {
+            return;
+        }
+        let worker = listener.workers.entry(queue).or_default();
+        if worker.holding != Some((message, receipt)) {
+            return;
+        }
+        worker.holding = None;
+        let fails = !mute && self.rng.u32(0..8) == 0 && !self.healed;
+        if fails {
+            let delay = std::time::Duration::from_millis(self.rng.u64(0..3_000));
+            self.release(number, message, receipt, self.now + delay);
+        } else {
+            self.queues.delete(message, receipt);
+            self.log
+                .note(self.now, "done", &[number as u64, message as u64]);
+        }
+        self.within_millis(2, Event::Get(number, life, queue));
+    }
+
+    /// Looks into everything, now and then, while it has no stream.
+    pub(super) fn poll(&mut self, number: usize, life: u64) {
+        let listener = &self.listeners[number];
+        let Some(session) = listener.session.as_ref().filter(|_| listener.life == life) else {
+            return;
+        };
+        if session.state() != ConnectionState::Connected {
+            self.look_at(number, |_| true);
+        }
+        let wait = self.rng.u64(24_000..36_000);
+        self.after_millis(wait, Event::Poll(number, life));
+    }
+
+    fn open(&mut self, number: usize, options: SubscribeOptions) {
+        let (now, life) = (self.now, self.listeners[number].life);
+        if let Some(old) = self.listeners[number].conn.take() {
+            self.drop_conn(old);
+        }
+        let id = self.connect(Client::Listener(number, life));
+        let listener = &mut self.listeners[number];
+        listener.conn = Some(id);
+        listener.attempts.push_back(now);
+        listener.attempts.retain(|at| now.since(*at).as_secs() < 60);
+        if listener.attempts.len() > 60 {
+            self.violate(|| format!("I18: listener {number} tries more than once a second"));
+        }
+        self.log.note(now, "opens", &[number as u64, id as u64]);
+        self.send_up(id, Up::Subscribe(Box::new(options)));
+    }
+
+    /// Takes a wake-up: notes its token, and looks.
+    fn takes(&mut self, number: usize, work: &WorkDetected) {
+        let Some(address) = work.queue.as_address() else {
+            let selector = work.queue.clone();
+            self.look_at(number, |address| selector.matches(address));
+            return;
+        };
+        let queue = self.queues.find(&address).expect("all queues are known");
+        self.check_token(number, queue, work);
+        let life = self.listeners[number].stream_life;
+        let listener = &mut self.listeners[number];
+        listener.seen.insert(queue, (life, work.sequence));
+        self.log.note(
+            self.now,
+            "takes",
+            &[number as u64, queue as u64, work.sequence],
+        );
+        let unasked = work.reason == WakeReason::Unspecified;
+        self.work_on(number, queue, unasked);
+    }
+
+    fn look_at(&mut self, number: usize, which: impl Fn(&crate::words::QueueAddress) -> bool) {
+        for queue in 0..self.queues.list.len() {
+            let address = &self.queues.list[queue].address;
+            if which(address) && self.listeners[number].wants(address) {
+                self.work_on(number, queue, true);
+            }
+        }
+    }
+
+    fn work_on(&mut self, number: usize, queue: usize, unasked: bool) {
+        let listener = &mut self.listeners[number];
+        let life = listener.life;
+        let worker = listener.workers.entry(queue).or_default();
+        if worker.active {
+            return;
+        }
+        *worker = Worker {
+            active: true,
+            unasked,
+            ..Worker::default()
+        };
+        self.within_millis(5, Event::Get(number, life, queue));
+    }
+
+    fn app_soon(&mut self, number: usize) {
+        let latency = self.plan.listeners[number].latency;
+        let soon = std::time::Duration::from_micros(self.rng.u64(1..=latency * 1000));
+        let listener = &mut self.listeners[number];
+        if listener.app_at.is_none() {
+            let (at, life) = (self.now + soon, listener.life);
+            listener.app_at = Some(at);
+            self.at(at, Event::App(number, life));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What happened in a run, as a hash, and in words where a seed is replayed.
+
+use crate::clock::Tick;
+
+/// The event log.
+#[derive(Debug)]
+pub(super) struct Log {
+    hash: u64,
+    print: bool,
+}
+
+impl Log {
+    pub(super) fn new(print: bool) -> Self {
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            print,
+        }
+    }
+
+    /// Notes an event and the numbers that tell it apart.
+    pub(super) fn note(&mut self, now: Tick, what: &str, numbers: &[u64]) {
+        let bytes = what.bytes().map(u64::from);
+        for word in bytes.chain([now.as_nanos()]).chain(numbers.iter().copied()) {
+            // FNV-1a, by words.
+            self.hash = (self.hash ^ word).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.print {
+            let millis = now.as_nanos() / 1_000_000;
+            println!(
+                "{:>4}.{:03} {what} {numbers:?}",
+                millis / 1000,
+                millis % 1000
+            );
+        }
+    }
+
+    /// Says something more where the run is printed.
+    pub(super) fn say(&self, words: impl FnOnce() -> String) {
+        if self.print {
+            println!("         {}", words());
+        }
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+}

@@ -1,0 +1,152 @@
+//! The model network: connections that deliver in order, late, not at all, or break.
+//!
+//! A stream and its connection are one. A partition holds what is sent until it ends, as TCP would;
+//! a silent break swallows it for ever, one way or both; a reset ends it, and one end may learn of
+//! that late. Unary calls go each by itself (see `reports`).
+
+use std::time::Duration;
+
+use super::world::{Event, World};
+use crate::{
+    clock::Tick,
+    error::Error,
+    words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
+};
+
+/// Names a connection.
+pub(super) type ConnId = usize;
+
+/// Who opened a connection, and in which of its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Client {
+    Listener(usize, u64),
+    Publisher(usize, u64),
+}
+
+/// One stream's connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) client: Client,
+    /// The relay's life that took it; `None` before.
+    pub(super) relay_life: Option<u64>,
+    /// Nothing more arrives, this way or that way.
+    pub(super) cut_up: bool,
+    pub(super) cut_down: bool,
+    pub(super) reset: bool,
+    pub(super) client_gone: bool,
+    pub(super) relay_gone: bool,
+    /// The client has read its Welcome.
+    pub(super) welcomed: bool,
+    pub(super) opened_at: Tick,
+    up_at: Tick,
+    down_at: Tick,
+}
+
+/// What a client sends.
+#[derive(Debug)]
+pub(super) enum Up {
+    Subscribe(Box<SubscribeOptions>),
+    OpenNotify,
+    Notify(Vec<Notification>),
+    Close,
+}
+
+/// What a relay sends.
+#[derive(Debug)]
+pub(super) enum Down {
+    Opened,
+    Event(Box<SubscribeEvent>),
+    Answer(Result<Vec<Accepted>, Error>),
+    Closed(Option<Error>),
+}
+
+/// A connection's two ends learn of a reset within this.
+const SEEN_WITHIN: u64 = 50;
+
+impl World {
+    pub(super) fn connect(&mut self, client: Client) -> ConnId {
+        self.conns.push(Conn {
+            client,
+            relay_life: None,
+            cut_up: false,
+            cut_down: false,
+            reset: false,
+            client_gone: false,
+            relay_gone: false,
+            welcomed: false,
+            opened_at: self.now,
+            up_at: self.now,
+            down_at: self.now,
+        });
+        self.conns.len() - 1
+    }
+
+    pub(super) fn send_up(&mut self, id: ConnId, message: Up) {
+        let held = self.held_until(self.conns[id].client);
+        let at = (self.now + self.transit()).max(held);
+        let conn = &mut self.conns[id];
+        if conn.cut_up || conn.reset {
+            return;
+        }
+        conn.up_at = conn.up_at.max(at);
+        let at = conn.up_at;
+        self.at(at, Event::ToRelay(id, message));
+    }
+
+    pub(super) fn send_down(&mut self, id: ConnId, message: Down) {
+        let held = self.held_until(self.conns[id].client);
+        let at = (self.now + self.transit()).max(held);
+        let conn = &mut self.conns[id];
+        if conn.cut_down || conn.reset || conn.client_gone {
+            return;
+        }
+        conn.down_at = conn.down_at.max(at);
+        let at = conn.down_at;
+        self.at(at, Event::ToClient(id, message));
+    }
+
+    /// The client drops its connection.
+    pub(super) fn drop_conn(&mut self, id: ConnId) {
+        if !std::mem::replace(&mut self.conns[id].client_gone, true) {
+            self.send_up(id, Up::Close);
+        }
+    }
+
+    /// The connection is reset: the client sees it at once, the relay soon or with its next ping.
+    pub(super) fn reset(&mut self, id: ConnId, relay_sees: bool) {
+        let within = self.rng.u64(0..SEEN_WITHIN);
+        self.conns[id].reset = true;
+        self.after_millis(within, Event::ClientBroken(id));
+        if relay_sees {
+            let within = self.rng.u64(0..SEEN_WITHIN);
+            self.after_millis(within, Event::RelayBroken(id));
+        } else {
+            self.relay_pings(id);
+        }
+    }
+
+    /// The connection falls silent.
+    pub(super) fn silence(&mut self, id: ConnId, up: bool, down: bool) {
+        self.conns[id].cut_up |= up;
+        self.conns[id].cut_down |= down;
+        self.relay_pings(id);
+    }
+
+    /// How long a message is on its way.
+    pub(super) fn transit(&mut self) -> Duration {
+        Duration::from_micros(self.rng.u64(100..40_000))
+    }
+
+    /// The relay's ping is not answered: it learns of a dead connection within 30 s.
+    fn relay_pings(&mut self, id: ConnId) {
+        let within = self.rng.u64(10_000..30_000);
+        self.after_millis(within, Event::RelayBroken(id));
+    }
+
+    fn held_until(&self, client: Client) -> Tick {
+        match client {
+            Client::Listener(number, _) => self.listeners[number].partition_until,
+            Client::Publisher(number, _) => self.publishers[number].partition_until,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The model's own opinion: who owes a wake-up for each message, and what a stream may send.
+//!
+//! Written from the protocol, not from the code: a place here is a few numbers of one queue on one
+//! stream, from which follows whether the relay must take its listener to be busy (R8).
+
+use std::time::Duration;
+
+use super::{
+    net::ConnId,
+    plan::Trouble,
+    queue::Announced,
+    relay::Stream,
+    world::{Event, World},
+};
+use crate::{
+    clock::Tick,
+    words::{
+        Accepted, Notification, Report, ReportState, SubscribeEvent, SubscribeOptions, WakeReason,
+        WorkDetected,
+    },
+};
+
+/// One queue on one stream.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Place {
+    woken: Option<u64>,
+    woken_at: Tick,
+    drained: Option<u64>,
+    busy: bool,
+    number: u64,
+}
+
+/// A token's counters.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counters {
+    pub(super) sequence: u64,
+    pub(super) notifications: u128,
+    pub(super) payload: u128,
+    pub(super) messages: u128,
+}
+
+/// A wake-up comes within this where nothing is wrong.
+pub(super) const SOON: Duration = Duration::from_secs(1);
+
+impl World {
+    /// A notification was applied: the relay owes a wake-up for the messages in it.
+    pub(super) fn applied(
+        &mut self,
+        publisher: usize,
+        notification: &Notification,
+        accepted: Accepted,
+    ) {
+        let queue = self
+            .queues
+            .find(&notification.queue)
+            .expect("it was put into");
+        let (sequence, now) = (accepted.sequence, self.now);
+        self.log.note(
+            now,
+            "applied",
+            &[queue as u64, sequence, notification.payload_size],
+        );
+        let due = now + later(notification.delay);
+        for message in self.publishers[publisher].told(queue, notification.payload_size) {
+            let message = &mut self.queues.messages[message];
+            let told = match message.announced {
+                Announced::Publisher(..) => true,
+                // Told once more: that helps where it is visible then.
+                Announced::Nobody => message.visible_at <= now + notification.delay,
+                _ => false,
+            };
+            if told {
+                message.announced = Announced::Due(due);
+            }
+        }
+        if notification.delay.is_zero() {
+            let life = self.relay.life;
+            self.relay.causes.insert(queue, (sequence, now));
+            self.after(SOON, Event::CauseCheck(queue, life, sequence));
+        }
+    }
+
+    /// A report was accepted.
+    pub(super) fn accepted(&mut self, id: ConnId, report: &Report, stale: bool) {
+        let Some(queue) = self.queues.find(&report.queue) else {
+            return;
+        };
+        let sequence = if stale && report.sequence > self.head_of(queue) {
+            0
+        } else {
+            report.sequence
+        };
+        let Some(stream) = self.relay.streams.get_mut(&id) else {
+            return;
+        };
+        stream.reported = true;
+        let place = stream.places.entry(queue).or_default();
+        if report.number < place.number {
+            return;
+        }
+        place.number = report.number;
+        match report.state {
+            ReportState::Busy => place.busy = true,
+            ReportState::Drained => {
+                place.drained = place.drained.max(Some(sequence));
+                place.busy &= place.drained < place.woken;
+            }
+            _ => {}
+        }
+    }
+
+    /// A stream ended at the relay: where its listener was busy, the relay wakes the queue when
+    /// what it held is visible (R8).
+    pub(super) fn stream_was_lost(&mut self, stream: &Stream) {
+        let (listener, life) = (stream.listener, stream.listener_life);
+        let alive = self.listeners[listener].is_alive(life);
+        let others = self
+            .relay
+            .streams
+            .values()
+            .any(|other| (other.listener, other.listener_life) == (listener, life));
+        let due = self.now + later(stream.visibility + Duration::from_secs(2));
+        for id in self.queues.open().collect::<Vec<_>>() {
+            let message = &mut self.queues.messages[id];
+            if message.announced != Announced::Listener(listener, life) {
+                continue;
+            }
+            let place = stream.places.get(&message.queue);
+            if place.is_some_and(|place| place.is_busy(stream, self.now)) {
+                message.announced = Announced::Due(due);
+            } else if !alive && !others {
+                message.announced = Announced::Nobody;
+            }
+        }
+    }
+
+    /// A listener died: what it held is owed by the relay only where that has a stream of it.
+    pub(super) fn listener_was_lost(&mut self, listener: usize, life: u64) {
+        let streams = self.relay.streams.values();
+        let known = streams
+            .filter(|stream| (stream.listener, stream.listener_life) == (listener, life))
+            .count()
+            > 0;
+        for id in self.queues.open().collect::<Vec<_>>() {
+            let message = &mut self.queues.messages[id];
+            if message.announced == Announced::Listener(listener, life) && !known {
+                message.announced = Announced::Nobody;
+            }
+        }
+    }
+
+    /// The relay died, and its timers with it.
+    pub(super) fn relay_was_lost(&mut self) {
+        for id in self.queues.open().collect::<Vec<_>>() {
+            let message = &mut self.queues.messages[id];
+            let lost = match message.announced {
+                Announced::Due(due) => due > self.now,
+                Announced::Listener(listener, life) => !self.listeners[listener].is_alive(life),
+                Announced::Publisher(..) | Announced::Nobody => false,
+            };
+            if lost {
+                message.announced = Announced::Nobody;
+            }
+        }
+    }
+
+    /// A walk was lost: what it would have told is found by the next heartbeat (R6).
+    pub(super) fn walk_was_lost(&mut self) {
+        self.log.note(self.now, "walk lost", &[]);
+        self.totals.walks_lost += 1;
+        for listener in 0..self.listeners.len() {
+            let heartbeat = self.heartbeat(listener);
+            self.impair(listener, self.now + heartbeat);
+        }
+    }
+
+    /// Returns the queues that a new stream must be told of: named exactly without a token of this
+    /// life, or with a token of another (R2).
+    pub(super) fn expected(&self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
+        let life = self.relay.life;
+        let valid = |queue: usize| {
+            let token = self.listeners[listener].tokens.get(&queue);
+            token.is_some_and(|token| token.life == life)
+        };
+        let named = options
+            .selectors
+            .iter()
+            .filter_map(|selector| selector.as_address());
+        let mut expected: Vec<usize> = Vec::new();
+        for (address, token) in named.map(|address| (address, None)).chain(
+            options
+                .positions
+                .iter()
+                .filter_map(|position| Some((position.queue.as_address()?, Some(&position.token)))),
+        ) {
+            let queue = self.queues.find(&address).expect("all queues are known");
+            // A relay restored from its first moment cannot doubt a place at its first moment.
+            let first = self.relay.restored
+                && self.listeners[listener]
+                    .tokens
+                    .get(&queue)
+                    .is_some_and(|token| token.counters.sequence == 0);
+            let known =
+                valid(queue) || first || (token.is_none() && self.has_position(options, queue));
+            if !known && !expected.contains(&queue) {
+                expected.push(queue);
+            }
+        }
+        expected
+    }
+
+    /// A stream sends: Welcome first, nothing after the end, no wake-up without a cause (I2, I16).
+    pub(super) fn stream_sends(&mut self, id: ConnId, event: &SubscribeEvent) {
+        let now = self.now;
+        let stream = self.relay.streams.get_mut(&id).expect("it sends");
+        let first = !std::mem::replace(&mut stream.welcomed, true);
+        let is_welcome = matches!(event, SubscribeEvent::Welcome(_));
+        let ended = stream.ended;
+        if first != is_welcome || ended {
+            self.violate(|| {
+                format!("I16: stream {id} sends {event:?}, first {first}, ended {ended}")
+            });
+            return;
+        }
+        stream.sent_at = now;
+        let code = match event {
+            SubscribeEvent::Welcome(_) => 0,
+            SubscribeEvent::Wake(work) => {
+                let work = work.clone();
+                self.stream_wakes(id, &work);
+                1
+            }
+            SubscribeEvent::Heartbeat { .. } => {
+                self.totals.heartbeats += 1;
+                2
+            }
+            _ => {
+                stream.ended = true;
+                3
+            }
+        };
+        self.log.note(now, "sends", &[id as u64, code]);
+    }
+
+    fn stream_wakes(&mut self, id: ConnId, work: &[WorkDetected]) {
+        self.totals.wakes += 1;
+        self.totals.entries += work.len() as u64;
+        let bytes: usize = work.iter().map(WorkDetected::encoded_at_most).sum();
+        if work.is_empty() || work.len() > 256 || bytes > 32 * 1024 {
+            self.violate(|| format!("R1: a wake of {} entries and {bytes} bytes", work.len()));
+        }
+        let (now, mut wrong) = (self.now, None);
+        let stream = self.relay.streams.get_mut(&id).expect("it sends");
+        let selectors = self.listeners[stream.listener].options.selectors.len();
+        for entry in work {
+            let Some(address) = entry.queue.as_address() else {
+                stream.selectors_told += 1;
+                if stream.selectors_told > selectors {
+                    wrong = Some("I2: a pattern is told twice".to_owned());
+                }
+                continue;
+            };
+            let queue = self.queues.find(&address).expect("all queues are known");
+            let place = stream.places.entry(queue).or_default();
+            let again = place.woken.is_some_and(|woken| entry.sequence <= woken);
+            let hollow = entry.reason == WakeReason::Notified && entry.notifications == 0;
+            if again || hollow {
+                wrong = Some(format!(
+                    "I2: a wake without a cause: {entry:?} after {place:?}"
+                ));
+            }
+            (place.woken, place.woken_at) = (Some(entry.sequence), now);
+            self.log.note(
+                now,
+                "wakes",
+                &[id as u64, queue as u64, entry.sequence, entry.notifications],
+            );
+        }
+        if let Some(wrong) = wrong {
+            self.violate(|| wrong);
+        }
+    }
+
+    fn has_position(&self, options: &SubscribeOptions, queue: usize) -> bool {
+        let address = &self.queues.list[queue].address;
+        options
+            .positions
+            .iter()
+            .any(|position| position.queue.as_address().as_ref() == Some(address))
+    }
+
+    pub(super) fn may(&self, trouble: Trouble) -> bool {
+        !self.healed && self.plan.may(trouble)
+    }
+}
+
+impl Place {
+    fn is_busy(&self, stream: &Stream, now: Tick) -> bool {
+        if !stream.reported && now >= self.woken_at + stream.visibility {
+            return false;
+        }
+        self.busy || self.drained < self.woken
+    }
+}
+
+impl Counters {
+    /// Reads a token's counters, and whether it is of this epoch.
+    pub(super) fn read(token: &[u8], epoch: u128) -> Option<(Self, bool)> {
+        let number = |from: usize, width: usize| {
+            let mut wide = [0; 16];
+            wide[..width].copy_from_slice(token.get(from..from + width)?);
+            Some(u128::from_le_bytes(wide))
+        };
+        let counters = Self {
+            sequence: u64::try_from(number(16, 8)?).ok()?,
+            notifications: number(24, 13)?,
+            payload: number(37, 13)?,
+            messages: number(50, 13)?,
+        };
+        Some((counters, number(0, 16)? == epoch))
+    }
+}
+
+/// Returns the longest that a timer of this delay may take (R7), publisher's and relay's grid both.
+pub(super) fn later(delay: Duration) -> Duration {
+    delay + delay / 7
+}

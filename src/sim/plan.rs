@@ -1,0 +1,273 @@
+//! What a seed chooses: shape, constants, workload, and which half of the faults may happen.
+
+use std::time::Duration;
+
+use crate::words::{QueueAddress, Selector};
+
+/// How the fleet looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Few queues, mostly one listener each; long silences.
+    Sparse,
+    /// Some hundred queues on one stream (R1).
+    Wide,
+    /// Some hundred listeners on one queue, so that a walk has several steps.
+    Crowd,
+}
+
+/// A fault that may happen in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trouble {
+    Reset,
+    ResetUnseen,
+    SilentBoth,
+    SilentDown,
+    SilentUp,
+    Partition,
+    PauseListener,
+    PausePublisher,
+    PauseRelay,
+    RelayCrash,
+    RelayVanish,
+    RelayDrain,
+    RelayRestored,
+    ListenerCrash,
+    ListenerLeave,
+    PublisherCrash,
+    FanoutStall,
+    SlowReader,
+    AppStall,
+    ReportsLost,
+    WalksLost,
+    CrashHolding,
+}
+
+/// Something that the workload does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Put,
+    PutTwice,
+    PutDelayed,
+    DelayedPair,
+    Burst,
+    Forbidden,
+    FreshQueue,
+}
+
+/// All that a seed chose.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) shape: Shape,
+    pub(super) listeners: Vec<ListenerPlan>,
+    pub(super) publishers: usize,
+    pub(super) queues: Vec<QueueAddress>,
+    /// How long the workload and the faults last.
+    pub(super) active: Duration,
+    pub(super) inline: usize,
+    pub(super) forget_after: Duration,
+    pub(super) max_age: Duration,
+    pub(super) troubles: Vec<Trouble>,
+    pub(super) works: Vec<Work>,
+    /// Milliseconds between two operations at most, and between two troubles.
+    pub(super) work_gap: u64,
+    pub(super) trouble_gap: u64,
+    /// One queue gets a message every so often, all the time.
+    pub(super) steady: Option<Duration>,
+    /// Troubles come close to an operation, instead of at any time.
+    pub(super) aimed: bool,
+    pub(super) conflate: bool,
+}
+
+/// One listener.
+#[derive(Debug, Clone)]
+pub(super) struct ListenerPlan {
+    pub(super) selectors: Vec<Selector>,
+    pub(super) heartbeat: Duration,
+    pub(super) visibility: Duration,
+    /// It never reports.
+    pub(super) mute: bool,
+    /// It reports no BUSY where a wake-up said so already.
+    pub(super) terse: bool,
+    /// After each Welcome it reports every queue, with the sequence that it saw last.
+    pub(super) talkative: bool,
+    /// Milliseconds until it takes a wake-up that has arrived, at most.
+    pub(super) latency: u64,
+    /// Handling a message takes this many milliseconds at most.
+    pub(super) handling: u64,
+    /// It looks into its queues while it has no stream.
+    pub(super) polls: bool,
+}
+
+const TROUBLES: [Trouble; 22] = [
+    Trouble::Reset,
+    Trouble::ResetUnseen,
+    Trouble::SilentBoth,
+    Trouble::SilentDown,
+    Trouble::SilentUp,
+    Trouble::Partition,
+    Trouble::PauseListener,
+    Trouble::PausePublisher,
+    Trouble::PauseRelay,
+    Trouble::RelayCrash,
+    Trouble::RelayVanish,
+    Trouble::RelayDrain,
+    Trouble::RelayRestored,
+    Trouble::ListenerCrash,
+    Trouble::ListenerLeave,
+    Trouble::PublisherCrash,
+    Trouble::FanoutStall,
+    Trouble::SlowReader,
+    Trouble::AppStall,
+    Trouble::ReportsLost,
+    Trouble::WalksLost,
+    Trouble::CrashHolding,
+];
+
+const WORKS: [Work; 7] = [
+    Work::Put,
+    Work::PutTwice,
+    Work::PutDelayed,
+    Work::DelayedPair,
+    Work::Burst,
+    Work::Forbidden,
+    Work::FreshQueue,
+];
+
+/// Queues of a wide stream: more than one wake holds.
+const WIDE: usize = 300;
+/// Listeners of a crowd, besides the one that works: more than one step of a walk wakes.
+const CROWD: usize = 70;
+
+impl Plan {
+    pub(super) fn new(rng: &mut fastrand::Rng) -> Self {
+        let shape = match rng.u32(0..40) {
+            0 => Shape::Wide,
+            1 => Shape::Crowd,
+            _ => Shape::Sparse,
+        };
+        let small = shape == Shape::Sparse;
+        let mut works: Vec<Work> = WORKS.into_iter().filter(|_| rng.bool()).collect();
+        if works.is_empty() {
+            works = vec![Work::Put];
+        }
+        if shape == Shape::Crowd {
+            works = vec![Work::PutTwice];
+        }
+        if shape == Shape::Wide {
+            works.push(Work::Burst);
+        }
+        let (listeners, queues) = match shape {
+            Shape::Sparse => sparse(rng),
+            Shape::Wide => wide(rng),
+            Shape::Crowd => crowd(rng),
+        };
+        Self {
+            shape,
+            listeners,
+            publishers: rng.usize(1..=3),
+            queues,
+            active: Duration::from_secs(if small { rng.u64(20..90) } else { 20 }),
+            inline: if rng.bool() || shape == Shape::Crowd {
+                0
+            } else {
+                64
+            },
+            forget_after: seconds(if rng.u32(0..3) == 0 {
+                rng.u64(1..8)
+            } else {
+                3600
+            }),
+            max_age: seconds(if rng.u32(0..4) == 0 {
+                rng.u64(10..40)
+            } else {
+                3600
+            }),
+            troubles: TROUBLES.into_iter().filter(|_| rng.bool()).collect(),
+            works,
+            work_gap: [2_000, 8_000, 20_000][rng.usize(0..3)],
+            trouble_gap: [2_000, 10_000, 30_000][rng.usize(0..3)],
+            steady: (small && rng.u32(0..6) == 0).then(|| seconds(rng.u64(1..4))),
+            aimed: rng.bool(),
+            conflate: rng.u32(0..4) != 0,
+        }
+    }
+
+    pub(super) fn may(&self, trouble: Trouble) -> bool {
+        self.troubles.contains(&trouble)
+    }
+}
+
+impl ListenerPlan {
+    fn new(selectors: Vec<Selector>, rng: &mut fastrand::Rng) -> Self {
+        let mute = rng.u32(0..5) == 0;
+        Self {
+            selectors,
+            heartbeat: seconds([0, 2, 5, 10][rng.usize(0..4)]),
+            visibility: seconds(rng.u64(4..12)),
+            mute,
+            terse: rng.u32(0..3) == 0,
+            talkative: rng.bool(),
+            latency: [1, 20, 200][rng.usize(0..3)],
+            handling: [20, 500, 3_000][rng.usize(0..3)],
+            polls: false,
+        }
+    }
+}
+
+/// One to four listeners with a few queues each, by name or by pattern; now and then a queue has
+/// two listeners.
+fn sparse(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAddress>) {
+    let mut queues = Vec::new();
+    let mut selectors: Vec<Vec<Selector>> = Vec::new();
+    for listener in 0..rng.usize(1..=4) {
+        let own: Vec<_> = (0..rng.usize(1..=3))
+            .map(|number| address(&format!("l{listener}-{number}")))
+            .collect();
+        let pattern = rng.u32(0..3) == 0;
+        selectors.push(if pattern {
+            vec![Selector::new("acct", &format!("l{listener}-*")).expect("a selector")]
+        } else {
+            own.iter().map(Selector::from).collect()
+        });
+        queues.extend(own);
+    }
+    if selectors.len() > 1 && rng.u32(0..4) == 0 {
+        let shared = selectors[0][0].clone();
+        selectors[1].push(shared);
+    }
+    let mut plan = |selectors| {
+        let mut plan = ListenerPlan::new(selectors, rng);
+        plan.polls = rng.u32(0..20) == 0;
+        plan
+    };
+    (selectors.into_iter().map(&mut plan).collect(), queues)
+}
+
+fn wide(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAddress>) {
+    let queues: Vec<_> = (0..WIDE)
+        .map(|number| address(&format!("l0-{number}")))
+        .collect();
+    let selectors = queues.iter().map(Selector::from).collect();
+    let mut plan = ListenerPlan::new(selectors, rng);
+    (plan.latency, plan.handling) = (1, 20);
+    (vec![plan], queues)
+}
+
+fn crowd(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAddress>) {
+    let queue = address("l0-0");
+    let selectors = vec![Selector::from(&queue)];
+    let plan = |_| {
+        let mut plan = ListenerPlan::new(selectors.clone(), rng);
+        (plan.latency, plan.handling, plan.mute) = (20, 20, true);
+        plan
+    };
+    ((0..=CROWD).map(plan).collect(), vec![queue])
+}
+
+pub(super) fn address(queue: &str) -> QueueAddress {
+    QueueAddress::new("acct", queue).expect("an address")
+}
+
+pub(super) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,158 @@
+//! Faults that the simulation found in the relay, each as the shortest run that shows it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use crate::{
+    clock::Tick,
+    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId},
+    words::{
+        ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
+        SubscribeOptions, Token, WakeReason, WorkDetected,
+    },
+};
+
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream on a hub, and how often it was woken.
+struct Stream {
+    feed: Feed,
+    woken: Arc<Count>,
+}
+
+impl Stream {
+    fn open(hub: &Arc<Hub>, selectors: &[&str], positions: Vec<Position>) -> Self {
+        let selectors = selectors.iter().map(|name| Selector::new("acct", name));
+        let selectors: Vec<Selector> = selectors.map(|s| s.expect("a selector")).collect();
+        let options = SubscribeOptions {
+            positions,
+            ..SubscribeOptions::new(ListenerId::new("l").expect("a name"), selectors)
+        };
+        let (mut rng, now) = (fastrand::Rng::with_seed(7), at(0));
+        let subscription = hub
+            .subscribe(SubscriptionId(1), &options, now, &mut rng)
+            .expect("the options keep the rules");
+        let config = FeedConfig {
+            relay_id: "r".into(),
+            epoch: "e".into(),
+            version: "0".into(),
+            max_age: Duration::from_secs(3600),
+        };
+        let feed = Feed::new(
+            Arc::clone(hub),
+            subscription,
+            &options,
+            &config,
+            now,
+            &mut rng,
+        );
+        let woken = Arc::default();
+        Self { feed, woken }
+    }
+
+    /// Asks until it waits; returns the wake-ups, and until when it waits.
+    fn drain(&mut self, now: Tick) -> (Vec<WorkDetected>, Tick) {
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let mut wakes = Vec::new();
+        loop {
+            match self.feed.next(now, false, &waker) {
+                Next::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
+                Next::Send(_) => {}
+                Next::Wait(until) => return (wakes, until),
+                Next::End => panic!("it goes on"),
+            }
+        }
+    }
+}
+
+fn hub(inline: usize) -> Arc<Hub> {
+    Arc::new(Hub::new(HubConfig {
+        epoch: Epoch(9),
+        inline,
+        ..HubConfig::default()
+    }))
+}
+
+fn at(millis: u64) -> Tick {
+    Tick::from_nanos(millis * 1_000_000)
+}
+
+fn queue(name: &str) -> QueueAddress {
+    QueueAddress::new("acct", name).expect("an address")
+}
+
+fn notify(hub: &Hub, name: &str, now: Tick) {
+    let notification = Notification::new(queue(name));
+    hub.notify(&"p".into(), &[notification], now)
+        .expect("it keeps the rules");
+}
+
+#[test]
+fn a_patterns_stream_is_woken_for_a_queue_that_is_new() {
+    let hub = hub(64);
+    let mut stream = Stream::open(&hub, &["ord*"], Vec::new());
+    stream.drain(at(0));
+    let before = stream.woken.0.load(Ordering::Relaxed);
+    notify(&hub, "orders", at(10));
+    assert_eq!(stream.woken.0.load(Ordering::Relaxed), before + 1);
+}
+
+#[test]
+fn a_lost_mark_heals_within_a_heartbeat_while_another_queue_is_busy() {
+    let hub = hub(0);
+    let mut stream = Stream::open(&hub, &["busy", "quiet"], Vec::new());
+    stream.drain(at(0));
+    notify(&hub, "quiet", at(10));
+    drop(hub.next_walk().expect("it is left to the fan-out"));
+    let mut told = Vec::new();
+    for second in 1..=10 {
+        notify(&hub, "busy", at(second * 1000));
+        while hub.next_walk().is_some_and(|mut walk| walk.step()) {}
+        told.extend(stream.drain(at(second * 1000)).0);
+    }
+    let quiet = told.iter().find(|work| work.queue.queue_name() == "quiet");
+    assert_eq!(quiet.map(|work| work.reason), Some(WakeReason::Notified));
+}
+
+#[test]
+fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
+    let hub = hub(0);
+    let mut stream = Stream::open(&hub, &["orders"], Vec::new());
+    stream.drain(at(0));
+    notify(&hub, "orders", at(10));
+    drop(hub.next_walk().expect("it is left to the fan-out"));
+    notify(&hub, "orders", at(20));
+    assert!(hub.next_walk().is_some());
+}
+
+#[test]
+fn a_catch_up_that_was_spread_comes_when_it_is_due() {
+    let hub = hub(64);
+    // A token of another life: 16 bytes of its epoch, then the counters.
+    let token = Token(vec![1; 16 + 8 + 3 * 13].into());
+    let position = Position {
+        queue: queue("orders").into(),
+        token,
+    };
+    let mut stream = Stream::open(&hub, &["orders"], vec![position]);
+    let (told, until) = stream.drain(at(0));
+    assert!(told.is_empty() && until <= at(2_000), "{until:?}");
+    let (told, _) = stream.drain(until);
+    assert_eq!(
+        told.first().map(|work| work.reason),
+        Some(WakeReason::CatchUp)
+    );
+}

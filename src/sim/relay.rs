@@ -1,0 +1,488 @@
+//! The simulated relay: the production hub and feeds, and drivers of its own for what tokio runs.
+//!
+//! A restart is a new hub with a new epoch. Streams are asked when their waker was woken or when
+//! they said so, and never while their client does not read; walks go step by step.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use super::{
+    net::{Client, ConnId, Down, Up},
+    oracle::Place,
+    plan::{Plan, Shape, Trouble},
+    world::{Event, World},
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind},
+    fault::Fault,
+    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, Walk},
+    words::{Accepted, Notification, SubscribeOptions},
+};
+
+/// The relay and what drives it.
+pub(super) struct RelayNode {
+    pub(super) hub: Option<Arc<Hub>>,
+    /// Counts the relay's lives; 0 before the first.
+    pub(super) life: u64,
+    pub(super) epoch: u128,
+    /// This life has the epoch of the one before: the relay was restored from a copy of its memory.
+    pub(super) restored: bool,
+    pub(super) restore_next: bool,
+    pub(super) draining: bool,
+    /// The whole machine is gone: nobody is told.
+    pub(super) vanished: bool,
+    pub(super) streams: BTreeMap<ConnId, Stream>,
+    pub(super) ids: BTreeMap<u128, ConnId>,
+    pub(super) paused_until: Tick,
+    pub(super) fanout_stalled_until: Tick,
+    /// Events applied in this life.
+    pub(super) applied: u64,
+    pub(super) walks: u64,
+    /// The newest cause that was counted in this life, by queue.
+    pub(super) causes: BTreeMap<usize, (u64, Tick)>,
+    walk: Option<Walk>,
+    fanout_at: Option<Tick>,
+    timers_at: Option<Tick>,
+    bell: Arc<Bell>,
+    inline: usize,
+    forget_after: Duration,
+    max_age: Duration,
+    fault: Fault,
+}
+
+/// One subscriber's stream.
+#[derive(Debug)]
+pub(super) struct Stream {
+    feed: Feed,
+    waker: Waker,
+    poll_at: Option<Tick>,
+    pub(super) since: Tick,
+    /// Its client does not read until then.
+    pub(super) blocked_until: Tick,
+    pub(super) listener: usize,
+    pub(super) listener_life: u64,
+    pub(super) visibility: Duration,
+    pub(super) heartbeat: Duration,
+    pub(super) reported: bool,
+    /// What the model knows of each queue on this stream.
+    pub(super) places: BTreeMap<usize, Place>,
+    /// Queues that must be told of, as their subscriber's place is in doubt (R2).
+    pub(super) expected: Vec<usize>,
+    pub(super) selectors_told: usize,
+    pub(super) sent_at: Tick,
+    pub(super) welcomed: bool,
+    pub(super) ended: bool,
+}
+
+/// Who was woken.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<Vec<Ring>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ring {
+    Stream(ConnId),
+    Timers,
+    Fanout,
+}
+
+struct Ringer {
+    bell: Arc<Bell>,
+    ring: Ring,
+}
+
+impl Wake for Ringer {
+    fn wake(self: Arc<Self>) {
+        let mut rung = self.bell.rung.lock().expect("one thread");
+        rung.push(self.ring);
+    }
+}
+
+impl RelayNode {
+    pub(super) fn new(plan: &Plan, fault: Fault, rng: &mut fastrand::Rng) -> Self {
+        Self {
+            hub: None,
+            life: 0,
+            epoch: rng.u128(..),
+            restored: false,
+            restore_next: false,
+            draining: false,
+            vanished: false,
+            streams: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            paused_until: Tick::default(),
+            fanout_stalled_until: Tick::default(),
+            applied: 0,
+            walks: 0,
+            causes: BTreeMap::new(),
+            walk: None,
+            fanout_at: None,
+            timers_at: None,
+            bell: Arc::default(),
+            inline: plan.inline,
+            forget_after: plan.forget_after,
+            max_age: plan.max_age,
+            fault,
+        }
+    }
+
+    fn waker(&self, ring: Ring) -> Waker {
+        let bell = Arc::clone(&self.bell);
+        Waker::from(Arc::new(Ringer { bell, ring }))
+    }
+
+    fn config(&self) -> FeedConfig {
+        FeedConfig {
+            relay_id: "sim".into(),
+            epoch: Epoch(self.epoch).to_string().into(),
+            version: "0".into(),
+            max_age: self.max_age,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn relay_starts(&mut self) {
+        let relay = &mut self.relay;
+        if relay.hub.is_some() {
+            return;
+        }
+        relay.restored = std::mem::take(&mut relay.restore_next);
+        if !relay.restored {
+            relay.epoch = self.rng.u128(..);
+        }
+        relay.life += 1;
+        relay.causes.clear();
+        (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
+        (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);
+        let hub = Hub::new(HubConfig {
+            epoch: Epoch(relay.epoch),
+            seed: self.rng.u64(..),
+            forget_after: relay.forget_after,
+            inline: relay.inline,
+            fault: relay.fault,
+            ..HubConfig::default()
+        });
+        relay.bell = Arc::default();
+        hub.timers_waker().register(&relay.waker(Ring::Timers));
+        hub.fanout_waker().register(&relay.waker(Ring::Fanout));
+        relay.hub = Some(Arc::new(hub));
+        let life = relay.life;
+        self.log.note(self.now, "relay starts", &[life]);
+        self.after(self.forget_every(), Event::Forget);
+        self.impair_all(self.now);
+    }
+
+    /// The relay dies: its streams, timers and counters are gone.
+    pub(super) fn relay_crashes(&mut self) {
+        if self.relay.hub.is_none() {
+            return;
+        }
+        self.log.note(self.now, "relay crashes", &[self.relay.life]);
+        self.totals.restarts += 1;
+        for id in 0..self.conns.len() {
+            let conn = &mut self.conns[id];
+            if conn.relay_life != Some(self.relay.life) || conn.relay_gone {
+                continue;
+            }
+            conn.relay_gone = true;
+            if self.relay.vanished {
+                (conn.cut_up, conn.cut_down) = (true, true);
+            } else {
+                let within = self.rng.u64(0..50);
+                self.conns[id].reset = true;
+                self.after_millis(within, Event::ClientBroken(id));
+            }
+        }
+        self.stop_relay();
+        self.relay_was_lost();
+    }
+
+    /// Takes the hub down, so that nothing of it stays in memory.
+    pub(super) fn stop_relay(&mut self) {
+        if let Some(hub) = self.relay.hub.take() {
+            let stats = hub.stats();
+            self.totals.timed += stats.timed;
+            self.totals.forgotten += stats.forgotten;
+            for stream in self.relay.streams.values_mut() {
+                stream.feed.close(self.now);
+            }
+        }
+        self.relay.streams.clear();
+        self.relay.ids.clear();
+        self.relay.walk = None;
+    }
+
+    pub(super) fn relay_hears(&mut self, id: ConnId, message: Up) {
+        let conn = &mut self.conns[id];
+        if conn.reset || conn.relay_gone {
+            return;
+        }
+        let Some(hub) = self.relay.hub.clone() else {
+            if !self.relay.vanished {
+                conn.relay_gone = true;
+                let refused = Error::new(ErrorKind::Unavailable, "connection refused");
+                self.send_down(id, Down::Closed(Some(refused)));
+            }
+            return;
+        };
+        if *conn.relay_life.get_or_insert(self.relay.life) != self.relay.life {
+            conn.relay_gone = true;
+            self.send_down(id, Down::Closed(None));
+            return;
+        }
+        match message {
+            Up::Subscribe(options) => self.subscribe(&hub, id, &options),
+            Up::OpenNotify => self.send_down(id, Down::Opened),
+            Up::Notify(notifications) => {
+                let answer = self.notify(&hub, id, &notifications);
+                self.send_down(id, Down::Answer(answer));
+            }
+            Up::Close => self.stream_ends(id),
+        }
+    }
+
+    /// The relay learns that a connection has ended, or ends it.
+    pub(super) fn stream_ends(&mut self, id: ConnId) {
+        if std::mem::replace(&mut self.conns[id].relay_gone, true) {
+            return;
+        }
+        if let Some(mut stream) = self.relay.streams.remove(&id) {
+            self.log.note(self.now, "stream ends", &[id as u64]);
+            stream.feed.close(self.now);
+            self.relay.ids.retain(|_, conn| *conn != id);
+            self.stream_was_lost(&stream);
+        }
+        self.send_down(id, Down::Closed(None));
+    }
+
+    /// Asks a stream for its next message, where it is time.
+    pub(super) fn feed(&mut self, id: ConnId) {
+        let (now, draining) = (self.now, self.relay.draining);
+        let Some(stream) = self.relay.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.poll_at.is_none_or(|at| at > now) {
+            return;
+        }
+        if stream.blocked_until > now {
+            let until = stream.blocked_until;
+            stream.poll_at = Some(until);
+            self.at(until, Event::Feed(id));
+            return;
+        }
+        stream.poll_at = None;
+        match stream.feed.next(now, draining, &stream.waker) {
+            Next::Wait(at) => self.poll_stream(id, at),
+            Next::End => self.stream_ends(id),
+            Next::Send(event) => {
+                self.stream_sends(id, &event);
+                self.send_down(id, Down::Event(Box::new(event)));
+                let longest = if self.rng.u32(0..8) == 0 {
+                    60_000
+                } else {
+                    3_000
+                };
+                let gap = Duration::from_micros(self.rng.u64(10..longest));
+                self.poll_stream(id, now + gap);
+            }
+        }
+    }
+
+    pub(super) fn fire_timers(&mut self) {
+        if self.relay.timers_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.relay.timers_at = None;
+        if let Some(hub) = self.relay.hub.clone() {
+            hub.fire(self.now);
+            self.arm_timers();
+        }
+    }
+
+    /// Takes one step of a walk, or the next walk.
+    pub(super) fn fan_out(&mut self) {
+        if self.relay.fanout_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.relay.fanout_at = None;
+        let Some(hub) = self.relay.hub.clone() else {
+            return;
+        };
+        let walk = self.relay.walk.take();
+        let fresh = walk.is_none();
+        let Some(mut walk) = walk.or_else(|| hub.next_walk()) else {
+            hub.fanout_waker().register(&self.relay.waker(Ring::Fanout));
+            return;
+        };
+        if fresh {
+            self.relay.walks += 1;
+            self.totals.walks += 1;
+        }
+        let lost = fresh && self.may(Trouble::WalksLost) && self.rng.u32(0..3) == 0;
+        if lost {
+            self.walk_was_lost();
+        } else if walk.step() {
+            self.relay.walk = Some(walk);
+        }
+        let longest = if self.plan.shape == Shape::Crowd {
+            20_000
+        } else {
+            300
+        };
+        let gap = Duration::from_micros(self.rng.u64(10..longest));
+        self.arm_fanout(gap);
+    }
+
+    pub(super) fn forget(&mut self) {
+        let every = self.forget_every();
+        if let Some(hub) = &self.relay.hub {
+            hub.forget(self.now);
+            self.after(every, Event::Forget);
+        }
+    }
+
+    /// Schedules whoever was woken.
+    pub(super) fn relay_wakers(&mut self) {
+        loop {
+            let rung = std::mem::take(&mut *self.relay.bell.rung.lock().expect("one thread"));
+            if rung.is_empty() {
+                return;
+            }
+            for ring in rung {
+                let soon = Duration::from_micros(self.rng.u64(1..5_000));
+                match ring {
+                    Ring::Stream(id) => self.poll_stream(id, self.now + soon),
+                    Ring::Timers => self.arm_timers(),
+                    Ring::Fanout => self.arm_fanout(soon),
+                }
+            }
+        }
+    }
+
+    /// Returns the queue's sequence at the relay.
+    pub(super) fn head_of(&self, queue: usize) -> u64 {
+        let address = &self.queues.list[queue].address;
+        let Some(hub) = &self.relay.hub else { return 0 };
+        let views = hub.queues(None, usize::MAX, self.now);
+        let view = views.iter().find(|view| view.address == *address);
+        view.map_or(0, |view| view.sequence)
+    }
+
+    fn subscribe(&mut self, hub: &Arc<Hub>, id: ConnId, options: &SubscribeOptions) {
+        if self.relay.draining {
+            let refused = Error::new(ErrorKind::Unavailable, "the relay is shutting down")
+                .with_retry_after(Duration::from_secs(1));
+            self.conns[id].relay_gone = true;
+            self.send_down(id, Down::Closed(Some(refused)));
+            return;
+        }
+        let Client::Listener(listener, listener_life) = self.conns[id].client else {
+            return;
+        };
+        let (number, now) = (self.rng.u128(..), self.now);
+        let expected = self.expected(listener, options);
+        let subscription = hub
+            .subscribe(SubscriptionId(number), options, now, &mut self.rng)
+            .expect("the options keep the rules");
+        let config = self.relay.config();
+        let hub = Arc::clone(hub);
+        let feed = Feed::new(hub, subscription, options, &config, now, &mut self.rng);
+        let stream = Stream {
+            feed,
+            waker: self.relay.waker(Ring::Stream(id)),
+            poll_at: None,
+            since: now,
+            blocked_until: now,
+            listener,
+            listener_life,
+            visibility: options.visibility_timeout,
+            heartbeat: options.clamped_heartbeat(),
+            reported: false,
+            places: BTreeMap::new(),
+            expected,
+            selectors_told: 0,
+            sent_at: now,
+            welcomed: false,
+            ended: false,
+        };
+        self.log
+            .note(now, "stream opens", &[id as u64, listener as u64]);
+        self.totals.streams += 1;
+        self.relay.streams.insert(id, stream);
+        self.relay.ids.insert(number, id);
+        self.send_down(id, Down::Opened);
+        let soon = Duration::from_micros(self.rng.u64(10..20_000));
+        self.poll_stream(id, now + soon);
+        self.race();
+    }
+
+    fn notify(
+        &mut self,
+        hub: &Arc<Hub>,
+        id: ConnId,
+        notifications: &[Notification],
+    ) -> Result<Vec<Accepted>, Error> {
+        let Client::Publisher(publisher, _) = self.conns[id].client else {
+            unreachable!("only publishers notify")
+        };
+        for notification in notifications {
+            let queue = self
+                .queues
+                .find(&notification.queue)
+                .expect("it was put into");
+            if self.queues.list[queue].forbidden {
+                let message = "notify is not permitted on acct/forbidden";
+                return Err(Error::new(ErrorKind::Denied, message));
+            }
+        }
+        let name: Arc<str> = format!("publisher-{publisher}").into();
+        let accepted = hub.notify(&name, notifications, self.now)?;
+        self.relay.applied += notifications.len() as u64;
+        for (notification, accepted) in notifications.iter().zip(&accepted) {
+            self.applied(publisher, notification, *accepted);
+        }
+        Ok(accepted)
+    }
+
+    fn poll_stream(&mut self, id: ConnId, at: Tick) {
+        let Some(stream) = self.relay.streams.get_mut(&id) else {
+            return;
+        };
+        let at = at.max(self.now);
+        if stream.poll_at.is_none_or(|earlier| at < earlier) {
+            stream.poll_at = Some(at);
+            self.at(at, Event::Feed(id));
+        }
+    }
+
+    fn arm_timers(&mut self) {
+        let Some(hub) = &self.relay.hub else { return };
+        hub.timers_waker().register(&self.relay.waker(Ring::Timers));
+        let Some(next) = hub.next_timer() else { return };
+        let next = next.max(self.now);
+        if self.relay.timers_at.is_none_or(|earlier| next < earlier) {
+            self.relay.timers_at = Some(next);
+            self.at(next, Event::Timers);
+        }
+    }
+
+    fn arm_fanout(&mut self, soon: Duration) {
+        let at = (self.now + soon).max(self.relay.fanout_stalled_until);
+        if self.relay.fanout_at.is_none() {
+            self.relay.fanout_at = Some(at);
+            self.at(at, Event::Fanout);
+        }
+    }
+
+    fn forget_every(&self) -> Duration {
+        let longest = Duration::from_secs(60);
+        (self.relay.forget_after / 10).clamp(Duration::from_millis(100), longest)
+    }
+}

@@ -1,0 +1,274 @@
+//! Reports in the simulation: unary calls that may be lost, late, or overtake each other.
+//!
+//! A report without an answer is made again while it still matters; one that found no stream waits
+//! for the next Welcome.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    net::ConnId,
+    oracle::later,
+    plan::Trouble,
+    queue::{Announced, MessageId},
+    world::{Event, World},
+};
+use crate::{
+    clock::Tick,
+    hub::SubscriptionId,
+    words::{Report, ReportState},
+};
+
+/// One call on its way.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub(super) listener: usize,
+    life: u64,
+    number: u64,
+    subscription: Arc<str>,
+    report: Report,
+    queue: usize,
+    message: Option<(MessageId, u64)>,
+    /// Its sequence is of another life of the relay.
+    stale: bool,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Accepted,
+    Refused,
+    Late,
+}
+
+/// A message that a listener has shown again, now or later.
+#[derive(Debug, Clone)]
+pub(super) struct Released {
+    pub(super) message: MessageId,
+    receipt: u64,
+    queue: usize,
+    at: Tick,
+    /// The relay has said that it knows.
+    known: bool,
+}
+
+/// Without an answer for this long, a call is made again.
+const ANSWER: Duration = Duration::from_secs(3);
+
+impl World {
+    /// Shows a message again, and reports when (R10).
+    pub(super) fn release(&mut self, number: usize, message: MessageId, receipt: u64, at: Tick) {
+        if !self.queues.release(message, receipt, at) {
+            return;
+        }
+        let queue = self.queues.messages[message].queue;
+        self.log.note(
+            self.now,
+            "released",
+            &[number as u64, message as u64, at.as_nanos()],
+        );
+        self.listeners[number].released.push(Released {
+            message,
+            receipt,
+            queue,
+            at,
+            known: false,
+        });
+        self.report_release(number, message, receipt);
+    }
+
+    /// Reports a queue's state.
+    pub(super) fn report(&mut self, number: usize, queue: usize, state: ReportState) {
+        if !self.plan.listeners[number].mute {
+            self.call(number, queue, state, None);
+        }
+    }
+
+    /// After each Welcome: every queue where it is busy or holds messages that become visible
+    /// later; whoever talks much reports the others as well.
+    pub(super) fn report_again(&mut self, number: usize) {
+        let (now, listener) = (self.now, &mut self.listeners[number]);
+        listener
+            .released
+            .retain(|released| !released.known || released.at > now);
+        let released: Vec<_> = listener
+            .released
+            .iter()
+            .map(|released| (released.message, released.receipt))
+            .collect();
+        let talkative = self.plan.listeners[number].talkative;
+        let states: Vec<_> = listener
+            .workers
+            .iter()
+            .filter(|(queue, worker)| {
+                worker.active || (talkative && listener.seen.contains_key(queue))
+            })
+            .map(|(queue, worker)| {
+                let busy = worker.active;
+                (
+                    *queue,
+                    if busy {
+                        ReportState::Busy
+                    } else {
+                        ReportState::Drained
+                    },
+                )
+            })
+            .collect();
+        for (queue, state) in states {
+            self.report(number, queue, state);
+        }
+        for (message, receipt) in released {
+            self.report_release(number, message, receipt);
+        }
+    }
+
+    /// A report arrives at the relay.
+    pub(super) fn take_report(&mut self, call: Call) {
+        let Some(hub) = self.relay.hub.clone() else {
+            return;
+        };
+        let (_, text) = call
+            .subscription
+            .rsplit_once('/')
+            .expect("the relay's own form");
+        let id = u128::from_str_radix(text, 16).expect("the relay's own form");
+        let accepted = hub
+            .report(SubscriptionId(id), &call.report, self.now)
+            .is_ok();
+        self.totals.reports += 1;
+        self.log.note(
+            self.now,
+            "report",
+            &[
+                call.listener as u64,
+                call.queue as u64,
+                call.report.state as u64,
+                call.report.sequence,
+                u64::from(accepted),
+            ],
+        );
+        if accepted {
+            if let Some(conn) = self.relay.ids.get(&id).copied() {
+                self.was_accepted(conn, &call);
+            } else {
+                self.violate(|| "a report of a stream that has ended is accepted".to_owned());
+            }
+        }
+        let answer = if accepted {
+            Answer::Accepted
+        } else {
+            Answer::Refused
+        };
+        if !self.is_lost(call.listener) {
+            let transit = self.transit();
+            self.after(transit, Event::Reported(call, answer));
+        }
+    }
+
+    /// A call is answered, or was not in time.
+    pub(super) fn reported(&mut self, call: &Call, answer: Answer) {
+        let listener = &mut self.listeners[call.listener];
+        if !listener.is_alive(call.life) || listener.calls.remove(&call.number).is_none() {
+            return;
+        }
+        if let Some((message, receipt)) = call.message {
+            if answer == Answer::Accepted {
+                for released in &mut listener.released {
+                    released.known |= (released.message, released.receipt) == (message, receipt);
+                }
+            } else if answer == Answer::Late {
+                self.report_release(call.listener, message, receipt);
+            }
+            return;
+        }
+        // Refused: its stream has ended, and the next Welcome brings another report.
+        let newer = listener.calls.values().any(|queue| *queue == call.queue);
+        if answer == Answer::Late && !newer {
+            let busy = listener
+                .workers
+                .get(&call.queue)
+                .is_some_and(|worker| worker.active);
+            let state = if busy {
+                ReportState::Busy
+            } else {
+                ReportState::Drained
+            };
+            self.report(call.listener, call.queue, state);
+        }
+    }
+
+    fn was_accepted(&mut self, conn: ConnId, call: &Call) {
+        self.accepted(conn, &call.report, call.stale);
+        let (Some((id, receipt)), Some(delay)) = (call.message, call.report.visible_in) else {
+            return;
+        };
+        let message = &mut self.queues.messages[id];
+        let waits = matches!(
+            message.announced,
+            Announced::Listener(..) | Announced::Nobody
+        );
+        if message.gets == receipt && waits {
+            message.announced = Announced::Due(self.now + later(delay));
+        }
+    }
+
+    fn report_release(&mut self, number: usize, message: MessageId, receipt: u64) {
+        let mut released = self.listeners[number].released.iter();
+        let Some(found) = released
+            .find(|released| (released.message, released.receipt) == (message, receipt))
+            .cloned()
+        else {
+            return;
+        };
+        self.call(number, found.queue, ReportState::Unspecified, Some(found));
+    }
+
+    fn call(
+        &mut self,
+        number: usize,
+        queue: usize,
+        state: ReportState,
+        released: Option<Released>,
+    ) {
+        let now = self.now;
+        let stream_life = self.listeners[number].stream_life;
+        let address = self.queues.list[queue].address.clone();
+        let listener = &mut self.listeners[number];
+        let life = listener.life;
+        let (seen_life, sequence) = listener.seen.get(&queue).copied().unwrap_or_default();
+        let mut report = Report {
+            state,
+            sequence,
+            visible_in: released.as_ref().map(|released| released.at.since(now)),
+            ..Report::new(address)
+        };
+        let session = listener.session.as_mut().expect("it is alive");
+        let Ok(subscription) = session.report(&mut report) else {
+            // No stream just now: reported after the next Welcome.
+            return;
+        };
+        let call = Call {
+            listener: number,
+            life,
+            number: report.number,
+            subscription,
+            report,
+            queue,
+            message: released.map(|released| (released.message, released.receipt)),
+            stale: seen_life != stream_life,
+        };
+        listener.calls.insert(call.number, queue);
+        self.after(ANSWER, Event::ReportLate(call.clone()));
+        if self.is_lost(number) {
+            return;
+        }
+        let slow = self.may(Trouble::ReportsLost) && self.rng.u32(0..4) == 0;
+        let within = if slow { 2_000 } else { 40 };
+        self.within_millis(within, Event::Report(call));
+    }
+
+    fn is_lost(&mut self, number: usize) -> bool {
+        self.listeners[number].partition_until > self.now
+            || (self.may(Trouble::ReportsLost) && self.rng.u32(0..4) == 0)
+    }
+}

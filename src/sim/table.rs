@@ -1,0 +1,226 @@
+//! Planted faults: each must be found, and the page of the manual says by which seed.
+
+use std::fmt::Write as _;
+
+use super::{FIND_WITHIN, first, run};
+use crate::fault::Fault;
+
+/// A fault, the rule that it breaks, and what it does.
+type Row = (Fault, &'static str, &'static str);
+
+pub(super) const FAULTS: [Row; 33] = [
+    (
+        Fault::WakeUnbounded,
+        "R1",
+        "a wake holds however much is owed",
+    ),
+    (
+        Fault::WakeDropsRest,
+        "R1",
+        "what finds no room is not sent in the next",
+    ),
+    (
+        Fault::NoTokenIsCurrent,
+        "R2",
+        "no token is taken to be up to date",
+    ),
+    (
+        Fault::ForeignEpochAccepted,
+        "R2",
+        "a token of another epoch is believed",
+    ),
+    (
+        Fault::TokenAboveHeadAccepted,
+        "R2",
+        "a token above the head is believed",
+    ),
+    (
+        Fault::TokenBelowStartAccepted,
+        "R2",
+        "a token below the start is taken to be up to date",
+    ),
+    (
+        Fault::PatternWithoutSelectorEntry,
+        "R2",
+        "a pattern gets no CATCH_UP under its own name",
+    ),
+    (
+        Fault::SpreadUntilHeartbeat,
+        "R2",
+        "a CATCH_UP that was spread waits for a heartbeat",
+    ),
+    (
+        Fault::PositionsMakeNothing,
+        "R2",
+        "a position makes no record",
+    ),
+    (
+        Fault::FloorForgotten,
+        "R3",
+        "a forgotten queue starts again where it first did",
+    ),
+    (
+        Fault::ForgetWithTimer,
+        "R3",
+        "a queue with a pending timer is forgotten",
+    ),
+    (
+        Fault::SnapshotBeforeRegister,
+        "R4",
+        "the snapshot comes before the registration",
+    ),
+    (
+        Fault::PatternRegistersLate,
+        "R4",
+        "a pattern is registered after the scan",
+    ),
+    (
+        Fault::MarkClearedAfterWalk,
+        "R5",
+        "a walk clears the dirty mark last",
+    ),
+    (
+        Fault::AwakeNeverCleared,
+        "R5",
+        "a stream does not clear its awake mark",
+    ),
+    (
+        Fault::MarkWithoutWake,
+        "R5",
+        "a new cursor marks its stream without waking it",
+    ),
+    (
+        Fault::WalkLeavesMark,
+        "R5",
+        "an unfinished walk leaves its mark behind",
+    ),
+    (
+        Fault::HeartbeatUnchecked,
+        "R6",
+        "a heartbeat compares no cursors",
+    ),
+    (
+        Fault::LookPutOff,
+        "R6",
+        "each wake puts off the look at all cursors",
+    ),
+    (
+        Fault::SilenceUnnoticed,
+        "R6",
+        "a silent stream is not noticed",
+    ),
+    (
+        Fault::TimersCancelled,
+        "R7",
+        "a new timer cancels those before it",
+    ),
+    (Fault::TimersMergeDown, "R7", "timers merge downwards"),
+    (
+        Fault::NoTimerForBusy,
+        "R8",
+        "a busy listener's end sets no timer",
+    ),
+    (
+        Fault::NeverReportingIsIdle,
+        "R8",
+        "who never reports is taken to be idle",
+    ),
+    (
+        Fault::SequenceAboveHeadAccepted,
+        "R9",
+        "a reported sequence above the head is believed",
+    ),
+    (
+        Fault::VisibleNowIgnored,
+        "R10",
+        "`visible_in = 0` wakes nobody",
+    ),
+    (
+        Fault::PublisherGivesUp,
+        "retry",
+        "what was not acknowledged is not sent again",
+    ),
+    (
+        Fault::BatchDropped,
+        "R19",
+        "a refused batch is dropped whole",
+    ),
+    (Fault::DeadlineSilent, "R19", "a deadline passes in silence"),
+    (
+        Fault::DelaySlotIgnored,
+        "R19",
+        "delayed and not delayed are conflated",
+    ),
+    (
+        Fault::TokenTakenOnArrival,
+        "resume",
+        "a token is taken when its wake-up arrives",
+    ),
+    (
+        Fault::BrokenKeepsArrived,
+        "resume",
+        "what a broken stream brought is handed over",
+    ),
+    (
+        Fault::MarkReplaces,
+        "marks",
+        "a mark replaces those before it",
+    ),
+];
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reliability.md");
+const BEGIN: &str = "<!-- planted faults: written by the test -->\n";
+const END: &str = "<!-- end of planted faults -->\n";
+
+/// Returns the fault that `REVEILLE_FAULT` names, for a replay.
+pub(super) fn fault_from_env() -> Fault {
+    let Ok(name) = std::env::var("REVEILLE_FAULT") else {
+        return Fault::None;
+    };
+    let named = FAULTS
+        .iter()
+        .find(|(fault, ..)| format!("{fault:?}") == name);
+    named.expect("a planted fault's name").0
+}
+
+/// Every planted fault is found within 1,000 seeds, and the page says by which.
+#[test]
+fn every_planted_fault_is_found() {
+    let mut missed = Vec::new();
+    let mut table = String::from("| fault | rule | first seed | what broke |\n|---|---|---|---|\n");
+    for (fault, rule, what) in FAULTS {
+        let found = first(FIND_WITHIN, |seed| run(seed, fault, false).violation);
+        let Some((seed, violation)) = found else {
+            missed.push(fault);
+            continue;
+        };
+        let broke = shorten(&violation);
+        writeln!(table, "| `{fault:?}`: {what} | {rule} | {seed} | {broke} |").expect("a string");
+    }
+    println!("{table}");
+    assert!(missed.is_empty(), "not found: {missed:?}");
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the table has its place");
+    let (_, after) = rest.split_once(END).expect("the table has its end");
+    let fresh = format!("{before}{BEGIN}{table}{END}{after}");
+    if std::env::var_os("REVEILLE_BLESS").is_some() {
+        std::fs::write(PAGE, fresh).expect("the page can be written");
+    } else {
+        assert!(
+            page == fresh,
+            "{PAGE} is out of date: run it with REVEILLE_BLESS=1"
+        );
+    }
+}
+
+/// Returns a violation without its details, fit for a table.
+fn shorten(violation: &str) -> String {
+    let text = violation
+        .split_once(" s: ")
+        .map_or(violation, |(_, text)| text);
+    let end = text.find(['{', '[', ',']).unwrap_or(text.len());
+    let text: String = text[..end].chars().take(70).collect();
+    text.replace('|', "/")
+        .trim_end_matches([' ', ':', '('])
+        .to_owned()
+}

@@ -1,0 +1,380 @@
+//! The simulated world: its events in the order of time, and who takes each.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+    time::Duration,
+};
+
+use super::{
+    listener::Listener,
+    log::Log,
+    net::{Client, Conn, ConnId, Down, Up},
+    plan::{Plan, Trouble},
+    publisher::Publisher,
+    queue::{MessageId, Queues},
+    relay::RelayNode,
+    reports::{Answer, Call},
+};
+use crate::{clock::Tick, fault::Fault};
+
+/// All there is.
+pub(super) struct World {
+    pub(super) now: Tick,
+    pub(super) rng: fastrand::Rng,
+    pub(super) plan: Plan,
+    pub(super) fault: Fault,
+    pub(super) log: Log,
+    pub(super) relay: RelayNode,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) publishers: Vec<Publisher>,
+    pub(super) queues: Queues,
+    pub(super) conns: Vec<Conn>,
+    pub(super) totals: Totals,
+    /// Troubles have stopped.
+    pub(super) healed: bool,
+    /// The workload waits until every listener has come to a relay that was restored.
+    pub(super) held: bool,
+    violation: Option<String>,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) violation: Option<String>,
+    pub(super) hash: u64,
+    pub(super) totals: Totals,
+}
+
+/// What happened in a run, or in many (I24).
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Totals {
+    pub(super) events: u64,
+    pub(super) simulated_seconds: u64,
+    pub(super) messages: u64,
+    pub(super) unannounced: u64,
+    pub(super) troubles: u64,
+    pub(super) restarts: u64,
+    pub(super) streams: u64,
+    pub(super) wakes: u64,
+    pub(super) entries: u64,
+    pub(super) heartbeats: u64,
+    pub(super) walks: u64,
+    pub(super) walks_lost: u64,
+    pub(super) timed: u64,
+    pub(super) forgotten: u64,
+    pub(super) reports: u64,
+}
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(super) enum Event {
+    ToRelay(ConnId, Up),
+    ToClient(ConnId, Down),
+    /// An end learns that the connection is gone.
+    RelayBroken(ConnId),
+    ClientBroken(ConnId),
+    /// The stream is ready to take a message.
+    Feed(ConnId),
+    Timers,
+    Fanout,
+    Forget,
+    RelayStarts,
+    RelayStops,
+    /// A report arrives, is answered, or is given up.
+    Report(Call),
+    Reported(Call, Answer),
+    ReportLate(Call),
+    /// A listener's own: its number and its life first.
+    Link(usize, u64),
+    App(usize, u64),
+    Get(usize, u64, usize),
+    Handled(usize, u64, usize, MessageId, u64),
+    Poll(usize, u64),
+    ListenerStarts(usize),
+    ListenerLeft(usize, u64),
+    ListenerCrashes(usize, u64),
+    /// A publisher's own.
+    Pump(usize, u64),
+    Says(usize, u64, MessageId),
+    PublisherStarts(usize),
+    Deadline(usize, u64, crate::session::WaiterId),
+    /// The workload's next operation, the next trouble, the end of all troubles.
+    Work,
+    Steady,
+    Trouble,
+    Strike(Trouble),
+    Heal,
+    /// What must hold by now.
+    Check,
+    CauseCheck(usize, u64, u64),
+    ListenerCheck(usize, u64),
+}
+
+#[derive(Debug)]
+struct Scheduled {
+    at: Tick,
+    number: u64,
+    event: Event,
+}
+
+/// After the last trouble: time for the longest chain of time-outs, twice.
+pub(super) const SILENCE: Duration = Duration::from_secs(100);
+
+impl World {
+    pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let plan = Plan::new(&mut rng);
+        let relay = RelayNode::new(&plan, fault, &mut rng);
+        let mut world = Self {
+            now: Tick::default(),
+            rng,
+            fault,
+            log: Log::new(print),
+            relay,
+            listeners: Vec::new(),
+            publishers: Vec::new(),
+            queues: Queues::default(),
+            conns: Vec::new(),
+            totals: Totals::default(),
+            healed: false,
+            held: false,
+            violation: None,
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            plan,
+        };
+        world.log.say(|| format!("{:?}", world.plan));
+        world.start();
+        world
+    }
+
+    /// Runs to the end of the silence, or to the first violation.
+    pub(super) fn run(mut self) -> Outcome {
+        let end = self.now + self.plan.active + SILENCE;
+        while self.violation.is_none()
+            && let Some(Reverse(next)) = self.events.pop()
+            && next.at <= end
+        {
+            if let Some(until) = self
+                .frozen_until(&next.event)
+                .filter(|until| *until > next.at)
+            {
+                // Whoever wakes from a pause first reads what has arrived, then judges the silence.
+                let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
+                let after = Duration::from_millis(u64::from(judges));
+                // The number stays, and with it the order among all that waits.
+                self.events.push(Reverse(Scheduled {
+                    at: until + after,
+                    ..next
+                }));
+                continue;
+            }
+            self.now = next.at;
+            self.totals.events += 1;
+            self.handle(next.event);
+            self.relay_wakers();
+        }
+        if self.violation.is_none() {
+            self.now = end;
+            self.check_the_end();
+        }
+        self.stop_relay();
+        self.totals.simulated_seconds += self.now.as_nanos() / 1_000_000_000;
+        self.totals.messages += self.queues.messages.len() as u64;
+        Outcome {
+            violation: self.violation,
+            hash: self.log.hash(),
+            totals: self.totals,
+        }
+    }
+
+    /// Says what must not be; the first one counts.
+    pub(super) fn violate(&mut self, what: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            let text = format!("at {:.3} s: {}", self.now.as_nanos() as f64 / 1e9, what());
+            self.log.say(|| text.clone());
+            self.violation = Some(text);
+        }
+    }
+
+    pub(super) fn at(&mut self, at: Tick, event: Event) {
+        self.scheduled += 1;
+        let at = at.max(self.now);
+        let number = self.scheduled;
+        self.events.push(Reverse(Scheduled { at, number, event }));
+    }
+
+    pub(super) fn after(&mut self, span: Duration, event: Event) {
+        self.at(self.now + span, event);
+    }
+
+    pub(super) fn after_millis(&mut self, millis: u64, event: Event) {
+        self.after(Duration::from_millis(millis), event);
+    }
+
+    /// Schedules within so many milliseconds, at least a part of one.
+    pub(super) fn within_millis(&mut self, millis: u64, event: Event) {
+        let micros = self.rng.u64(10..=(millis * 1000).max(10));
+        self.after(Duration::from_micros(micros), event);
+    }
+
+    fn start(&mut self) {
+        for address in self.plan.queues.clone() {
+            self.queues.add(address, false);
+        }
+        self.queues.add(super::plan::address("forbidden"), true);
+        for number in 0..self.plan.listeners.len() {
+            self.listeners.push(Listener::new());
+            self.within_millis(2_000, Event::ListenerStarts(number));
+        }
+        for number in 0..self.plan.publishers {
+            self.publishers.push(Publisher::new(&self.plan, self.fault));
+            self.at(self.now, Event::PublisherStarts(number));
+        }
+        self.at(self.now, Event::RelayStarts);
+        self.within_millis(5_000, Event::Work);
+        if self.plan.steady.is_some() {
+            self.at(self.now, Event::Steady);
+        }
+        let gap = self.plan.trouble_gap;
+        self.within_millis(gap, Event::Trouble);
+        self.after(self.plan.active, Event::Heal);
+        self.at(self.now, Event::Check);
+    }
+
+    /// Returns until when whoever takes the event is frozen.
+    fn frozen_until(&self, event: &Event) -> Option<Tick> {
+        use Event as E;
+        let listener = |number: &usize| Some(self.listeners[*number].paused_until);
+        match event {
+            E::ToRelay(..) | E::Feed(_) | E::Timers | E::Fanout | E::Forget | E::Report(_) => {
+                Some(self.relay.paused_until)
+            }
+            E::ToClient(conn, _) | E::ClientBroken(conn) => match self.conns[*conn].client {
+                Client::Listener(number, _) => listener(&number),
+                Client::Publisher(number, _) => Some(self.publishers[number].paused_until),
+            },
+            E::Link(number, _) | E::App(number, _) | E::Get(number, ..) | E::Poll(number, _) => {
+                listener(number)
+            }
+            E::Handled(number, ..) => listener(number),
+            E::Reported(call, _) | E::ReportLate(call) => listener(&call.listener),
+            E::Pump(number, _) | E::Says(number, ..) | E::Deadline(number, ..) => {
+                Some(self.publishers[*number].paused_until)
+            }
+            _ => None,
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::ToRelay(conn, message) => self.relay_hears(conn, message),
+            Event::ToClient(conn, message) => self.client_hears(conn, message),
+            Event::RelayBroken(conn) => self.stream_ends(conn),
+            Event::ClientBroken(conn) => self.client_hears(conn, Down::Closed(None)),
+            Event::Feed(conn) => self.feed(conn),
+            Event::Timers => self.fire_timers(),
+            Event::Fanout => self.fan_out(),
+            Event::Forget => self.forget(),
+            Event::RelayStarts => self.relay_starts(),
+            Event::RelayStops => self.relay_crashes(),
+            Event::Report(call) => self.take_report(call),
+            Event::Reported(call, answer) => self.reported(&call, answer),
+            Event::ReportLate(call) => self.reported(&call, Answer::Late),
+            Event::Link(listener, life) => self.link_elapsed(listener, life),
+            Event::App(listener, life) => self.app(listener, life),
+            Event::Get(listener, life, queue) => self.get(listener, life, queue),
+            Event::Handled(listener, life, queue, message, receipt) => {
+                self.handled(listener, life, queue, message, receipt);
+            }
+            Event::Poll(listener, life) => self.poll(listener, life),
+            Event::ListenerStarts(listener) => self.listener_starts(listener),
+            Event::ListenerLeft(listener, life) | Event::ListenerCrashes(listener, life) => {
+                self.listener_crashes(listener, life);
+            }
+            Event::Pump(publisher, life) => self.pump(publisher, life),
+            Event::Says(publisher, life, message) => self.says(publisher, life, message),
+            Event::PublisherStarts(publisher) => self.publisher_starts(publisher),
+            Event::Deadline(publisher, life, waiter) => self.deadline(publisher, life, waiter),
+            Event::Work => self.work(),
+            Event::Steady => self.steady(),
+            Event::Trouble => self.trouble(),
+            Event::Strike(trouble) => self.strike(trouble),
+            Event::Heal => self.heal(),
+            Event::Check => self.check(),
+            Event::CauseCheck(queue, life, sequence) => self.check_cause(queue, life, sequence),
+            Event::ListenerCheck(listener, life) => self.check_listener(listener, life),
+        }
+    }
+
+    fn client_hears(&mut self, conn: ConnId, message: Down) {
+        let broken = matches!(message, Down::Closed(_));
+        let state = &mut self.conns[conn];
+        if state.client_gone || (state.reset && !broken) {
+            return;
+        }
+        match state.client {
+            Client::Listener(number, life) => self.listener_hears(number, life, conn, message),
+            Client::Publisher(number, life) => self.publisher_hears(number, life, conn, message),
+        }
+    }
+}
+
+impl Totals {
+    /// Returns how often the rarest of what must not be rare has happened.
+    pub(super) fn rarest(&self) -> u64 {
+        let kinds = [
+            self.messages,
+            self.restarts,
+            self.streams,
+            self.heartbeats,
+            self.walks_lost,
+            self.timed,
+            self.forgotten,
+            self.reports,
+        ];
+        kinds.into_iter().min().unwrap_or_default()
+    }
+
+    /// Adds another run's.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.simulated_seconds += other.simulated_seconds;
+        self.messages += other.messages;
+        self.unannounced += other.unannounced;
+        self.troubles += other.troubles;
+        self.restarts += other.restarts;
+        self.streams += other.streams;
+        self.wakes += other.wakes;
+        self.entries += other.entries;
+        self.heartbeats += other.heartbeats;
+        self.walks += other.walks;
+        self.walks_lost += other.walks_lost;
+        self.timed += other.timed;
+        self.forgotten += other.forgotten;
+        self.reports += other.reports;
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
