@@ -28,7 +28,7 @@ use self::{
     report::{Figures, Report},
 };
 
-/// The verb's arguments.
+/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
 pub(crate) struct BenchArgs {

@@ -126,30 +126,18 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the last failure where it does not.
     pub async fn ready(&self, within: Duration) -> Result<()> {
-        let attempt = async {
-            let mut last = Error::new(ErrorKind::Unavailable, "it did not answer");
-            for pause in [20, 50, 100].into_iter().chain(std::iter::repeat(200)) {
-                match self.ping().await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => last = error,
-                }
-                if tokio::time::timeout(Duration::from_millis(pause), std::future::pending::<()>())
-                    .await
-                    .is_err()
-                    && !last.is_retryable()
-                {
-                    return Err(last);
-                }
+        let deadline = self.shared.clock.now() + within;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let Err(error) = self.ping().await else {
+                return Ok(());
+            };
+            let left = deadline.since(self.shared.clock.now());
+            if left.is_zero() || !error.is_retryable() {
+                return Err(error);
             }
-            Err(last)
-        };
-        match tokio::time::timeout(within, attempt).await {
-            Ok(result) => result,
-            Err(_) => Err(self
-                .ping()
-                .await
-                .err()
-                .unwrap_or_else(|| self.unreachable("timed out"))),
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(Duration::from_millis(200));
         }
     }
 
