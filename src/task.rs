@@ -5,6 +5,8 @@
 
 use std::future::Future;
 
+#[cfg(feature = "server")]
+use tokio_util::task::AbortOnDropHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Owns tasks: they end when it is dropped or shut down.
@@ -13,6 +15,10 @@ pub(crate) struct Scope {
     token: CancellationToken,
     tracker: TaskTracker,
 }
+
+/// A task that panics at once does so ten times a second, not all the time.
+#[cfg(feature = "server")]
+const RESTART: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl Scope {
     pub(crate) fn new() -> Self {
@@ -36,6 +42,22 @@ impl Scope {
         let task = Box::pin(task);
         self.tracker.spawn(async move {
             token.run_until_cancelled(task).await;
+        });
+    }
+
+    /// Runs what `make` makes, and again whenever it panics: a relay must not live on with its
+    /// fan-out dead.
+    #[cfg(feature = "server")]
+    pub(crate) fn spawn_again<F>(&self, name: &'static str, make: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let tracker = self.tracker.clone();
+        self.spawn(async move {
+            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(make())).await {
+                tracing::error!(task = name, %error, "a task of the relay panicked; starting it again");
+                tokio::time::sleep(RESTART).await;
+            }
         });
     }
 
@@ -74,6 +96,27 @@ mod tests {
         });
         drop(scope);
         assert_eq!(ended.recv().await, None);
+    }
+
+    #[cfg(feature = "server")]
+    #[tokio::test]
+    async fn a_task_that_panics_is_started_again_and_ends_with_its_scope() {
+        let (said, mut heard) = tokio::sync::mpsc::channel(4);
+        let scope = Scope::new();
+        scope.spawn_again("test", move || {
+            let said = said.clone();
+            async move {
+                said.send(()).await.expect("the test listens");
+                assert!(said.capacity() < 3, "the first one panics");
+                std::future::pending::<()>().await;
+            }
+        });
+        // Both starts stay unread: the capacity tells how often it was started.
+        while heard.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        scope.shutdown().await;
+        while heard.recv().await.is_some() {}
     }
 
     #[tokio::test]

@@ -9,10 +9,13 @@ use crate::{clock::Tick, task::Scope};
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn spawn(scope: &Scope, shared: &Arc<Shared>, forget_after: Duration) {
-    scope.spawn(fire_timers(Arc::clone(shared)));
-    scope.spawn(fan_out(Arc::clone(shared)));
+    let timers = Arc::clone(shared);
+    scope.spawn_again("timers", move || fire_timers(Arc::clone(&timers)));
+    let fan = Arc::clone(shared);
+    scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
-    scope.spawn(forget(Arc::clone(shared), every));
+    let forgetting = Arc::clone(shared);
+    scope.spawn_again("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
 
 /// Fires each timer when it is due.

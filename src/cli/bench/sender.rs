@@ -18,13 +18,13 @@ pub(super) enum Sender {
         connection: nats::Connection,
         subject: String,
         payload: usize,
+        /// Messages of one write.
+        batch: usize,
     },
 }
 
 /// Requests on their way at one time: enough that the relay never waits for the publisher.
 const PIPELINE: usize = 64;
-/// Bytes of one write to a nats-server.
-const WRITE: usize = 64 * 1024;
 
 impl Sender {
     /// Connects; a burst may hold up to `pending` notifications, `batch` to a request.
@@ -53,6 +53,7 @@ impl Sender {
                 connection: nats::Connection::open(&broker.target).await?,
                 subject: subject(queue),
                 payload: event_size(queue),
+                batch,
             },
         })
     }
@@ -73,6 +74,7 @@ impl Sender {
                 connection,
                 subject,
                 payload,
+                ..
             } => {
                 let mut bytes = vec![0; *payload];
                 bytes[..8].copy_from_slice(&nanos(now).to_le_bytes());
@@ -100,13 +102,14 @@ impl Sender {
                 connection,
                 subject,
                 payload,
+                batch,
             } => {
                 let one = nats::publication(subject, &vec![0; *payload]);
-                let per_write = (WRITE / one.len()).max(1);
-                let many = one.repeat(per_write);
+                // As many to a write as the relay gets to a request.
+                let many = one.repeat(*batch);
                 let mut left = usize::try_from(count)?;
                 while left > 0 {
-                    let now = left.min(per_write);
+                    let now = left.min(*batch);
                     connection.write(&many[..now * one.len()]).await?;
                     left -= now;
                 }
