@@ -1,0 +1,252 @@
+//! A store that takes its time, fails on purpose, and remembers all that was ever in it.
+//!
+//! Each call rests up to twice before its effect and up to twice after it, so that the scheduler
+//! can put anything between; it fails without an effect, or after it. What no write may do
+//! whoever makes it is judged here, at the moment of the effect.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+
+use crate::{
+    error::{Error, ErrorKind, Result},
+    flag::{Flags, FlagsConfig},
+    store::{Blob, BlobContent, BlobName, BlobStore, ETag, MemoryStore, Page, PageOptions},
+    sync::lock,
+    words::{FlagName, FlagState},
+};
+
+/// The store of one run; clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct ShakyStore {
+    memory: MemoryStore,
+    flag: FlagName,
+    /// Reads the memory as a flag, past all rests and failures.
+    reader: Flags,
+    wall: Arc<AtomicU64>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rng: fastrand::Rng,
+    /// One call in so many fails; 0: none.
+    failing: u8,
+    /// Whether an expiry acts now: it alone may remove nothing that lasts.
+    expiring: bool,
+    /// The flag after each write, as it is in the store: oldest first.
+    history: Vec<Option<FlagState>>,
+    violation: Option<String>,
+}
+
+impl ShakyStore {
+    pub(super) fn new(flag: &FlagName, mut rng: fastrand::Rng) -> Self {
+        // Some day: what counts is the difference.
+        let wall = Arc::new(AtomicU64::new(1_700_000_000_000_000));
+        let clock = Arc::clone(&wall);
+        let memory = MemoryStore::with_wall(move || time(&clock));
+        let failing = if rng.bool() { 0 } else { rng.u8(4..16) };
+        let shared = Shared {
+            rng,
+            failing,
+            expiring: false,
+            history: Vec::new(),
+            violation: None,
+        };
+        Self {
+            flag: flag.clone(),
+            reader: Flags::new(Arc::new(memory.clone()), FlagsConfig::default()),
+            memory,
+            wall,
+            shared: Arc::new(Mutex::new(shared)),
+        }
+    }
+
+    pub(super) fn wall(&self) -> SystemTime {
+        time(&self.wall)
+    }
+
+    pub(super) fn advance(&self, span: Duration) {
+        let micros = u64::try_from(span.as_micros()).expect("a short span");
+        self.wall.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    pub(super) fn stop_failing(&self) {
+        lock(&self.shared).failing = 0;
+    }
+
+    /// Says whose step comes: an expiry's or not.
+    pub(super) fn set_expiring(&self, expiring: bool) {
+        lock(&self.shared).expiring = expiring;
+    }
+
+    pub(super) fn violation(&self) -> Option<String> {
+        lock(&self.shared).violation.clone()
+    }
+
+    /// Returns the flag as whoever reads it now must see it.
+    pub(super) fn present(&self) -> Option<FlagState> {
+        self.peek(self.wall())
+    }
+
+    /// Returns whether exactly this was in the store at some time.
+    pub(super) fn ever_held(&self, state: &FlagState) -> bool {
+        let shared = lock(&self.shared);
+        shared.history.iter().flatten().any(|held| held == state)
+    }
+
+    /// Returns when a generation was first in the store, on the count of its writes.
+    pub(super) fn first_held(&self, generation: u64) -> Option<usize> {
+        let shared = lock(&self.shared);
+        let mut history = shared.history.iter();
+        history.position(|held| {
+            held.as_ref()
+                .is_some_and(|held| held.generation == generation)
+        })
+    }
+
+    /// Sets or clears the flag as somebody does who knows the container and not reveille.
+    pub(super) fn meddle(&self, set: bool) {
+        let blob = BlobName::new(&format!("flags/{}", self.flag)).expect("a name");
+        let before = self.held();
+        if set {
+            // Where it is there already, that is no news.
+            drop(now(self.memory.create(&blob, "by hand".into())));
+        } else {
+            drop(now(self.memory.delete(&blob, None)));
+        }
+        self.note(before);
+    }
+
+    /// Returns the flag as it is in the store, be it over or not.
+    fn held(&self) -> Option<FlagState> {
+        self.peek(UNIX_EPOCH)
+    }
+
+    fn peek(&self, wall: SystemTime) -> Option<FlagState> {
+        let state = now(self.reader.get(&self.flag, wall)).expect("memory does not fail");
+        Some(state).filter(|state| state.set)
+    }
+
+    /// Judges and remembers what a write has made of the store.
+    fn note(&self, before: Option<FlagState>) {
+        let after = self.held();
+        if before == after {
+            return;
+        }
+        let wall = self.wall();
+        let lasts = |state: &FlagState| state.expires_at.is_none_or(|end| end > wall);
+        let again = after.as_ref().filter(|after| {
+            let kept = before.as_ref().map(|before| before.generation);
+            kept != Some(after.generation) && self.first_held(after.generation).is_some()
+        });
+        let mut shared = lock(&self.shared);
+        let violation = if let Some(again) = again {
+            let generation = again.generation;
+            Some(format!(
+                "generations: one is given out twice: {{{generation}}}"
+            ))
+        } else if shared.expiring && after.is_none() && before.as_ref().is_some_and(lasts) {
+            Some(
+                format!("R22: an expiry removes what is not over: {before:?}")
+                    .replace("Some(", "{"),
+            )
+        } else {
+            None
+        };
+        if shared.violation.is_none() {
+            shared.violation = violation;
+        }
+        shared.history.push(after);
+    }
+
+    async fn call<T>(&self, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.rest().await;
+        if self.fails() {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                "on purpose, and did nothing",
+            ));
+        }
+        let before = self.held();
+        let outcome = effect.await;
+        self.note(before);
+        self.rest().await;
+        if self.fails() {
+            return Err(Error::new(ErrorKind::Timeout, "on purpose, and was done"));
+        }
+        outcome
+    }
+
+    fn fails(&self) -> bool {
+        let mut shared = lock(&self.shared);
+        let one_in = shared.failing;
+        one_in > 0 && shared.rng.u8(..one_in) == 0
+    }
+
+    async fn rest(&self) {
+        let mut rests = lock(&self.shared).rng.u8(..=2);
+        std::future::poll_fn(|context| {
+            if rests == 0 {
+                return Poll::Ready(());
+            }
+            rests -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+#[async_trait]
+impl BlobStore for ShakyStore {
+    async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
+        self.call(self.memory.get(name)).await
+    }
+
+    async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
+        self.call(self.memory.create(name, content)).await
+    }
+
+    async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
+        self.call(self.memory.update(name, content, etag)).await
+    }
+
+    async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
+        self.call(self.memory.delete(name, etag)).await
+    }
+
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
+        self.call(self.memory.list(prefix, page)).await
+    }
+}
+
+impl fmt::Display for ShakyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("shaky:")
+    }
+}
+
+fn time(wall: &AtomicU64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(wall.load(Ordering::Relaxed))
+}
+
+/// Returns what a future that never waits comes to.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("memory does not wait"),
+    }
+}
