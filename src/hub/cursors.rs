@@ -22,6 +22,7 @@ use crate::{
 pub(super) struct Cursors {
     pub(super) closed: bool,
     pub(super) list: Vec<Cursor>,
+    /// Where each queue's cursor is; empty while a look through the list is as quick.
     pub(super) index: HashMap<QueueAddress, usize>,
     /// Pattern selectors whose CATCH_UP is still owed.
     doubts: Vec<usize>,
@@ -56,6 +57,10 @@ pub(super) struct Cursor {
     number: u64,
 }
 
+/// Cursors up to which there is no index: most subscriptions have one, and a map with one entry
+/// takes nearly as much as the cursor itself.
+const UNINDEXED: usize = 8;
+
 impl Cursors {
     /// Makes room for `expected` cursors, exactly: a vector that grows by itself starts with four,
     /// which would be a sixth of what an idle subscription costs.
@@ -71,6 +76,32 @@ impl Cursors {
             reports: false,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
+        }
+    }
+
+    /// Returns where the queue's cursor is.
+    pub(super) fn find(&self, queue: &QueueAddress) -> Option<usize> {
+        if self.list.len() <= UNINDEXED {
+            return self
+                .list
+                .iter()
+                .position(|cursor| cursor.record.address() == queue);
+        }
+        self.index.get(queue).copied()
+    }
+
+    /// Adds the cursor of a queue that has none.
+    pub(super) fn push(&mut self, cursor: Cursor) {
+        self.list.push(cursor);
+        let unindexed = if self.index.is_empty() {
+            0
+        } else {
+            self.list.len() - 1
+        };
+        if self.list.len() > UNINDEXED {
+            for (at, cursor) in self.list.iter().enumerate().skip(unindexed) {
+                self.index.insert(cursor.record.address().clone(), at);
+            }
         }
     }
 
@@ -99,7 +130,7 @@ impl Cursors {
     /// the queue's own counts as 0 (R9).
     pub(super) fn report(&mut self, report: &Report, fault: Fault) {
         self.reports = true;
-        let Some(&index) = self.index.get(&report.queue) else {
+        let Some(index) = self.find(&report.queue) else {
             return;
         };
         let cursor = &mut self.list[index];

@@ -30,7 +30,8 @@ pub(crate) struct FeedConfig {
 pub(crate) struct Feed {
     hub: Arc<Hub>,
     subscription: Arc<Subscription>,
-    welcome: Option<Welcome>,
+    /// Boxed, because it is gone after the first message, and its room would stay.
+    welcome: Option<Box<Welcome>>,
     heartbeat: Duration,
     /// When all cursors were last compared with their queues, and when something was last sent.
     compared_at: Tick,
@@ -76,7 +77,7 @@ impl Feed {
         Self {
             hub,
             subscription,
-            welcome: Some(welcome),
+            welcome: Some(Box::new(welcome)),
             heartbeat,
             compared_at: now,
             sent_at: now,
@@ -93,7 +94,7 @@ impl Feed {
         }
         if let Some(welcome) = self.welcome.take() {
             self.sent_at = now;
-            return Next::Send(SubscribeEvent::Welcome(welcome));
+            return Next::Send(SubscribeEvent::Welcome(*welcome));
         }
         if draining || now >= self.ends_at {
             return Next::Send(self.goodbye(draining));

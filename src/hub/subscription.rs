@@ -188,7 +188,7 @@ impl Subscription {
         if cursors.closed {
             return Attached::Closed;
         }
-        if cursors.index.contains_key(record.address()) {
+        if cursors.find(record.address()).is_some() {
             return Attached::Yes;
         }
         let index = cursors.list.len();
@@ -208,10 +208,7 @@ impl Subscription {
             Start::Token(token) => super::cursors::resume(&state, token, self.epoch, self.fault),
         };
         drop(state);
-        cursors.index.insert(record.address().clone(), index);
-        cursors
-            .list
-            .push(Cursor::new(Arc::clone(record), slot, place, doubt));
+        cursors.push(Cursor::new(Arc::clone(record), slot, place, doubt));
         if planted!(self.fault, MarkWithoutWake) {
             self.marks.fetch_or(1 << (index % 64), Ordering::AcqRel);
         }
