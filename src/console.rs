@@ -5,7 +5,7 @@
 
 mod metrics;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -35,6 +35,9 @@ pub(crate) trait Subject: Send + Sync + 'static {
     fn figures(&self) -> Figures;
 }
 
+/// A request that is not answered by then does not hold up the end: half of one may never be whole.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// A console that listens. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -62,10 +65,17 @@ impl Console {
         let scope = Scope::new();
         let ended: CancellationToken = scope.token();
         scope.spawn_graceful(async move {
-            let served =
-                axum::serve(listener, router).with_graceful_shutdown(ended.cancelled_owned());
-            if let Err(error) = served.await {
-                tracing::error!(%error, "the admin port ended");
+            let served = axum::serve(listener, router)
+                .with_graceful_shutdown(ended.clone().cancelled_owned());
+            let late = async {
+                ended.cancelled().await;
+                tokio::time::sleep(GRACE).await;
+            };
+            tokio::select! {
+                served = served.into_future() => if let Err(error) = served {
+                    tracing::error!(%error, "the admin port ended");
+                },
+                () = late => tracing::debug!("left a connection to the admin port behind"),
             }
         });
         Ok(Self { address, scope })

@@ -237,6 +237,11 @@ impl Subject for Watched {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+
     use super::*;
     use crate::release::Release;
 
@@ -265,5 +270,43 @@ mod tests {
         }
         assert!(!node.leash(&flag).await.expect("stored").set);
         node.shutdown(Duration::from_secs(1)).await;
+    }
+
+    async fn on_free_ports() -> Node {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            listen: any_port,
+            admin_listen: Some(any_port),
+            ..NodeConfig::default()
+        };
+        Node::start(config).await.expect("started")
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_dropped_closes_its_port_and_its_connections() {
+        let node = on_free_ports().await;
+        let address = node.address();
+        let mut held = TcpStream::connect(address).await.expect("it listens");
+        drop(node);
+        let closed = tokio::time::timeout(Duration::from_secs(4), held.read(&mut [0])).await;
+        assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn half_a_request_on_the_admin_port_does_not_hold_up_the_end() {
+        let node = on_free_ports().await;
+        let admin = node.admin_address().expect("it has one");
+        let mut half = TcpStream::connect(admin).await.expect("it listens");
+        half.write_all(b"GET /livez HTTP/1.1\r\n")
+            .await
+            .expect("sent");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let ended = node.shutdown(Duration::from_secs(1));
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .expect("it ends");
     }
 }

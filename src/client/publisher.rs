@@ -45,6 +45,7 @@ struct Shared {
     client: Client,
     name: Arc<str>,
     deadline: Duration,
+    pipeline: usize,
     clock: Clock,
     state: Mutex<State>,
     /// Rung when there is something new to send.
@@ -63,6 +64,9 @@ struct Waiting<'a> {
     id: WaiterId,
 }
 
+/// Requests on their way at most, whatever the options say.
+const PIPELINE: usize = 4096;
+
 type Requests = mpsc::Sender<NotifyRequest>;
 
 impl Publisher {
@@ -70,7 +74,7 @@ impl Publisher {
         let config = PublisherConfig {
             conflate: options.conflate,
             batch: options.batch.clamp(1, Limits::EVENTS),
-            pipeline: options.pipeline.max(1),
+            pipeline: options.pipeline.clamp(1, PIPELINE),
             max_pending: options.max_pending,
             answer_timeout: client.config().request_timeout,
             ..PublisherConfig::default()
@@ -84,6 +88,7 @@ impl Publisher {
             client: client.clone(),
             name: options.name.into(),
             deadline: options.deadline,
+            pipeline: options.pipeline.clamp(1, PIPELINE),
             clock: client.clock(),
             state: Mutex::new(state),
             bell: Bell::new(),
@@ -317,20 +322,21 @@ async fn back_off(shared: &Shared) {
 
 /// Opens the stream, answering callers whose deadline passes meanwhile.
 async fn open(shared: &Shared) -> Result<(Requests, Streaming<proto::NotifyResponse>)> {
-    let (requests, outbound) = mpsc::channel(64);
+    // Room for all that may be on their way: a full channel would have the task ask on and on.
+    let (requests, outbound) = mpsc::channel(shared.pipeline);
     let mut relay = shared.client.relay_calls();
     let opening = shared
         .client
         .call(relay.notify_stream(ReceiverStream::new(outbound)));
     tokio::pin!(opening);
     loop {
-        let next_at = shared
-            .pump(None)
-            .next_at
-            .max(shared.clock.now() + Duration::from_millis(1));
+        shared.pump(None);
+        let deadline = shared.lock().session.deadline();
         tokio::select! {
             answers = &mut opening => return Ok((requests, answers?)),
-            () = shared.sleep_until(next_at) => {}
+            () = shared.sleep_until(deadline) => {}
+            // A new caller, whose deadline may be the first.
+            () = shared.bell.notified() => {}
         }
     }
 }

@@ -41,7 +41,10 @@ impl FeedStream {
         let counters = &self.shared.counters;
         match event {
             SubscribeEvent::Wake(work) => {
-                let told = work.iter().map(|entry| entry.notifications).sum();
+                // Each saturates on its own, so their sum may not be one of 64 bits.
+                let told = work
+                    .iter()
+                    .fold(0, |sum: u64, entry| sum.saturating_add(entry.notifications));
                 counters.wakes.fetch_add(1, Ordering::Relaxed);
                 counters
                     .entries
@@ -71,6 +74,11 @@ impl Stream for FeedStream {
                 }
                 Next::End => return Poll::Ready(None),
                 Next::Wait(at) => {
+                    // Asked again now that the waker is registered: a drain that began in between
+                    // woke nobody here.
+                    if !draining && this.shared.draining.load(Ordering::Acquire) {
+                        continue;
+                    }
                     // A sleep that ends sooner is left alone: each wake-up puts the heartbeat off,
                     // and moving the timer every time would cost more than one look in vain.
                     if at < this.until || this.until <= now {

@@ -36,6 +36,31 @@ async fn a_notification_wakes_a_subscriber_of_this_process() {
 }
 
 #[tokio::test]
+async fn counts_as_great_as_can_be_stated_wake_and_break_nothing() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let queues: Vec<crate::words::Selector> = ["a/q", "a/r"]
+        .map(|queue| queue.parse().expect("a selector"))
+        .into();
+    let options = SubscribeOptions::new(ListenerId::new("w").expect("a name"), queues);
+    let mut wakes = relay.subscribe(options).expect("subscribed");
+    for _ in 0..2 {
+        wakes.next().await.expect("alive").expect("a first look");
+    }
+    let most = |queue| Notification {
+        notifications: u64::MAX,
+        payload_size: u64::MAX,
+        messages: u64::MAX,
+        ..event(queue)
+    };
+    let events = vec![most("a/q"), most("a/r"), most("a/r")];
+    relay.publisher("p").notify(events).await.expect("counted");
+    for _ in 0..2 {
+        let work = wakes.next().await.expect("alive").expect("no refusal");
+        assert_eq!((work.notifications, work.messages), (u64::MAX, u64::MAX));
+    }
+}
+
+#[tokio::test]
 async fn many_subscribers_are_woken_by_the_fan_out() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let mut all = Vec::new();

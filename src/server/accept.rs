@@ -32,7 +32,7 @@ pub(crate) struct ServerConfig {
     pub(crate) max_connections: usize,
 }
 
-/// A server that listens. Ends with [`Server::shutdown`].
+/// A server that listens. Ends with [`Server::shutdown`], or at once when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
@@ -110,6 +110,13 @@ impl Server {
             );
         }
         self.scope.shutdown().await;
+    }
+}
+
+impl Drop for Server {
+    /// The accept loop and each connection hold the scope as well: only cancelled it ends.
+    fn drop(&mut self) {
+        self.scope.token().cancel();
     }
 }
 

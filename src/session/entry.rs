@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::publisher::WaiterId;
 use crate::{
     clock::Tick,
-    words::{Notification, QueueAddress},
+    words::{Limits, Notification, QueueAddress},
 };
 
 /// What is conflated: the same queue at the same time.
@@ -52,7 +52,10 @@ impl Entry {
 
     /// Returns the notification with what is left of its delay.
     pub(super) fn effective(&self, now: Tick) -> Notification {
-        let delay = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
+        // The grid may lie beyond the longest delay, which is refused; cut to it, the wake-up comes
+        // no earlier than asked for all the same.
+        let left = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
+        let delay = left.min(Limits::DELAY);
         Notification {
             delay,
             ..self.notification.clone()

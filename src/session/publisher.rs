@@ -208,6 +208,15 @@ impl PublisherSession {
         let Some(request) = self.on_their_way.pop_front() else {
             return;
         };
+        let short = |accepted: &Vec<Accepted>| accepted.len() != request.entries.len();
+        let answer = match answer {
+            // Nobody knows which of them were counted: sent again, rather than lost.
+            Ok(accepted) if short(&accepted) => Err(Error::new(
+                ErrorKind::Internal,
+                "the relay's answer does not fit the request",
+            )),
+            answer => answer,
+        };
         match answer {
             Ok(accepted) => {
                 self.backoff.reset();
@@ -266,6 +275,12 @@ impl PublisherSession {
             .flatten()
             .min()
             .unwrap_or(Tick::NEVER)
+    }
+
+    /// Returns when the next caller has waited long enough.
+    pub(crate) fn deadline(&self) -> Tick {
+        let first = self.deadlines.first();
+        first.map_or(Tick::NEVER, |(deadline, _)| *deadline)
     }
 
     /// Returns when the next request may be sent.
