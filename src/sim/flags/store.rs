@@ -150,17 +150,14 @@ impl ShakyStore {
         });
         let mut shared = lock(&self.shared);
         let violation = if let Some(again) = again {
-            let generation = again.generation;
             Some(format!(
-                "generations: one is given out twice: {{{generation}}}"
+                "generations: one is given out twice: {{{again:?}}}"
             ))
-        } else if shared.expiring && after.is_none() && before.as_ref().is_some_and(lasts) {
-            Some(
-                format!("R22: an expiry removes what is not over: {before:?}")
-                    .replace("Some(", "{"),
-            )
         } else {
-            None
+            let removed = before.filter(|before| after.is_none() && lasts(before));
+            let removed = removed.filter(|_| shared.expiring);
+            removed
+                .map(|removed| format!("R22: an expiry removes what is not over: {{{removed:?}}}"))
         };
         if shared.violation.is_none() {
             shared.violation = violation;
