@@ -189,6 +189,12 @@ impl Topic {
                 // read for itself.
                 watcher.told = self.change;
             }
+            let write = matches!(source, Source::Unleash(_) | Source::Write(_));
+            if write && same && watcher.first && watcher.registered < began {
+                // An older read has seen this write before it ended, and was not for this watcher:
+                // the write is (R21).
+                watcher.told = watcher.told.min(self.change.saturating_sub(1));
+            }
             if settles || !same {
                 wakers.push(watcher.waker.take());
             }

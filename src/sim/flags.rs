@@ -518,3 +518,10 @@ fn no_watcher_misses_a_flag() {
         );
     }
 }
+
+#[test]
+fn a_set_that_an_older_read_saw_first_is_told_to_a_later_watcher_as_well() {
+    // A watcher's read saw the write of an unleash before that ended, and a second watcher, which
+    // had come in between, was told of the clearing only.
+    assert_eq!(run(26_266, Fault::None, false), None);
+}

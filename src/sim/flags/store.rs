@@ -123,7 +123,7 @@ impl ShakyStore {
         } else {
             drop(now(self.memory.delete(&blob, None)));
         }
-        self.note(before.as_ref());
+        self.note(before);
     }
 
     /// Returns the flag as it is in the store, be it over or not.
@@ -137,30 +137,27 @@ impl ShakyStore {
     }
 
     /// Judges and remembers what a write has made of the store.
-    fn note(&self, before: Option<&FlagState>) {
+    fn note(&self, before: Option<FlagState>) {
         let after = self.held();
-        if before == after.as_ref() {
+        if before == after {
             return;
         }
         let wall = self.wall();
         let lasts = |state: &FlagState| state.expires_at.is_none_or(|end| end > wall);
         let again = after.as_ref().filter(|after| {
-            let kept = before.map(|before| before.generation);
+            let kept = before.as_ref().map(|before| before.generation);
             kept != Some(after.generation) && self.first_held(after.generation).is_some()
         });
         let mut shared = lock(&self.shared);
         let violation = if let Some(again) = again {
-            let generation = again.generation;
             Some(format!(
-                "generations: one is given out twice: {{{generation}}}"
+                "generations: one is given out twice: {{{again:?}}}"
             ))
-        } else if shared.expiring && after.is_none() && before.is_some_and(lasts) {
-            Some(
-                format!("R22: an expiry removes what is not over: {before:?}")
-                    .replace("Some(", "{"),
-            )
         } else {
-            None
+            let removed = before.filter(|before| after.is_none() && lasts(before));
+            let removed = removed.filter(|_| shared.expiring);
+            removed
+                .map(|removed| format!("R22: an expiry removes what is not over: {{{removed:?}}}"))
         };
         if shared.violation.is_none() {
             shared.violation = violation;
@@ -178,7 +175,7 @@ impl ShakyStore {
         }
         let before = self.held();
         let outcome = effect.await;
-        self.note(before.as_ref());
+        self.note(before);
         self.rest().await;
         if self.fails() {
             return Err(Error::new(ErrorKind::Timeout, "on purpose, and was done"));
