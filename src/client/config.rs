@@ -29,7 +29,7 @@ pub struct PublisherOptions {
     pub conflate: bool,
     /// Notifications of one request at most; 1..=1024.
     pub batch: usize,
-    /// Requests on their way at one time.
+    /// Requests on their way at one time; 1..=4096.
     pub pipeline: usize,
     /// Entries that may wait (a queue each, with conflation); more are refused.
     pub max_pending: usize,

@@ -6,7 +6,7 @@ use super::{super::publisher::*, at, rng};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
-    words::{Accepted, Notification},
+    words::{Accepted, Limits, Notification},
 };
 
 const LATER: Tick = Tick::NEVER;
@@ -267,4 +267,30 @@ fn without_conflation_each_notification_is_sent_by_itself() {
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
     session.broken(&unavailable(), at(0), &mut rng());
     assert_eq!(session.pending(), 136);
+}
+
+#[test]
+fn the_longest_delay_stays_within_the_limit_on_its_grid() {
+    let mut session = session();
+    let delay = Limits::DELAY;
+    let delayed = Notification {
+        delay,
+        ..event("a/q")
+    };
+    session.post(delayed, at(1)).expect("taken");
+    let sent = session.request(at(1)).expect("a request");
+    assert_eq!(sent[0].delay, delay);
+    sent[0].check().expect("the relay takes it");
+}
+
+#[test]
+fn an_answer_that_does_not_fit_its_request_loses_nothing() {
+    let mut session = session();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.post(event("a/r"), at(0)).expect("taken");
+    assert_eq!(session.request(at(0)).expect("a request").len(), 2);
+    accept(&mut session, &[1]);
+    assert_eq!(session.pending(), 2);
+    let again = session.request(at(3600)).expect("sent again");
+    assert_eq!(again.len(), 2);
 }
