@@ -42,7 +42,6 @@ struct Refused(Error);
 /// One event while it is read: names as they came, compared with the event before.
 #[derive(Default)]
 struct Event {
-    queue: Option<QueueAddress>,
     account: Text,
     name: Text,
     traceparent: Text,
@@ -203,7 +202,7 @@ impl Event {
     }
 
     /// Makes the notification, sharing with the one before what is the same, as in a burst.
-    fn finish(mut self, before: Option<&Notification>) -> Result<Notification> {
+    fn finish(self, before: Option<&Notification>) -> Result<Notification> {
         let same = |text: &Arc<str>| text.as_bytes() == self.traceparent.as_bytes();
         let traceparent = match before {
             Some(before) if same(&before.traceparent) => Arc::clone(&before.traceparent),
@@ -212,10 +211,9 @@ impl Event {
                 .check("traceparent", Limits::TRACEPARENT)?
                 .into(),
         };
-        let queue = match (self.queue.take(), before) {
-            (Some(queue), _) => queue,
-            (None, Some(before)) if self.is_for(&before.queue) => before.queue.clone(),
-            (None, _) => QueueAddress::new(
+        let queue = match before {
+            Some(before) if self.is_for(&before.queue) => before.queue.clone(),
+            _ => QueueAddress::new(
                 self.account.as_str("storage_account")?,
                 self.name.as_str("queue_name")?,
             )?,
