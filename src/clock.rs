@@ -86,9 +86,9 @@ impl Clock {
 
     /// Returns the instant of a tick, for tokio's timers; [`Tick::NEVER`] is a year from now.
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
-        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-        let now = self.now();
-        Instant::now() + tick.since(now).min(YEAR)
+        // tokio's own far future: not every system's clock has room for more.
+        const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+        self.origin + tick.since(Tick::default()).min(FAR)
     }
 }
 

@@ -4,6 +4,7 @@
 //! and what time it is. The same machines run over the network and in the simulation. Knows
 //! neither tokio nor gRPC.
 
+mod callers;
 mod entry;
 mod link;
 mod pending;
@@ -15,7 +16,8 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use callers::WaiterId;
 pub(crate) use link::{LinkConfig, Step};
-pub(crate) use publisher::{PublisherConfig, PublisherSession, WaiterId};
+pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use subscription::{Action, SubscriptionSession};
 pub(crate) use watch::WatchSession;

@@ -10,6 +10,7 @@ mod fleet;
 mod helper;
 mod nats;
 mod progress;
+mod raw_nats;
 mod report;
 mod sender;
 mod subscribers;
@@ -154,8 +155,11 @@ struct FleetArgs {
 /// Who else may do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Peer {
-    /// nats-server, found on the PATH.
+    /// nats-server, found on the PATH, with its official client.
     Nats,
+    /// nats-server with clients that do the least possible: they parse nothing and count frames.
+    #[value(name = "nats-raw")]
+    RawNats,
 }
 
 /// Who does the work of a run.
@@ -163,6 +167,8 @@ enum Peer {
 enum Side {
     Reveille,
     Nats,
+    #[value(name = "nats-raw")]
+    RawNats,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -192,15 +198,14 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
 /// Does one work as often as asked for, each side in turn, and prints what it came to.
 async fn measure(work: &Work) -> Result<()> {
     let (name, common) = work.common()?;
+    ensure!(
+        common.relay.is_none() || common.peer.is_none(),
+        "--peer measures servers of this machine: leave --relay out"
+    );
     let sides: &[Side] = match common.peer {
         None => &[Side::Reveille],
-        Some(Peer::Nats) => {
-            ensure!(
-                common.relay.is_none(),
-                "--peer measures servers of this machine: leave --relay out"
-            );
-            &[Side::Reveille, Side::Nats]
-        }
+        Some(Peer::Nats) => &[Side::Reveille, Side::Nats],
+        Some(Peer::RawNats) => &[Side::Reveille, Side::RawNats],
     };
     let progress = Progress::new(name, common.runs as usize * sides.len());
     let mut report = Report::new(name);
@@ -245,6 +250,7 @@ impl std::fmt::Display for Side {
         f.write_str(match self {
             Self::Reveille => "reveille",
             Self::Nats => "nats",
+            Self::RawNats => "nats-raw",
         })
     }
 }

@@ -46,9 +46,10 @@ struct Shared {
     name: Arc<str>,
     deadline: Duration,
     pipeline: usize,
+    batch: usize,
     clock: Clock,
     state: Mutex<State>,
-    /// Rung when there is something new to send.
+    /// Rung when there is something for the task to do.
     bell: Bell,
 }
 
@@ -56,6 +57,11 @@ struct State {
     session: PublisherSession,
     callers: HashMap<WaiterId, oneshot::Sender<Result<Vec<Accepted>>>>,
     rng: fastrand::Rng,
+    /// Where requests go while a stream is open. Whoever has something to send puts it there
+    /// itself: the task would only be one more turn to wait for.
+    requests: Option<Requests>,
+    /// When the task looks without being rung.
+    looks_at: Tick,
 }
 
 /// Forgets a caller that stopped waiting.
@@ -66,15 +72,19 @@ struct Waiting<'a> {
 
 /// Requests on their way at most, whatever the options say.
 const PIPELINE: usize = 4096;
+/// What is due and cannot be done is looked at again after this long.
+const UNABLE: Duration = Duration::from_millis(50);
 
 type Requests = mpsc::Sender<NotifyRequest>;
 
 impl Publisher {
     pub(super) fn start(client: &Client, options: PublisherOptions) -> Self {
+        let batch = options.batch.clamp(1, Limits::EVENTS);
+        let pipeline = options.pipeline.clamp(1, PIPELINE);
         let config = PublisherConfig {
             conflate: options.conflate,
-            batch: options.batch.clamp(1, Limits::EVENTS),
-            pipeline: options.pipeline.clamp(1, PIPELINE),
+            batch,
+            pipeline,
             max_pending: options.max_pending,
             answer_timeout: client.config().request_timeout,
             ..PublisherConfig::default()
@@ -83,12 +93,15 @@ impl Publisher {
             session: PublisherSession::new(config),
             callers: HashMap::new(),
             rng: fastrand::Rng::new(),
+            requests: None,
+            looks_at: Tick::NEVER,
         };
         let shared = Arc::new(Shared {
             client: client.clone(),
             name: options.name.into(),
             deadline: options.deadline,
-            pipeline: options.pipeline.clamp(1, PIPELINE),
+            pipeline,
+            batch,
             clock: client.clock(),
             state: Mutex::new(state),
             bell: Bell::new(),
@@ -104,8 +117,10 @@ impl Publisher {
     /// Notifies, and returns what was counted once the relay has acknowledged it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] or [`ErrorKind::Denied`] where it is refused;
-    /// [`ErrorKind::Timeout`] where no acknowledgement came before the deadline (it is still sent);
+    /// [`ErrorKind::Invalid`] where it is refused; [`ErrorKind::Denied`] or
+    /// [`ErrorKind::Unsupported`] where the relay refuses this publisher, or is none;
+    /// [`ErrorKind::Timeout`] where no acknowledgement came before the deadline, with the last
+    /// failure. After the last three it is still sent, should that become possible.
     /// [`ErrorKind::Exhausted`] where too much waits already.
     ///
     /// # Cancel safety
@@ -144,10 +159,14 @@ impl Publisher {
         self.check_name()?;
         stamp(&mut notification);
         let shared = &*self.shared;
-        shared
-            .lock()
-            .session
-            .post(notification, shared.clock.now())?;
+        let now = shared.clock.now();
+        let mut state = shared.lock();
+        state.session.post(notification, now)?;
+        if state.session.waiting() >= shared.batch {
+            state.send(&shared.name, now);
+        }
+        drop(state);
+        // The task sends what does not fill a request: more may be posted until it has its turn.
         shared.bell.notify_one();
         Ok(())
     }
@@ -156,7 +175,8 @@ impl Publisher {
     /// that takes.
     ///
     /// # Errors
-    /// The first refusal of something that was posted since the last flush.
+    /// The first refusal of something that was posted since the last flush; or the relay's refusal
+    /// of this publisher, as with [`Publisher::notify`].
     ///
     /// # Cancel safety
     /// Safe: what was posted is sent all the same.
@@ -197,14 +217,17 @@ impl Shared {
         enter: impl FnOnce(&mut State) -> Result<WaiterId>,
     ) -> Result<impl Future<Output = Result<Vec<Accepted>>>> {
         let (answer, answered) = oneshot::channel();
-        let id = {
-            let mut state = self.lock();
-            let id = enter(&mut state)?;
-            state.callers.insert(id, answer);
-            state.answer();
-            id
-        };
-        self.bell.notify_one();
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let id = enter(&mut state)?;
+        state.callers.insert(id, answer);
+        state.send(&self.name, now);
+        state.answer();
+        let rings = state.requests.is_none() || state.session.next_at() < state.looks_at;
+        drop(state);
+        if rings {
+            self.bell.notify_one();
+        }
         Ok(async move {
             let _waiting = Waiting { shared: self, id };
             let closed = |_| Err(Error::new(ErrorKind::Closed, "the publisher was closed"));
@@ -212,24 +235,28 @@ impl Shared {
         })
     }
 
-    /// Sends what may be sent now, and answers who can be answered.
-    fn pump(&self, requests: Option<&Requests>) -> Pumped {
+    /// Sends what may be sent now, answers who can be answered, and says when to look again.
+    fn pump(&self) -> Pumped {
         let now = self.clock.now();
         let mut state = self.lock();
         let late = state.session.elapsed(now);
-        while let Some(requests) = requests
-            && !late
-            && let Ok(room) = requests.try_reserve()
-        {
-            let Some(notifications) = state.session.request(now) else {
-                break;
-            };
-            room.send(NotifyRequest::new(Arc::clone(&self.name), notifications));
+        if !late {
+            state.send(&self.name, now);
         }
         state.answer();
+        let mut look_at = state.session.next_at();
+        if look_at <= now {
+            // It could not be done just now.
+            look_at = now + UNABLE;
+        }
+        if state.looks_at > now {
+            // A look in vain costs less than moving the timer with each request.
+            look_at = look_at.min(state.looks_at);
+        }
+        state.looks_at = look_at;
         Pumped {
             late,
-            next_at: state.session.next_at(),
+            look_at,
             has_work: state.session.has_work(),
         }
     }
@@ -239,6 +266,7 @@ impl Shared {
         let mut state = self.lock();
         let State { session, rng, .. } = &mut *state;
         session.broken(error, now, rng);
+        state.requests = None;
         state.answer();
     }
 
@@ -257,15 +285,34 @@ impl Shared {
     async fn sleep_until(&self, at: Tick) {
         tokio::time::sleep_until(self.clock.instant(at)).await;
     }
+
+    /// Waits until the bell rings, or until then.
+    async fn rung_or(&self, at: Tick) {
+        tokio::select! {
+            () = self.bell.notified() => {}
+            () = self.sleep_until(at) => {}
+        }
+    }
 }
 
 struct Pumped {
+    /// The oldest request has waited too long for its answer.
     late: bool,
-    next_at: Tick,
+    look_at: Tick,
     has_work: bool,
 }
 
 impl State {
+    /// Sends what may be sent now.
+    fn send(&mut self, name: &Arc<str>, now: Tick) {
+        while let Some(requests) = &self.requests
+            && let Ok(room) = requests.try_reserve()
+            && let Some(notifications) = self.session.request(now)
+        {
+            room.send(NotifyRequest::new(Arc::clone(name), notifications));
+        }
+    }
+
     /// Hands finished answers to their callers.
     fn answer(&mut self) {
         for done in self.session.take_done() {
@@ -289,16 +336,13 @@ impl Drop for Waiting<'_> {
 /// The publisher's task: holds a stream while there is work, for ever.
 async fn run(shared: Arc<Shared>) {
     loop {
-        let pumped = shared.pump(None);
+        let pumped = shared.pump();
         if !pumped.has_work {
-            tokio::select! {
-                () = shared.bell.notified() => {}
-                () = shared.sleep_until(pumped.next_at) => {}
-            }
+            shared.rung_or(pumped.look_at).await;
             continue;
         }
         let error = match open(&shared).await {
-            Ok((requests, answers)) => serve(&shared, &requests, answers).await,
+            Ok(answers) => serve(&shared, answers).await,
             Err(error) => error,
         };
         tracing::debug!(%error, "notify stream ended");
@@ -310,18 +354,17 @@ async fn run(shared: Arc<Shared>) {
 /// Waits out the session's back-off, answering callers whose deadline passes.
 async fn back_off(shared: &Shared) {
     loop {
-        let now = shared.clock.now();
+        let pumped = shared.pump();
         let retry_at = shared.lock().session.retry_at();
-        let pumped = shared.pump(None);
-        if retry_at <= now {
+        if retry_at <= shared.clock.now() {
             return;
         }
-        shared.sleep_until(retry_at.min(pumped.next_at)).await;
+        shared.rung_or(retry_at.min(pumped.look_at)).await;
     }
 }
 
 /// Opens the stream, answering callers whose deadline passes meanwhile.
-async fn open(shared: &Shared) -> Result<(Requests, Streaming<proto::NotifyResponse>)> {
+async fn open(shared: &Shared) -> Result<Streaming<proto::NotifyResponse>> {
     // Room for all that may be on their way: a full channel would have the task ask on and on.
     let (requests, outbound) = mpsc::channel(shared.pipeline);
     let mut relay = shared.client.relay_calls();
@@ -330,27 +373,30 @@ async fn open(shared: &Shared) -> Result<(Requests, Streaming<proto::NotifyRespo
         .call(relay.notify_stream(ReceiverStream::new(outbound)));
     tokio::pin!(opening);
     loop {
-        shared.pump(None);
-        let deadline = shared.lock().session.deadline();
+        let look_at = shared.pump().look_at;
         tokio::select! {
-            answers = &mut opening => return Ok((requests, answers?)),
-            () = shared.sleep_until(deadline) => {}
-            // A new caller, whose deadline may be the first.
-            () = shared.bell.notified() => {}
+            answers = &mut opening => {
+                let answers = answers?;
+                shared.lock().requests = Some(requests);
+                return Ok(answers);
+            }
+            () = shared.rung_or(look_at) => {}
         }
     }
 }
 
-/// Sends and receives until the stream breaks; returns why.
-async fn serve(
-    shared: &Shared,
-    requests: &Requests,
-    mut answers: Streaming<proto::NotifyResponse>,
-) -> Error {
+/// Receives, and sends what no caller sends, until the stream breaks; returns why.
+async fn serve(shared: &Shared, mut answers: Streaming<proto::NotifyResponse>) -> Error {
+    let sleep = tokio::time::sleep_until(shared.clock.instant(Tick::NEVER));
+    tokio::pin!(sleep);
     loop {
-        let pumped = shared.pump(Some(requests));
+        let pumped = shared.pump();
         if pumped.late {
             return Error::new(ErrorKind::Unavailable, "no answer in time");
+        }
+        let look_at = shared.clock.instant(pumped.look_at);
+        if sleep.deadline() != look_at {
+            sleep.as_mut().reset(look_at);
         }
         tokio::select! {
             answer = answers.message() => match answer {
@@ -359,7 +405,7 @@ async fn serve(
                 Err(status) => return from_status(status),
             },
             () = shared.bell.notified() => {}
-            () = shared.sleep_until(pumped.next_at) => {}
+            () = &mut sleep => {}
         }
     }
 }

@@ -32,6 +32,10 @@ pub(crate) struct Wakes(FeedStream);
 pub(crate) struct Answers {
     relay: Relay,
     requests: Streaming<NotifyRequest>,
+    /// An answer that lets the wake-ups go before it.
+    held: Option<proto::NotifyResponse>,
+    /// Whether the publisher had nothing on its way when this was polled last.
+    idle: bool,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
@@ -62,6 +66,8 @@ impl proto::relay_server::Relay for RelayService {
         Ok(Response::new(Answers {
             relay: self.relay.clone(),
             requests: request.into_inner(),
+            held: None,
+            idle: true,
             draining: Box::pin(self.draining.clone().cancelled_owned()),
         }))
     }
@@ -103,6 +109,9 @@ impl Stream for Answers {
     type Item = Result<proto::NotifyResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(held) = self.held.take() {
+            return Poll::Ready(Some(Ok(held)));
+        }
         match Pin::new(&mut self.requests).poll_next(cx) {
             Poll::Ready(Some(Ok(request))) => {
                 let response = notify(&self.relay, request).unwrap_or_else(|error| {
@@ -112,12 +121,22 @@ impl Stream for Answers {
                         error,
                     }
                 });
+                if std::mem::take(&mut self.idle) {
+                    // The subscribers that this has woken run first: whoever is woken matters more
+                    // than who woke it. In a burst, no request is worth another turn.
+                    self.held = Some(response);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Some(Ok(response)))
             }
             Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
             Poll::Ready(None) => Poll::Ready(None),
             // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
-            Poll::Pending => self.draining.as_mut().poll(cx).map(|()| None),
+            Poll::Pending => {
+                self.idle = true;
+                self.draining.as_mut().poll(cx).map(|()| None)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::publisher::WaiterId;
+use super::callers::WaiterId;
 use crate::{
     clock::Tick,
     words::{Limits, Notification, QueueAddress},

@@ -79,6 +79,11 @@ impl Pending {
         self.entries.push_front(entry);
     }
 
+    /// Returns whether an entry waits that would be conflated with this one.
+    pub(super) fn holds(&self, key: &Key) -> bool {
+        self.index.contains_key(key)
+    }
+
     fn find(&self, key: &Key) -> Option<usize> {
         if !self.conflate {
             return None;

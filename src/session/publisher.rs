@@ -6,11 +6,12 @@
 //! fail to their callers (R19). Whoever waits is answered: accepted, refused, or out of time.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashSet, VecDeque},
     time::Duration,
 };
 
 use super::{
+    callers::{Callers, Done, WaiterId},
     entry::{Entry, Key},
     link::is_final,
     pending::Pending,
@@ -43,47 +44,29 @@ pub(crate) struct PublisherConfig {
     pub(crate) fault: Fault,
 }
 
-/// Names a caller that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct WaiterId(u64);
-
-/// A caller's answer.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) waiter: WaiterId,
-    pub(crate) result: Result<Vec<Accepted>>,
-}
-
 /// The publisher's state machine.
 #[derive(Debug)]
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
     pending: Pending,
     on_their_way: VecDeque<Request>,
-    waiters: HashMap<WaiterId, Waiter>,
-    deadlines: BTreeSet<(Tick, WaiterId)>,
-    flushes: Vec<(WaiterId, u64)>,
-    done: Vec<Done>,
+    callers: Callers,
     backoff: Backoff,
     retry_at: Tick,
     /// Counts submissions: what a flush waits for.
     submitted: u64,
-    last_waiter: u64,
     /// The first refusal of something that was posted, for the next flush.
     refused: Option<Error>,
+    /// Why the last attempt failed, for whoever runs out of time.
+    failure: Option<Error>,
+    /// A relay has answered before.
+    known: bool,
 }
 
 #[derive(Debug)]
 struct Request {
     entries: Vec<Entry>,
     sent_at: Tick,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    results: Vec<Option<Accepted>>,
-    missing: usize,
-    deadline: Tick,
 }
 
 impl Default for PublisherConfig {
@@ -108,15 +91,13 @@ impl PublisherSession {
             pending: Pending::new(config.conflate),
             config,
             on_their_way: VecDeque::new(),
-            waiters: HashMap::new(),
-            deadlines: BTreeSet::new(),
-            flushes: Vec::new(),
-            done: Vec::new(),
+            callers: Callers::default(),
             backoff,
             retry_at: Tick::default(),
             submitted: 0,
-            last_waiter: 0,
             refused: None,
+            failure: None,
+            known: false,
         }
     }
 
@@ -130,22 +111,11 @@ impl PublisherSession {
         deadline: Tick,
         now: Tick,
     ) -> Result<WaiterId> {
-        self.check(&notifications)?;
-        let id = self.next_waiter();
-        let count = notifications.len();
+        self.check(&notifications, now)?;
+        let id = self.callers.add(notifications.len(), deadline);
         for (index, notification) in notifications.into_iter().enumerate() {
             let entry = self.add(notification, now);
             entry.waiters.push((id, index));
-        }
-        let waiter = Waiter {
-            results: vec![None; count],
-            missing: count,
-            deadline,
-        };
-        self.waiters.insert(id, waiter);
-        self.deadlines.insert((deadline, id));
-        if count == 0 {
-            self.answer(id);
         }
         Ok(id)
     }
@@ -155,15 +125,14 @@ impl PublisherSession {
     /// # Errors
     /// As [`PublisherSession::notify`].
     pub(crate) fn post(&mut self, notification: Notification, now: Tick) -> Result<()> {
-        self.check(std::slice::from_ref(&notification))?;
+        self.check(std::slice::from_ref(&notification), now)?;
         self.add(notification, now).posted = true;
         Ok(())
     }
 
     /// Waits for all that was taken so far.
     pub(crate) fn flush(&mut self) -> WaiterId {
-        let id = self.next_waiter();
-        self.flushes.push((id, self.submitted));
+        let id = self.callers.flush(self.submitted);
         self.finish_flushes();
         id
     }
@@ -220,6 +189,7 @@ impl PublisherSession {
         match answer {
             Ok(accepted) => {
                 self.backoff.reset();
+                (self.failure, self.known) = (None, true);
                 for (entry, accepted) in request.entries.into_iter().zip(accepted) {
                     self.accept(entry, accepted);
                 }
@@ -238,23 +208,21 @@ impl PublisherSession {
         let requests = self.on_their_way.drain(..).collect();
         self.put_back(requests);
         self.wait(error, now, rng);
+        if self.is_refusal(error.kind()) {
+            // Said at once, instead of letting everybody run out of time. What they notified is kept
+            // all the same: once the refusal is mended, somebody may still be asleep for want of it.
+            self.callers.all_refused(error);
+        }
         self.finish_flushes();
     }
 
     /// Answers whoever has waited long enough. Returns whether the oldest request has waited too
     /// long for its answer: the connection is dead then.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
-        while let Some(&(deadline, waiter)) = self.deadlines.first()
-            && deadline <= now
-        {
-            self.remove(waiter);
-            if planted!(self.config.fault, DeadlineSilent) {
-                continue;
+        while let Some(waiter) = self.callers.late(now) {
+            if !planted!(self.config.fault, DeadlineSilent) {
+                self.callers.finish(waiter, Err(self.out_of_time()));
             }
-            let message =
-                "no acknowledgement before the deadline; the notification may still arrive";
-            let result = Err(Error::new(ErrorKind::Timeout, message));
-            self.done.push(Done { waiter, result });
         }
         self.on_their_way
             .front()
@@ -263,24 +231,14 @@ impl PublisherSession {
 
     /// Returns when to call [`PublisherSession::elapsed`] or [`PublisherSession::request`] again.
     pub(crate) fn next_at(&self) -> Tick {
-        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let answer = self
             .on_their_way
             .front()
             .map(|r| r.sent_at + self.config.answer_timeout);
         let retry = (!self.pending.is_empty() && self.on_their_way.len() < self.config.pipeline)
             .then_some(self.retry_at);
-        [deadline, answer, retry]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(Tick::NEVER)
-    }
-
-    /// Returns when the next caller has waited long enough.
-    pub(crate) fn deadline(&self) -> Tick {
-        let first = self.deadlines.first();
-        first.map_or(Tick::NEVER, |(deadline, _)| *deadline)
+        let others = [answer, retry].into_iter().flatten();
+        others.fold(self.callers.deadline(), Tick::min)
     }
 
     /// Returns when the next request may be sent.
@@ -295,13 +253,17 @@ impl PublisherSession {
 
     /// Takes the answers for callers that wait.
     pub(crate) fn take_done(&mut self) -> Vec<Done> {
-        std::mem::take(&mut self.done)
+        self.callers.take_done()
     }
 
     /// Forgets a caller that no longer waits; what it notified is still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
-        self.remove(waiter);
-        self.flushes.retain(|(id, _)| *id != waiter);
+        self.callers.abandon(waiter);
+    }
+
+    /// Returns the number of entries that wait to be sent.
+    pub(crate) fn waiting(&self) -> usize {
+        self.pending.len()
     }
 
     /// Returns the number of entries that wait or are on their way.
@@ -314,9 +276,20 @@ impl PublisherSession {
                 .sum::<usize>()
     }
 
-    fn check(&self, notifications: &[Notification]) -> Result<()> {
+    fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        if self.pending.len() + notifications.len() > self.config.max_pending {
+        if self.pending.len() + notifications.len() <= self.config.max_pending {
+            return Ok(());
+        }
+        // Exactly, where it is close: what is conflated costs nothing.
+        let keys = notifications.iter().map(|n| self.key(n, now));
+        let new = if self.config.conflate {
+            let new: HashSet<Key> = keys.filter(|key| !self.pending.holds(key)).collect();
+            new.len()
+        } else {
+            notifications.len()
+        };
+        if self.pending.len() + new > self.config.max_pending {
             let message = format!(
                 "the limit of {} pending notifications is reached",
                 self.config.max_pending
@@ -326,29 +299,37 @@ impl PublisherSession {
         Ok(())
     }
 
-    fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&id)?;
-        self.deadlines.remove(&(waiter.deadline, id));
-        Some(waiter)
+    /// Returns what the notification is conflated by.
+    fn key(&self, notification: &Notification, now: Tick) -> Key {
+        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
+        Key {
+            queue: notification.queue.clone(),
+            due: due.filter(|_| !planted!(self.config.fault, DelaySlotIgnored)),
+        }
     }
 
-    fn next_waiter(&mut self) -> WaiterId {
-        self.last_waiter += 1;
-        WaiterId(self.last_waiter)
+    /// Returns whether the whole stream was refused, and not cut.
+    fn is_refusal(&self, kind: ErrorKind) -> bool {
+        match kind {
+            // A proxy may say so in the place of a relay that is away just now.
+            ErrorKind::Unsupported | ErrorKind::NotFound => !self.known,
+            kind => is_final(kind),
+        }
+    }
+
+    fn out_of_time(&self) -> Error {
+        let mut message =
+            "no acknowledgement before the deadline; the notification may still arrive".to_owned();
+        if let Some(failure) = &self.failure {
+            message.push_str(&format!("; the last attempt failed: {failure}"));
+        }
+        Error::new(ErrorKind::Timeout, message)
     }
 
     /// Adds a notification to the entry of its queue and time.
     fn add(&mut self, notification: Notification, now: Tick) -> &mut Entry {
         self.submitted += 1;
-        let mut due =
-            (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
-        if planted!(self.config.fault, DelaySlotIgnored) {
-            due = None;
-        }
-        let key = Key {
-            queue: notification.queue.clone(),
-            due,
-        };
+        let key = self.key(&notification, now);
         self.pending.push(Entry {
             key,
             notification,
@@ -377,19 +358,12 @@ impl PublisherSession {
             .next(rng)
             .max(error.retry_after().unwrap_or_default());
         self.retry_at = self.retry_at.max(now + wait);
+        self.failure = Some(error.clone());
     }
 
     fn accept(&mut self, entry: Entry, accepted: Accepted) {
-        for (id, index) in entry.waiters {
-            let Some(waiter) = self.waiters.get_mut(&id) else {
-                continue;
-            };
-            if waiter.results[index].replace(accepted).is_none() {
-                waiter.missing -= 1;
-            }
-            if waiter.missing == 0 {
-                self.answer(id);
-            }
+        for (waiter, index) in entry.waiters {
+            self.callers.accepted(waiter, index, accepted);
         }
     }
 
@@ -410,36 +384,13 @@ impl PublisherSession {
                 self.refused.get_or_insert_with(|| error.clone());
             }
             for (waiter, _) in entry.waiters {
-                if self.remove(waiter).is_some() {
-                    self.done.push(Done {
-                        waiter,
-                        result: Err(error.clone()),
-                    });
-                }
+                self.callers.refused(waiter, error);
             }
         }
     }
 
-    fn answer(&mut self, id: WaiterId) {
-        let Some(waiter) = self.remove(id) else {
-            return;
-        };
-        let accepted = waiter
-            .results
-            .into_iter()
-            .map(Option::unwrap_or_default)
-            .collect();
-        self.done.push(Done {
-            waiter: id,
-            result: Ok(accepted),
-        });
-    }
-
     /// Answers the flushes whose submissions have all been answered.
     fn finish_flushes(&mut self) {
-        if self.flushes.is_empty() {
-            return;
-        }
         // Entries leave in the order in which they came, but for those put back into a later one:
         // while the first of all is not new enough, no other need be asked.
         let first = self
@@ -449,26 +400,15 @@ impl PublisherSession {
         let first = first
             .or_else(|| self.pending.front())
             .map_or(u64::MAX, |entry| entry.oldest);
-        if self.flushes.iter().all(|(_, upto)| first <= *upto) {
+        if !self.callers.flushes_before(first) {
             return;
         }
         let on_their_way = self
             .on_their_way
             .iter()
             .flat_map(|request| &request.entries);
-        let oldest = self
-            .pending
-            .iter()
-            .chain(on_their_way)
-            .map(|entry| entry.oldest)
-            .min();
-        let oldest = oldest.unwrap_or(u64::MAX);
-        let (finished, waiting) = self.flushes.drain(..).partition(|(_, upto)| *upto < oldest);
-        self.flushes = waiting;
-        let finished: Vec<(WaiterId, u64)> = finished;
-        for (waiter, _) in finished {
-            let result = self.refused.take().map_or_else(|| Ok(Vec::new()), Err);
-            self.done.push(Done { waiter, result });
-        }
+        let all = self.pending.iter().chain(on_their_way);
+        let oldest = all.map(|entry| entry.oldest).min().unwrap_or(u64::MAX);
+        self.callers.flushed(oldest, &mut self.refused);
     }
 }

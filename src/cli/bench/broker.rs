@@ -38,7 +38,7 @@ impl Broker {
         }
         let name = match side {
             Side::Reveille => "relay",
-            Side::Nats => {
+            Side::Nats | Side::RawNats => {
                 ensure!(
                     is_on_path("nats-server"),
                     "nats-server is not on the PATH; on Debian and Ubuntu the package \

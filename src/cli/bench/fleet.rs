@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Side, broker::Broker, helper::Helper};
+use super::{broker::Broker, helper::Helper};
 
 /// The subscribers' process. All of them listen to one queue.
 #[derive(Debug)]
@@ -46,12 +46,8 @@ impl Fleet {
         subscribers: u64,
         per_connection: u64,
     ) -> Result<Self> {
-        let side = match broker.side {
-            Side::Reveille => "reveille",
-            Side::Nats => "nats",
-        };
         let args = [
-            ("side", side.to_owned()),
+            ("side", broker.side.to_string()),
             ("target", broker.target.clone()),
             ("queue", queue.to_owned()),
             ("subscribers", subscribers.to_string()),

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
 
-use super::{Side, broker::Broker, nats, subscribers::nanos};
+use super::{Side, broker::Broker, nats, raw_nats, subscribers::nanos};
 
 /// Publishes to one queue, on one connection.
 #[derive(Debug)]
@@ -15,7 +15,12 @@ pub(super) enum Sender {
         queue: QueueAddress,
     },
     Nats {
-        connection: nats::Connection,
+        client: async_nats::Client,
+        subject: async_nats::Subject,
+        payload: usize,
+    },
+    RawNats {
+        connection: raw_nats::Connection,
         subject: String,
         payload: usize,
         /// Messages of one write.
@@ -50,7 +55,12 @@ impl Sender {
                 }
             }
             Side::Nats => Self::Nats {
-                connection: nats::Connection::open(&broker.target).await?,
+                client: nats::connect(&broker.target).await?,
+                subject: subject(queue).into(),
+                payload: event_size(queue),
+            },
+            Side::RawNats => Self::RawNats {
+                connection: raw_nats::Connection::open(&broker.target).await?,
                 subject: subject(queue),
                 payload: event_size(queue),
                 batch,
@@ -71,16 +81,22 @@ impl Sender {
                 publisher.notify(notification).await?;
             }
             Self::Nats {
+                client,
+                subject,
+                payload,
+            } => {
+                let payload = dated(now, *payload).into();
+                client.publish(subject.clone(), payload).await?;
+                client.flush().await?;
+            }
+            Self::RawNats {
                 connection,
                 subject,
                 payload,
                 ..
             } => {
-                let mut bytes = vec![0; *payload];
-                bytes[..8].copy_from_slice(&nanos(now).to_le_bytes());
-                connection
-                    .write(&nats::publication(subject, &bytes))
-                    .await?;
+                let message = raw_nats::publication(subject, &dated(now, *payload));
+                connection.write(&message).await?;
             }
         }
         Ok(now)
@@ -99,12 +115,23 @@ impl Sender {
                 publisher.flush().await?;
             }
             Self::Nats {
+                client,
+                subject,
+                payload,
+            } => {
+                let payload = bytes::Bytes::from(vec![0; *payload]);
+                for _ in 0..count {
+                    client.publish(subject.clone(), payload.clone()).await?;
+                }
+                nats::barrier(client).await?;
+            }
+            Self::RawNats {
                 connection,
                 subject,
                 payload,
                 batch,
             } => {
-                let one = nats::publication(subject, &vec![0; *payload]);
+                let one = raw_nats::publication(subject, &vec![0; *payload]);
                 // As many to a write as the relay gets to a request.
                 let many = one.repeat(*batch);
                 let mut left = usize::try_from(count)?;
@@ -118,6 +145,13 @@ impl Sender {
         }
         Ok(began)
     }
+}
+
+/// Returns a payload of this size that begins with the time.
+fn dated(now: SystemTime, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    bytes[..8].copy_from_slice(&nanos(now).to_le_bytes());
+    bytes
 }
 
 /// Returns the subject that stands for a queue.

@@ -19,11 +19,12 @@ use tokio::{
     sync::{Notify, Semaphore},
     task::JoinSet,
 };
+use tokio_stream::StreamExt;
 
 use super::{
     FleetArgs, Side,
     fleet::{ARMED, EXPECT, LATENCIES, Latencies, READY, Told},
-    helper, nats,
+    helper, nats, raw_nats,
     sender::{event_size, subject},
 };
 
@@ -105,6 +106,11 @@ fn start(args: &FleetArgs, tally: &Arc<Tally>) -> Result<JoinSet<Result<()>>> {
                 let (tally, gate) = (Arc::clone(tally), Arc::clone(&gate));
                 tasks.spawn(listen_to_nats(target, queue, first, count, tally, gate));
             }
+            Side::RawNats => {
+                let (target, queue) = (args.target.clone(), queue.clone());
+                let (tally, gate) = (Arc::clone(tally), Arc::clone(&gate));
+                tasks.spawn(listen_to_raw_nats(target, queue, first, count, tally, gate));
+            }
         }
         first += count;
     }
@@ -140,9 +146,40 @@ async fn listen_to_nats(
     tally: Arc<Tally>,
     gate: Arc<Semaphore>,
 ) -> Result<()> {
+    let (client, subscribers) = {
+        let _turn = gate.acquire().await?;
+        let client = nats::connect(&target).await?;
+        let subscribers = nats::subscribe(&client, &subject(&queue), count).await?;
+        (client, subscribers)
+    };
+    let mut tasks = JoinSet::new();
+    for (index, mut subscriber) in (first..).zip(subscribers) {
+        let tally = Arc::clone(&tally);
+        tasks.spawn(async move {
+            while let Some(message) = subscriber.next().await {
+                let time = message.payload.first_chunk().copied();
+                tally.take(index, 1, time.map_or(0, u64::from_le_bytes));
+            }
+        });
+    }
+    tally.ready(count);
+    tasks.join_next().await;
+    drop(client);
+    bail!("nats-server closed the connection")
+}
+
+/// The subscribers of one connection to a nats-server, which only count.
+async fn listen_to_raw_nats(
+    target: String,
+    queue: QueueAddress,
+    first: u64,
+    count: u64,
+    tally: Arc<Tally>,
+    gate: Arc<Semaphore>,
+) -> Result<()> {
     let mut connection = {
         let _turn = gate.acquire().await?;
-        let mut connection = nats::Connection::open(&target).await?;
+        let mut connection = raw_nats::Connection::open(&target).await?;
         connection
             .subscribe(&subject(&queue), count, event_size(&queue))
             .await?;

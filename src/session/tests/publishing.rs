@@ -294,3 +294,74 @@ fn an_answer_that_does_not_fit_its_request_loses_nothing() {
     let again = session.request(at(3600)).expect("sent again");
     assert_eq!(again.len(), 2);
 }
+
+fn refused(kind: ErrorKind) -> Error {
+    Error::new(kind, "publisher: not allowed here")
+}
+
+#[test]
+fn a_refusal_of_the_whole_stream_is_told_to_everybody_who_waits() {
+    let mut session = session();
+    session.post(event("a/p"), at(0)).expect("taken");
+    session
+        .notify(vec![event("a/q")], LATER, at(0))
+        .expect("taken");
+    session.flush();
+    session.request(at(0)).expect("a request");
+    session.broken(&refused(ErrorKind::Denied), at(0), &mut rng());
+    let done = session.take_done();
+    assert_eq!(done.len(), 2, "the caller and the flush: {done:?}");
+    for done in done {
+        let error = done.result.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+    let again = session.request(session.retry_at()).expect("kept");
+    assert_eq!(again.len(), 2, "whoever mends it later finds both");
+}
+
+#[test]
+fn what_a_proxy_says_in_the_relays_place_is_believed_only_before_the_first_answer() {
+    for kind in [ErrorKind::Unsupported, ErrorKind::NotFound] {
+        let mut session = session();
+        session
+            .notify(vec![event("a/q")], LATER, at(0))
+            .expect("taken");
+        session.broken(&refused(kind), at(0), &mut rng());
+        assert_eq!(session.take_done().len(), 1, "no relay was ever there");
+        session.request(session.retry_at()).expect("a request");
+        accept(&mut session, &[1]);
+        session
+            .notify(vec![event("a/q")], LATER, at(0))
+            .expect("taken");
+        session.broken(&refused(kind), at(0), &mut rng());
+        assert!(session.take_done().is_empty(), "it was there, and returns");
+    }
+}
+
+#[test]
+fn a_deadline_that_passes_names_the_last_failure() {
+    let mut session = session();
+    session
+        .notify(vec![event("a/q")], at(1_000), at(0))
+        .expect("taken");
+    session.broken(&unavailable(), at(0), &mut rng());
+    session.elapsed(at(1_000));
+    let done = session.take_done().pop().expect("answered");
+    let error = done.result.expect_err("late");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("connection reset"), "{error}");
+}
+
+#[test]
+fn at_the_limit_what_merges_is_still_taken() {
+    let mut session = PublisherSession::new(PublisherConfig {
+        max_pending: 1,
+        ..PublisherConfig::default()
+    });
+    session.post(event("a/q"), at(0)).expect("the first");
+    session.post(event("a/q"), at(0)).expect("costs nothing");
+    let both = vec![event("a/q"), event("a/q")];
+    session.notify(both, LATER, at(0)).expect("nor do these");
+    let error = session.post(event("a/r"), at(0)).expect_err("one more");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+}
