@@ -170,7 +170,8 @@ impl Link {
         }
         let asked = error
             .and_then(|error| error.retry_after())
-            .unwrap_or_default();
+            .unwrap_or_default()
+            .min(Limits::AWAY);
         self.phase = Phase::Waiting {
             until: now + asked + self.backoff.next(rng),
         };
@@ -182,7 +183,7 @@ impl Link {
         // Spread besides, whatever the relay says: it may have told everybody the same.
         let spread = crate::backoff::jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
-            until: now + goodbye.reconnect_after.min(LONGEST) + spread,
+            until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
         };
     }
 
@@ -215,9 +216,6 @@ impl Link {
         heard + self.heartbeat * 5 / 2
     }
 }
-
-/// A relay cannot send a client away for longer than this.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// Returns whether the answer to a single request is a refusal, which the same request would meet
 /// again.
@@ -330,6 +328,29 @@ mod tests {
         link.heard(at(1));
         let refused = Error::invalid("selectors", "must hold at least one");
         assert!(link.broken(at(2), Some(refused), &mut rng).is_some());
+    }
+
+    #[test]
+    fn nobody_is_sent_away_for_longer_than_a_minute() {
+        let (mut link, mut rng) = link();
+        let week = Duration::from_secs(7 * 24 * 3600);
+        let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
+        let goodbye = Goodbye {
+            reason: crate::words::GoodbyeReason::Draining,
+            reconnect_after: week,
+        };
+        for refused in [true, false] {
+            link.opened(at(0));
+            if refused {
+                link.broken(at(0), Some(busy.clone()), &mut rng);
+            } else {
+                link.goodbye(at(0), goodbye, &mut rng);
+            }
+            let Step::Wait(until) = link.step(at(0)) else {
+                panic!("it waits")
+            };
+            assert!(until >= at(60) && until <= at(61), "{until:?}");
+        }
     }
 
     #[test]
