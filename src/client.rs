@@ -9,6 +9,7 @@ mod config;
 mod connection;
 mod flag_watch;
 mod flags;
+mod pages;
 mod publisher;
 mod stream;
 mod subscription;
