@@ -45,9 +45,31 @@ pub(crate) fn jitter(span: Duration, rng: &mut fastrand::Rng) -> Duration {
     Duration::from_nanos(rng.u64(0..=u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
 }
 
+/// Returns `span`, give or take a tenth. Never overflows: what is too long to be counted comes near
+/// enough to never.
+#[cfg_attr(not(feature = "server"), allow(dead_code, reason = "streams end so"))]
+pub(crate) fn about(span: Duration, rng: &mut fastrand::Rng) -> Duration {
+    (span - span / 10).saturating_add(jitter(span / 5, rng))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn about_a_span_is_a_tenth_around_it_however_long_it_is() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for span in [Duration::ZERO, Duration::from_secs(1800), Duration::MAX] {
+            for _ in 0..500 {
+                let about = about(span, &mut rng);
+                assert!(about >= span - span / 10, "{span:?}: {about:?}");
+                assert!(
+                    about <= span.saturating_add(span / 10),
+                    "{span:?}: {about:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn waits_grow_to_the_maximum_and_start_again_after_a_reset() {

@@ -1,13 +1,15 @@
 //! The network client: publishers, subscriptions and flag watches that outlive any one connection.
 //!
 //! Drives the machines of `session` over tonic channels. Everything reconnects by itself; only a
-//! refusal by the relay is final. Knows nothing of the relay's insides.
+//! refusal by the relay is final, and what a proxy may have said only before the relay was heard.
+//! Knows nothing of the relay's insides.
 
 mod admin;
 mod config;
 mod connection;
 mod flag_watch;
 mod flags;
+mod pages;
 mod publisher;
 mod stream;
 mod subscription;

@@ -8,6 +8,7 @@ mod accept;
 mod admin;
 mod connection;
 mod flags;
+mod oversized;
 mod preface;
 mod relay;
 mod services;

@@ -62,8 +62,8 @@ enum Work {
 #[derive(Debug, Clone, Args)]
 struct Common {
     /// Measure this relay instead of one of the bench's own; its processor time and memory are not
-    /// known then.
-    #[arg(long, value_name = "URL", env = "REVEILLE_RELAY")]
+    /// known then. REVEILLE_RELAY is not read: a bench goes nowhere without being told.
+    #[arg(long, value_name = "URL")]
     relay: Option<String>,
     /// Run the same work through another server, in turn with the relay.
     #[arg(long, value_name = "SERVER")]

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Subcommand;
-use reveille::{FlagEvent, FlagName, FlagState, ListenerId};
+use reveille::{Client, FlagEvent, FlagName, FlagState, ListenerId};
 use serde::Serialize;
 
 use super::{
@@ -98,12 +98,9 @@ impl Args {
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
             Verb::List { prefix, target } => {
-                let target = target.resolve(settings);
-                let flags = target.client()?.flags();
-                let states = target.within(flags.list(&prefix)).await?;
-                let rows: Vec<_> = states.iter().map(FlagRow::from).collect();
-                target.format.list(&rows)?;
-                Ok(Exit::OK)
+                let ask = async |client: &Client| client.flags().list(&prefix).await;
+                let row = |state| FlagRow::from(&state);
+                target.list(settings, ask, row).await
             }
             Verb::Watch { flag, target } => {
                 let target = target.resolve(settings);

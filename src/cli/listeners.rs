@@ -1,6 +1,6 @@
 //! `listeners`: who is there.
 
-use reveille::{ListenerInfo, duration::Span};
+use reveille::{Client, ListenerInfo, duration::Span};
 use serde::Serialize;
 
 use super::{
@@ -40,12 +40,8 @@ struct ListenerRow {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
-        let client = target.client()?;
-        let listeners = target.within(client.listeners()).await?;
-        let rows: Vec<_> = listeners.into_iter().map(ListenerRow::from).collect();
-        target.format.list(&rows)?;
-        Ok(Exit::OK)
+        let ask = async |client: &Client| client.listeners().await;
+        self.target.list(settings, ask, ListenerRow::from).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! `queues`: what the relay remembers.
 
-use reveille::{QueueInfo, duration::Span};
+use reveille::{Client, QueueInfo, duration::Span};
 use serde::Serialize;
 
 use super::{
@@ -39,12 +39,8 @@ struct QueueRow {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let target = self.target.resolve(settings);
-        let client = target.client()?;
-        let queues = target.within(client.queues()).await?;
-        let rows: Vec<_> = queues.into_iter().map(QueueRow::from).collect();
-        target.format.list(&rows)?;
-        Ok(Exit::OK)
+        let ask = async |client: &Client| client.queues().await;
+        self.target.list(settings, ask, QueueRow::from).await
     }
 }
 

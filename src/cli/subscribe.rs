@@ -125,7 +125,11 @@ impl Args {
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
         if !self.group.is_empty() {
-            let message = "group: groups are not part of this version; leave it empty";
+            let group = &self.group;
+            let message = format!(
+                "group: `{group}` cannot be joined, groups are not part of this version; leave \
+                 --group out, and every subscriber is told of every wake-up"
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let listener_id = match &self.listener_id {
@@ -271,4 +275,26 @@ fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
         sequence: work.sequence,
         ..Report::new(work.queue.as_address()?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Verb};
+
+    #[test]
+    fn a_group_is_refused_by_its_name_and_with_what_to_do() {
+        let typed = ["reveille", "subscribe", "acct/orders", "--group", "workers"];
+        let cli = Cli::try_parse_from(typed).expect("parsed");
+        let Verb::Subscribe(args) = cli.verb else {
+            panic!("another verb")
+        };
+        let error = args.options().expect_err("not in this version");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        for word in ["group: ", "`workers`", "leave --group out"] {
+            assert!(error.message().contains(word), "{error}");
+        }
+    }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use reveille::{Client, ClientConfig, Error, ErrorKind, duration};
 
 use super::{
-    output::{self, Format},
+    exit::Exit,
+    output::{self, Format, Row},
     settings::Settings,
 };
 
@@ -80,6 +81,21 @@ impl TargetArgs {
     pub(super) fn resolve(&self, settings: &Settings) -> Target {
         let timeout = self.timeout.or(settings.timeout).unwrap_or(TIMEOUT);
         self.relay.resolve(settings, Some(timeout))
+    }
+
+    /// Asks the relay for a list, and writes a row for each entry.
+    pub(super) async fn list<T, R: Row>(
+        &self,
+        settings: &Settings,
+        ask: impl AsyncFnOnce(&Client) -> reveille::Result<Vec<T>>,
+        row: impl Fn(T) -> R,
+    ) -> anyhow::Result<Exit> {
+        let target = self.resolve(settings);
+        let client = target.client()?;
+        let listed = target.within(ask(&client)).await?;
+        let rows: Vec<_> = listed.into_iter().map(row).collect();
+        target.format.list(&rows)?;
+        Ok(Exit::OK)
     }
 }
 

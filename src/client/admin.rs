@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::Client;
+use super::{Client, pages::all_pages};
 use crate::{
     error::Result,
     wire::{proto, span_from_wire},
@@ -68,9 +68,7 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
     pub async fn listeners(&self) -> Result<Vec<ListenerInfo>> {
-        let mut all = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        let ask = async |page_token| {
             let request = proto::ListListenersRequest {
                 page_size: 0,
                 page_token,
@@ -78,12 +76,10 @@ impl Client {
             let page = self
                 .call(self.admin_calls().list_listeners(request))
                 .await?;
-            all.extend(page.listeners.into_iter().map(ListenerInfo::from_wire));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(all);
-            }
-        }
+            Ok((page.listeners, page.next_page_token))
+        };
+        let listed = all_pages(ask).await?;
+        Ok(listed.into_iter().map(ListenerInfo::from_wire).collect())
     }
 
     /// Lists the queues that the relay remembers, through all pages.
@@ -91,20 +87,16 @@ impl Client {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
     pub async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let mut all = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        let ask = async |page_token| {
             let request = proto::ListQueuesRequest {
                 page_size: 0,
                 page_token,
             };
             let page = self.call(self.admin_calls().list_queues(request)).await?;
-            all.extend(page.queues.into_iter().map(QueueInfo::from_wire));
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(all);
-            }
-        }
+            Ok((page.queues, page.next_page_token))
+        };
+        let listed = all_pages(ask).await?;
+        Ok(listed.into_iter().map(QueueInfo::from_wire).collect())
     }
 
     /// Returns whether the relay says that it serves, by the standard gRPC health check.

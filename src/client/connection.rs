@@ -50,6 +50,8 @@ struct Shared {
 /// what it is owed conflates at the relay. tonic's own are 2 MiB.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// As good as never; hyper adds it to the clock's time, which panics where that overflows.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
     /// Makes a client of the relay at `url`, as in `http://127.0.0.1:7600`. Does not connect yet,
@@ -237,7 +239,7 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
     Ok(endpoint
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(config.keepalive)
+        .http2_keep_alive_interval(config.keepalive.min(LONGEST_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW)

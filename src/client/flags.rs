@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::connection::Client;
+use super::{connection::Client, pages::all_pages};
 use crate::{
     error::Result,
     wire::{flag_from_wire, proto, span_to_wire},
@@ -90,9 +90,7 @@ impl Flags {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where they cannot be read now.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
-        let mut all = Vec::new();
-        let mut page_token = String::new();
-        loop {
+        let ask = async |page_token| {
             let request = proto::ListFlagsRequest {
                 prefix: prefix.to_owned(),
                 page_size: 0,
@@ -100,14 +98,13 @@ impl Flags {
             };
             let mut flags = self.client.flags_calls();
             let page = self.client.call(flags.list_flags(request)).await?;
-            for flag in page.flags {
-                all.push(flag_from_wire(Some(flag))?);
-            }
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
-                return Ok(all);
-            }
-        }
+            Ok((page.flags, page.next_page_token))
+        };
+        let listed = all_pages(ask).await?;
+        listed
+            .into_iter()
+            .map(|flag| flag_from_wire(Some(flag)))
+            .collect()
     }
 
     /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::release::PollingRelease).

@@ -54,6 +54,9 @@ impl<T> Inbound<T> {
     }
 
     fn broken(&mut self, status: Option<Status>) -> Arrival<T> {
+        if let Some(status) = &status {
+            tracing::debug!(%status, "stream broken");
+        }
         *self = Self::None;
         Arrival::Broken(status)
     }

@@ -75,7 +75,14 @@ impl Subscription {
     /// Waits for the next wake-up; `None` after the relay's refusal was returned.
     ///
     /// # Errors
-    /// The relay's refusal, which is final.
+    /// The relay's refusal, which is final: of a request that breaks a rule, or before the relay was
+    /// ever heard also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and
+    /// [`ErrorKind::Unsupported`]. Later these are tried again like a broken connection, because
+    /// something in between may have said so.
+    ///
+    /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
+    /// [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound
+    /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
     ///
     /// # Cancel safety
     /// Safe: a wake-up that was not returned is returned by the next call.

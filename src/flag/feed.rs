@@ -8,7 +8,7 @@ use std::{task::Waker, time::Duration};
 
 use super::Watch;
 use crate::{
-    backoff::jitter,
+    backoff::{about, jitter},
     clock::Tick,
     words::{FlagEvent, Goodbye, GoodbyeReason, clamp_heartbeat},
 };
@@ -59,7 +59,7 @@ impl Feed {
             watch,
             heartbeat,
             heartbeat_at: now + heartbeat,
-            ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
+            ends_at: now + about(config.max_age, rng),
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }

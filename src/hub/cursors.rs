@@ -240,6 +240,17 @@ impl Cursor {
         }
     }
 
+    /// Hears of its place once more: where that is another one nobody knows which is right, and the
+    /// higher one could hide what was missed. A doubt, then (R2).
+    #[cold]
+    pub(super) fn compare(&mut self, token: &Token, epoch: Epoch, fault: Fault) {
+        let state = self.record.lock();
+        let (place, doubt, _) = resume(&state, Some(token), epoch, fault);
+        if doubt || place != self.place {
+            (self.place, self.doubt) = (state.tally, true);
+        }
+    }
+
     /// Returns the wake-up that is owed, and the place after it.
     fn due(&self, epoch: Epoch, certain: bool) -> Option<(WorkDetected, Tally)> {
         let state = self.record.lock();

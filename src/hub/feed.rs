@@ -9,6 +9,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{core::Hub, subscription::Subscription};
 use crate::{
+    backoff::{about, jitter},
     clock::Tick,
     fault::planted,
     words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
@@ -81,8 +82,8 @@ impl Feed {
             heartbeat,
             compared_at: now,
             sent_at: now,
-            ends_at: now + config.max_age.mul_f64(0.9 + 0.2 * rng.f64()),
-            reconnect_after: crate::backoff::jitter(RECONNECT_SPREAD, rng),
+            ends_at: now + about(config.max_age, rng),
+            reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
     }

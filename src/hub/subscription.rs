@@ -188,7 +188,10 @@ impl Subscription {
         if cursors.closed {
             return Attached::Closed;
         }
-        if cursors.find(record.address()).is_some() {
+        if let Some(known) = cursors.find(record.address()) {
+            if let Start::Token(Some(token)) = start {
+                cursors.list[known].compare(token, self.epoch, self.fault);
+            }
             return Attached::Yes;
         }
         let index = cursors.list.len();

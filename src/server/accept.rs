@@ -13,7 +13,7 @@ use std::{
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -128,6 +128,9 @@ struct Accept {
     connections: Arc<AtomicU64>,
 }
 
+/// The room for a connection, and the connection.
+type Next = (OwnedSemaphorePermit, io::Result<(TcpStream, SocketAddr)>);
+
 /// Counts a connection while it lives.
 struct Counted(Arc<AtomicU64>);
 
@@ -135,13 +138,8 @@ impl Accept {
     async fn run(self, listener: TcpListener, scope: Arc<Scope>) {
         let mut failing = false;
         loop {
-            let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else {
+            let Some((permit, accepted)) = self.next(&listener).await else {
                 return;
-            };
-            let accepted = tokio::select! {
-                biased;
-                () = self.draining.cancelled() => return,
-                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -169,6 +167,21 @@ impl Accept {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
+        }
+    }
+
+    /// Waits until there is room for a connection, and for one to come; `None` once draining. Then
+    /// the listener is dropped at once, however full the server is: whoever waits in the backlog is
+    /// turned away, and goes to another relay instead of waiting for the end of this one.
+    async fn next(&self, listener: &TcpListener) -> Option<Next> {
+        let next = async {
+            let permit = Arc::clone(&self.permits).acquire_owned().await;
+            (permit.expect("never closed"), listener.accept().await)
+        };
+        tokio::select! {
+            biased;
+            () = self.draining.cancelled() => None,
+            next = next => Some(next),
         }
     }
 }

@@ -35,17 +35,13 @@ impl AdminService {
                 u128::from_str_radix(token, 16).map_err(|_| bad_token())?,
             )),
         };
-        let mut views = self.relay.listeners(after, count + 1);
-        let more = views.len() > count;
-        views.truncate(count);
-        let last = views
-            .last()
-            .filter(|_| more)
-            .map(|view| format!("{:032x}", view.subscription.0));
+        let views = self.relay.listeners(after, count + 1);
+        let token = |view: &ListenerView| format!("{:032x}", view.subscription.0);
+        let (views, next_page_token) = page(views, count, token);
         let relay_id = self.relay.relay_id();
         Ok(proto::ListListenersResponse {
             listeners: views.iter().map(|view| listener(relay_id, view)).collect(),
-            next_page_token: last.unwrap_or_default(),
+            next_page_token,
         })
     }
 
@@ -55,17 +51,12 @@ impl AdminService {
             "" => None,
             token => Some(token.parse().map_err(|_| bad_token())?),
         };
-        let mut views = self.relay.queues(after.as_ref(), count + 1);
-        let more = views.len() > count;
-        views.truncate(count);
-        let last = views
-            .last()
-            .filter(|_| more)
-            .map(|view| view.address.to_string());
-        let queues = views.iter().map(queue).collect();
+        let views = self.relay.queues(after.as_ref(), count + 1);
+        let token = |view: &QueueView| view.address.to_string();
+        let (views, next_page_token) = page(views, count, token);
         Ok(proto::ListQueuesResponse {
-            queues,
-            next_page_token: last.unwrap_or_default(),
+            queues: views.iter().map(queue).collect(),
+            next_page_token,
         })
     }
 }
@@ -120,6 +111,15 @@ fn page_size(stated: u32) -> Result<usize> {
             format_args!("must be at most 1000, but is {count}"),
         )),
     }
+}
+
+/// Makes a page of what was found, one more than it holds, and the next one's token where there is
+/// one: it names the last entry, so that entries which come and go meanwhile shift nothing.
+fn page<T>(mut found: Vec<T>, count: usize, token: impl Fn(&T) -> String) -> (Vec<T>, String) {
+    let more = found.len() > count;
+    found.truncate(count);
+    let next = found.last().filter(|_| more).map(token);
+    (found, next.unwrap_or_default())
 }
 
 fn bad_token() -> Error {

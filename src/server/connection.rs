@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{body::Body, service::Routes};
 use tower::ServiceExt;
 
-use super::preface;
+use super::{oversized::Measured, preface};
 use crate::task::Scope;
 
 /// Runs a connection's streams as tasks of the server's scope.
@@ -67,8 +67,8 @@ pub(super) async fn serve(
         io = preface::read(stream) => TokioIo::new(io?),
         () = draining.cancelled() => return Ok(()),
     };
-    let service =
-        routes.map_request(|request: http::Request<hyper::body::Incoming>| request.map(Body::new));
+    let service = Measured::new(routes)
+        .map_request(|request: http::Request<hyper::body::Incoming>| request.map(Body::new));
     let mut builder = http2::Builder::new(tasks);
     builder
         .timer(TokioTimer::new())

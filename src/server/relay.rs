@@ -9,6 +9,7 @@ use futures_core::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
+use super::oversized;
 use crate::{
     error::Result,
     relay::{FeedStream, Relay},
@@ -130,7 +131,7 @@ impl Stream for Answers {
                 }
                 Poll::Ready(Some(Ok(response)))
             }
-            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(oversized::on_stream(status)))),
             Poll::Ready(None) => Poll::Ready(None),
             // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
             Poll::Pending => {

@@ -52,6 +52,7 @@ impl Services {
             draining,
         } = self;
         let (reporter, health_service) = tonic_health::server::health_reporter();
+        let health_service = health_service.max_decoding_message_size(Limits::REQUEST_BYTES);
         let health = Health { reporter };
         health.set(true).await;
         let broken = |error| {
@@ -65,18 +66,20 @@ impl Services {
             relay.clone(),
             draining.clone(),
         ))
-        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES + 1024);
+        .max_decoding_message_size(Limits::SUBSCRIBE_BYTES);
         let flags_service = FlagsService::new(flags, stream_max_age, draining);
         let flags_service = proto::flags_server::FlagsServer::new(flags_service)
-            .max_decoding_message_size(Limits::REQUEST_BYTES + 1024);
+            .max_decoding_message_size(Limits::REQUEST_BYTES);
         let admin_service = proto::admin_server::AdminServer::new(AdminService::new(relay))
-            .max_decoding_message_size(Limits::REQUEST_BYTES + 1024);
+            .max_decoding_message_size(Limits::REQUEST_BYTES);
+        let reflection_v1 = reflection().build_v1().map_err(broken)?;
+        let reflection_v1alpha = reflection().build_v1alpha().map_err(broken)?;
         let routes = Routes::new(relay_service)
             .add_service(flags_service)
             .add_service(admin_service)
             .add_service(health_service)
-            .add_service(reflection().build_v1().map_err(broken)?)
-            .add_service(reflection().build_v1alpha().map_err(broken)?);
+            .add_service(reflection_v1.max_decoding_message_size(Limits::REQUEST_BYTES))
+            .add_service(reflection_v1alpha.max_decoding_message_size(Limits::REQUEST_BYTES));
         Ok((routes, health))
     }
 }

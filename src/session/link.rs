@@ -46,6 +46,8 @@ pub(crate) struct Link {
     phase: Phase,
     backoff: Backoff,
     heartbeat: Duration,
+    /// A relay has been heard here, on this stream or on an earlier one.
+    found: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,7 @@ impl Link {
             phase,
             backoff,
             heartbeat: Limits::HEARTBEAT,
+            found: false,
         }
     }
 
@@ -121,6 +124,7 @@ impl Link {
     /// Something arrived: a sign of life.
     pub(crate) fn heard(&mut self, now: Tick) {
         if let Phase::Open { since, .. } = self.phase {
+            self.found = true;
             self.phase = Phase::Open {
                 heard: now,
                 since: since.or(Some(now)),
@@ -153,7 +157,7 @@ impl Link {
         error: Option<Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        if let Some(error) = error.as_ref().filter(|error| is_final(error.kind())) {
+        if let Some(error) = error.as_ref().filter(|error| self.ends_with(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
         }
@@ -166,7 +170,8 @@ impl Link {
         }
         let asked = error
             .and_then(|error| error.retry_after())
-            .unwrap_or_default();
+            .unwrap_or_default()
+            .min(Limits::AWAY);
         self.phase = Phase::Waiting {
             until: now + asked + self.backoff.next(rng),
         };
@@ -178,7 +183,7 @@ impl Link {
         // Spread besides, whatever the relay says: it may have told everybody the same.
         let spread = crate::backoff::jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
-            until: now + goodbye.reconnect_after.min(LONGEST) + spread,
+            until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
         };
     }
 
@@ -190,6 +195,20 @@ impl Link {
         }
     }
 
+    /// Returns whether trying again is useless.
+    ///
+    /// A refusal of the request itself stays one. All others are final for a link that is new, so
+    /// that a wrong address or a missing right is told at once; never for one that has worked. A
+    /// proxy answers 404, 403 or UNIMPLEMENTED while the relay behind it restarts, and credentials
+    /// are rotated behind a fleet that is parked: a listener that gave up then would sleep through
+    /// every later wake-up, one that keeps asking costs a request in ten seconds.
+    fn ends_with(&self, kind: ErrorKind) -> bool {
+        match kind {
+            ErrorKind::Invalid => true,
+            kind => !self.found && is_final(kind),
+        }
+    }
+
     fn dead_at(&self, heard: Tick) -> Tick {
         if planted!(self.config.fault, SilenceUnnoticed) {
             return Tick::NEVER;
@@ -198,10 +217,8 @@ impl Link {
     }
 }
 
-/// A relay cannot send a client away for longer than this.
-const LONGEST: Duration = Duration::from_secs(60);
-
-/// Returns whether trying again is useless: the request itself is refused.
+/// Returns whether the answer to a single request is a refusal, which the same request would meet
+/// again.
 pub(super) fn is_final(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -273,6 +290,67 @@ mod tests {
         let refused = Error::invalid("selectors", "must hold at least one");
         assert!(link.broken(at(0), Some(refused), &mut rng).is_some());
         assert_eq!(link.step(at(99)), Step::Closed);
+    }
+
+    #[test]
+    fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
+        for kind in [
+            ErrorKind::Denied,
+            ErrorKind::NotFound,
+            ErrorKind::Unsupported,
+        ] {
+            let (mut link, mut rng) = link();
+            link.opened(at(0));
+            let refused = Some(Error::new(kind, "not here"));
+            assert!(link.broken(at(0), refused, &mut rng).is_some(), "{kind:?}");
+            assert_eq!(link.state(), ConnectionState::Closed);
+
+            let (mut link, mut rng) = self::link();
+            link.opened(at(0));
+            link.heard(at(1));
+            link.broken(at(2), None, &mut rng);
+            for second in 3..100 {
+                let refused = Some(Error::new(kind, "not here"));
+                let refusal = link.broken(at(second), refused, &mut rng);
+                assert!(refusal.is_none(), "{kind:?}");
+                assert_eq!(link.state(), ConnectionState::Reconnecting);
+            }
+            link.opened(at(200));
+            link.heard(at(200));
+            assert_eq!(link.state(), ConnectionState::Connected);
+        }
+    }
+
+    #[test]
+    fn a_request_that_breaks_a_rule_is_final_at_any_time() {
+        let (mut link, mut rng) = link();
+        link.opened(at(0));
+        link.heard(at(1));
+        let refused = Error::invalid("selectors", "must hold at least one");
+        assert!(link.broken(at(2), Some(refused), &mut rng).is_some());
+    }
+
+    #[test]
+    fn nobody_is_sent_away_for_longer_than_a_minute() {
+        let (mut link, mut rng) = link();
+        let week = Duration::from_secs(7 * 24 * 3600);
+        let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
+        let goodbye = Goodbye {
+            reason: crate::words::GoodbyeReason::Draining,
+            reconnect_after: week,
+        };
+        for refused in [true, false] {
+            link.opened(at(0));
+            if refused {
+                link.broken(at(0), Some(busy.clone()), &mut rng);
+            } else {
+                link.goodbye(at(0), goodbye, &mut rng);
+            }
+            let Step::Wait(until) = link.step(at(0)) else {
+                panic!("it waits")
+            };
+            assert!(until >= at(60) && until <= at(61), "{until:?}");
+        }
     }
 
     #[test]

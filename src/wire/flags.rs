@@ -24,10 +24,12 @@ pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
 
 /// Reads a flag's state out of an answer.
 pub(crate) fn flag_from_wire(flag: Option<proto::Flag>) -> Result<FlagState> {
-    let missing = || Error::new(ErrorKind::Internal, "the relay's answer holds no flag");
-    let flag = flag.ok_or_else(missing)?;
+    // Not what the name's own check says: `Invalid` would blame the request, and end a watch.
+    let broken = |what| Error::new(ErrorKind::Internal, format!("the relay's answer {what}"));
+    let flag = flag.ok_or_else(|| broken("holds no flag"))?;
+    let bad_name = |error| broken("names no flag").with_source(error);
     Ok(FlagState {
-        name: FlagName::new(&flag.name)?,
+        name: FlagName::new(&flag.name).map_err(bad_name)?,
         set: flag.set,
         generation: flag.generation,
         set_by: flag.set_by,
@@ -73,4 +75,28 @@ pub(crate) fn flag_event_to_wire(event: FlagEvent) -> proto::WatchFlagResponse {
         FlagEvent::Unknown => None,
     };
     proto::WatchFlagResponse { event }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_name_in_an_answer_is_the_relays_fault_not_the_requests() {
+        for name in ["", "..", "a/b", "go live"] {
+            let flag = proto::Flag {
+                name: name.to_owned(),
+                ..flag_to_wire(&FlagState::unset(FlagName::new("go").expect("a name"), 1))
+            };
+            let event = Some(proto::watch_flag_response::Event::Flag(flag.clone()));
+            for read in [
+                flag_from_wire(Some(flag)).map(|_| ()),
+                flag_event(proto::WatchFlagResponse { event }).map(|_| ()),
+            ] {
+                let error = read.expect_err(name);
+                assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+                assert!(error.message().contains("answer"), "{error}");
+            }
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! Errors as gRPC statuses and back.
 
-use std::time::Duration;
-
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::proto;
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    words::Limits,
+};
 
 /// Writes an error as a status; google.rpc.RetryInfo where the time is known.
 #[cfg(feature = "server")]
@@ -44,13 +45,10 @@ pub(crate) fn from_status(status: Status) -> Error {
         .and_then(|info| info.retry_delay);
     let mut error = Error::new(kind(status.code()), message(&status));
     if let Some(after) = after {
-        error = error.with_retry_after(after.min(LONGEST_RETRY));
+        error = error.with_retry_after(after.min(Limits::AWAY));
     }
     error
 }
-
-/// A peer cannot keep us away for longer than this.
-const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
 fn message(status: &Status) -> String {
     let source = std::error::Error::source(status);
@@ -116,6 +114,8 @@ fn kind(code: Code) -> ErrorKind {
 
 #[cfg(all(test, feature = "server"))]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -145,6 +145,16 @@ mod tests {
         assert_eq!(
             from_status(to_status(error)).retry_after(),
             Some(Duration::from_secs(2))
+        );
+    }
+
+    #[test]
+    fn a_relay_cannot_send_a_client_away_for_longer_than_a_minute() {
+        let error =
+            Error::new(ErrorKind::Unavailable, "later").with_retry_after(Duration::from_secs(3600));
+        assert_eq!(
+            from_status(to_status(error)).retry_after(),
+            Some(Duration::from_secs(60))
         );
     }
 }

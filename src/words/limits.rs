@@ -41,6 +41,9 @@ impl Limits {
     pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
     /// The longest heartbeat: below the 60 s after which balancers cut idle connections.
     pub const HEARTBEAT_MAX: Duration = Duration::from_secs(60);
+    /// A relay cannot send a client away for longer than this, by a Goodbye or a RetryInfo: as
+    /// long as the longest heartbeat, so that one wrong word costs no more than one lost relay.
+    pub const AWAY: Duration = Duration::from_secs(60);
     /// Entries of a page, where the request states none.
     pub const PAGE: usize = 100;
     /// Entries of a page at most.

@@ -16,7 +16,7 @@ pub struct SubscribeOptions {
     pub capacity: u32,
     /// For how long the queue hides a message that this listener has got; at most 14 days.
     pub visibility_timeout: Duration,
-    /// Where it stands; absence is never wrong.
+    /// Where it stands; absence is never wrong. Two that differ on a queue count as none.
     pub positions: Vec<Position>,
     /// Silence after which a heartbeat is sent; clamped to 1..60 s.
     pub heartbeat: Duration,

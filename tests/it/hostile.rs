@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Notification, Notify, testing::TestRelay};
+use reveille::{Client, Node, NodeConfig, Notification, Notify, testing::TestRelay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -54,6 +54,59 @@ async fn a_peer_that_speaks_something_else_is_closed_at_once() {
         stream.write_all(garbage).await.expect("written");
         let ended = tokio::time::timeout(Duration::from_secs(4), closed(&mut stream));
         assert_eq!(ended.await.expect("before the deadline"), 0, "told nothing");
+    }
+}
+
+/// HTTP/2's preface and empty settings: an honest beginning.
+const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test]
+async fn a_full_relay_that_shuts_down_takes_nobody_in() {
+    let config = NodeConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        admin_listen: None,
+        max_connections: 1,
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await.expect("a relay");
+    let address = node.address();
+    // Never answers the PING with which a connection is ended: it holds its place until the grace
+    // period is over.
+    let mut held = TcpStream::connect(address).await.expect("it listens");
+    held.write_all(BEGINNING).await.expect("written");
+    within("settings", held.read_exact(&mut [0; 9]))
+        .await
+        .expect("read");
+
+    let grace = Duration::from_secs(60);
+    let shutdown = tokio::spawn(node.shutdown(grace));
+    // Whoever comes now is told at once to go elsewhere, instead of waiting in the backlog.
+    until("refused", async || {
+        TcpStream::connect(address).await.is_err()
+    })
+    .await;
+    assert!(!shutdown.is_finished(), "the grace period is not over");
+    drop(held);
+    within("the end", shutdown).await.expect("no panic");
+}
+
+#[tokio::test]
+async fn a_full_relay_that_shuts_down_ends_by_the_end_of_the_grace_period() {
+    let config = NodeConfig {
+        max_connections: 2,
+        ..NodeConfig::default()
+    };
+    let mut relay = TestRelay::with_config(config).await.expect("a relay");
+    let address = relay.node().expect("it runs").address();
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        let mut one = TcpStream::connect(address).await.expect("it listens");
+        one.write_all(BEGINNING).await.expect("written");
+        held.push(one);
+    }
+    within("the end", relay.stop()).await;
+    for one in &mut held {
+        closed(one).await;
     }
 }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use reveille::{
-    ConnectionState, ErrorKind, Notification, Report, ReportState, WakeReason, Wakes,
+    Client, ClientConfig, ConnectionState, ErrorKind, FlagName, FlagWatch, ListenerId, NodeConfig,
+    Notification, PublisherOptions, RelayConfig, Report, ReportState, WakeReason, Wakes,
     testing::TestRelay,
 };
 
-use crate::support::{figure, listening, queue, told, until, woken};
+use crate::support::{figure, listening, queue, told, until, within, woken};
 
 #[tokio::test]
 async fn a_notification_wakes_whoever_listens() {
@@ -238,9 +239,7 @@ async fn a_shut_down_relay_says_goodbye_and_ends_at_once() {
         .await
         .expect("no grace needed");
     relay.restart().await.expect("started again");
-    let (_, next) = crate::support::within("it comes back", reading)
-        .await
-        .expect("no panic");
+    let (_, next) = within("it comes back", reading).await.expect("no panic");
     let work = next.expect("not ended").expect("not refused");
     assert_eq!(work.reason, WakeReason::CatchUp);
 }
@@ -259,4 +258,54 @@ async fn what_nobody_hears_is_kept_for_who_comes_later() {
     let work = woken(&mut wakes).await;
     assert_eq!(work.reason, WakeReason::CatchUp);
     assert_eq!(work.sequence, 1);
+}
+
+#[tokio::test]
+async fn the_longest_spans_that_can_be_stated_mean_never() {
+    let longest = Duration::MAX;
+    let config = NodeConfig {
+        relay: RelayConfig {
+            forget_after: longest,
+            stream_max_age: longest,
+            ..RelayConfig::default()
+        },
+        flag_refresh: longest,
+        ..NodeConfig::default()
+    };
+    let relay = TestRelay::with_config(config).await.expect("a relay");
+    let config = ClientConfig {
+        connect_timeout: longest,
+        request_timeout: longest,
+        keepalive: longest,
+        reconnect_base: longest,
+        reconnect_max: longest,
+    };
+    let client = Client::with_config(&relay.url(), config).expect("a client");
+    within("an answer", client.ready(longest))
+        .await
+        .expect("ready");
+    // Several, because ages are jittered: half of them are longer than what was stated.
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let mut options = listening("worker-1", &["acct/orders"]);
+        options.heartbeat = longest;
+        let mut wakes = client.subscribe(options).expect("options");
+        woken(&mut wakes).await;
+        let flag = FlagName::new("go-live").expect("a name");
+        let mut watch = client.watch_flag(flag, ListenerId::new("worker-1").expect("a name"));
+        let state = within("the flag's state", watch.next()).await;
+        assert!(!state.expect("alive").expect("not refused").set);
+        streams.push((wakes, watch));
+    }
+    let publisher = client.publisher_with(PublisherOptions {
+        deadline: longest,
+        ..PublisherOptions::default()
+    });
+    let notified = publisher.notify(Notification::new(queue("acct/orders")));
+    within("an acknowledgement", notified)
+        .await
+        .expect("counted");
+    for (wakes, _) in &mut streams {
+        assert_eq!(woken(wakes).await.notifications, 1);
+    }
 }

@@ -1,6 +1,7 @@
 """Every way to ask wrongly: which status, and that its message names field and rule."""
 
 from google.protobuf import duration_pb2, timestamp_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from common import PATIENCE, admin_pb2, connect, event, flags_pb2, refused, relay_pb2, work
 
@@ -10,6 +11,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 client = connect()
+health = health_pb2_grpc.HealthStub(client.channel)
 
 
 def span(seconds, nanos=0):
@@ -55,6 +57,11 @@ def report(**fields):
 def raw(method, body):
     call = client.channel.unary_unary(f"/reveille.v1.{method}")
     return lambda: call(body, timeout=PATIENCE)
+
+
+def notify_stream(publisher):
+    request = relay_pb2.NotifyRequest(events=[good], publisher=publisher)
+    return lambda: client.relay.NotifyStream(iter([request]), timeout=PATIENCE)
 
 
 def flag(method, request):
@@ -108,6 +115,16 @@ TABLE = [
     ("visible in 15 days", report(visible_in=span(15 * 86400)), INVALID, "visible_in", "14 days"),
     ("a queue not listened on", report(queue_name="invoices"), INVALID, "queue_name"),
     ("64 KiB and more", report(subscription_id="x" * (64 * 1024)), EXHAUSTED, "65536"),
+    # Beyond the greatest request of a service: refused by its length, before it is read.
+    ("two mebibytes of events", notify(good, publisher="x" * (2 * 1024 * 1024)), EXHAUSTED, "524288"),
+    ("a report of two mebibytes", report(subscription_id="x" * (2 * 1024 * 1024)), EXHAUSTED, "65536"),
+    ("a subscription of two mebibytes", subscribe(group="x" * (2 * 1024 * 1024)), EXHAUSTED, "1048576"),
+    ("a reason of a mebibyte", flag("Unleash", flags_pb2.UnleashRequest(flag="go", reason="x" * (1024 * 1024))), EXHAUSTED, "65536"),
+    ("a page token of a mebibyte", lambda: client.admin.ListListeners(admin_pb2.ListListenersRequest(page_token="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "65536"),
+    ("a health check of a mebibyte", lambda: health.Check(health_pb2.HealthCheckRequest(service="x" * (1024 * 1024)), timeout=PATIENCE), EXHAUSTED, "65536"),
+    # On a stream
+    ("half a mebibyte and more on a stream", notify_stream("x" * (512 * 1024)), EXHAUSTED, "524288"),
+    ("two mebibytes on a stream", notify_stream("x" * (2 * 1024 * 1024)), EXHAUSTED, "524288"),
     # Admin
     ("a bad page token", lambda: client.admin.ListListeners(admin_pb2.ListListenersRequest(page_token="?"), timeout=PATIENCE), INVALID, "page_token"),
     # Flags

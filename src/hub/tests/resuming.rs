@@ -143,6 +143,35 @@ fn positions_of_a_pattern_make_records_and_resume() {
 }
 
 #[test]
+fn two_positions_of_a_queue_are_a_doubt_unless_they_agree() {
+    let hub = hub();
+    let subscription = settled(&hub, &["orders"]);
+    let mut tokens = (0..3).map(|_| {
+        notify(&hub, "orders");
+        drain(&subscription, Tick::default()).remove(0).token
+    });
+    let (low, high) = (tokens.next().expect("one"), tokens.next().expect("two"));
+    tokens.next();
+    let (none, foreign) = (Token::default(), Tally::starting_at(1).token(Epoch(8)));
+    for (first, second) in [(&low, &high), (&low, &none), (&low, &foreign)] {
+        for (first, second) in [(first, second), (second, first)] {
+            for selector in ["orders", "ord*"] {
+                let positions = [("orders", first), ("orders", second)];
+                let options = resuming(&[selector], &positions);
+                let subscription = subscribe_with(&hub, &options, Tick::default());
+                let told = entries(&drain(&subscription, after(10 * SECOND)));
+                let told: Vec<_> = told.iter().filter(|told| told.0 == "orders").collect();
+                assert_eq!(told, [&catch_up("orders")]);
+            }
+        }
+    }
+    let options = resuming(&["orders"], &[("orders", &low), ("orders", &low)]);
+    let subscription = subscribe_with(&hub, &options, Tick::default());
+    let told = entries(&drain(&subscription, Tick::default()));
+    assert_eq!(told, [entry("orders", WakeReason::Notified, 2)]);
+}
+
+#[test]
 fn a_position_under_a_selectors_name_makes_nothing() {
     let hub = hub();
     let mut options = options(&["ord*"]);

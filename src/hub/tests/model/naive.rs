@@ -123,12 +123,19 @@ impl Log {
             reports: false,
         };
         for (name, worth) in positions {
-            if listener.wants(name) && !listener.cursors.contains_key(name) {
-                let cursor = self.resume(name, *worth, now);
-                listener.cursors.insert(name.clone(), cursor);
-                if *worth == Worth::Foreign {
-                    listener.catch_up_at = spread;
+            if !listener.wants(name) {
+                continue;
+            }
+            let cursor = self.resume(name, *worth, now);
+            if let Some(first) = listener.cursors.get_mut(name) {
+                if first.doubt || cursor.doubt || first.place != cursor.place {
+                    *first = self.resume(name, Worth::Nothing, now);
                 }
+                continue;
+            }
+            listener.cursors.insert(name.clone(), cursor);
+            if *worth == Worth::Foreign {
+                listener.catch_up_at = spread;
             }
         }
         let exact = listener.selectors.iter().filter_map(Selector::as_address);
