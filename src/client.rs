@@ -13,6 +13,7 @@ mod pages;
 mod publisher;
 mod stream;
 mod subscription;
+mod timer;
 
 pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};

@@ -58,6 +58,8 @@ pub(crate) enum Fault {
     HeartbeatUnchecked,
     /// R6: each wake puts off the comparison of all cursors, for ever where one queue is busy.
     LookPutOff,
+    /// R6: a stream that rests after a wake of many rests until the heartbeat.
+    RestUntilHeartbeat,
     /// R7: a new timer cancels those before it.
     TimersCancelled,
     /// R7: timers merge downwards.

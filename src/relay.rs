@@ -118,6 +118,7 @@ impl Relay {
             epoch: epoch.to_string().into(),
             version: env!("CARGO_PKG_VERSION").into(),
             max_age: config.stream_max_age,
+            many: FeedConfig::MANY,
         };
         let shared = Arc::new(Shared {
             hub,

@@ -7,11 +7,11 @@ use std::{
 
 use async_trait::async_trait;
 use futures_core::Stream;
-use tokio::time::Sleep;
 
 use super::{
     connection::Client,
     stream::{Arrival, Inbound},
+    timer::Timer,
 };
 use crate::{
     clock::{Clock, Tick},
@@ -34,7 +34,7 @@ pub struct FlagWatcher {
     request: proto::WatchFlagRequest,
     session: WatchSession,
     inbound: Inbound<proto::WatchFlagResponse>,
-    sleep: Pin<Box<Sleep>>,
+    timer: Timer,
     rng: fastrand::Rng,
 }
 
@@ -55,7 +55,7 @@ impl FlagWatcher {
             request,
             session,
             inbound: Inbound::None,
-            sleep: Box::pin(tokio::time::sleep_until(clock.instant(clock.now()))),
+            timer: Timer::new(clock),
             rng: fastrand::Rng::new(),
         }
     }
@@ -112,14 +112,7 @@ impl FlagWatcher {
                     None => continue,
                 }
             }
-            // Rearmed at each poll, a sleep whose time has come would never end.
-            if until > self.clock.now() {
-                let at = self.clock.instant(until);
-                if self.sleep.deadline() != at {
-                    self.sleep.as_mut().reset(at);
-                }
-                std::task::ready!(self.sleep.as_mut().poll(cx));
-            }
+            std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
                 self.inbound = Inbound::None;
             }

@@ -12,11 +12,12 @@ use std::{
 
 use async_trait::async_trait;
 use futures_core::Stream;
-use tokio::{sync::watch, time::Sleep};
+use tokio::sync::watch;
 
 use super::{
     connection::Client,
     stream::{Arrival, Inbound},
+    timer::Timer,
 };
 use crate::{
     clock::{Clock, Tick},
@@ -37,7 +38,7 @@ pub struct Subscription {
     clock: Clock,
     session: SubscriptionSession,
     inbound: Inbound<proto::SubscribeResponse>,
-    sleep: Pin<Box<Sleep>>,
+    timer: Timer,
     state: watch::Sender<ConnectionState>,
     rng: fastrand::Rng,
 }
@@ -51,7 +52,7 @@ impl Subscription {
             clock,
             session: SubscriptionSession::new(options, client.link_config()),
             inbound: Inbound::None,
-            sleep: Box::pin(tokio::time::sleep_until(clock.instant(clock.now()))),
+            timer: Timer::new(clock),
             state: watch::Sender::new(ConnectionState::Reconnecting),
             rng: fastrand::Rng::new(),
         })
@@ -118,7 +119,7 @@ impl Subscription {
                     None => continue,
                 }
             }
-            std::task::ready!(self.poll_sleep(until, cx));
+            std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
                 self.inbound = Inbound::None;
                 self.tell_state();
@@ -155,18 +156,6 @@ impl Subscription {
             }
         }
         None
-    }
-
-    fn poll_sleep(&mut self, until: Tick, cx: &mut Context<'_>) -> Poll<()> {
-        // Rearmed at each poll, a sleep whose time has come would never end.
-        if until <= self.clock.now() {
-            return Poll::Ready(());
-        }
-        let at = self.clock.instant(until);
-        if self.sleep.deadline() != at {
-            self.sleep.as_mut().reset(at);
-        }
-        self.sleep.as_mut().poll(cx)
     }
 
     fn tell_state(&self) {

@@ -3,7 +3,9 @@
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
 //! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! compares all of them once per heartbeat all the same, so that a lost mark of another heals.
+//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Who
+//! was just told of many rests for a few milliseconds: it has enough to do, and in a burst most of
+//! the relay's and the listener's work would be wake-ups that say nothing new.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -12,7 +14,7 @@ use crate::{
     backoff::{about, jitter},
     clock::Tick,
     fault::planted,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
 };
 
 /// What all streams of a relay have in common.
@@ -24,6 +26,13 @@ pub(crate) struct FeedConfig {
     /// A stream ends by itself at this age, give or take a tenth: long enough to cost nothing,
     /// short enough that connections spread over relays again after one was away.
     pub(crate) max_age: Duration,
+    /// A wake of this many notifications for each of its queues lets the stream rest.
+    pub(crate) many: u64,
+}
+
+impl FeedConfig {
+    /// Who has so many to look for in a queue misses nothing by a short rest.
+    pub(crate) const MANY: u64 = 16;
 }
 
 /// One stream's messages.
@@ -38,6 +47,9 @@ pub(crate) struct Feed {
     compared_at: Tick,
     sent_at: Tick,
     ends_at: Tick,
+    /// Nothing is said before this, after a wake of many.
+    rests_until: Tick,
+    many: u64,
     reconnect_after: Duration,
     ended: bool,
 }
@@ -53,6 +65,8 @@ pub(crate) enum Next {
     End,
 }
 
+/// How long a listener that was told of many is left alone: less than anybody notices, and at most 200 wakes a second.
+const REST: Duration = Duration::from_millis(5);
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
@@ -83,6 +97,8 @@ impl Feed {
             compared_at: now,
             sent_at: now,
             ends_at: now + about(config.max_age, rng),
+            rests_until: now,
+            many: config.many,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
@@ -101,6 +117,14 @@ impl Feed {
             return Next::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
+        if now < self.rests_until {
+            return Next::Wait(
+                match planted!(self.subscription.fault, RestUntilHeartbeat) {
+                    false => self.rests_until,
+                    true => self.sent_at + self.heartbeat,
+                },
+            );
+        }
         // However busy a stream is, all its cursors are compared once in an interval, so that what
         // a lost mark left behind is found; a heartbeat is sent only where it was silent (R6).
         let silent = now >= self.sent_at + self.heartbeat;
@@ -111,6 +135,9 @@ impl Feed {
         };
         if let Some(work) = work {
             self.sent_at = now;
+            if self.is_many(&work) {
+                self.rests_until = now + REST;
+            }
             if planted!(self.subscription.fault, LookPutOff) {
                 self.compared_at = now;
             }
@@ -137,6 +164,12 @@ impl Feed {
     pub(crate) fn close(&mut self, now: Tick) {
         self.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
+    }
+
+    /// Many for each queue, that is: a listener of many queues with little in each is told of all
+    /// of them at once.
+    fn is_many(&self, work: &[WorkDetected]) -> bool {
+        work.iter().all(|entry| entry.notifications >= self.many)
     }
 
     fn goodbye(&mut self, draining: bool) -> SubscribeEvent {

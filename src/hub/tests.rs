@@ -157,6 +157,7 @@ fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> Feed {
         epoch: EPOCH.to_string().into(),
         version: "1".into(),
         max_age: HOUR,
+        many: FeedConfig::MANY,
     };
     let subscription = subscribe_with(hub, options, Tick::default());
     let (hub, now) = (Arc::clone(hub), Tick::default());

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use super::connection::{self, Tasks};
+use super::connection;
 use crate::{
     error::{Error, ErrorKind, Result},
     task::Scope,
@@ -69,7 +69,6 @@ impl Server {
         let connections = Arc::new(AtomicU64::new(0));
         let accept = Accept {
             routes: routes.prepare(),
-            tasks: Tasks::new(&scope),
             permits: Arc::new(Semaphore::new(
                 config.max_connections.min(Semaphore::MAX_PERMITS),
             )),
@@ -122,7 +121,6 @@ impl Drop for Server {
 
 struct Accept {
     routes: Routes,
-    tasks: Tasks,
     permits: Arc<Semaphore>,
     draining: CancellationToken,
     connections: Arc<AtomicU64>,
@@ -145,15 +143,14 @@ impl Accept {
                 Ok((stream, peer)) => {
                     failing = false;
                     let counted = Counted::new(&self.connections);
-                    let (routes, tasks) = (self.routes.clone(), self.tasks.clone());
+                    let routes = self.routes.clone();
                     let draining = self.draining.clone();
                     scope.spawn(async move {
                         let _held = (permit, counted);
                         if let Err(error) = prepare(&stream) {
                             tracing::debug!(%peer, %error, "socket options");
                         }
-                        if let Err(error) = connection::serve(stream, routes, tasks, draining).await
-                        {
+                        if let Err(error) = connection::serve(stream, routes, draining).await {
                             tracing::debug!(%peer, %error, "connection ended");
                         }
                     });

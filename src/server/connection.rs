@@ -1,8 +1,15 @@
 //! One connection: hyper's HTTP/2 with every limit set that a relay of long streams needs.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use hyper::{rt::Executor, server::conn::http2};
+use hyper::server::conn::http2;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -13,13 +20,7 @@ use tonic::{body::Body, service::Routes};
 use tower::ServiceExt;
 
 use super::{oversized::Measured, preface};
-use crate::task::Scope;
-
-/// Runs a connection's streams as tasks of the server's scope.
-#[derive(Clone)]
-pub(super) struct Tasks {
-    scope: Arc<Scope>,
-}
+use crate::task::Bundle;
 
 /// Streams that one connection may hold open. hyper's own default is 200, tonic's none at all.
 const MAX_STREAMS: u32 = 1_000;
@@ -38,29 +39,10 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Tasks {
-    pub(super) fn new(scope: &Arc<Scope>) -> Self {
-        Self {
-            scope: Arc::clone(scope),
-        }
-    }
-}
-
-impl<F> Executor<F> for Tasks
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    fn execute(&self, stream: F) {
-        // Ends when its connection does, which is cancelled with the scope.
-        self.scope.spawn_graceful(stream);
-    }
-}
-
 /// Serves a connection until its peer leaves or, once draining, its streams have ended.
 pub(super) async fn serve(
     stream: TcpStream,
     routes: Routes,
-    tasks: Tasks,
     draining: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let io = tokio::select! {
@@ -69,7 +51,8 @@ pub(super) async fn serve(
     };
     let service = Measured::new(routes)
         .map_request(|request: http::Request<hyper::body::Incoming>| request.map(Body::new));
-    let mut builder = http2::Builder::new(tasks);
+    let streams = Bundle::default();
+    let mut builder = http2::Builder::new(streams.clone());
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -83,12 +66,22 @@ pub(super) async fn serve(
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     let connection = builder.serve_connection(io, TowerToHyperService::new(service));
-    tokio::pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return ended.map_err(Into::into),
-        () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
-    }
-    connection
-        .await
-        .map_err(|error| io::Error::other(error).into())
+    // A part of the bundle, and so asked only when it ends: the token is everybody's, and behind a
+    // lock.
+    let told = Arc::new(AtomicBool::new(false));
+    streams.add({
+        let told = Arc::clone(&told);
+        async move {
+            draining.cancelled().await;
+            told.store(true, Ordering::Release);
+        }
+    });
+    let mut connection = std::pin::pin!(connection);
+    let served = streams.run(std::future::poll_fn(|cx| {
+        if told.swap(false, Ordering::AcqRel) {
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    }));
+    served.await.map_err(Into::into)
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::oversized;
@@ -33,8 +33,9 @@ pub(crate) struct Wakes(FeedStream);
 pub(crate) struct Answers {
     relay: Relay,
     requests: Streaming<NotifyRequest>,
-    /// An answer that lets the wake-ups go before it.
+    /// An answer that lets the wake-ups go before it, until its turn comes.
     held: Option<proto::NotifyResponse>,
+    turn: ReusableBoxFuture<'static, ()>,
     /// Whether the publisher had nothing on its way when this was polled last.
     idle: bool,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -68,6 +69,7 @@ impl proto::relay_server::Relay for RelayService {
             relay: self.relay.clone(),
             requests: request.into_inner(),
             held: None,
+            turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
             draining: Box::pin(self.draining.clone().cancelled_owned()),
         }))
@@ -110,8 +112,9 @@ impl Stream for Answers {
     type Item = Result<proto::NotifyResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(held) = self.held.take() {
-            return Poll::Ready(Some(Ok(held)));
+        if self.held.is_some() {
+            std::task::ready!(self.turn.poll(cx));
+            return Poll::Ready(self.held.take().map(Ok));
         }
         match Pin::new(&mut self.requests).poll_next(cx) {
             Poll::Ready(Some(Ok(request))) => {
@@ -126,8 +129,8 @@ impl Stream for Answers {
                     // The subscribers that this has woken run first: whoever is woken matters more
                     // than who woke it. In a burst, no request is worth another turn.
                     self.held = Some(response);
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    self.turn.set(tokio::task::yield_now());
+                    return self.poll_next(cx);
                 }
                 Poll::Ready(Some(Ok(response)))
             }

@@ -50,6 +50,7 @@ impl Stream {
             epoch: "e".into(),
             version: "0".into(),
             max_age: Duration::from_secs(3600),
+            many: FeedConfig::MANY,
         };
         let feed = Feed::new(
             Arc::clone(hub),

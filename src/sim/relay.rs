@@ -143,6 +143,7 @@ impl RelayNode {
             epoch: Epoch(self.epoch).to_string().into(),
             version: "0".into(),
             max_age: self.max_age,
+            many: 2,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::fault::Fault;
 /// A fault, the rule that it breaks, and what it does.
 type Row = (Fault, &'static str, &'static str);
 
-pub(super) const FAULTS: [Row; 39] = [
+pub(super) const FAULTS: [Row; 40] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -108,6 +108,11 @@ pub(super) const FAULTS: [Row; 39] = [
         Fault::SilenceUnnoticed,
         "R6",
         "a silent stream is not noticed",
+    ),
+    (
+        Fault::RestUntilHeartbeat,
+        "R6",
+        "a rest after many lasts until a heartbeat",
     ),
     (
         Fault::TimersCancelled,

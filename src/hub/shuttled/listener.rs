@@ -203,6 +203,7 @@ fn open(
         epoch: "e".into(),
         version: "v".into(),
         max_age: Duration::from_secs(3600),
+        many: FeedConfig::MANY,
     };
     let mut rng = fastrand::Rng::with_seed(1);
     let subscription = hub

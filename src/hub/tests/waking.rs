@@ -186,3 +186,44 @@ fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
     }
     assert_eq!(drain(&new, Tick::default()).len(), 1);
 }
+
+#[test]
+fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
+    let (hub, (alarm, waker)) = (hub(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["hot"]));
+    sent(&mut feed, Tick::default(), &waker);
+    (0..16).for_each(|_| _ = notify(&hub, "hot"));
+    let (events, _) = sent(&mut feed, Tick::default(), &waker);
+    assert_eq!(woken(&events), [entry("hot", WakeReason::Notified, 16)]);
+    notify(&hub, "hot");
+    assert_eq!(alarm.rung(), 2);
+    let (events, until) = sent(&mut feed, after(Duration::from_millis(4)), &waker);
+    assert_eq!(
+        (woken(&events), until),
+        (vec![], after(Duration::from_millis(5)))
+    );
+    notify(&hub, "hot");
+    assert_eq!(alarm.rung(), 2, "it knows already");
+    let (events, _) = sent(&mut feed, until, &waker);
+    assert_eq!(woken(&events), [entry("hot", WakeReason::Notified, 2)]);
+    notify(&hub, "hot");
+    let (events, _) = sent(&mut feed, until, &waker);
+    assert_eq!(
+        woken(&events),
+        [entry("hot", WakeReason::Notified, 1)],
+        "few, and at once"
+    );
+}
+
+#[test]
+fn nobody_rests_who_listens_to_a_queue_with_little_in_it() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["hot", "calm"]));
+    sent(&mut feed, Tick::default(), &waker);
+    (0..100).for_each(|_| _ = notify(&hub, "hot"));
+    notify(&hub, "calm");
+    sent(&mut feed, Tick::default(), &waker);
+    notify(&hub, "calm");
+    let (events, _) = sent(&mut feed, Tick::default(), &waker);
+    assert_eq!(woken(&events), [entry("calm", WakeReason::Notified, 1)]);
+}
