@@ -232,8 +232,7 @@ impl Event {
     }
 
     fn is_for(&self, queue: &QueueAddress) -> bool {
-        queue.storage_account().as_bytes() == self.account.as_bytes()
-            && queue.queue_name().as_bytes() == self.name.as_bytes()
+        queue.is(self.account.as_bytes(), self.name.as_bytes())
     }
 }
 
@@ -337,8 +336,9 @@ fn underflow() -> DecodeError {
 }
 
 fn encode_event(notification: &Notification, buf: &mut impl BufMut) {
-    encode_text(field::ACCOUNT, notification.queue.storage_account(), buf);
-    encode_text(field::QUEUE, notification.queue.queue_name(), buf);
+    let (account, name) = notification.queue.parts();
+    encode_text(field::ACCOUNT, account, buf);
+    encode_text(field::QUEUE, name, buf);
     encode_number(field::PAYLOAD_SIZE, notification.payload_size, buf);
     encode_number(field::NOTIFICATIONS, notification.notifications, buf);
     if let Some(time) = time_to_wire(notification.published_at) {
@@ -353,8 +353,9 @@ fn encode_event(notification: &Notification, buf: &mut impl BufMut) {
 
 fn event_len(notification: &Notification) -> usize {
     let time = time_to_wire(notification.published_at);
-    text_len(field::ACCOUNT, notification.queue.storage_account())
-        + text_len(field::QUEUE, notification.queue.queue_name())
+    let (account, name) = notification.queue.parts();
+    text_len(field::ACCOUNT, account)
+        + text_len(field::QUEUE, name)
         + number_len(field::PAYLOAD_SIZE, notification.payload_size)
         + number_len(field::NOTIFICATIONS, notification.notifications)
         + time.map_or(0, |time| {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, process::Stdio, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use reveille::{Node, NodeConfig};
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::Command,
 };
 
@@ -24,6 +24,10 @@ pub(super) struct Broker {
     pid: Option<u32>,
     helper: Option<Helper>,
 }
+
+/// Lets the nats-server finish: by default it cuts off a subscriber that is 10 s or 64 MB behind,
+/// which loses messages, and a burst brings all of its subscribers there.
+const PATIENT: &str = "write_deadline: \"120s\"\nmax_pending: 1GB\n";
 
 impl Broker {
     /// Starts a server; `relay` is the URL of one that runs already.
@@ -96,12 +100,16 @@ pub(super) async fn serve_nats() -> Result<()> {
     helper::raise_limits();
     let mut server = Command::new("nats-server")
         .args(["--addr", "127.0.0.1", "--port", "-1"])
-        .stdin(Stdio::null())
+        .args(["--config", "/dev/stdin"])
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
         .context("nats-server cannot be started")?;
+    let mut settings = server.stdin.take().context("its input is piped")?;
+    settings.write_all(PATIENT.as_bytes()).await?;
+    drop(settings);
     let mut lines = BufReader::new(server.stderr.take().context("its log is piped")?).lines();
     let address = loop {
         let Some(line) = lines.next_line().await? else {
