@@ -3,7 +3,6 @@
 //! A [`Scope`] is a cancellation token and a tracker. Dropping it cancels its tasks; `shutdown`
 //! cancels them and waits until all have ended. Knows nothing of what the tasks do.
 
-#[cfg(feature = "server")]
 mod bundle;
 
 use std::future::Future;
@@ -12,7 +11,6 @@ use std::future::Future;
 use tokio_util::task::AbortOnDropHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-#[cfg(feature = "server")]
 pub(crate) use bundle::Bundle;
 
 /// Owns tasks: they end when it is dropped or shut down.

@@ -12,6 +12,7 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
     session::LinkConfig,
+    task::{Bundle, Scope},
     wire::{from_status, proto},
     words::{FlagName, ListenerId, SubscribeOptions},
 };
@@ -44,6 +45,8 @@ struct Shared {
     clock: Clock,
     streams: Channel,
     calls: Channel,
+    /// What drives the two.
+    _scope: Scope,
 }
 
 /// The client's windows: a reader that does not read holds this much of a stream, no more, so that
@@ -69,7 +72,13 @@ impl Client {
     /// [`ErrorKind::Invalid`] where the URL is none.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
         let endpoint = endpoint(url, &config)?;
-        let (streams, calls) = (endpoint.connect_lazy(), endpoint.connect_lazy());
+        let scope = Scope::new();
+        let connect = || {
+            let parts = Bundle::default();
+            scope.spawn(parts.clone().run(std::future::pending()));
+            endpoint.clone().executor(parts).connect_lazy()
+        };
+        let (streams, calls) = (connect(), connect());
         let clock = Clock::new();
         let shared = Shared {
             url: url.to_owned(),
@@ -77,6 +86,7 @@ impl Client {
             clock,
             streams,
             calls,
+            _scope: scope,
         };
         Ok(Self {
             shared: Arc::new(shared),

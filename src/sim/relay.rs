@@ -52,6 +52,7 @@ pub(super) struct RelayNode {
     inline: usize,
     forget_after: Duration,
     max_age: Duration,
+    many: u64,
     fault: Fault,
 }
 
@@ -128,6 +129,8 @@ impl RelayNode {
             inline: plan.inline,
             forget_after: plan.forget_after,
             max_age: plan.max_age,
+            // A wake of many is rare here: half of the runs take two for it.
+            many: if plan.aimed { FeedConfig::MANY } else { 2 },
             fault,
         }
     }
@@ -143,7 +146,7 @@ impl RelayNode {
             epoch: Epoch(self.epoch).to_string().into(),
             version: "0".into(),
             max_age: self.max_age,
-            many: 2,
+            many: self.many,
         }
     }
 }

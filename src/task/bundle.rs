@@ -3,7 +3,8 @@
 //! hyper spawns a task for each stream of a connection. Each message then passes from one task to
 //! the other, and HTTP/2 wakes a stream while it is polled, for which tokio wakes another thread to
 //! come and take it over: most of what a wake-up would take. Polled by one task, they pass
-//! messages without asking a scheduler, and an idle stream costs no task of its own.
+//! messages without asking a scheduler, and an idle stream costs no task of its own. The price: a
+//! connection's streams share one core.
 
 use std::{
     any::Any,
@@ -37,6 +38,8 @@ struct Shared {
 
 type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Turns that a bundle takes before other tasks have theirs.
+const TURNS: u32 = 32;
 /// Nothing to do: whoever wakes the bundle wakes its task.
 const IDLE: u8 = 0;
 /// The task polls: whoever wakes the bundle has it polled once more.
@@ -67,8 +70,9 @@ impl Bundle {
         std::future::poll_fn(|cx| {
             self.shared.task.register(cx.waker());
             let mut inner = Context::from_waker(&waker);
-            loop {
-                self.shared.state.store(POLLED, Ordering::SeqCst);
+            for _ in 0..TURNS {
+                // Read as well as written: what was done before a wake must be seen by this turn.
+                self.shared.state.swap(POLLED, Ordering::AcqRel);
                 parts.extend(self.shared.added().drain(..));
                 while let Poll::Ready(Some(())) = parts.poll_next_unpin(&mut inner) {}
                 if let Poll::Ready(output) = main.as_mut().poll(&mut inner) {
@@ -77,13 +81,9 @@ impl Bundle {
                 if self.shared.rest() {
                     return Poll::Pending;
                 }
-                // Out of budget, sockets say that they are not ready whatever they have: others
-                // have their turn first.
-                if !tokio::task::coop::has_budget_remaining() {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
             }
+            cx.waker().wake_by_ref();
+            Poll::Pending
         })
         .await
     }
@@ -109,13 +109,12 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.state.swap(WOKEN, Ordering::SeqCst) == IDLE {
+        if self.state.swap(WOKEN, Ordering::AcqRel) == IDLE {
             self.task.wake();
         }
     }
 }
 
-#[cfg(feature = "server")]
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Bundle {
     fn execute(&self, stream: F) {
         self.add(stream);
@@ -133,4 +132,91 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without words")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_ends_with_its_main_future_and_drops_the_others() {
+        let bundle = Bundle::default();
+        let (held, mut dropped) = mpsc::channel::<()>(1);
+        bundle.add(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(bundle.run(async { 7 }).await, 7);
+        assert_eq!(dropped.recv().await, None);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_panics_ends_alone() {
+        let bundle = Bundle::default();
+        let (said, mut heard) = mpsc::channel(1);
+        bundle.add(async { panic!("as it should") });
+        bundle.add({
+            let bundle = bundle.clone();
+            // Added while the bundle is polled, by one of its parts.
+            async move { bundle.add(async move { said.send(7).await.expect("heard") }) }
+        });
+        assert_eq!(bundle.run(async { heard.recv().await }).await, Some(7));
+    }
+
+    /// Parts that hand a token round, over threads that wake each other at every moment: one wake
+    /// that is lost, and it stands still.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_is_lost_between_bundles() {
+        const ROUNDS: usize = 20_000;
+        let (first, mut inbox) = mpsc::channel::<usize>(1);
+        let passed = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let bundle = Bundle::default();
+            for _ in 0..3 {
+                let (out, next) = mpsc::channel(1);
+                let (mut input, passed) =
+                    (std::mem::replace(&mut inbox, next), Arc::clone(&passed));
+                bundle.add(async move {
+                    while let Some(token) = input.recv().await {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                        if out.send(token).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            tasks.push(tokio::spawn(bundle.run(std::future::pending::<()>())));
+        }
+        let round = async {
+            for token in 0..ROUNDS {
+                first.send(token).await.expect("they run");
+                assert_eq!(inbox.recv().await, Some(token));
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(60), round).await;
+        assert!(ended.is_ok(), "stuck after {passed:?} steps");
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_always_wakes_itself_lets_other_tasks_run() {
+        let bundle = Bundle::default();
+        bundle.add(std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let task = tokio::spawn(bundle.run(std::future::pending::<()>()));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+    }
 }
