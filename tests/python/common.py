@@ -1,5 +1,6 @@
 """What the scripts share: the stubs, a channel, and a table of calls that must be refused."""
 
+import atexit
 import sys
 import threading
 
@@ -15,6 +16,8 @@ class Relay:
 
     def __init__(self, address):
         self.channel = grpc.insecure_channel(address)
+        # grpcio waits for a lock of a thread that is gone where a stream is still open at the end.
+        atexit.register(self.channel.close)
         self.relay = relay_pb2_grpc.RelayStub(self.channel)
         self.flags = flags_pb2_grpc.FlagsStub(self.channel)
         self.admin = admin_pb2_grpc.AdminStub(self.channel)
