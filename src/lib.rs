@@ -10,7 +10,7 @@
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite` |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
-//! | on stores | `flag` |
+//! | on stores | `flag`, [`queue`] |
 //! | drivers | `client`, `release` |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
@@ -35,6 +35,8 @@ pub mod flag;
 mod hub;
 #[cfg(feature = "server")]
 mod node;
+#[cfg(feature = "server")]
+pub mod queue;
 #[cfg(feature = "server")]
 mod relay;
 pub mod release;

@@ -1,0 +1,315 @@
+//! Work queues: messages that are got, handled and deleted, or come back.
+//!
+//! A [`WorkQueue`] is what every queue service can do that hides a message for a while instead of
+//! handing it out for good: Azure Queue Storage, SQS, a table of a database. All of them keep the
+//! same contract, and one suite of checks (`contract`) holds them to it. Knows nothing of wake-ups:
+//! whoever puts a message says so by a publisher, and a listener gets it.
+//!
+//! The contract, beyond what each call says:
+//! * a message that was put is got at least once, until somebody deletes it or its time to live,
+//!   where it was given one, is over;
+//! * a message that was got is seen by nobody else before its visibility time-out ends, and by
+//!   everybody after it, unless it was deleted;
+//! * a [`Receipt`] is worth something until the message is got again, released or renewed, also
+//!   after its time-out has passed: nothing that was handled is handed out again without need;
+//! * messages come roughly in the order in which they became visible; nothing rests on it.
+
+mod memory;
+
+#[cfg(test)]
+pub(crate) mod contract;
+
+use std::{
+    fmt::{self, Debug, Display},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use self::memory::MemoryQueue;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::QueueAddress,
+};
+
+/// A queue of messages that several processes work on.
+///
+/// # Cancel safety
+/// A call that is given up may have happened all the same.
+#[async_trait]
+pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
+    /// Returns the address under which its wake-ups are published.
+    fn address(&self) -> &QueueAddress;
+
+    /// Returns what the queue allows.
+    fn limits(&self) -> QueueLimits;
+
+    /// Makes the queue where it is missing; returns whether it was.
+    ///
+    /// # Errors
+    /// Whatever kept the queue from answering.
+    async fn create(&self) -> Result<bool>;
+
+    /// Puts messages; returns their ids in the same order.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where one breaks a limit; nothing was put then.
+    /// [`ErrorKind::NotFound`] where the queue does not exist. After another error the first few may
+    /// have been put.
+    async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>>;
+
+    /// Gets up to `max` messages and hides them for `visibility_timeout`; none where none is
+    /// visible. More than [`QueueLimits::batch`] are never got at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a `max` of 0 or a time-out outside of the limits;
+    /// [`ErrorKind::NotFound`] where the queue does not exist.
+    async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>>;
+
+    /// Deletes a message that was got.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where the receipt is worth nothing any more: somebody else has got
+    /// the message since, or it is gone.
+    async fn delete(&self, receipt: &Receipt) -> Result<()>;
+
+    /// Hides a message for `visibility_timeout` from now on; the receipt that is returned replaces
+    /// the one that was given.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::delete`], and [`ErrorKind::Invalid`] for a time-out outside of the limits.
+    async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt>;
+
+    /// Gives a message back: it is seen again after `delay`.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::renew`].
+    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()>;
+
+    /// Returns about how many messages there are, hidden ones included.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where the queue does not exist.
+    async fn depth(&self) -> Result<u64>;
+
+    /// Returns up to `max` visible messages without getting them.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::get`].
+    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>>;
+
+    /// Deletes all messages.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where the queue does not exist.
+    async fn purge(&self) -> Result<()>;
+}
+
+/// A message to put.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewMessage {
+    /// What it says.
+    pub body: Bytes,
+    /// Nobody sees it before this has passed.
+    pub delay: Duration,
+    /// It is gone when this has passed, got or not. `None`, the default, keeps it for ever, whatever
+    /// the service's own default is.
+    pub time_to_live: Option<Duration>,
+}
+
+/// A message that was got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Message {
+    /// Its name, the same each time that it is got.
+    pub id: MessageId,
+    /// What it says.
+    pub body: Bytes,
+    /// By which it is deleted, renewed or released.
+    pub receipt: Receipt,
+    /// How often it was got so far, this time included: 1 or more.
+    pub dequeue_count: u32,
+    /// When it was put, by the queue's clock.
+    pub inserted_at: SystemTime,
+}
+
+/// A message that was only looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeekedMessage {
+    /// Its name.
+    pub id: MessageId,
+    /// What it says.
+    pub body: Bytes,
+    /// How often it was got so far.
+    pub dequeue_count: u32,
+    /// When it was put, by the queue's clock.
+    pub inserted_at: SystemTime,
+}
+
+/// A message's name within its queue.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(Arc<str>);
+
+/// The right to delete, renew or release a message. Opaque; of the queue that gave it only.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Receipt {
+    id: MessageId,
+    token: Arc<str>,
+}
+
+/// What a queue allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueLimits {
+    /// Messages of one get, or of one peek.
+    pub batch: usize,
+    /// Bytes of a message.
+    pub body: usize,
+    /// The shortest and the longest visibility time-out.
+    pub visibility: (Duration, Duration),
+    /// The longest delay of a put and of a release.
+    pub delay: Duration,
+}
+
+impl NewMessage {
+    /// Makes a message that is visible at once and kept until it is deleted.
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self {
+            body: body.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Delays it.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Limits its life.
+    #[must_use]
+    pub fn expiring(mut self, time_to_live: Duration) -> Self {
+        self.time_to_live = Some(time_to_live);
+        self
+    }
+}
+
+impl MessageId {
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns it as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Receipt {
+    pub(crate) fn new(id: MessageId, token: &str) -> Self {
+        Self {
+            id,
+            token: token.into(),
+        }
+    }
+
+    /// Returns whose it is.
+    pub fn message_id(&self) -> &MessageId {
+        &self.id
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl QueueLimits {
+    /// What the embedded queues allow: as Azure Queue Storage, so that what runs on them runs there.
+    pub(crate) const EMBEDDED: Self = Self {
+        batch: 32,
+        body: 64 * 1024,
+        visibility: (Duration::from_millis(1), WEEK),
+        delay: WEEK,
+    };
+
+    /// Checks messages that are to be put.
+    pub(crate) fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
+        messages.iter().try_for_each(|message| {
+            if message.body.len() > self.body {
+                let rule = format_args!(
+                    "must be at most {} bytes, but has {}",
+                    self.body,
+                    message.body.len()
+                );
+                return Err(Error::invalid("body", rule));
+            }
+            if message.time_to_live == Some(Duration::ZERO) {
+                return Err(Error::invalid("time_to_live", "must be above zero"));
+            }
+            self.check_delay(message.delay)
+        })
+    }
+
+    /// Checks how many are asked for, and returns how many to get.
+    pub(crate) fn check_max(&self, max: usize) -> Result<usize> {
+        match max {
+            0 => Err(Error::invalid("max", "must be at least 1")),
+            max => Ok(max.min(self.batch)),
+        }
+    }
+
+    pub(crate) fn check_visibility(&self, timeout: Duration) -> Result<()> {
+        let (least, most) = self.visibility;
+        if (least..=most).contains(&timeout) {
+            return Ok(());
+        }
+        let rule = format_args!("must be {least:?} to {most:?}, but is {timeout:?}");
+        Err(Error::invalid("visibility_timeout", rule))
+    }
+
+    pub(crate) fn check_delay(&self, delay: Duration) -> Result<()> {
+        if delay <= self.delay {
+            return Ok(());
+        }
+        let rule = format_args!("must be at most {:?}, but is {delay:?}", self.delay);
+        Err(Error::invalid("delay", rule))
+    }
+}
+
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The receipt is worth nothing any more.
+#[cold]
+pub(crate) fn lost(queue: &dyn WorkQueue, receipt: &Receipt) -> Error {
+    let message = format!(
+        "message `{}` of queue `{queue}` is gone, or somebody else has got it",
+        receipt.id
+    );
+    Error::new(ErrorKind::Conflict, message)
+}
+
+impl Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Debug for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a right: not for logs.
+        f.debug_struct("Receipt")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
