@@ -84,7 +84,8 @@ impl Clock {
         Tick::default() + self.origin.elapsed()
     }
 
-    /// Returns the instant of a tick, for tokio's timers; [`Tick::NEVER`] is a year from now.
+    /// Returns the instant of a tick, for tokio's timers; [`Tick::NEVER`] is 30 years after the
+    /// clock was made.
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
         // tokio's own far future: not every system's clock has room for more.
         const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

@@ -117,10 +117,11 @@ impl Publisher {
     /// Notifies, and returns what was counted once the relay has acknowledged it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is refused; [`ErrorKind::Denied`] or
-    /// [`ErrorKind::Unsupported`] where the relay refuses this publisher, or is none;
+    /// [`ErrorKind::Invalid`] where it is refused; [`ErrorKind::Denied`] where
+    /// the relay refuses this publisher; [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where
+    /// there never was a relay at this address;
     /// [`ErrorKind::Timeout`] where no acknowledgement came before the deadline, with the last
-    /// failure. After the last three it is still sent, should that become possible.
+    /// failure. After the last four it is still sent, should that become possible.
     /// [`ErrorKind::Exhausted`] where too much waits already.
     ///
     /// # Cancel safety

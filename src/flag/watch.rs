@@ -31,7 +31,7 @@ impl Watch {
     /// another watcher's. Until then no first state is told but that of an unleash here.
     ///
     /// # Errors
-    /// Whatever kept the store from answering; it may be called again.
+    /// `Unavailable`, with whatever kept the store from answering; it may be called again.
     ///
     /// # Cancel safety
     /// Safe.
@@ -78,7 +78,9 @@ async fn settle(flags: &Flags, name: &FlagName, id: u64, wall: SystemTime) -> Re
     // Ends: what keeps a read from counting is a write's end, and a write that began after the
     // registration settles the watcher as well.
     while !is_settled() {
-        inner.observe(name, wall).await?;
+        // Whatever the store says, a watcher waits on: only a request can be refused for good.
+        let read = inner.observe(name, wall).await;
+        read.map_err(|error| inner.unavailable(name, "cannot be watched just now", error))?;
     }
     Ok(())
 }

@@ -9,7 +9,10 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use super::{core::Hub, subscription::Subscription};
+use super::{
+    core::Hub,
+    subscription::{Subscription, Taken},
+};
 use crate::{
     backoff::{about, jitter},
     clock::Tick,
@@ -26,7 +29,8 @@ pub(crate) struct FeedConfig {
     /// A stream ends by itself at this age, give or take a tenth: long enough to cost nothing,
     /// short enough that connections spread over relays again after one was away.
     pub(crate) max_age: Duration,
-    /// A wake of this many notifications for each of its queues lets the stream rest.
+    /// A wake of this many notifications for each queue in it, with which nothing is owed any more,
+    /// lets the stream rest.
     pub(crate) many: u64,
 }
 
@@ -129,22 +133,19 @@ impl Feed {
         // a lost mark left behind is found; a heartbeat is sent only where it was silent (R6).
         let silent = now >= self.sent_at + self.heartbeat;
         let compare = silent || now >= self.compared_at + self.heartbeat;
-        let work = match compare {
+        let Taken { work, complete } = match compare {
             true => self.subscription.verify(now),
             false => self.subscription.take(now),
         };
-        if let Some(work) = work {
+        if compare && complete || planted!(self.subscription.fault, LookPutOff) {
+            self.compared_at = now;
+        }
+        if !work.is_empty() {
             self.sent_at = now;
-            if self.is_many(&work) {
+            if complete && self.is_many(&work) {
                 self.rests_until = now + REST;
             }
-            if planted!(self.subscription.fault, LookPutOff) {
-                self.compared_at = now;
-            }
             return Next::Send(SubscribeEvent::Wake(work));
-        }
-        if compare {
-            self.compared_at = now;
         }
         if silent {
             self.sent_at = now;
@@ -166,8 +167,8 @@ impl Feed {
         self.hub.unsubscribe(&self.subscription, now);
     }
 
-    /// Many for each queue, that is: a listener of many queues with little in each is told of all
-    /// of them at once.
+    /// Many for each queue of this wake: where one of them has little in it, its next few may be
+    /// all that somebody waits for.
     fn is_many(&self, work: &[WorkDetected]) -> bool {
         work.iter().all(|entry| entry.notifications >= self.many)
     }

@@ -38,6 +38,15 @@ pub(crate) struct Subscription {
     cursors: Mutex<Cursors>,
 }
 
+/// What one wake can say.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Empty where nothing is owed.
+    pub(crate) work: Vec<WorkDetected>,
+    /// Whether all that was marked was come to; otherwise the rest follows in the next.
+    pub(crate) complete: bool,
+}
+
 /// Whether a cursor was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attached {
@@ -62,6 +71,14 @@ pub(super) enum Start<'a> {
 
 /// A slot that is linked at the first take only: a planted fault.
 const UNLINKED: usize = usize::MAX;
+
+#[cfg(test)]
+impl Taken {
+    /// Returns the entries, where there are any.
+    pub(super) fn some(self) -> Option<Vec<WorkDetected>> {
+        (!self.work.is_empty()).then_some(self.work)
+    }
+}
 
 impl Subscription {
     pub(super) fn new(
@@ -136,7 +153,7 @@ impl Subscription {
 
     /// Takes what is owed, where anything may be: at most one entry per queue, 256 entries and
     /// 32 KiB (R1). The rest stays marked and follows in the next.
-    pub(crate) fn take(&self, now: Tick) -> Option<Vec<WorkDetected>> {
+    pub(crate) fn take(&self, now: Tick) -> Taken {
         let late = planted!(self.fault, AwakeClearedAfterRead);
         // Cleared first: what is counted after this marks again (R5).
         let mut marks = if late || planted!(self.fault, AwakeNeverCleared) {
@@ -148,7 +165,10 @@ impl Subscription {
         if cursors.catch_up_is_due(now) {
             marks = u64::MAX;
         } else if marks == 0 {
-            return None;
+            return Taken {
+                work: Vec::new(),
+                complete: true,
+            };
         }
         let (work, rest) = cursors.collect(self, marks, now);
         drop(cursors);
@@ -158,12 +178,15 @@ impl Subscription {
         if rest != 0 && !planted!(self.fault, WakeDropsRest) {
             self.marks.fetch_or(rest, Ordering::AcqRel);
         }
-        (!work.is_empty()).then_some(work)
+        Taken {
+            work,
+            complete: rest == 0,
+        }
     }
 
     /// Compares every cursor with its queue, whatever the marks say; only one that finds nothing
     /// may send a heartbeat (R6).
-    pub(crate) fn verify(&self, now: Tick) -> Option<Vec<WorkDetected>> {
+    pub(crate) fn verify(&self, now: Tick) -> Taken {
         if planted!(self.fault, HeartbeatUnchecked) {
             return self.take(now);
         }

@@ -130,7 +130,7 @@ fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
 
 /// Takes until nothing is owed.
 fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
-    std::iter::from_fn(|| subscription.take(now))
+    std::iter::from_fn(|| subscription.take(now).some())
         .flatten()
         .collect()
 }

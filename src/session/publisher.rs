@@ -311,7 +311,9 @@ impl PublisherSession {
     /// Returns whether the whole stream was refused, and not cut.
     fn is_refusal(&self, kind: ErrorKind) -> bool {
         match kind {
-            // A proxy may say so in the place of a relay that is away just now.
+            // A proxy may say so in the place of a relay that is away just now. It may deny as well;
+            // that is told at once all the same, unlike to a subscription, which it would end: a
+            // caller that is told loses nothing, as what it notified is kept.
             ErrorKind::Unsupported | ErrorKind::NotFound => !self.known,
             kind => is_final(kind),
         }

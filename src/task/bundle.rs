@@ -13,7 +13,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -28,15 +28,18 @@ pub(crate) struct Bundle {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
-    /// What was added since the last turn.
-    added: Mutex<Vec<Part>>,
+    /// What was added since the last turn; `None` once the bundle has ended.
+    added: Mutex<Option<Vec<Part>>>,
     state: AtomicU8,
     task: AtomicWaker,
 }
 
 type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Ends the bundle. A part may hold the bundle itself, as hyper's streams do: what was added and
+/// never polled would keep itself alive for ever.
+struct Ending(Arc<Shared>);
 
 /// Turns that a bundle takes before other tasks have theirs.
 const TURNS: u32 = 32;
@@ -48,22 +51,33 @@ const POLLED: u8 = 1;
 const WOKEN: u8 = 2;
 
 impl Bundle {
-    /// Has `part` run until it ends or the bundle does. One that panics ends alone.
+    /// Has `part` run until it ends or the bundle does. One that panics ends alone; one that is
+    /// added after the bundle's end is dropped.
     pub(crate) fn add(&self, part: impl Future<Output = ()> + Send + 'static) {
         let part = AssertUnwindSafe(part).catch_unwind().map(|ended| {
             if let Err(panic) = ended {
                 tracing::error!(panic = words(&*panic), "a stream panicked");
             }
         });
-        self.shared.added().push(Box::pin(part));
-        self.shared.wake_by_ref();
+        if self.shared.push(Box::pin(part)) {
+            self.shared.wake_by_ref();
+        }
     }
 
     /// Runs `main` to its end, and beside it what was added; all of that is dropped then.
     ///
     /// # Cancel safety
-    /// Dropping it drops all of them.
-    pub(crate) async fn run<T>(self, main: impl Future<Output = T>) -> T {
+    /// Dropping it drops all of them, also where it was never polled.
+    pub(crate) fn run<T>(self, main: impl Future<Output = T>) -> impl Future<Output = T> {
+        // Made before the future is polled, and dropped after all that is in it.
+        let ending = Ending(Arc::clone(&self.shared));
+        async move {
+            let _ending = ending;
+            self.drive(main).await
+        }
+    }
+
+    async fn drive<T>(self, main: impl Future<Output = T>) -> T {
         let mut main = std::pin::pin!(main);
         let mut parts = FuturesUnordered::new();
         let waker = Waker::from(Arc::clone(&self.shared));
@@ -73,7 +87,12 @@ impl Bundle {
             for _ in 0..TURNS {
                 // Read as well as written: what was done before a wake must be seen by this turn.
                 self.shared.state.swap(POLLED, Ordering::AcqRel);
-                parts.extend(self.shared.added().drain(..));
+                parts.extend(
+                    self.shared
+                        .added()
+                        .iter_mut()
+                        .flat_map(|added| added.drain(..)),
+                );
                 while let Poll::Ready(Some(())) = parts.poll_next_unpin(&mut inner) {}
                 if let Poll::Ready(output) = main.as_mut().poll(&mut inner) {
                     return Poll::Ready(output);
@@ -90,8 +109,17 @@ impl Bundle {
 }
 
 impl Shared {
-    fn added(&self) -> std::sync::MutexGuard<'_, Vec<Part>> {
+    fn added(&self) -> MutexGuard<'_, Option<Vec<Part>>> {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether it will be run. Otherwise it is dropped, and not under the lock.
+    fn push(&self, part: Part) -> bool {
+        match &mut *self.added() {
+            Some(added) => added.push(part),
+            None => return false,
+        }
+        true
     }
 
     /// Returns whether nobody has woken the bundle since its turn began; it is idle then.
@@ -100,6 +128,24 @@ impl Shared {
             .state
             .compare_exchange(POLLED, IDLE, Ordering::SeqCst, Ordering::SeqCst);
         rested.is_ok()
+    }
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            added: Mutex::new(Some(Vec::new())),
+            state: AtomicU8::new(IDLE),
+            task: AtomicWaker::new(),
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Dropped out of the lock: a part's end may add another.
+        let added = self.0.added().take();
+        drop(added);
     }
 }
 
@@ -155,6 +201,40 @@ mod tests {
         });
         assert_eq!(bundle.run(async { 7 }).await, 7);
         assert_eq!(dropped.recv().await, None);
+    }
+
+    /// A part that holds its own bundle, as hyper's streams do.
+    fn circular(bundle: &Bundle) -> impl Future<Output = ()> + Send + 'static {
+        let bundle = bundle.clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(bundle);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_added_too_late_is_dropped_with_the_bundle() {
+        let bundle = Bundle::default();
+        let last = bundle.clone();
+        bundle
+            .clone()
+            .run(async move { last.add(circular(&last)) })
+            .await;
+        bundle.add(circular(&bundle));
+        assert_eq!(
+            Arc::strong_count(&bundle.shared),
+            1,
+            "nothing holds it any more"
+        );
+    }
+
+    #[test]
+    fn a_bundle_that_is_never_polled_drops_its_parts_as_well() {
+        let bundle = Bundle::default();
+        let run = bundle.clone().run(std::future::pending::<()>());
+        bundle.add(circular(&bundle));
+        drop(run);
+        assert_eq!(Arc::strong_count(&bundle.shared), 1);
     }
 
     #[tokio::test]

@@ -77,9 +77,9 @@ impl<T: Message> Encoder for PlainEncoder<T> {
 
     fn encode(&mut self, item: T, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
         MESSAGE.with_borrow_mut(|message| {
-            message.clear();
             item.encode(message).expect("a vector grows");
             buf.put_slice(message);
+            message.clear();
             message.shrink_to(SCRATCH);
         });
         Ok(())

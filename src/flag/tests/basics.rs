@@ -163,6 +163,21 @@ async fn a_store_that_cannot_be_written_tells_nobody_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_store_that_cannot_be_read_ends_no_watch() {
+    let (store, flags) = setup();
+    let watch = flags.watch(&name("go"), listener("node-1"), false);
+    store.fail(Failing::Denied);
+    let error = watch.settle(at(0)).await.expect_err("failed");
+    assert!(
+        error.is_retryable(),
+        "whoever mends it finds the watcher there: {error:?}"
+    );
+    store.fail(Failing::Nothing);
+    watch.settle(at(0)).await.expect("mended");
+    assert_eq!(take_states(&watch).len(), 1);
+}
+
+#[tokio::test]
 async fn flags_that_are_set_are_listed_in_pages() {
     let (store, flags) = setup();
     for flag in ["a", "b", "b.1", "c"] {

@@ -46,6 +46,8 @@ pub(super) enum Failing {
     Nothing,
     /// Each call, before its effect.
     Everything,
+    /// Each call, for good as it seems: the file's rights are wrong, say.
+    Denied,
     /// Each write, after its effect.
     WritesThatHappened,
 }
@@ -102,8 +104,10 @@ impl SteppedStore {
         if self.rests == Rests::BeforeAndAfter {
             rest().await;
         }
-        if *lock(&self.failing) == Failing::Everything {
-            return Err(failed());
+        match *lock(&self.failing) {
+            Failing::Everything => return Err(failed()),
+            Failing::Denied => return Err(Error::new(ErrorKind::Denied, "on purpose")),
+            Failing::Nothing | Failing::WritesThatHappened => {}
         }
         let outcome = effect.await;
         if self.rests != Rests::Never {

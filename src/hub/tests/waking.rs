@@ -151,7 +151,7 @@ fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
     assert!(
         subscriptions
             .iter()
-            .all(|s| s.take(Tick::default()).is_none())
+            .all(|s| s.take(Tick::default()).some().is_none())
     );
     let mut walk = hub.next_walk().expect("marked");
     assert!(walk.step(), "in steps");
@@ -216,7 +216,7 @@ fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
 }
 
 #[test]
-fn nobody_rests_who_listens_to_a_queue_with_little_in_it() {
+fn nobody_rests_after_a_wake_with_little_for_one_of_its_queues() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["hot", "calm"]));
     sent(&mut feed, Tick::default(), &waker);
@@ -226,4 +226,37 @@ fn nobody_rests_who_listens_to_a_queue_with_little_in_it() {
     notify(&hub, "calm");
     let (events, _) = sent(&mut feed, Tick::default(), &waker);
     assert_eq!(woken(&events), [entry("calm", WakeReason::Notified, 1)]);
+}
+
+#[test]
+fn nobody_rests_while_something_is_owed_that_found_no_room() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let names: Vec<String> = (0..300).map(|number| format!("queue-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut feed = feed(&hub, &options(&names));
+    sent(&mut feed, Tick::default(), &waker);
+    for name in names {
+        (0..16).for_each(|_| _ = notify(&hub, name));
+    }
+    let (events, until) = sent(&mut feed, Tick::default(), &waker);
+    assert!(events.len() > 1, "one wake has no room for all");
+    assert_eq!(woken(&events).len(), 300);
+    assert_eq!(until, after(Duration::from_millis(5)), "now it rests");
+}
+
+#[test]
+fn a_stream_without_a_pause_compares_its_cursors_once_a_heartbeat_all_the_same() {
+    let (hub, (_, waker)) = (with_a_dead_fanout(), Alarm::new());
+    let mut feed = feed(&hub, &options(&["slow", "hot"]));
+    sent(&mut feed, Tick::default(), &waker);
+    let mut compared = 0;
+    // 35 seconds; what is counted in `slow` marks nobody, and is found by comparing only.
+    for step in 1..=7_000 {
+        let now = after(step * Duration::from_millis(5));
+        notify_with(&hub, notification("slow"), now);
+        (0..16).for_each(|_| _ = notify_with(&hub, notification("hot"), now));
+        let (events, _) = sent(&mut feed, now, &waker);
+        compared += usize::from(woken(&events).iter().any(|(name, ..)| name == "slow"));
+    }
+    assert_eq!(compared, 3);
 }
