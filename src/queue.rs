@@ -15,6 +15,8 @@
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
 mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -29,6 +31,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::memory::MemoryQueue;
+#[cfg(feature = "sqlite")]
+pub use self::sqlite::SqliteQueue;
 use crate::{
     error::{Error, ErrorKind, Result},
     words::QueueAddress,

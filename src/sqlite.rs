@@ -15,10 +15,13 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction};
 use tokio::sync::{mpsc, oneshot};
 
-use self::{error::SqliteError, thread::Job};
+use self::{
+    error::SqliteError,
+    thread::{Job, Write},
+};
 use crate::error::Result;
 
 /// An open database file; clones share its thread, which ends with the last of them.
@@ -37,9 +40,16 @@ pub(crate) struct Schema {
     pub(crate) migrations: &'static [&'static str],
 }
 
-/// Jobs that wait for the thread. At about 90 microseconds a durable commit, the last one of a full
-/// channel waits some 6 ms; more would only hide that the disk does not keep up.
-const JOBS: usize = 64;
+/// A write, and whom to answer.
+struct Pending<T, F> {
+    work: Option<F>,
+    value: Option<T>,
+    answer: oneshot::Sender<Result<T, SqliteError>>,
+}
+
+/// Jobs that wait for the thread. Writes among them share a commit; more would only hide that the
+/// disk does not keep up.
+const JOBS: usize = 256;
 
 impl Database {
     /// Opens the file, makes it where it is missing, and brings it to the schema's version.
@@ -77,17 +87,16 @@ impl Database {
         F: FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let (answer, outcome) = oneshot::channel();
-        let job: Job = Box::new(move |worker| {
+        let job = Job::Any(Box::new(move |worker| {
             // The caller may have gone; the work is done all the same.
-            let _ = answer.send(worker.run(work));
-        });
-        let gone = || SqliteError::panicked(&self.path);
-        self.jobs.send(job).await.map_err(|_| gone())?;
-        Ok(outcome.await.map_err(|_| gone())??)
+            let _ = answer.send(worker.connected(work));
+        }));
+        self.hand_over(job, outcome).await
     }
 
     /// Runs `work` in a transaction that takes the write lock at once, and commits it; an error
-    /// rolls it back. When this returns, what was written is on the disk.
+    /// rolls it back. When this returns, what was written is on the disk. Writes that wait at the
+    /// same time share a transaction; what one of them does wrong costs the others nothing.
     ///
     /// # Errors
     /// As [`Database::run`].
@@ -99,15 +108,42 @@ impl Database {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        self.run(move |connection| {
-            // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
-            // the busy time-out, where another process wrote in between.
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = work(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        })
-        .await
+        let (answer, outcome) = oneshot::channel();
+        let job = Job::Write(Box::new(Pending {
+            work: Some(work),
+            value: None,
+            answer,
+        }));
+        self.hand_over(job, outcome).await
+    }
+
+    async fn hand_over<T>(
+        &self,
+        job: Job,
+        outcome: oneshot::Receiver<Result<T, SqliteError>>,
+    ) -> Result<T> {
+        let gone = || SqliteError::panicked(&self.path);
+        self.jobs.send(job).await.map_err(|_| gone())?;
+        Ok(outcome.await.map_err(|_| gone())??)
+    }
+}
+
+impl<T, F> Write for Pending<T, F>
+where
+    T: Send,
+    F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send,
+{
+    fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        let work = self.work.take().expect("called once");
+        self.value = Some(work(transaction)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: Result<(), SqliteError>) {
+        let value = self.value;
+        // The caller may have gone; the work is done all the same.
+        let _ = self
+            .answer
+            .send(committed.map(|()| value.expect("what was committed was done")));
     }
 }

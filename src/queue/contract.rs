@@ -257,7 +257,9 @@ async fn nothing_is_got_twice_by_many(queues: &[Arc<dyn WorkQueue>]) {
     const MESSAGES: usize = 300;
     empty(&*queues[0]).await;
     for batch in (0..MESSAGES).collect::<Vec<_>>().chunks(50) {
-        let batch = batch.iter().map(|number| NewMessage::new(number.to_string()));
+        let batch = batch
+            .iter()
+            .map(|number| NewMessage::new(number.to_string()));
         queues[0].put(batch.collect()).await.expect("put");
     }
     let mut tasks = tokio::task::JoinSet::new();

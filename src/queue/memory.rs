@@ -10,9 +10,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost,
-};
+use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
 use crate::{
     clock::{Clock, Tick, wall},
     error::Result,

@@ -42,6 +42,8 @@ pub(crate) enum SqliteError {
     Thread { path: String, source: io::Error },
     #[error("an operation on database `{path}` panicked")]
     Panicked { path: String },
+    #[error("{what}")]
+    Reopen { what: String, kind: ErrorKind },
 }
 
 impl SqliteError {
@@ -53,6 +55,21 @@ impl SqliteError {
     pub(super) fn panicked(path: &Path) -> Self {
         let path = path.display().to_string();
         Self::Panicked { path }
+    }
+
+    /// Returns a second one, for another who waited for the same.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Sql { path, source } => Self::Sql {
+                path: path.clone(),
+                source: again(source),
+            },
+            // What else can be is wrong with opening the file once more.
+            other => Self::Reopen {
+                what: other.to_string(),
+                kind: other.kind(),
+            },
+        }
     }
 
     fn kind(&self) -> ErrorKind {
@@ -67,6 +84,7 @@ impl SqliteError {
             Self::Sql { source, .. } => sql_kind(source),
             Self::Thread { .. } => ErrorKind::Exhausted,
             Self::Panicked { .. } => ErrorKind::Internal,
+            Self::Reopen { kind, .. } => *kind,
         }
     }
 }
@@ -88,6 +106,19 @@ impl From<SqliteError> for Error {
 /// Returns whether the connection has seen the disk fail: what it holds is not to be trusted.
 pub(super) fn is_io(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
+}
+
+/// Returns a second error of the same code and words.
+fn again(error: &rusqlite::Error) -> rusqlite::Error {
+    match error {
+        rusqlite::Error::SqliteFailure(code, words) => {
+            rusqlite::Error::SqliteFailure(*code, words.clone())
+        }
+        other => {
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_ERROR);
+            rusqlite::Error::SqliteFailure(code, Some(other.to_string()))
+        }
+    }
 }
 
 /// Returns whether somebody else holds the file's lock.

@@ -219,6 +219,69 @@ async fn a_panic_fails_its_own_caller_only() {
     assert_eq!(sum(&database).await, 0, "rolled back");
 }
 
+/// Keeps the thread busy until what is returned is dropped.
+async fn busy(database: &Database) -> std::sync::mpsc::Sender<()> {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let database = database.clone();
+    tokio::spawn(async move {
+        let wait = move |_: &mut Connection| {
+            begun.send(()).expect("awaited");
+            // Ends with an error, when the other side is dropped.
+            let _ = held.recv();
+            Ok(())
+        };
+        database.run(wait).await
+    });
+    begins.await.expect("it runs");
+    release
+}
+
+#[tokio::test]
+async fn writes_that_wait_at_the_same_time_share_a_commit() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let log = || std::fs::metadata(path.with_extension("db-wal")).map_or(0, |log| log.len());
+    let before = log();
+    let release = busy(&database).await;
+    let mut writes = tokio::task::JoinSet::new();
+    for number in 0..50 {
+        let database = database.clone();
+        writes.spawn(async move { add(&database, number).await.expect("written") });
+    }
+    // All of them are handed over before the thread is free.
+    tokio::task::yield_now().await;
+    drop(release);
+    writes.join_all().await;
+    assert_eq!(sum(&database).await, 49 * 50 / 2);
+    let pages = (log() - before) / 4096;
+    assert!(pages <= 10, "{pages} pages written for one of content");
+}
+
+#[tokio::test]
+async fn of_writes_that_share_a_commit_only_the_bad_ones_fail() {
+    let (_directory, path) = place();
+    let database = Database::open(&path, SCHEMA).await.expect("open");
+    let release = busy(&database).await;
+    let refused = database.write(|transaction| {
+        transaction.execute("INSERT INTO numbers VALUES (1000)", [])?;
+        transaction.execute("INSERT INTO numbers VALUES (NULL)", [])
+    });
+    let panics = database.write::<(), _>(|transaction| {
+        transaction.execute("INSERT INTO numbers VALUES (1000)", [])?;
+        panic!("on purpose")
+    });
+    let free = async { drop(release) };
+    let (first, refused, panicked, last, ()) =
+        tokio::join!(add(&database, 1), refused, panics, add(&database, 2), free);
+    first.and(last).expect("written");
+    refused.expect_err("NULL");
+    let error = panicked.expect_err("panicked");
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().contains("panicked"), "{error}");
+    assert_eq!(sum(&database).await, 3, "nothing of the others is left");
+}
+
 #[tokio::test]
 async fn after_an_io_error_the_file_is_opened_anew() {
     let (_directory, path) = place();

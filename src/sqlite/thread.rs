@@ -1,7 +1,8 @@
 //! The thread that owns a database's connection.
 //!
-//! Runs one job after the other. A job that panics takes its connection with it, not the thread;
-//! the next job finds the file opened anew, as after an I/O error.
+//! Runs one job after the other; writes that wait at the same time share a transaction, and so an
+//! fsync. A job that panics takes its connection with it, not the thread; the next job finds the
+//! file opened anew, as after an I/O error.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -18,8 +19,25 @@ use super::{
     open::open,
 };
 
-/// One job: it answers its caller by itself.
-pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+/// What the thread is given to do.
+pub(super) enum Job {
+    /// Anything; it answers its caller by itself.
+    Any(Box<dyn FnOnce(&mut Worker) + Send>),
+    /// A write, which is answered when it is on the disk.
+    Write(Box<dyn Write>),
+}
+
+/// A part of a transaction.
+pub(super) trait Write: Send {
+    /// Does the work; called once.
+    fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
+
+    /// Answers the caller: with what the work came to, where it was committed.
+    fn answer(self: Box<Self>, committed: Result<(), SqliteError>);
+}
+
+/// Writes of one transaction: what waits meanwhile waits for no longer than a few milliseconds.
+const GROUP: usize = 256;
 
 /// The connection's owner.
 #[derive(Debug)]
@@ -53,9 +71,18 @@ pub(super) fn start(
         if opened.send(Ok(())).is_err() {
             return;
         }
-        while let Some(job) = jobs.blocking_recv() {
+        let mut next = None;
+        while let Some(job) = next.take().or_else(|| jobs.blocking_recv()) {
+            let run = || match job {
+                Job::Any(job) => job(&mut worker),
+                Job::Write(first) => {
+                    let (group, other) = gather(first, &mut jobs);
+                    next = other;
+                    worker.write(group);
+                }
+            };
             // Unwind-safe: the one thing that a job can leave half done is thrown away.
-            if catch_unwind(AssertUnwindSafe(|| job(&mut worker))).is_err() {
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 worker.connection = None;
             }
         }
@@ -70,9 +97,55 @@ pub(super) fn start(
         })
 }
 
+/// Takes the writes that wait already, and the job that ends them.
+fn gather(
+    first: Box<dyn Write>,
+    jobs: &mut mpsc::Receiver<Job>,
+) -> (Vec<Box<dyn Write>>, Option<Job>) {
+    let mut group = vec![first];
+    while group.len() < GROUP {
+        match jobs.try_recv() {
+            Ok(Job::Write(write)) => group.push(write),
+            Ok(other) => return (group, Some(other)),
+            Err(_) => break,
+        }
+    }
+    (group, None)
+}
+
 impl Worker {
+    /// Does the writes in one transaction. One that fails takes nothing of the others with it.
+    fn write(&mut self, mut group: Vec<Box<dyn Write>>) {
+        let mut failed: Vec<Option<SqliteError>> = Vec::new();
+        let path = Arc::clone(&self.path);
+        let committed = self.connected(|connection| {
+            // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
+            // the busy time-out, where another process wrote in between.
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            match &mut group[..] {
+                [alone] => alone.work(&transaction)?,
+                group => {
+                    for write in group {
+                        failed.push(part(&transaction, &mut **write, &path)?);
+                    }
+                }
+            }
+            transaction.commit()
+        });
+        let failed = failed.into_iter().chain(std::iter::repeat_with(|| None));
+        for (write, failed) in group.into_iter().zip(failed) {
+            let outcome = match (&committed, failed) {
+                (_, Some(error)) => Err(error),
+                (Ok(()), None) => Ok(()),
+                (Err(error), None) => Err(error.again()),
+            };
+            write.answer(outcome);
+        }
+    }
+
     /// Does the work on a connection that has not seen the disk fail.
-    pub(super) fn run<T>(
+    pub(super) fn connected<T>(
         &mut self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
     ) -> Result<T, SqliteError> {
@@ -87,4 +160,32 @@ impl Worker {
             SqliteError::sql(&self.path, error)
         })
     }
+}
+
+/// Does one write among others of a transaction; returns why it failed, with nothing of it left
+/// behind.
+///
+/// # Errors
+/// What ended the whole transaction.
+fn part(
+    transaction: &Transaction<'_>,
+    write: &mut dyn Write,
+    path: &Path,
+) -> rusqlite::Result<Option<SqliteError>> {
+    let run = |sql| transaction.prepare_cached(sql)?.execute([]).map(|_| ());
+    run("SAVEPOINT part")?;
+    // Unwind-safe: what it left half done is rolled back.
+    let failed = match catch_unwind(AssertUnwindSafe(|| write.work(transaction))) {
+        Ok(Ok(())) => {
+            run("RELEASE part")?;
+            return Ok(None);
+        }
+        // A full disk, for one, has ended all of it already.
+        Ok(Err(error)) if is_io(&error) || transaction.is_autocommit() => return Err(error),
+        Ok(Err(error)) => SqliteError::sql(path, error),
+        Err(_) => SqliteError::panicked(path),
+    };
+    run("ROLLBACK TO part")?;
+    run("RELEASE part")?;
+    Ok(Some(failed))
 }

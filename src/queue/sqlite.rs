@@ -1,0 +1,406 @@
+//! Queues in a SQLite file: embedded, durable, and shared by several processes of one machine.
+//!
+//! When a call has returned, what it did is on the disk. Calls that wait at the same time are
+//! committed together, so deletes one by one cost no fsync each. Time is the machine's wall clock:
+//! where that is set back, what is hidden stays hidden for longer.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
+use crate::{
+    clock::wall,
+    error::{Error, ErrorKind, Result},
+    sqlite::{Database, Schema},
+    words::QueueAddress,
+};
+
+/// A queue in a SQLite file. Clones are the same queue, and share its thread.
+#[derive(Debug, Clone)]
+pub struct SqliteQueue {
+    database: Database,
+    address: QueueAddress,
+}
+
+/// Microseconds since 1970, by the wall clock.
+type Micros = i64;
+
+const SCHEMA: Schema = Schema {
+    // "revQ"
+    application_id: 0x7265_7651,
+    migrations: &["CREATE TABLE queues (
+            id INTEGER NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE
+        ) STRICT;
+        CREATE TABLE messages (
+            -- Never used twice: a receipt of a message that is gone must not fit another one.
+            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            queue INTEGER NOT NULL REFERENCES queues (id),
+            visible_at INTEGER NOT NULL, -- microseconds since 1970, as all times
+            ends_at INTEGER,
+            inserted_at INTEGER NOT NULL,
+            dequeue_count INTEGER NOT NULL DEFAULT 0,
+            receipt INTEGER NOT NULL DEFAULT 0, -- of the newest hand-out
+            body BLOB NOT NULL
+        ) STRICT;
+        CREATE INDEX messages_by_time ON messages (queue, visible_at);
+        CREATE INDEX messages_by_end ON messages (ends_at) WHERE ends_at IS NOT NULL"],
+};
+
+impl SqliteQueue {
+    /// Opens the file, and makes it where it is missing; its directory must exist. The queue in it
+    /// is made by [`WorkQueue::create`]; its name is that of the address.
+    ///
+    /// # Errors
+    /// One line that names the file and what is wrong with it.
+    pub async fn open(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
+        let database = Database::open(path, SCHEMA).await?;
+        Ok(Self { database, address })
+    }
+
+    /// Returns another queue of the same file.
+    #[must_use]
+    pub fn another(&self, address: QueueAddress) -> Self {
+        let database = self.database.clone();
+        Self { database, address }
+    }
+
+    /// Writes where the queue exists.
+    async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let name = self.name();
+        let written = self
+            .database
+            .write(move |transaction| match queue_id(transaction, &name)? {
+                Some(queue) => work(transaction, queue).map(Some),
+                None => Ok(None),
+            });
+        written.await?.ok_or_else(|| self.missing())
+    }
+
+    /// Reads where the queue exists.
+    async fn read<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection, i64) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let name = self.name();
+        let read = self
+            .database
+            .run(move |connection| match queue_id(connection, &name)? {
+                Some(queue) => work(connection, queue).map(Some),
+                None => Ok(None),
+            });
+        read.await?.ok_or_else(|| self.missing())
+    }
+
+    /// Hides the message of a receipt until then; returns the receipt that is worth something now.
+    async fn hide(&self, receipt: &Receipt, until: Micros) -> Result<Receipt> {
+        let Some((id, number)) = numbers(receipt) else {
+            return Err(lost(self, receipt));
+        };
+        let hidden = self.write(move |transaction, queue| {
+            transaction
+                .prepare_cached(
+                    "UPDATE messages SET visible_at = ?1, receipt = receipt + 1
+                     WHERE id = ?2 AND queue = ?3 AND receipt = ?4
+                       AND (ends_at IS NULL OR ends_at > ?5)
+                     RETURNING receipt",
+                )?
+                .query_row(params![until, id, queue, number, now()], |row| {
+                    row.get::<_, i64>(0)
+                })
+                .optional()
+        });
+        let number = hidden.await?.ok_or_else(|| lost(self, receipt))?;
+        let id = receipt.message_id().clone();
+        Ok(Receipt::new(id, &number.to_string()))
+    }
+
+    fn name(&self) -> String {
+        self.address.queue_name().to_owned()
+    }
+
+    #[cold]
+    fn missing(&self) -> Error {
+        let message = format!("queue `{self}` does not exist: make it first");
+        Error::new(ErrorKind::NotFound, message)
+    }
+}
+
+#[async_trait]
+impl WorkQueue for SqliteQueue {
+    fn address(&self) -> &QueueAddress {
+        &self.address
+    }
+
+    fn limits(&self) -> QueueLimits {
+        QueueLimits::EMBEDDED
+    }
+
+    async fn create(&self) -> Result<bool> {
+        let name = self.name();
+        let made = self.database.write(move |transaction| {
+            let insert = "INSERT INTO queues (name) VALUES (?1) ON CONFLICT DO NOTHING";
+            transaction.prepare_cached(insert)?.execute([&name])
+        });
+        Ok(made.await? > 0)
+    }
+
+    async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
+        self.limits().check_put(&messages)?;
+        self.write(move |transaction, queue| {
+            let inserted_at = now();
+            let mut insert = transaction.prepare_cached(
+                "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            let ids = messages.iter().map(|message| {
+                let visible_at = later(inserted_at, message.delay);
+                let ends_at = message.time_to_live.map(|ttl| later(inserted_at, ttl));
+                let body = &message.body[..];
+                let id = insert.insert(params![queue, visible_at, ends_at, inserted_at, body])?;
+                Ok(name(id))
+            });
+            ids.collect()
+        })
+        .await
+    }
+
+    async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
+        let max = self.limits().check_max(max)?;
+        self.limits().check_visibility(visibility_timeout)?;
+        self.write(move |transaction, queue| {
+            let now = now();
+            remove_ended(transaction, now)?;
+            let until = later(now, visibility_timeout);
+            let max = limit(max);
+            let mut update = transaction.prepare_cached(
+                "UPDATE messages
+                 SET visible_at = ?1, receipt = receipt + 1, dequeue_count = dequeue_count + 1
+                 WHERE id IN (SELECT id FROM messages WHERE queue = ?2 AND visible_at <= ?3
+                              ORDER BY visible_at LIMIT ?4)
+                 RETURNING id, body, dequeue_count, inserted_at, receipt",
+            )?;
+            let rows = update.query_map(params![until, queue, now, max], |row| {
+                let PeekedMessage {
+                    id,
+                    body,
+                    dequeue_count,
+                    inserted_at,
+                } = read_message(row)?;
+                let receipt = Receipt::new(id.clone(), &row.get::<_, i64>(4)?.to_string());
+                Ok(Message {
+                    id,
+                    body,
+                    receipt,
+                    dequeue_count,
+                    inserted_at,
+                })
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+
+    async fn delete(&self, receipt: &Receipt) -> Result<()> {
+        let Some((id, number)) = numbers(receipt) else {
+            return Err(lost(self, receipt));
+        };
+        let deleted = self.write(move |transaction, queue| {
+            let delete = "DELETE FROM messages WHERE id = ?1 AND queue = ?2 AND receipt = ?3";
+            let mut delete = transaction.prepare_cached(delete)?;
+            delete.execute(params![id, queue, number])
+        });
+        match deleted.await? {
+            0 => Err(lost(self, receipt)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
+        self.limits().check_visibility(visibility_timeout)?;
+        self.hide(receipt, later(now(), visibility_timeout)).await
+    }
+
+    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
+        self.limits().check_delay(delay)?;
+        self.hide(receipt, later(now(), delay)).await.map(|_| ())
+    }
+
+    async fn depth(&self) -> Result<u64> {
+        self.read(|connection, queue| {
+            let mut count = connection.prepare_cached(
+                "SELECT (SELECT count(*) FROM messages WHERE queue = ?1)
+                      - (SELECT count(*) FROM messages WHERE queue = ?1 AND ends_at <= ?2)",
+            )?;
+            count.query_row(params![queue, now()], |row| row.get::<_, i64>(0))
+        })
+        .await
+        .map(i64::unsigned_abs)
+    }
+
+    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
+        let max = self.limits().check_max(max)?;
+        self.read(move |connection, queue| {
+            let mut select = connection.prepare_cached(
+                "SELECT id, body, dequeue_count, inserted_at FROM messages
+                 WHERE queue = ?1 AND visible_at <= ?2 AND (ends_at IS NULL OR ends_at > ?2)
+                 ORDER BY visible_at LIMIT ?3",
+            )?;
+            let rows = select.query_map(params![queue, now(), limit(max)], read_message)?;
+            rows.collect()
+        })
+        .await
+    }
+
+    async fn purge(&self) -> Result<()> {
+        self.write(|transaction, queue| {
+            let mut delete = transaction.prepare_cached("DELETE FROM messages WHERE queue = ?1")?;
+            delete.execute([queue]).map(|_| ())
+        })
+        .await
+    }
+}
+
+fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached("SELECT id FROM queues WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()
+}
+
+/// Removes what has outlived its time, of all queues of the file.
+fn remove_ended(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
+    let mut delete = transaction.prepare_cached("DELETE FROM messages WHERE ends_at <= ?1")?;
+    delete.execute([now]).map(|_| ())
+}
+
+/// Reads id, body, dequeue_count, inserted_at.
+fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
+    let inserted_at = u64::try_from(row.get::<_, Micros>(3)?).unwrap_or_default();
+    Ok(PeekedMessage {
+        id: name(row.get(0)?),
+        body: Bytes::from(row.get::<_, Vec<u8>>(1)?),
+        dequeue_count: row.get(2)?,
+        inserted_at: UNIX_EPOCH + Duration::from_micros(inserted_at),
+    })
+}
+
+fn limit(max: usize) -> i64 {
+    i64::try_from(max).unwrap_or(i64::MAX)
+}
+
+fn name(id: i64) -> MessageId {
+    MessageId::new(&id.to_string())
+}
+
+/// Returns a receipt's message and number, where it is one of such a queue.
+fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
+    let id = receipt.message_id().as_str().parse().ok()?;
+    Some((id, receipt.token().parse().ok()?))
+}
+
+fn now() -> Micros {
+    micros(
+        wall()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default(),
+    )
+}
+
+fn later(now: Micros, span: Duration) -> Micros {
+    now.saturating_add(micros(span))
+}
+
+fn micros(span: Duration) -> Micros {
+    Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX)
+}
+
+impl fmt::Display for SqliteQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, name) = (self.database.path().display(), self.address.queue_name());
+        write!(f, "sqlite:{path}?queue={name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{super::contract, *};
+
+    fn address(name: &str) -> QueueAddress {
+        QueueAddress::new("local", name).expect("an address")
+    }
+
+    async fn open(directory: &tempfile::TempDir) -> SqliteQueue {
+        let path = directory.path().join("queues.db");
+        SqliteQueue::open(path, address("jobs"))
+            .await
+            .expect("open")
+    }
+
+    #[tokio::test]
+    async fn it_keeps_the_contract() {
+        let directory = tempfile::tempdir().expect("a directory");
+        contract::check(&open(&directory).await).await;
+    }
+
+    /// Two handles, each with a thread and a connection of its own, as two processes have them.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn it_keeps_the_contract_among_many() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (one, other) = (open(&directory).await, open(&directory).await);
+        contract::check_races(&[Arc::new(one) as Arc<dyn WorkQueue>, Arc::new(other)]).await;
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_does_not_exist_is_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let queue = open(&directory).await;
+        let put = queue.put(vec![NewMessage::new("lost?")]).await;
+        let error = put.expect_err("there is no queue");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains("queue=jobs"), "{error}");
+        for outcome in [
+            queue.get(1, Duration::from_secs(1)).await.map(|_| ()),
+            queue.depth().await.map(|_| ()),
+            queue.purge().await,
+        ] {
+            let error = outcome.expect_err("there is no queue");
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+        }
+    }
+
+    #[tokio::test]
+    async fn queues_of_one_file_do_not_mix_and_what_was_put_survives() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let jobs = open(&directory).await;
+        let mails = jobs.another(address("mails"));
+        for queue in [&jobs, &mails] {
+            queue.create().await.expect("create");
+        }
+        jobs.put(vec![NewMessage::new("job")]).await.expect("put");
+        assert_eq!(mails.depth().await.expect("depth"), 0);
+        let got = jobs.get(1, Duration::from_secs(60)).await.expect("get");
+        let foreign = mails.delete(&got[0].receipt).await;
+        assert_eq!(
+            foreign.expect_err("not its own").kind(),
+            ErrorKind::Conflict
+        );
+        drop((jobs, mails));
+        let again = open(&directory).await;
+        assert_eq!(again.depth().await.expect("depth"), 1, "hidden, and there");
+    }
+}
