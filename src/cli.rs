@@ -24,6 +24,7 @@ mod listeners;
 mod notify;
 mod output;
 mod proto;
+mod queue;
 mod queues;
 mod ready;
 mod serve;
@@ -63,6 +64,7 @@ enum Verb {
     Unleash(unleash::Args),
     Leash(leash::Args),
     Flag(flag::Args),
+    Queue(queue::Args),
     Wait(wait::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
@@ -150,6 +152,7 @@ impl Verb {
             Self::Unleash(args) => args.run(settings).await,
             Self::Leash(args) => args.run(settings).await,
             Self::Flag(args) => args.run(settings).await,
+            Self::Queue(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,

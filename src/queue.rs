@@ -17,6 +17,7 @@
 mod memory;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod url;
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -30,9 +31,12 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use self::memory::MemoryQueue;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
+pub use self::{
+    memory::MemoryQueue,
+    url::{address, open},
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     words::QueueAddress,

@@ -10,6 +10,7 @@ mod hostile;
 mod layers;
 mod protocol;
 mod python;
+mod queues;
 mod readme;
 mod relay;
 mod sources;

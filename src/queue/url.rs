@@ -1,0 +1,157 @@
+//! Queues by their URLs: which one is meant, and under which address it is notified.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{MemoryQueue, WorkQueue};
+use crate::{
+    error::{Error, Result},
+    words::QueueAddress,
+};
+
+/// Where a queue is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// In this process.
+    Memory,
+    /// In a file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(std::path::PathBuf),
+}
+
+/// What a URL says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Parsed {
+    place: Place,
+    address: QueueAddress,
+}
+
+/// Of an embedded queue, where the URL names no other.
+const ACCOUNT: &str = "local";
+const SUPPORTED: &str = if cfg!(feature = "sqlite") {
+    "`memory:NAME` and `sqlite:PATH?queue=NAME`"
+} else {
+    "`memory:NAME`"
+};
+
+/// Opens the queue that a URL names: `memory:NAME`, which this process shares by its name, or
+/// `sqlite:PATH?queue=NAME`. `account=NAME` among the parameters replaces the address's account,
+/// which is `local`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue, with the rule;
+/// what is wrong with the path, in one line.
+pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
+    let parsed = parse(url)?;
+    match parsed.place {
+        Place::Memory => Ok(Arc::new(shared(parsed.address))),
+        #[cfg(feature = "sqlite")]
+        Place::Sqlite(path) => Ok(Arc::new(
+            super::SqliteQueue::open(path, parsed.address).await?,
+        )),
+    }
+}
+
+/// Returns the address under which the queue of a URL is notified, without opening it.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue.
+pub fn address(url: &str) -> Result<QueueAddress> {
+    parse(url).map(|parsed| parsed.address)
+}
+
+fn parse(url: &str) -> Result<Parsed> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut account, mut name) = (None, None);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let slot = match key {
+            "account" => &mut account,
+            "queue" => &mut name,
+            _ => {
+                let rule = format_args!("takes `queue` and `account`, but not `{key}`");
+                return Err(Error::invalid("queue", rule));
+            }
+        };
+        if slot.replace(value).is_some() {
+            let rule = format_args!("names `{key}` twice");
+            return Err(Error::invalid("queue", rule));
+        }
+    }
+    let (place, name) = match base.split_once(':') {
+        Some(("memory", inner)) if name.is_none() => (Place::Memory, inner),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", path)) if !path.is_empty() => match name {
+            Some(name) => (Place::Sqlite(path.into()), name),
+            None => {
+                let rule = format_args!("`{base}` needs a queue's name, as in `{base}?queue=jobs`");
+                return Err(Error::invalid("queue", rule));
+            }
+        },
+        _ => {
+            let shown: String = base.chars().take(60).collect();
+            let rule = format_args!("`{shown}` names no queue that is supported: {SUPPORTED}");
+            return Err(Error::invalid("queue", rule));
+        }
+    };
+    let address = QueueAddress::new(account.unwrap_or(ACCOUNT), name)?;
+    Ok(Parsed { place, address })
+}
+
+/// Returns the memory queue of this name, of which there is one in a process.
+fn shared(address: QueueAddress) -> MemoryQueue {
+    static QUEUES: Mutex<Option<HashMap<QueueAddress, MemoryQueue>>> = Mutex::new(None);
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    let queues = queues.get_or_insert_default();
+    let queue = queues.entry(address.clone());
+    queue.or_insert_with(|| MemoryQueue::new(address)).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::ErrorKind, queue::NewMessage};
+
+    fn addressed(url: &str) -> String {
+        address(url).expect(url).to_string()
+    }
+
+    #[test]
+    fn a_url_has_an_address() {
+        assert_eq!(addressed("memory:jobs"), "local/jobs");
+        assert_eq!(addressed("memory:jobs?account=acct"), "acct/jobs");
+        assert_eq!(addressed("sqlite:/tmp/a b.db?queue=jobs"), "local/jobs");
+        let both = "sqlite:q.db?account=acct&queue=jobs";
+        assert_eq!(addressed(both), "acct/jobs");
+    }
+
+    #[test]
+    fn a_url_that_names_no_queue_is_refused_with_the_rule() {
+        for (url, words) in [
+            ("", "names no queue that is supported"),
+            ("jobs", "names no queue that is supported"),
+            ("redis:jobs", "`memory:NAME` and `sqlite:PATH?queue=NAME`"),
+            ("memory:", "queue_name"),
+            ("memory:a?queue=b", "names no queue that is supported"),
+            ("sqlite:?queue=jobs", "names no queue that is supported"),
+            ("sqlite:q.db", "`sqlite:q.db?queue=jobs`"),
+            ("sqlite:q.db?queue=a/b", "queue_name"),
+            ("sqlite:q.db?queue=a&queue=b", "`queue` twice"),
+            ("sqlite:q.db?name=a", "not `name`"),
+        ] {
+            let error = address(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.message().contains(words), "{url}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_memory_queue_is_shared_by_its_name() {
+        let one = open("memory:shared-by-name").await.expect("open");
+        let other = open("memory:shared-by-name").await.expect("open");
+        one.put(vec![NewMessage::new("here")]).await.expect("put");
+        assert_eq!(other.depth().await.expect("depth"), 1);
+    }
+}

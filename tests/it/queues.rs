@@ -1,0 +1,150 @@
+//! The `queue` verbs: what a user does with a queue by hand.
+
+use std::process::{Output, Stdio};
+
+use reveille::Wakes;
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+
+use crate::{
+    binary::{Binary, complained, free_address, reveille, said},
+    support::{listening, within, woken},
+};
+
+/// A directory of its own, and the URL of a queue in it.
+fn place() -> (TempDir, String) {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite:{}/jobs.db?queue=orders", home.path().display());
+    (home, url)
+}
+
+async fn queue(home: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = reveille(home, &[&["queue"], arguments].concat());
+    let output = within("the end", command.output()).await;
+    output.expect("it starts")
+}
+
+async fn json(home: &TempDir, arguments: &[&str]) -> serde_json::Value {
+    let output = queue(home, &[arguments, &["-o", "json"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    serde_json::from_str(&said(&output)).expect("JSON")
+}
+
+#[tokio::test]
+async fn messages_are_put_seen_got_and_deleted() {
+    let (home, url) = place();
+    assert_eq!(json(&home, &["create", &url]).await["created"], true);
+    assert_eq!(json(&home, &["create", &url]).await["created"], false);
+    let put = json(&home, &["put", &url, "first", "second"]).await;
+    assert_eq!(
+        (&put["messages"], &put["queue"]),
+        (&2.into(), &"local/orders".into())
+    );
+    assert_eq!(
+        json(&home, &["peek", &url, "--max", "9"]).await[0]["body"],
+        "first"
+    );
+    let got = json(&home, &["get", &url, "--delete"]).await;
+    assert_eq!(
+        (&got[0]["body"], &got[0]["dequeue_count"]),
+        (&"first".into(), &1.into())
+    );
+    assert_eq!(json(&home, &["depth", &url]).await["messages"], 1);
+    let got = json(&home, &["get", &url, "--visibility-timeout", "1h"]).await;
+    assert_eq!(got[0]["body"], "second");
+    assert_eq!(
+        json(&home, &["get", &url]).await,
+        serde_json::json!([]),
+        "hidden"
+    );
+    json(&home, &["purge", &url]).await;
+    assert_eq!(json(&home, &["depth", &url]).await["messages"], 0);
+    let address = queue(&home, &["address", &url]).await;
+    assert_eq!(said(&address).trim(), "local/orders");
+}
+
+#[tokio::test]
+async fn each_line_of_the_standard_input_is_a_message() {
+    let (home, url) = place();
+    queue(&home, &["create", &url]).await;
+    let mut command = reveille(&home, &["queue", "put", &url]);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = child.stdin.take().expect("piped");
+    let lines: String = (0..2_500).map(|number| format!("{number}\n")).collect();
+    input.write_all(lines.as_bytes()).await.expect("it reads");
+    drop(input);
+    let status = within("the end", child.wait()).await.expect("it ends");
+    assert!(status.success());
+    assert_eq!(json(&home, &["depth", &url]).await["messages"], 2_500);
+}
+
+#[tokio::test]
+async fn put_and_notify_are_one_step() {
+    let relay = Binary::serve().await;
+    let (home, url) = place();
+    queue(&home, &["create", &url]).await;
+    let client = reveille::Client::new(&relay.url()).expect("a client");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["local/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let relay = relay.url();
+    let put = ["put", &url, "one", "two!", "--notify", "--relay", &relay];
+    let put = json(&home, &put).await;
+    assert_eq!(
+        (&put["messages"], &put["listeners"]),
+        (&2.into(), &1.into())
+    );
+    let work = within("a wake-up", Wakes::next(&mut wakes)).await;
+    let work = work.expect("it goes on").expect("a wake-up");
+    assert_eq!((work.messages, work.payload_size), (2, 7));
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said_with_what_to_do() {
+    let (home, url) = place();
+    let nobody = format!("http://{}", free_address());
+    for (arguments, code, words) in [
+        (&["depth", "redis:jobs"][..], 2, "`sqlite:PATH?queue=NAME`"),
+        (&["put", "memory:jobs", "lost"], 2, "ends with this command"),
+        (&["depth", &url], 5, "make it first"),
+        (
+            &["depth", "sqlite:/proc/no/q.db?queue=a"],
+            5,
+            "/proc/no/q.db",
+        ),
+        (&["get", &url, "--max", "0"], 2, "max"),
+    ] {
+        let output = queue(&home, arguments).await;
+        let complaint = complained(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {complaint}"
+        );
+        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+    }
+    queue(&home, &["create", &url]).await;
+    let put = [
+        "put",
+        &url,
+        "kept",
+        "--notify",
+        "--relay",
+        &nobody,
+        "--timeout",
+        "300ms",
+    ];
+    let output = queue(&home, &put).await;
+    let complaint = complained(&output);
+    assert!(
+        complaint.contains("put 1 messages, but nobody was told"),
+        "{complaint}"
+    );
+    assert!(!output.status.success());
+    assert_eq!(
+        json(&home, &["depth", &url]).await["messages"],
+        1,
+        "put all the same"
+    );
+}
