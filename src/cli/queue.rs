@@ -165,7 +165,11 @@ impl Args {
                 let queue = open(&named.url).await?;
                 let mut told = Told::of(&*queue);
                 told.created = Some(queue.create().await?);
-                named.format(settings).one(&told)?;
+                let line = match told.created {
+                    Some(true) => format!("made {}", told.queue),
+                    _ => format!("{} was there already", told.queue),
+                };
+                named.format(settings).next(&told, line)?;
             }
             Verb::Put(put) => put.run(settings).await?,
             Verb::Get(get) => get.run(settings).await?,
@@ -177,13 +181,16 @@ impl Args {
             Verb::Depth(named) => {
                 let queue = open(&named.url).await?;
                 let mut told = Told::of(&*queue);
-                told.messages = Some(queue.depth().await?);
-                named.format(settings).one(&told)?;
+                let depth = queue.depth().await?;
+                told.messages = Some(depth);
+                named.format(settings).next(&told, depth)?;
             }
             Verb::Purge(named) => {
                 let queue = open(&named.url).await?;
                 queue.purge().await?;
-                named.format(settings).one(&Told::of(&*queue))?;
+                let told = Told::of(&*queue);
+                let line = format!("deleted all messages of {}", told.queue);
+                named.format(settings).next(&told, line)?;
             }
             Verb::Address { url } => output::text(&format!("{}\n", queue::address(&url)?))?,
         }
@@ -233,7 +240,11 @@ impl Put {
             })?;
             told.listeners = Some(accepted.listeners);
         }
-        target.format.one(&told)?;
+        let mut line = format!("put {messages} messages into {}", told.queue);
+        if let Some(listeners) = told.listeners {
+            line.push_str(&format!(", and told {listeners} listeners"));
+        }
+        target.format.next(&told, line)?;
         Ok(())
     }
 
@@ -356,22 +367,6 @@ impl Row for Shown {
             self.bytes.to_string(),
             self.dequeue_count.to_string(),
             self.inserted_at.map(output::time).unwrap_or_default(),
-        ]
-    }
-}
-
-impl Row for Told {
-    const HEADERS: &'static [&'static str] = &["QUEUE", "CREATED", "MESSAGES", "LISTENERS"];
-
-    fn cells(&self) -> Vec<String> {
-        fn shown<T: ToString>(value: Option<T>) -> String {
-            value.map_or_else(String::new, |value| value.to_string())
-        }
-        vec![
-            self.queue.clone(),
-            shown(self.created),
-            shown(self.messages),
-            shown(self.listeners),
         ]
     }
 }

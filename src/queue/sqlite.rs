@@ -133,7 +133,9 @@ impl SqliteQueue {
 
     #[cold]
     fn missing(&self) -> Error {
-        let message = format!("queue `{self}` does not exist: make it first");
+        let message = format!(
+            "queue `{self}` does not exist: make it first, as `reveille queue create` does"
+        );
         Error::new(ErrorKind::NotFound, message)
     }
 }
