@@ -8,7 +8,7 @@
 //! | base | `error`, `backoff`, `clock`, [`duration`], `task`, `sync`, `fault` |
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite` |
-//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), `sim` |
+//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
 //! | on stores | `flag`, [`queue`] |
 //! | drivers | `client`, `release` |
@@ -40,6 +40,8 @@ pub mod queue;
 #[cfg(feature = "server")]
 mod relay;
 pub mod release;
+#[cfg(feature = "server")]
+pub mod scaling;
 #[cfg(feature = "server")]
 mod server;
 mod session;
