@@ -15,6 +15,7 @@
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
 mod memory;
+mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
@@ -31,6 +32,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::memory::MemoryQueue;
+pub use self::retrying::{RetryConfig, Retrying};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
 use crate::{
