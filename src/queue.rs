@@ -15,6 +15,7 @@
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
 mod memory;
+mod metered;
 mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -32,6 +33,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use self::memory::MemoryQueue;
+pub use self::metered::{Metered, QueueUsage, Tariff};
 pub use self::retrying::{RetryConfig, Retrying};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
