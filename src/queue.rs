@@ -16,6 +16,7 @@
 
 mod memory;
 mod metered;
+mod partitioned;
 mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -34,6 +35,7 @@ use bytes::Bytes;
 
 pub use self::memory::MemoryQueue;
 pub use self::metered::{Metered, QueueUsage, Tariff};
+pub use self::partitioned::Partitioned;
 pub use self::retrying::{RetryConfig, Retrying};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
