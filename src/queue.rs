@@ -15,6 +15,9 @@
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
 mod memory;
+mod metered;
+mod partitioned;
+mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod url;
@@ -35,6 +38,9 @@ use bytes::Bytes;
 pub use self::sqlite::SqliteQueue;
 pub use self::{
     memory::MemoryQueue,
+    metered::{Metered, QueueUsage, Tariff},
+    partitioned::Partitioned,
+    retrying::{RetryConfig, Retrying},
     url::{address, open},
 };
 use crate::{

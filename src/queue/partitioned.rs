@@ -1,0 +1,280 @@
+//! Several queues as one: more than one queue of a service can take, or several accounts.
+//!
+//! Spreads what is put, gets from all in turn, and leads each receipt back to the queue that gave
+//! it. Moves nothing between queues, and wakes nobody: each queue has an address of its own, under
+//! which its wake-ups are published.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt::{self, Display},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+
+use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
+use crate::{
+    error::{Error, Result},
+    words::QueueAddress,
+};
+
+/// Several queues as one.
+///
+/// Partitions are numbered as they were given. Receipts, message ids and keys rest on these
+/// numbers: every process names the same queues in the same order.
+///
+/// A get or a peek asks one partition after the other until it has enough, so that an empty one
+/// costs a transaction of each. A partition that fails is passed over as long as another has
+/// messages; with none, its error is returned.
+#[derive(Debug)]
+pub struct Partitioned {
+    partitions: Vec<Arc<dyn WorkQueue>>,
+    limits: QueueLimits,
+    // One for each: by a common one, whoever puts and gets in turn would put to every second
+    // partition only.
+    next_put: AtomicUsize,
+    next_get: AtomicUsize,
+    next_peek: AtomicUsize,
+}
+
+impl Partitioned {
+    /// Makes one queue of several.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where there are none.
+    pub fn new(partitions: Vec<Arc<dyn WorkQueue>>) -> Result<Self> {
+        let limits = partitions.iter().map(|queue| queue.limits());
+        let Some(limits) = limits.reduce(strictest) else {
+            return Err(Error::invalid("partitions", "must be at least 1"));
+        };
+        Ok(Self {
+            partitions,
+            limits,
+            next_put: AtomicUsize::new(0),
+            next_get: AtomicUsize::new(0),
+            next_peek: AtomicUsize::new(0),
+        })
+    }
+
+    /// Returns the addresses of all partitions, in their order. Each is notified by itself.
+    pub fn addresses(&self) -> impl Iterator<Item = &QueueAddress> {
+        self.partitions.iter().map(|queue| queue.address())
+    }
+
+    /// Puts messages to the one partition that belongs to the key; returns their ids in the same
+    /// order.
+    ///
+    /// The partition is the key's FNV-1a hash of 64 bits, modulo the number of partitions: the same
+    /// in every version, as long as the number is the same.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::put`].
+    pub async fn put_keyed(&self, key: &str, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
+        self.limits.check_put(&messages)?;
+        self.put_to(self.partition_of(key), messages).await
+    }
+
+    fn partition_of(&self, key: &str) -> usize {
+        let index = fnv1a(key.as_bytes()) % self.partitions.len() as u64;
+        usize::try_from(index).expect("it is below a length")
+    }
+
+    async fn put_to(&self, index: usize, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
+        let ids = self.partitions[index].put(messages).await?;
+        Ok(ids.iter().map(|id| outer_id(index, id)).collect())
+    }
+
+    /// Asks one partition after the other for what is still missing of `max`.
+    async fn fill<T: Send>(
+        &self,
+        next: &AtomicUsize,
+        max: usize,
+        ask: impl for<'a> Fn(&'a dyn WorkQueue, usize) -> BoxFuture<'a, Result<Vec<T>>> + Send + Sync,
+    ) -> Result<Vec<(usize, T)>> {
+        let start = next.fetch_add(1, Ordering::Relaxed);
+        let (mut found, mut failed) = (Vec::new(), None);
+        for offset in 0..self.partitions.len() {
+            if found.len() == max {
+                break;
+            }
+            let index = self.wrap(start, offset);
+            let queue = &*self.partitions[index];
+            match ask(queue, max - found.len()).await {
+                Ok(more) => found.extend(more.into_iter().map(|one| (index, one))),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(found),
+            Some(error) if found.is_empty() => Err(error),
+            // What the others gave is hidden by now: an error would leave it to its time-out.
+            Some(error) => {
+                tracing::warn!(queue = %self, %error, "passed over a partition that failed");
+                Ok(found)
+            }
+        }
+    }
+
+    fn wrap(&self, start: usize, offset: usize) -> usize {
+        let partitions = self.partitions.len();
+        (start % partitions + offset) % partitions
+    }
+
+    /// Returns the partition that gave the receipt, and what it called it.
+    fn inner(&self, receipt: &Receipt) -> Result<(usize, Receipt)> {
+        let unknown = || lost(self, receipt);
+        let (index, token) = split(receipt.token()).ok_or_else(unknown)?;
+        let (of_id, id) = split(receipt.message_id().as_str()).ok_or_else(unknown)?;
+        if index != of_id || index >= self.partitions.len() {
+            return Err(unknown());
+        }
+        Ok((index, Receipt::new(MessageId::new(id), token)))
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl WorkQueue for Partitioned {
+    /// Returns the address of the first partition; [`Partitioned::addresses`] returns all.
+    fn address(&self) -> &QueueAddress {
+        self.partitions[0].address()
+    }
+
+    /// Returns the strictest limits of all partitions.
+    fn limits(&self) -> QueueLimits {
+        self.limits
+    }
+
+    async fn create(&self) -> Result<bool> {
+        let mut made = false;
+        for queue in &self.partitions {
+            made |= queue.create().await?;
+        }
+        Ok(made)
+    }
+
+    async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
+        self.limits.check_put(&messages)?;
+        let (count, partitions) = (messages.len(), self.partitions.len());
+        let start = self.next_put.fetch_add(count, Ordering::Relaxed);
+        // Runs of neighbours, one after the other: so that after an error it is the first few that
+        // may have been put, as the contract says.
+        let mut ids = Vec::with_capacity(count);
+        let mut rest = messages.into_iter();
+        for offset in 0..partitions.min(count) {
+            let share = count / partitions + usize::from(offset < count % partitions);
+            let run = rest.by_ref().take(share).collect();
+            ids.extend(self.put_to(self.wrap(start, offset), run).await?);
+        }
+        Ok(ids)
+    }
+
+    async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
+        let max = self.limits.check_max(max)?;
+        self.limits.check_visibility(visibility_timeout)?;
+        let got = self.fill(&self.next_get, max, |queue, max| {
+            queue.get(max, visibility_timeout)
+        });
+        let outer = |(index, message): (usize, Message)| Message {
+            id: outer_id(index, &message.id),
+            receipt: outer_receipt(index, &message.receipt),
+            ..message
+        };
+        Ok(got.await?.into_iter().map(outer).collect())
+    }
+
+    async fn delete(&self, receipt: &Receipt) -> Result<()> {
+        let (index, receipt) = self.inner(receipt)?;
+        self.partitions[index].delete(&receipt).await
+    }
+
+    async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
+        self.limits.check_visibility(visibility_timeout)?;
+        let (index, receipt) = self.inner(receipt)?;
+        let renewed = self.partitions[index].renew(&receipt, visibility_timeout);
+        Ok(outer_receipt(index, &renewed.await?))
+    }
+
+    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
+        self.limits.check_delay(delay)?;
+        let (index, receipt) = self.inner(receipt)?;
+        self.partitions[index].release(&receipt, delay).await
+    }
+
+    async fn depth(&self) -> Result<u64> {
+        let mut depth = 0;
+        for queue in &self.partitions {
+            depth += queue.depth().await?;
+        }
+        Ok(depth)
+    }
+
+    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
+        let max = self.limits.check_max(max)?;
+        let peeked = self.fill(&self.next_peek, max, |queue, max| queue.peek(max));
+        let outer = |(index, message): (usize, PeekedMessage)| PeekedMessage {
+            id: outer_id(index, &message.id),
+            ..message
+        };
+        Ok(peeked.await?.into_iter().map(outer).collect())
+    }
+
+    async fn purge(&self) -> Result<()> {
+        for queue in &self.partitions {
+            queue.purge().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Partitioned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.partitions[0], f)?;
+        match self.partitions.len() - 1 {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+fn strictest(one: QueueLimits, other: QueueLimits) -> QueueLimits {
+    let ((least, most), (other_least, other_most)) = (one.visibility, other.visibility);
+    QueueLimits {
+        batch: one.batch.min(other.batch),
+        body: one.body.min(other.body),
+        visibility: (least.max(other_least), most.min(other_most)),
+        delay: one.delay.min(other.delay),
+    }
+}
+
+/// Ids of different partitions may be equal: the number before them tells them apart.
+fn outer_id(index: usize, id: &MessageId) -> MessageId {
+    MessageId::new(&format!("{index}:{id}"))
+}
+
+fn outer_receipt(index: usize, receipt: &Receipt) -> Receipt {
+    let token = format!("{index}:{}", receipt.token());
+    Receipt::new(outer_id(index, receipt.message_id()), &token)
+}
+
+fn split(outer: &str) -> Option<(usize, &str)> {
+    let (index, inner) = outer.split_once(':')?;
+    Some((index.parse().ok()?, inner))
+}
+
+/// Returns the FNV-1a hash of 64 bits. Written out, as std's hashes may change between versions and
+/// a key must not change its partition; see <http://www.isthe.com/chongo/tech/comp/fnv/>.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    bytes.iter().fold(OFFSET_BASIS, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(PRIME)
+    })
+}
