@@ -99,6 +99,13 @@ pub(crate) fn wall() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
+/// Returns a time of the wall clock as microseconds since 1970, or 0 for one before.
+#[cfg(feature = "server")]
+pub(crate) fn micros(wall: std::time::SystemTime) -> u64 {
+    let since = wall.duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

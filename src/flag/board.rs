@@ -6,17 +6,14 @@
 //! and how it ended. Everything that happens is numbered by one count, which is all the time the
 //! board knows.
 
-use std::{
-    collections::BTreeMap,
-    task::Waker,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, task::Waker, time::SystemTime};
 
 use super::{
     body::{HASHES, is_over},
     topic::{Source, Topic, Wakers},
 };
 use crate::{
+    clock::micros,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
     words::{FlagEvent, FlagName, FlagState, ListenerId},
@@ -86,8 +83,7 @@ impl Board {
 
     /// Returns a generation for a flag that is set now.
     pub(super) fn new_generation(&mut self, wall: SystemTime) -> u64 {
-        let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let micros = u64::try_from(since.as_micros()).unwrap_or(0);
+        let micros = micros(wall);
         if planted!(self.fault, FlagGenerationRepeats) {
             return micros;
         }

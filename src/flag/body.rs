@@ -9,6 +9,7 @@ use prost_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    clock::micros,
     store::{Blob, BlobContent, BlobName},
     words::{FlagName, FlagState, Limits, UnleashOptions, check_text},
 };
@@ -42,9 +43,7 @@ pub(super) fn blob_name(flag: &FlagName) -> BlobName {
 impl Body {
     pub(super) fn new(generation: u64, options: &UnleashOptions, wall: SystemTime) -> Self {
         // Whole microseconds, and milliseconds rounded up: what is told is what is read again.
-        let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let micros = u64::try_from(since.as_micros()).unwrap_or(0);
-        let set_at = UNIX_EPOCH + Duration::from_micros(micros);
+        let set_at = UNIX_EPOCH + Duration::from_micros(micros(wall));
         let ttl_ms = options.ttl.as_nanos().div_ceil(1_000_000);
         Self {
             generation,

@@ -13,6 +13,7 @@ use super::{
     body::{Body, blob_name},
 };
 use crate::{
+    clock::micros,
     error::{Error, ErrorKind, Result},
     store::{Blob, BlobName, BlobStore},
     words::{FlagName, GlobalFlag, UnleashOptions},
@@ -78,10 +79,7 @@ impl StoreFlag {
             return Ok(());
         }
         let wall = (self.wall)();
-        let since = wall
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let generation = u64::try_from(since.as_micros()).unwrap_or(0).max(1);
+        let generation = micros(wall).max(1);
         let body = Body::new(generation, &UnleashOptions::default(), wall);
         let written = match found {
             Some(blob) => {

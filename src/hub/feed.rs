@@ -69,7 +69,8 @@ pub(crate) enum Next {
     End,
 }
 
-/// How long a listener that was told of many is left alone: less than anybody notices, and at most 200 wakes a second.
+/// How long a listener that was told of many is left alone: less than anybody notices, and at most
+/// 200 wakes a second.
 const REST: Duration = Duration::from_millis(5);
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);

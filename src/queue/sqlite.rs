@@ -7,7 +7,7 @@
 use std::{
     fmt,
     path::PathBuf,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
 use crate::{
-    clock::wall,
+    clock::{micros, wall},
     error::{Error, ErrorKind, Result},
     sqlite::{Database, Schema},
     words::QueueAddress,
@@ -314,19 +314,11 @@ fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
 }
 
 fn now() -> Micros {
-    micros(
-        wall()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default(),
-    )
+    Micros::try_from(micros(wall())).unwrap_or(Micros::MAX)
 }
 
 fn later(now: Micros, span: Duration) -> Micros {
-    now.saturating_add(micros(span))
-}
-
-fn micros(span: Duration) -> Micros {
-    Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX)
+    now.saturating_add(Micros::try_from(span.as_micros()).unwrap_or(Micros::MAX))
 }
 
 impl fmt::Display for SqliteQueue {

@@ -13,6 +13,7 @@ use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
 };
 use crate::{
+    clock::{micros, wall},
     error::{Error, ErrorKind, Result},
     sqlite::{Database, Schema},
 };
@@ -65,9 +66,7 @@ impl Write {
         let random = getrandom::u64().map_err(|error| {
             internal("no randomness from the system").with_source(error.to_string())
         })?;
-        let now = crate::clock::wall();
-        let modified = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let modified = i64::try_from(modified.as_micros()).unwrap_or(i64::MAX);
+        let modified = i64::try_from(micros(wall())).unwrap_or(i64::MAX);
         Ok(Self {
             name: name.clone(),
             bytes: content.bytes,

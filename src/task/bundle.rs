@@ -2,9 +2,8 @@
 //!
 //! hyper spawns a task for each stream of a connection. Each message then passes from one task to
 //! the other, and HTTP/2 wakes a stream while it is polled, for which tokio wakes another thread to
-//! come and take it over: most of what a wake-up would take. Polled by one task, they pass
-//! messages without asking a scheduler, and an idle stream costs no task of its own. The price: a
-//! connection's streams share one core.
+//! come and take it over. Polled by one task, they pass messages without asking a scheduler, and an
+//! idle stream costs no task of its own. The price: a connection's streams share one core.
 
 use std::{
     any::Any,

@@ -44,6 +44,18 @@ struct Tally {
     bell: Notify,
 }
 
+/// The subscribers of one connection to a nats-server.
+struct NatsGroup {
+    target: String,
+    queue: QueueAddress,
+    /// The number of the first of them, and how many there are.
+    first: u64,
+    count: u64,
+    tally: Arc<Tally>,
+    /// Lets so many connect at one time.
+    gate: Arc<Semaphore>,
+}
+
 /// The longest latency told apart, in nanoseconds: a minute.
 const LONGEST: u64 = 60_000_000_000;
 /// Attempts to connect at one time: fewer than a server's backlog.
@@ -101,15 +113,19 @@ fn start(args: &FleetArgs, tally: &Arc<Tally>) -> Result<JoinSet<Result<()>>> {
                     tasks.spawn(listen(subscription, index, tally, gate));
                 }
             }
-            Side::Nats => {
-                let (target, queue) = (args.target.clone(), queue.clone());
-                let (tally, gate) = (Arc::clone(tally), Arc::clone(&gate));
-                tasks.spawn(listen_to_nats(target, queue, first, count, tally, gate));
-            }
-            Side::RawNats => {
-                let (target, queue) = (args.target.clone(), queue.clone());
-                let (tally, gate) = (Arc::clone(tally), Arc::clone(&gate));
-                tasks.spawn(listen_to_raw_nats(target, queue, first, count, tally, gate));
+            Side::Nats | Side::RawNats => {
+                let group = NatsGroup {
+                    target: args.target.clone(),
+                    queue: queue.clone(),
+                    first,
+                    count,
+                    tally: Arc::clone(tally),
+                    gate: Arc::clone(&gate),
+                };
+                match args.side {
+                    Side::RawNats => tasks.spawn(group.count_frames()),
+                    _ => tasks.spawn(group.listen()),
+                };
             }
         }
         first += count;
@@ -137,74 +153,64 @@ async fn listen(
     }
 }
 
-/// The subscribers of one connection to a nats-server.
-async fn listen_to_nats(
-    target: String,
-    queue: QueueAddress,
-    first: u64,
-    count: u64,
-    tally: Arc<Tally>,
-    gate: Arc<Semaphore>,
-) -> Result<()> {
-    let (client, subscribers) = {
-        let _turn = gate.acquire().await?;
-        let client = nats::connect(&target).await?;
-        let subscribers = nats::subscribe(&client, &subject(&queue), count).await?;
-        (client, subscribers)
-    };
-    let mut tasks = JoinSet::new();
-    for (index, mut subscriber) in (first..).zip(subscribers) {
-        let tally = Arc::clone(&tally);
-        tasks.spawn(async move {
-            while let Some(message) = subscriber.next().await {
-                let time = message.payload.first_chunk().copied();
-                tally.take(index, 1, time.map_or(0, u64::from_le_bytes));
-            }
-        });
-    }
-    tally.ready(count);
-    tasks.join_next().await;
-    drop(client);
-    bail!("nats-server closed the connection")
-}
-
-/// The subscribers of one connection to a nats-server, which only count.
-async fn listen_to_raw_nats(
-    target: String,
-    queue: QueueAddress,
-    first: u64,
-    count: u64,
-    tally: Arc<Tally>,
-    gate: Arc<Semaphore>,
-) -> Result<()> {
-    let mut connection = {
-        let _turn = gate.acquire().await?;
-        let mut connection = raw_nats::Connection::open(&target).await?;
-        connection
-            .subscribe(&subject(&queue), count, event_size(&queue))
-            .await?;
-        connection
-    };
-    if tally.told.len() <= 1_000 {
-        connection.widen(WIDE);
-    }
-    tally.ready(count);
-    // Messages of one read: each has its time, or, in a burst, none.
-    let (mut dated, mut undated) = (Vec::new(), 0);
-    loop {
-        connection
-            .messages(|payload| match payload.first_chunk().copied() {
-                Some(time) if time != [0; 8] => dated.push(u64::from_le_bytes(time)),
-                _ => undated += 1,
-            })
-            .await?;
-        for published_at in dated.drain(..) {
-            tally.take(first, 1, published_at);
+impl NatsGroup {
+    /// Listens with the official client.
+    async fn listen(self) -> Result<()> {
+        let (client, subscribers) = {
+            let _turn = self.gate.acquire().await?;
+            let client = nats::connect(&self.target).await?;
+            let subject = subject(&self.queue);
+            let subscribers = nats::subscribe(&client, &subject, self.count).await?;
+            (client, subscribers)
+        };
+        let mut tasks = JoinSet::new();
+        for (index, mut subscriber) in (self.first..).zip(subscribers) {
+            let tally = Arc::clone(&self.tally);
+            tasks.spawn(async move {
+                while let Some(message) = subscriber.next().await {
+                    let time = message.payload.first_chunk().copied();
+                    tally.take(index, 1, time.map_or(0, u64::from_le_bytes));
+                }
+            });
         }
-        let messages = std::mem::take(&mut undated);
-        if messages > 0 {
-            tally.wakeups.fetch_add(messages - 1, Ordering::Relaxed);
-            tally.take(first, messages, 0);
+        self.tally.ready(self.count);
+        tasks.join_next().await;
+        drop(client);
+        bail!("nats-server closed the connection")
+    }
+
+    /// Listens by counting what comes.
+    async fn count_frames(self) -> Result<()> {
+        let mut connection = {
+            let _turn = self.gate.acquire().await?;
+            let mut connection = raw_nats::Connection::open(&self.target).await?;
+            let (subject, payload) = (subject(&self.queue), event_size(&self.queue));
+            connection.subscribe(&subject, self.count, payload).await?;
+            connection
+        };
+        if self.tally.told.len() <= 1_000 {
+            connection.widen(WIDE);
+        }
+        self.tally.ready(self.count);
+        // Messages of one read: each has its time, or, in a burst, none.
+        let (mut dated, mut undated) = (Vec::new(), 0);
+        loop {
+            connection
+                .messages(|payload| match payload.first_chunk().copied() {
+                    Some(time) if time != [0; 8] => dated.push(u64::from_le_bytes(time)),
+                    _ => undated += 1,
+                })
+                .await?;
+            for published_at in dated.drain(..) {
+                self.tally.take(self.first, 1, published_at);
+            }
+            let messages = std::mem::take(&mut undated);
+            if messages > 0 {
+                self.tally
+                    .wakeups
+                    .fetch_add(messages - 1, Ordering::Relaxed);
+                self.tally.take(self.first, messages, 0);
+            }
         }
     }
 }
