@@ -25,7 +25,7 @@ pub use report::{Report, ReportState};
 #[cfg(feature = "server")]
 pub(crate) use session::clamp_heartbeat;
 pub use session::{
-    ConnectionState, Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome,
+    ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
-pub use traits::{FlagWatch, GlobalFlag, Notify, Wakes};
+pub use traits::{FlagWatch, GlobalFlag, Notify, Reported, Wakes};
 pub use work::{WakeReason, WorkDetected};

@@ -6,8 +6,8 @@ mod wake;
 use std::time::Duration;
 
 use reveille::{
-    Client, ConnectionState, Error, ErrorKind, ListenerId, Report, ReportState, Selector,
-    SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
+    Client, ConnectionState, Error, ErrorKind, LinkState, ListenerId, Report, ReportState,
+    Selector, SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
 };
 use tokio::sync::watch;
 
@@ -81,7 +81,7 @@ pub(super) struct Args {
 struct Listening<'a> {
     target: &'a Target,
     subscription: Subscription,
-    states: watch::Receiver<ConnectionState>,
+    link: watch::Receiver<LinkState>,
     runner: Option<Runner>,
     /// Reports that could not be sent; repeated after the next welcome (R8).
     unsent: Vec<Report>,
@@ -97,7 +97,7 @@ impl Args {
         let subscription = client.subscribe(options)?;
         let mut listening = Listening {
             target: &target,
-            states: subscription.states(),
+            link: subscription.link(),
             subscription,
             runner: self.exec.as_deref().map(Runner::new),
             unsent: Vec::new(),
@@ -156,9 +156,9 @@ impl Listening<'_> {
         while !self.is_done() {
             tokio::select! {
                 biased;
-                Ok(()) = self.states.changed() => {
+                Ok(()) = self.link.changed() => {
                     impatient = false;
-                    self.tell_state().await;
+                    self.tell_link().await;
                 }
                 finished = runner::finished(&mut self.runner) => self.after(finished).await?,
                 work = self.subscription.next(), if self.left != Some(0) => match work {
@@ -178,8 +178,8 @@ impl Listening<'_> {
 
     async fn take(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
         // The stream may have opened and brought this in one go: tell it in that order.
-        if self.states.has_changed().unwrap_or_default() {
-            self.tell_state().await;
+        if self.link.has_changed().unwrap_or_default() {
+            self.tell_link().await;
         }
         if let Some(left) = &mut self.left {
             *left -= 1;
@@ -225,8 +225,8 @@ impl Listening<'_> {
         }
     }
 
-    async fn tell_state(&mut self) {
-        let state = *self.states.borrow_and_update();
+    async fn tell_link(&mut self) {
+        let state = self.link.borrow_and_update().connection;
         let relay = &self.target.relay;
         match state {
             ConnectionState::Connected => {

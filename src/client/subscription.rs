@@ -6,7 +6,6 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -24,7 +23,10 @@ use crate::{
     error::Result,
     session::{Action, Step, SubscriptionSession},
     wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
-    words::{ConnectionState, Report, SubscribeOptions, Wakes, Welcome, WorkDetected},
+    words::{
+        ConnectionState, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
+        WorkDetected,
+    },
 };
 
 /// Wake-ups, for ever. A [`Stream`] of [`WorkDetected`]; it ends only after an error, which is the
@@ -39,7 +41,7 @@ pub struct Subscription {
     session: SubscriptionSession,
     inbound: Inbound<proto::SubscribeResponse>,
     timer: Timer,
-    state: watch::Sender<ConnectionState>,
+    link: watch::Sender<LinkState>,
     rng: fastrand::Rng,
 }
 
@@ -53,7 +55,7 @@ impl Subscription {
             session: SubscriptionSession::new(options, client.link_config()),
             inbound: Inbound::None,
             timer: Timer::new(clock),
-            state: watch::Sender::new(ConnectionState::Reconnecting),
+            link: watch::Sender::new(LinkState::default()),
             rng: fastrand::Rng::new(),
         })
     }
@@ -63,9 +65,10 @@ impl Subscription {
         self.session.state()
     }
 
-    /// Returns a receiver that hears each change of [`Subscription::state`].
-    pub fn states(&self) -> watch::Receiver<ConnectionState> {
-        self.state.subscribe()
+    /// Returns a receiver that hears how it stands with the relay. Moves on only while the stream is
+    /// polled.
+    pub fn link(&self) -> watch::Receiver<LinkState> {
+        self.link.subscribe()
     }
 
     /// Returns the welcome of the stream that is open, if one is.
@@ -91,12 +94,6 @@ impl Subscription {
         std::future::poll_fn(|cx| self.poll_work(cx)).await
     }
 
-    /// Numbers a report, and returns it ready to be sent by a [`Reporter`].
-    fn prepare(&mut self, mut report: Report) -> Result<proto::ReportRequest> {
-        let id: Arc<str> = self.session.report(&mut report)?;
-        Ok(report_to_wire(&id, &report))
-    }
-
     fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<WorkDetected>>> {
         loop {
             if let Some(work) = self.session.next_work() {
@@ -113,7 +110,7 @@ impl Subscription {
             };
             if let Poll::Ready(arrival) = self.inbound.poll(cx) {
                 let refusal = self.arrived(arrival, now);
-                self.tell_state();
+                self.tell_link();
                 match refusal {
                     Some(refusal) => return Poll::Ready(Some(Err(refusal))),
                     None => continue,
@@ -122,7 +119,7 @@ impl Subscription {
             std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
                 self.inbound = Inbound::None;
-                self.tell_state();
+                self.tell_link();
             }
         }
     }
@@ -158,10 +155,10 @@ impl Subscription {
         None
     }
 
-    fn tell_state(&self) {
-        let state = self.session.state();
-        self.state
-            .send_if_modified(|told| std::mem::replace(told, state) != state);
+    fn tell_link(&self) {
+        let link = self.session.link();
+        self.link
+            .send_if_modified(|told| std::mem::replace(told, link) != link);
     }
 }
 
@@ -179,13 +176,19 @@ impl Wakes for Subscription {
         Self::next(self).await
     }
 
-    async fn report(&mut self, report: Report) -> Result<()> {
-        let request = self.prepare(report)?;
-        let mut relay = self.client.relay_calls();
-        self.client.call(relay.report(request)).await.map(|_| ())
+    fn report(&mut self, mut report: Report) -> Reported {
+        let request = match self.session.report(&mut report) {
+            Ok(id) => report_to_wire(&id, &report),
+            Err(error) => return Box::pin(std::future::ready(Err(error))),
+        };
+        let client = self.client.clone();
+        Box::pin(async move {
+            let mut relay = client.relay_calls();
+            client.call(relay.report(request)).await.map(|_| ())
+        })
     }
 
-    fn state(&self) -> ConnectionState {
-        Self::state(self)
+    fn link(&self) -> watch::Receiver<LinkState> {
+        Self::link(self)
     }
 }

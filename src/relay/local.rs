@@ -4,14 +4,15 @@ use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 use futures_core::Stream;
+use tokio::sync::watch;
 
 use super::{FeedStream, Relay};
 use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
     words::{
-        Accepted, ConnectionState, Limits, Notification, Notify, Report, SubscribeEvent,
-        SubscribeOptions, Wakes, Welcome, WorkDetected, check_text,
+        Accepted, ConnectionState, Limits, LinkState, Notification, Notify, Report, Reported,
+        SubscribeEvent, SubscribeOptions, Wakes, Welcome, WorkDetected, check_text,
     },
 };
 
@@ -29,7 +30,7 @@ pub struct LocalSubscription {
     arrived: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
     reports: u64,
-    ended: bool,
+    link: watch::Sender<LinkState>,
 }
 
 impl LocalPublisher {
@@ -62,19 +63,32 @@ impl LocalSubscription {
             arrived,
             welcome: None,
             reports: 0,
-            ended: false,
+            link: watch::Sender::new(LinkState::default()),
         })
     }
 
     /// Takes in the stream's next message; returns whether there was one.
     async fn receive(&mut self) -> bool {
         match std::future::poll_fn(|cx| Pin::new(&mut self.feed).poll_next(cx)).await {
-            Some(SubscribeEvent::Welcome(welcome)) => self.welcome = Some(welcome),
+            Some(SubscribeEvent::Welcome(welcome)) => {
+                self.welcome = Some(welcome);
+                self.link.send_replace(LinkState {
+                    connection: ConnectionState::Connected,
+                    degraded: false,
+                    welcomes: 1,
+                });
+            }
             Some(SubscribeEvent::Wake(work)) => self.arrived.extend(work),
             Some(_) => {}
-            None => self.ended = true,
+            None => self
+                .link
+                .send_modify(|link| link.connection = ConnectionState::Closed),
         }
-        !self.ended
+        !self.has_ended()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.link.borrow().connection == ConnectionState::Closed
     }
 }
 
@@ -85,29 +99,28 @@ impl Wakes for LocalSubscription {
         self.arrived.pop_front().map(Ok)
     }
 
-    async fn report(&mut self, mut report: Report) -> Result<()> {
-        // The first message, which is ready at once.
-        while self.welcome.is_none() && self.receive().await {}
-        let closed = || Error::new(ErrorKind::Closed, "the relay was shut down");
-        let id = Arc::clone(&self.welcome.as_ref().ok_or_else(closed)?.subscription_id);
+    fn report(&mut self, mut report: Report) -> Reported {
+        let Some(welcome) = &self.welcome else {
+            let early = "no stream just now: report after the next welcome";
+            let error = Error::new(ErrorKind::Unavailable, early);
+            return Box::pin(std::future::ready(Err(error)));
+        };
+        let id = Arc::clone(&welcome.subscription_id);
         self.reports += 1;
         report.number = self.reports;
-        self.relay.report(&id, &report)
+        let relay = self.relay.clone();
+        Box::pin(async move { relay.report(&id, &report) })
     }
 
-    fn state(&self) -> ConnectionState {
-        if self.ended {
-            ConnectionState::Closed
-        } else {
-            ConnectionState::Connected
-        }
+    fn link(&self) -> watch::Receiver<LinkState> {
+        self.link.subscribe()
     }
 }
 
 impl std::fmt::Debug for LocalSubscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LocalSubscription")
-            .field("ended", &self.ended)
+            .field("ended", &self.has_ended())
             .finish_non_exhaustive()
     }
 }

@@ -14,7 +14,9 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{ConnectionState, Report, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+    words::{
+        ConnectionState, LinkState, Report, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected,
+    },
 };
 
 /// The subscription's state machine.
@@ -25,6 +27,10 @@ pub(crate) struct SubscriptionSession {
     positions: Positions,
     arrived: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
+    /// The newest stream's relay cannot hear all publishers.
+    degraded: bool,
+    /// Streams that were welcomed.
+    welcomes: u64,
     /// Of the newest report.
     report: u64,
     fault: Fault,
@@ -49,6 +55,8 @@ impl SubscriptionSession {
             positions,
             arrived: VecDeque::new(),
             welcome: None,
+            degraded: false,
+            welcomes: 0,
             report: 0,
             fault,
         }
@@ -85,6 +93,8 @@ impl SubscriptionSession {
         match event {
             SubscribeEvent::Welcome(welcome) => {
                 self.link.beats(welcome.heartbeat);
+                self.degraded = welcome.degraded;
+                self.welcomes += 1;
                 self.welcome = Some(welcome);
             }
             SubscribeEvent::Wake(work) => {
@@ -97,7 +107,8 @@ impl SubscriptionSession {
                 self.welcome = None;
                 self.link.goodbye(now, goodbye, rng);
             }
-            SubscribeEvent::Heartbeat { .. } | SubscribeEvent::Unknown => {}
+            SubscribeEvent::Heartbeat { degraded } => self.degraded = degraded,
+            SubscribeEvent::Unknown => {}
         }
     }
 
@@ -142,6 +153,20 @@ impl SubscriptionSession {
 
     pub(crate) fn state(&self) -> ConnectionState {
         self.link.state()
+    }
+
+    /// Returns how it stands with the relay. A stream counts as one when it was welcomed: before
+    /// that nothing can be reported on it.
+    pub(crate) fn link(&self) -> LinkState {
+        let connection = match self.link.state() {
+            ConnectionState::Connected if self.welcome.is_none() => ConnectionState::Reconnecting,
+            state => state,
+        };
+        LinkState {
+            connection,
+            degraded: self.degraded,
+            welcomes: self.welcomes,
+        }
     }
 
     fn request(&self) -> SubscribeOptions {

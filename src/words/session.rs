@@ -96,6 +96,26 @@ pub enum ConnectionState {
     Closed,
 }
 
+/// How a subscription stands with its relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LinkState {
+    /// Whether it holds a stream.
+    pub connection: ConnectionState,
+    /// The relay cannot hear all publishers just now.
+    pub degraded: bool,
+    /// The streams that were welcomed so far: another one is a new subscription to the relay, which
+    /// knows nothing of what was reported before.
+    pub welcomes: u64,
+}
+
+impl LinkState {
+    /// Returns whether every notification becomes a wake-up just now.
+    pub fn is_pushed(&self) -> bool {
+        self.connection == ConnectionState::Connected && !self.degraded
+    }
+}
+
 impl SubscribeOptions {
     /// Makes the options of a listener on the given queues, with the protocol's defaults.
     pub fn new(

@@ -3,11 +3,12 @@
 //! The network client and the in-process relay both offer these, so that code written against them
 //! runs with either.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, future::Future, pin::Pin};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
-use super::{Accepted, ConnectionState, FlagState, Notification, Report, WorkDetected};
+use super::{Accepted, FlagState, LinkState, Notification, Report, WorkDetected};
 use crate::error::Result;
 
 /// Says that there is work.
@@ -22,6 +23,9 @@ pub trait Notify: Debug + Send + Sync + 'static {
     async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>>;
 }
 
+/// A report's way to the relay: sent while it is polled, and given up where it is dropped.
+pub type Reported = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
 /// Hears that there is work.
 #[async_trait]
 pub trait Wakes: Debug + Send + 'static {
@@ -34,16 +38,18 @@ pub trait Wakes: Debug + Send + 'static {
     /// Safe: a wake-up that was not returned is returned by the next call.
     async fn next(&mut self) -> Option<Result<WorkDetected>>;
 
-    /// Reports what the listener does with a queue; the report's number is filled in.
+    /// Reports what the listener does with a queue. The report is numbered here and now; it is sent
+    /// by the future, which borrows nothing, so that the next wake-up need not wait for its answer.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) or
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where there is no stream just
     /// now: report again after the next welcome.
-    async fn report(&mut self, report: Report) -> Result<()>;
+    fn report(&mut self, report: Report) -> Reported;
 
-    /// Returns whether wake-ups can arrive just now.
-    fn state(&self) -> ConnectionState;
+    /// Returns a receiver that hears how it stands with the relay. Moves on only while
+    /// [`Wakes::next`] is polled.
+    fn link(&self) -> watch::Receiver<LinkState>;
 }
 
 /// Hears a flag's states.

@@ -67,11 +67,11 @@ async fn a_silent_relay_is_noticed_by_its_missing_heartbeats() {
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
-    let mut states = wakes.states();
+    let mut link = wakes.link();
     let reading = tokio::spawn(async move { woken(&mut wakes).await });
     within(
         "connected",
-        states.wait_for(|s| *s == ConnectionState::Connected),
+        link.wait_for(|l| l.connection == ConnectionState::Connected),
     )
     .await
     .expect("it lives");
@@ -80,7 +80,7 @@ async fn a_silent_relay_is_noticed_by_its_missing_heartbeats() {
     let stalled = Instant::now();
     within(
         "noticed",
-        states.wait_for(|s| *s == ConnectionState::Reconnecting),
+        link.wait_for(|l| l.connection == ConnectionState::Reconnecting),
     )
     .await
     .expect("it lives");
