@@ -88,6 +88,24 @@ pub(crate) enum Fault {
     SilenceUnnoticed,
     /// Section 2.1, R7: a mark replaces those before it.
     MarkReplaces,
+    /// R17: a task leaves although there was a cause since its get was issued.
+    LeaveUnarmed,
+    /// R18: a wake-up for a queue whose tasks are all at work starts no look.
+    BusyNeverLooks,
+    /// Section 6: the last task of a queue that is polled leaves like any other.
+    LastTaskLeaves,
+    /// Section 6: a listener whose relay is away takes itself to be pushed.
+    NeverPolls,
+    /// Section 3: what was reported is not said again after a welcome.
+    ReportsNotRepeated,
+    /// Section 3: a sequence is reported to another stream than the one that told it.
+    SequenceKept,
+    /// R8: who found work unasked does not say BUSY.
+    BusyUnsaid,
+    /// R8: DRAINED is said while another task holds messages.
+    DrainedEarly,
+    /// Section 3: nobody says when messages become visible again.
+    HiddenUnsaid,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

@@ -11,7 +11,7 @@
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
 //! | on stores | `flag`, [`queue`] |
-//! | drivers | `client`, `release` |
+//! | drivers | `client`, [`listener`], `release` |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
 //!
@@ -33,6 +33,8 @@ mod fault;
 pub mod flag;
 #[cfg(feature = "server")]
 mod hub;
+#[cfg(feature = "server")]
+pub mod listener;
 #[cfg(feature = "server")]
 mod node;
 #[cfg(feature = "server")]

@@ -187,6 +187,8 @@ pub struct QueueLimits {
     pub visibility: (Duration, Duration),
     /// The longest delay of a put and of a release.
     pub delay: Duration,
+    /// How exactly spans are kept: a message may become visible later by this.
+    pub resolution: Duration,
 }
 
 impl NewMessage {
@@ -249,6 +251,7 @@ impl QueueLimits {
         body: 64 * 1024,
         visibility: (Duration::from_millis(1), WEEK),
         delay: WEEK,
+        resolution: Duration::from_millis(1),
     };
 
     /// Checks messages that are to be put.

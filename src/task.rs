@@ -20,6 +20,37 @@ pub(crate) struct Scope {
     tracker: TaskTracker,
 }
 
+/// How a task of its own ended.
+#[cfg(feature = "server")]
+#[derive(Debug)]
+pub(crate) enum Ended<T> {
+    Done(T),
+    /// With its panic's text.
+    Panicked(String),
+}
+
+/// Runs a future as a task of its own, which ends with this one where it is dropped.
+#[cfg(feature = "server")]
+pub(crate) async fn attached<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> Ended<T> {
+    match AbortOnDropHandle::new(tokio::spawn(future)).await {
+        Ok(done) => Ended::Done(done),
+        Err(error) => Ended::Panicked(panic_text(error)),
+    }
+}
+
+/// Returns what a panic said.
+#[cfg(feature = "server")]
+fn panic_text(error: tokio::task::JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else {
+        return "the runtime is shutting down".to_owned();
+    };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a text".to_owned())
+}
+
 /// A task that panics at once does so ten times a second, not all the time.
 #[cfg(feature = "server")]
 const RESTART: std::time::Duration = std::time::Duration::from_millis(100);
@@ -69,6 +100,13 @@ impl Scope {
     #[cfg(feature = "server")]
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn(task);
+    }
+
+    /// Waits until all tasks have ended; none may be spawned any more.
+    #[cfg(feature = "server")]
+    pub(crate) async fn ended(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
     }
 
     /// Cancels the tasks and waits until all of them have ended.

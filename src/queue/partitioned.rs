@@ -251,6 +251,7 @@ fn strictest(one: QueueLimits, other: QueueLimits) -> QueueLimits {
         body: one.body.min(other.body),
         visibility: (least.max(other_least), most.min(other_most)),
         delay: one.delay.min(other.delay),
+        resolution: one.resolution.max(other.resolution),
     }
 }
 

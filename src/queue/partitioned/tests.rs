@@ -260,6 +260,7 @@ async fn the_strictest_limits_hold_for_all() {
         body: 100_000,
         visibility: (second, second * 60),
         delay: second * 2,
+        resolution: Duration::from_secs(1),
     };
     let parts = vec![odd(QueueLimits::EMBEDDED, false), odd(narrow, false)];
     let queue = Partitioned::new(parts).expect("two");

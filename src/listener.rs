@@ -1,0 +1,275 @@
+//! The auto-scaling queue listener: no dequeue task while there is no work, as many as are needed
+//! when it is woken, and nothing stranded.
+//!
+//! A [`Listener`] reads one queue. Where it is given wake-ups, from a relay over the network or in
+//! this process, it sleeps without a single call to the queue until one comes; where they cannot
+//! come, it polls, less and less often, until they can again. Knows neither client nor relay: any
+//! [`Wakes`] and any [`Notify`] will do.
+
+mod budget;
+mod complaints;
+mod conductor;
+mod config;
+mod delivery;
+mod dequeue;
+mod handler;
+mod hooks;
+mod poison;
+mod shared;
+mod state;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
+
+pub use self::{
+    budget::Budget,
+    config::ListenerConfig,
+    handler::{Delivery, Handler, HandlerError, HandlerResult, Rejected},
+    hooks::{Action, Hooks, ListenerError},
+    poison::PoisonedMessage,
+    state::{ListenerStats, QueryState},
+    stream::{Messages, Received},
+};
+use self::{
+    conductor::{Conductor, Hearing},
+    hooks::{AnyHooks, NoHooks},
+    shared::{Parts, Shared},
+};
+pub use crate::scaling::ListenerMode;
+use crate::{
+    error::{ErrorKind, Result},
+    fault::Fault,
+    queue::WorkQueue,
+    scaling::{Scaler, ScalerConfig},
+    task::Scope,
+    words::{Notify, Wakes},
+};
+
+/// Reads a queue: gets messages, has them handled, and deletes what was handled.
+///
+/// Dropping it ends everything at once; messages that are being handled are seen again after their
+/// visibility time-out. [`Listener::shutdown`] finishes or gives back what it holds.
+///
+/// ```
+/// use reveille::{listener::{Delivery, Listener}, queue::{MemoryQueue, NewMessage, WorkQueue}};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let queue = std::sync::Arc::new(MemoryQueue::new("local/jobs".parse()?));
+/// queue.put(vec![NewMessage::new("hello")]).await?;
+/// let (done, mut seen) = tokio::sync::mpsc::channel(1);
+/// let listener = Listener::builder(queue)
+///     .start(move |job: Delivery| {
+///         let done = done.clone();
+///         async move { Ok(done.send(job.message.body).await?) }
+///     })
+///     .await?;
+/// assert_eq!(seen.recv().await.unwrap(), "hello");
+/// listener.shutdown().await;
+/// # Ok::<(), reveille::Error>(())
+/// # }).unwrap();
+/// ```
+pub struct Listener {
+    shared: Arc<Shared>,
+    tasks: Arc<Scope>,
+    conductor: Scope,
+}
+
+/// What a listener is to be made of; see [`Listener::builder`].
+pub struct ListenerBuilder {
+    queue: Arc<dyn WorkQueue>,
+    wakes: Option<Box<dyn Wakes>>,
+    publisher: Option<Arc<dyn Notify>>,
+    poison: Option<Arc<dyn WorkQueue>>,
+    hooks: AnyHooks,
+    config: ListenerConfig,
+}
+
+/// A queue that does not answer is not waited for when a listener starts.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is left to say to the relay at the end is said within this.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+impl Listener {
+    /// Makes a builder for a listener on a queue.
+    pub fn builder(queue: Arc<dyn WorkQueue>) -> ListenerBuilder {
+        ListenerBuilder {
+            queue,
+            wakes: None,
+            publisher: None,
+            poison: None,
+            hooks: Arc::new(NoHooks),
+            config: ListenerConfig::default(),
+        }
+    }
+
+    /// Starts `count` more dequeue tasks, in so far as there may be so many. None of them stays
+    /// where there is nothing to do.
+    pub fn start_listener(&self, count: usize) {
+        self.shared
+            .ask(|core, now| core.scaler.start_more(count, now));
+        self.shared.stirred.notify_one();
+    }
+
+    /// Returns what it does just now; asks the queue for its depth.
+    pub async fn query_state(&self) -> QueryState {
+        let depth = tokio::time::timeout(CHECK_TIMEOUT, self.shared.queue.depth()).await;
+        let depth = depth.ok().and_then(Result::ok);
+        if let Some(depth) = depth {
+            self.shared.counters.depth.store(depth, Ordering::Relaxed);
+        }
+        QueryState {
+            current_queue_depth: depth,
+            ..self.state()
+        }
+    }
+
+    /// Returns what it does just now, without a depth: asks nobody.
+    pub fn state(&self) -> QueryState {
+        let (mode, (active, total)) = self
+            .shared
+            .ask(|core, _| (core.scaler.mode(), core.scaler.active()));
+        QueryState {
+            mode,
+            current_queue_depth: None,
+            active_dequeue_tasks: active,
+            total_dequeue_tasks: total,
+            stats: self.shared.counters.stats(),
+        }
+    }
+
+    /// Gets nothing more, waits for the handlers, at most for [`ListenerConfig::grace`], gives back
+    /// what they have not handled by then, and tells the relay.
+    pub async fn shutdown(self) {
+        self.shared.ask(|core, _| core.scaler.stop());
+        self.shared.stopping.cancel();
+        let ended = tokio::time::timeout(self.shared.config.grace, self.tasks.ended()).await;
+        if ended.is_err() {
+            self.shared.abandoning.cancel();
+            // Bounded: what is left is a few calls to the queue.
+            let _ = tokio::time::timeout(self.shared.config.grace, self.tasks.ended()).await;
+        }
+        let _ = tokio::time::timeout(LAST_WORDS, self.said()).await;
+        self.conductor.shutdown().await;
+    }
+
+    /// Waits until nothing is left to be reported.
+    async fn said(&self) {
+        while self.shared.ask(|core, now| core.scaler.has_to_say(now)) {
+            self.shared.stirred.notify_one();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl ListenerBuilder {
+    /// Hears of work by these wake-ups; without any it polls. Make them with
+    /// [`ListenerConfig::subscription`].
+    #[must_use]
+    pub fn wakes(mut self, wakes: impl Wakes) -> Self {
+        self.wakes = Some(Box::new(wakes));
+        self
+    }
+
+    /// Notifies the poison queue's listeners by this.
+    #[must_use]
+    pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
+        self.publisher = Some(publisher);
+        self
+    }
+
+    /// Messages that cannot be handled go there. Without one they are handed out again for ever,
+    /// less and less often.
+    #[must_use]
+    pub fn poison(mut self, queue: Arc<dyn WorkQueue>) -> Self {
+        self.poison = Some(queue);
+        self
+    }
+
+    /// Has a program hear of what happens, and decide what an idle task does.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Arc::new(hooks);
+        self
+    }
+
+    /// Sets how it behaves.
+    #[must_use]
+    pub fn config(mut self, config: ListenerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the listener; needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the configuration breaks a rule;
+    /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
+    /// refuses the credentials. A queue that cannot be reached just now is no error.
+    pub async fn start(self, handler: impl Handler) -> Result<Listener> {
+        let config = self.config.fit(&*self.queue)?;
+        check(&*self.queue).await?;
+        let scaler = Scaler::new(
+            ScalerConfig {
+                max_tasks: config.max_tasks.min(config.budget.slots()),
+                idle: config.idle,
+                away: config.away,
+                empty_is_certain: true,
+                fault: Fault::NONE,
+            },
+            self.wakes.is_some(),
+        );
+        let parts = Parts {
+            queue: self.queue,
+            poison: self.poison,
+            publisher: self.publisher,
+            handler: Arc::new(handler),
+            hooks: self.hooks,
+            config,
+        };
+        let (shared, tasks) = (Arc::new(Shared::new(parts, scaler)), Arc::new(Scope::new()));
+        let conductor = Scope::new();
+        let run = Conductor {
+            shared: Arc::clone(&shared),
+            scope: Arc::clone(&tasks),
+            relay: self.wakes.map(Hearing::new),
+        };
+        conductor.spawn(run.run());
+        Ok(Listener {
+            shared,
+            tasks,
+            conductor,
+        })
+    }
+}
+
+/// Asks the queue whether it is there and lets us in.
+async fn check(queue: &dyn WorkQueue) -> Result<()> {
+    let Ok(depth) = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await else {
+        tracing::warn!(%queue, "the queue gives no answer; the listener goes on trying");
+        return Ok(());
+    };
+    match depth.map_err(|error| (error.kind(), error)) {
+        Ok(_) => Ok(()),
+        Err((ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid, error)) => Err(error),
+        Err((_, error)) => {
+            tracing::warn!(%queue, %error, "the queue cannot be read; the listener goes on trying");
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
+impl fmt::Debug for ListenerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerBuilder")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}

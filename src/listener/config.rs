@@ -1,0 +1,123 @@
+//! How a listener behaves.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use super::budget::Budget;
+use crate::{
+    error::{Error, Result},
+    queue::{QueueLimits, WorkQueue},
+    scaling::{IdleBackoff, ScalePolicy, StepPolicy},
+    words::{Limits, ListenerId, QueueAddress, SubscribeOptions},
+};
+
+/// How a listener behaves.
+#[derive(Debug, Clone)]
+pub struct ListenerConfig {
+    /// Messages of one get. At least 1; more than the queue's own limit are never got at once.
+    pub dequeue_batch_size: usize,
+    /// Messages of one task that are handled at the same time; 0 is the whole batch.
+    pub concurrency: usize,
+    /// The pause of a task between two batches.
+    pub dequeue_interval: Duration,
+    /// For how long a message is hidden that was got. Renewed while it is handled, so it need not
+    /// cover the handling: it is how long a message of a process that died stays away.
+    pub visibility_timeout: Duration,
+    /// A handler that takes longer has failed: it is told, and the message is handed out again.
+    pub max_handling_time: Duration,
+    /// After so many tries a message goes to the poison queue, where there is one.
+    pub max_dequeue_count: u32,
+    /// The wait before a message is handed out again after a handler failed: up to `0` the first
+    /// time, doubled each time, never over `1`.
+    pub retry: (Duration, Duration),
+    /// When an idle task looks again, where no relay tells it.
+    pub idle: IdleBackoff,
+    /// The longest sleep of the task that stays while the relay is away.
+    pub away: Duration,
+    /// Dequeue tasks at most.
+    pub max_tasks: usize,
+    /// How many tasks a depth needs.
+    pub policy: Arc<dyn ScalePolicy>,
+    /// What the listeners of a process share.
+    pub budget: Budget,
+    /// How long a shutdown waits for the handlers.
+    pub grace: Duration,
+    /// Seeds the listener's chance; `None` draws it from the system.
+    pub seed: Option<u64>,
+}
+
+impl Default for ListenerConfig {
+    fn default() -> Self {
+        Self {
+            // Half of what Azure allows: few calls under load, and a slow handler does not keep
+            // too many messages from the other tasks.
+            dequeue_batch_size: 16,
+            concurrency: 0,
+            dequeue_interval: Duration::ZERO,
+            visibility_timeout: Limits::VISIBILITY,
+            max_handling_time: Duration::from_secs(3600),
+            // As Azure Functions and Service Bus have it, roughly.
+            max_dequeue_count: 5,
+            retry: (Duration::from_secs(1), Duration::from_secs(300)),
+            idle: IdleBackoff::default(),
+            away: Duration::from_secs(30),
+            max_tasks: 100,
+            policy: Arc::new(StepPolicy::default()),
+            budget: Budget::unlimited(),
+            grace: Duration::from_secs(30),
+            seed: None,
+        }
+    }
+}
+
+impl ListenerConfig {
+    /// Makes the options of a subscription for a listener with this configuration.
+    pub fn subscription(&self, listener_id: ListenerId, queue: &QueueAddress) -> SubscribeOptions {
+        let tasks = self.max_tasks.min(self.budget.slots());
+        let capacity = tasks.saturating_mul(self.handled_at_once());
+        SubscribeOptions {
+            capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
+            visibility_timeout: self.visibility_timeout,
+            ..SubscribeOptions::new(listener_id, [queue])
+        }
+    }
+
+    /// Returns how many messages a task handles at the same time.
+    pub(super) fn handled_at_once(&self) -> usize {
+        match self.concurrency {
+            0 => self.dequeue_batch_size,
+            some => some.min(self.dequeue_batch_size),
+        }
+    }
+
+    /// Checks it against a queue, and caps what may be capped.
+    pub(super) fn fit(mut self, queue: &dyn WorkQueue) -> Result<Self> {
+        let limits: QueueLimits = queue.limits();
+        for (field, count) in [
+            ("dequeue_batch_size", self.dequeue_batch_size),
+            ("max_tasks", self.max_tasks),
+            ("max_dequeue_count", self.max_dequeue_count as usize),
+        ] {
+            if count == 0 {
+                return Err(Error::invalid(field, "must be at least 1"));
+            }
+        }
+        for (field, span) in [
+            ("max_handling_time", self.max_handling_time),
+            ("away", self.away),
+            ("idle.most", self.idle.most),
+        ] {
+            if span.is_zero() {
+                return Err(Error::invalid(field, "must be above zero"));
+            }
+        }
+        limits.check_visibility(self.visibility_timeout)?;
+        if self.dequeue_batch_size > limits.batch {
+            tracing::warn!(
+                %queue, asked = self.dequeue_batch_size, limit = limits.batch,
+                "dequeue_batch_size is above what the queue gives at once; getting fewer"
+            );
+            self.dequeue_batch_size = limits.batch;
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,285 @@
+//! One message's way: handled while it is kept hidden, then deleted, given back, or moved to the
+//! poison queue.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Semaphore, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    handler::{Delivery, HandlerError, HandlerResult, Rejected},
+    hooks::Action,
+    poison,
+    shared::{Shared, count},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    queue::{Message, Receipt},
+    task::{self, Ended},
+};
+
+/// What came of a message.
+enum Outcome {
+    Handled,
+    Failed(HandlerError),
+    /// No further try would help.
+    Rejected(HandlerError),
+    /// Nobody waits for it any longer.
+    Abandoned,
+}
+
+/// A message that is kept hidden.
+struct Held<'a> {
+    shared: &'a Shared,
+    message: &'a Message,
+    receipt: Receipt,
+    /// It stays hidden until then, by our clock.
+    until: Instant,
+    renew_at: Instant,
+    lost: CancellationToken,
+    /// Somebody else has got it.
+    gone: bool,
+}
+
+/// A delete that failed for the moment is tried so often in all: what was handled is not to be
+/// handled again without need.
+const TRIES: u32 = 4;
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+
+/// Sees one message through. `turns` bounds how many are handled at a time.
+pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Message) {
+    let now = Instant::now();
+    let mut held = Held {
+        shared,
+        receipt: message.receipt.clone(),
+        message: &message,
+        until: now + shared.config.visibility_timeout,
+        renew_at: now + shared.config.visibility_timeout / 2,
+        lost: CancellationToken::new(),
+        gone: false,
+    };
+    if message.dequeue_count > shared.config.max_dequeue_count && shared.poison.is_some() {
+        let tries = message.dequeue_count - 1;
+        let error = format!("was got {tries} times, and never handled to its end");
+        return held.poison(error.into()).await;
+    }
+    match held.handle(turns).await {
+        Outcome::Handled => held.delete().await,
+        Outcome::Failed(error) => held.failed(error).await,
+        Outcome::Rejected(error) => {
+            count(&shared.counters.failed);
+            match shared.poison.is_some() {
+                true => held.poison(error).await,
+                false => held.failed(error).await,
+            }
+        }
+        Outcome::Abandoned if held.gone => {}
+        Outcome::Abandoned => held.release(Duration::ZERO).await,
+    }
+}
+
+impl Held<'_> {
+    /// Runs the handler when it is its turn, and keeps the message hidden all the while.
+    async fn handle(&mut self, turns: &Semaphore) -> Outcome {
+        let shared = self.shared;
+        let turn = turns.acquire();
+        tokio::pin!(turn);
+        let _turn = loop {
+            tokio::select! {
+                biased;
+                () = shared.stopping.cancelled() => return Outcome::Abandoned,
+                turn = &mut turn => break turn.expect("never closed"),
+                () = tokio::time::sleep_until(self.renew_at) => self.renew().await,
+            }
+            if self.lost.is_cancelled() {
+                return Outcome::Abandoned;
+            }
+        };
+        let began = Instant::now();
+        let outcome = self.run_handler(began).await;
+        shared.counters.handling.add(began.elapsed());
+        outcome
+    }
+
+    async fn run_handler(&mut self, began: Instant) -> Outcome {
+        let shared = self.shared;
+        let delivery = Delivery::new(
+            shared.queue.address().clone(),
+            self.message.clone(),
+            self.lost.clone(),
+        );
+        let handler = Arc::clone(&shared.handler);
+        // A task of its own: a handler that blocks its thread does not keep the message from being
+        // renewed, and its end does not cut off a renewal whose receipt would be lost with it.
+        let handling = task::attached(async move { handler.handle(delivery).await });
+        tokio::pin!(handling);
+        let most = shared.config.max_handling_time;
+        let overdue = tokio::time::sleep_until(far(began, most));
+        tokio::pin!(overdue);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut handling => return outcome(ended),
+                () = shared.abandoning.cancelled() => {
+                    self.lost.cancel();
+                    return Outcome::Abandoned;
+                }
+                () = &mut overdue => {
+                    self.lost.cancel();
+                    return Outcome::Failed(format!("took longer than {most:?}").into());
+                }
+                () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
+            }
+        }
+    }
+
+    /// Keeps the message hidden for one more time-out from now on.
+    async fn renew(&mut self) {
+        let (queue, timeout) = (&self.shared.queue, self.shared.config.visibility_timeout);
+        let began = Instant::now();
+        let renewed = tokio::time::timeout(timeout / 2, queue.renew(&self.receipt, timeout)).await;
+        let late = || Err(Error::new(ErrorKind::Timeout, "renewing took too long"));
+        match renewed.unwrap_or_else(|_| late()) {
+            Ok(receipt) => {
+                self.receipt = receipt;
+                self.until = began + timeout;
+                self.renew_at = began + timeout / 2;
+            }
+            Err(error) if error.kind() == ErrorKind::Conflict => self.lose(),
+            Err(error) => {
+                self.complain(Action::Renew, error);
+                // Still hidden for a while; and beyond, as long as nobody else has got it.
+                self.renew_at = Instant::now() + timeout / 8;
+                if self.renew_at > self.until {
+                    self.lost.cancel();
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self) {
+        let (queue, message) = (&self.shared.queue, &self.message.id);
+        tracing::info!(%queue, %message, "somebody else has got the message");
+        count(&self.shared.counters.lost);
+        self.gone = true;
+        self.lost.cancel();
+    }
+
+    /// Deletes the message: it was handled.
+    async fn delete(&mut self) {
+        let outcome = retry(|| self.shared.queue.delete(&self.receipt)).await;
+        match outcome {
+            Ok(()) => count(&self.shared.counters.handled),
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                // Whoever has got it since handles it once more; nothing is left to do here.
+                if !self.gone {
+                    self.lose();
+                }
+            }
+            Err(error) => {
+                self.complain(Action::Delete, error);
+                self.comes_back();
+            }
+        }
+    }
+
+    async fn failed(&mut self, error: HandlerError) {
+        let (shared, tries) = (self.shared, self.message.dequeue_count);
+        count(&shared.counters.failed);
+        let text = format!("message `{}`, try {tries}: {error}", self.message.id);
+        self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
+        if tries >= shared.config.max_dequeue_count && shared.poison.is_some() {
+            return self.poison(error).await;
+        }
+        let delay = shared.retry_after(tries);
+        self.release(delay).await;
+    }
+
+    /// Gives the message back: it is seen again after `delay`, and the relay is told.
+    async fn release(&mut self, delay: Duration) {
+        let limits = self.shared.queue.limits();
+        let delay = delay.min(limits.delay);
+        match retry(|| self.shared.queue.release(&self.receipt, delay)).await {
+            Ok(()) => self.shared.hidden(delay),
+            // Somebody else has it, and will see to it.
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            Err(error) => {
+                self.complain(Action::Release, error);
+                self.comes_back();
+            }
+        }
+    }
+
+    async fn poison(&mut self, error: HandlerError) {
+        match poison::put(self.shared, self.message, &error).await {
+            Ok(()) => {
+                count(&self.shared.counters.poisoned);
+                let outcome = retry(|| self.shared.queue.delete(&self.receipt)).await;
+                if let Err(error) = outcome
+                    && error.kind() != ErrorKind::Conflict
+                {
+                    self.complain(Action::Delete, error);
+                    self.comes_back();
+                }
+            }
+            Err(error) => {
+                self.complain(Action::Poison, error);
+                let delay = self.shared.retry_after(self.message.dequeue_count);
+                self.release(delay).await;
+            }
+        }
+    }
+
+    /// It becomes visible when its time is over, and nobody else says so.
+    fn comes_back(&self) {
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.shared.hidden(left);
+    }
+
+    fn complain(&self, action: Action, error: Error) {
+        self.shared.complain(action, Some(&self.message.id), error);
+    }
+}
+
+impl Shared {
+    /// Returns the wait before the next try: doubled each time, and half of it by chance.
+    fn retry_after(&self, tries: u32) -> Duration {
+        let (base, most) = self.config.retry;
+        let doubled = base.saturating_mul(1 << tries.saturating_sub(1).min(20));
+        let ceiling = doubled.min(most);
+        let spread = self.ask(|core, _| core.chance());
+        ceiling.mul_f64(0.5 + spread / 2.0)
+    }
+}
+
+/// Returns `span` later, or what tokio holds for the far future.
+fn far(from: Instant, span: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    from + span.min(FAR)
+}
+
+fn outcome(ended: Ended<HandlerResult>) -> Outcome {
+    match ended {
+        Ended::Done(Ok(())) => Outcome::Handled,
+        Ended::Done(Err(error)) if error.is::<Rejected>() => Outcome::Rejected(error),
+        Ended::Done(Err(error)) => Outcome::Failed(error),
+        Ended::Panicked(text) => Outcome::Failed(format!("panicked: {text}").into()),
+    }
+}
+
+/// Tries again what failed for the moment.
+async fn retry<F>(call: impl Fn() -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
+    let mut tries = 1;
+    loop {
+        match call().await {
+            Err(error) if error.is_retryable() && tries < TRIES => {
+                tokio::time::sleep(TRY_AGAIN * tries).await;
+                tries += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}

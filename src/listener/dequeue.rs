@@ -1,0 +1,152 @@
+//! One dequeue task: get a batch, handle it, delete what was handled; rest or leave when there is
+//! nothing.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::sync::Semaphore;
+
+use super::{
+    budget::Slot,
+    delivery,
+    hooks::Action,
+    shared::{Shared, count},
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind, Result},
+    queue::Message,
+    scaling::{Begin, Idle, ListenerMode, Rest, TaskId},
+};
+
+/// A get that takes longer has failed; its messages, if there were any, come back by themselves.
+const GET_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs a dequeue task to its end.
+pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
+    let mut slot = None;
+    while !shared.stopping.is_cancelled() {
+        if let Some(until) = shared.ask(|core, now| core.scaler.sleeps_until(id, now)) {
+            slot = None;
+            sleep(&shared, id, until).await;
+            continue;
+        }
+        if slot.is_none() {
+            slot = acquire(&shared).await;
+            continue;
+        }
+        match shared.ask(|core, now| core.scaler.begin(id, now)) {
+            Begin::Get => {}
+            Begin::Sleep(_) => continue,
+            Begin::Leave => return,
+        }
+        count(&shared.counters.gets);
+        let rest = match get(&shared).await {
+            Ok(batch) if batch.is_empty() => empty(&shared, id),
+            Ok(batch) => {
+                handle(&shared, id, batch).await;
+                if shared.config.budget.should_yield(shared.number) {
+                    slot = None;
+                }
+                Rest::Again
+            }
+            Err(error) => failed(&shared, id, error),
+        };
+        if rest == Rest::Leave {
+            return;
+        }
+    }
+}
+
+/// Sleeps until then, or until it is to sleep less.
+async fn sleep(shared: &Shared, id: TaskId, until: Tick) {
+    let roused = shared.roused.notified();
+    tokio::pin!(roused);
+    roused.as_mut().enable();
+    // Asked again now that the signal is heard.
+    let until = shared.ask(|core, now| core.scaler.sleeps_until(id, now).map(|_| until));
+    let Some(until) = until else { return };
+    tokio::select! {
+        () = tokio::time::sleep_until(shared.clock.instant(until)) => {}
+        () = roused => {}
+        () = shared.stopping.cancelled() => {}
+    }
+}
+
+async fn acquire(shared: &Shared) -> Option<Slot> {
+    let stopped = shared.stopping.cancelled();
+    tokio::select! {
+        slot = shared.config.budget.acquire(shared.number) => Some(slot),
+        () = stopped => None,
+    }
+}
+
+async fn get(shared: &Shared) -> Result<Vec<Message>> {
+    let config = &shared.config;
+    let get = shared
+        .queue
+        .get(config.dequeue_batch_size, config.visibility_timeout);
+    tokio::time::timeout(GET_TIMEOUT, get)
+        .await
+        .unwrap_or_else(|_| {
+            let message = format!("`{}` gave no answer within {GET_TIMEOUT:?}", shared.queue);
+            Err(Error::new(ErrorKind::Timeout, message))
+        })
+}
+
+/// Asks the hook, then does what it said, in so far as nothing has happened meanwhile.
+fn empty(shared: &Shared, id: TaskId) -> Rest {
+    count(&shared.counters.empty_gets);
+    let (idle_count, proposed) = shared.ask(|core, _| {
+        let chance = core.chance();
+        core.scaler.idle(id, chance)
+    });
+    let idle: Idle = shared.hooks.on_queue_empty(idle_count, proposed);
+    let rest = shared.ask(|core, now| {
+        let chance = core.chance();
+        core.scaler.rest(id, idle, now, chance)
+    });
+    shared.stirred.notify_one();
+    rest
+}
+
+fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
+    let kind = error.kind();
+    shared.complain(Action::Get, None, error);
+    let rest = shared.ask(|core, now| core.scaler.failed(id, kind, now, &mut core.rng));
+    shared.stirred.notify_one();
+    rest
+}
+
+/// Handles a batch: all its messages are kept hidden from the start, and so many of them are handled
+/// at a time.
+async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
+    let full = batch.len() >= shared.config.dequeue_batch_size;
+    let received = &shared.counters.received;
+    received.fetch_add(batch.len() as u64, Ordering::Relaxed);
+    let (detected, mode) =
+        shared.ask(|core, now| (core.scaler.found(id, full, now), core.scaler.mode()));
+    if detected && mode != ListenerMode::Pushed {
+        shared.hooks.on_work_detected(None);
+    }
+    shared.stirred.notify_one();
+    let turns = Semaphore::new(shared.config.handled_at_once());
+    let mut deliveries: FuturesUnordered<_> = batch
+        .into_iter()
+        .map(|message| delivery::deliver(shared, &turns, message))
+        .collect();
+    while deliveries.next().await.is_some() {}
+    if !shared.config.dequeue_interval.is_zero() {
+        let pause = tokio::time::sleep(shared.config.dequeue_interval);
+        tokio::select! {
+            () = pause => {}
+            () = shared.stopping.cancelled() => {}
+        }
+    }
+    shared.ask(|core, _| core.scaler.done(id));
+    // What it was too busy to look for is looked for next.
+    shared.stirred.notify_one();
+}

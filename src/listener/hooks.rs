@@ -1,0 +1,103 @@
+//! What a program hears of its listener, and may decide.
+
+use std::{fmt, sync::Arc};
+
+use crate::{error::Error, queue::MessageId, scaling::Idle, words::WorkDetected};
+
+/// Hears what a listener does. Every method has a default; none may block, or it holds up the task
+/// that calls it.
+pub trait Hooks: Send + Sync + 'static {
+    /// A get found nothing, for the `idle_count`th time in a row: decides what its task does next.
+    /// `proposed` is what happens without this hook. `Stop` ends the task, unless there was a cause
+    /// to look since its get, or it is the last one and no relay tells of work.
+    fn on_queue_empty(&self, idle_count: u32, proposed: Idle) -> Idle {
+        let _ = idle_count;
+        proposed
+    }
+
+    /// There is work: the relay said so, or, with `None`, a get found some after idleness.
+    fn on_work_detected(&self, work: Option<&WorkDetected>) {
+        let _ = work;
+    }
+
+    /// Something failed. The listener goes on, and what is said to the log is bounded.
+    fn on_error(&self, error: &ListenerError) {
+        let _ = error;
+    }
+}
+
+/// What failed, and at which message.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ListenerError {
+    /// What the listener was about to do.
+    pub action: Action,
+    /// With which message; `None` where it was none in particular.
+    pub message_id: Option<MessageId>,
+    /// Why it failed.
+    pub error: Error,
+}
+
+/// What a listener does that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Action {
+    /// Getting a batch.
+    Get,
+    /// Handling a message: the handler's error or panic, or it took too long.
+    Handle,
+    /// Deleting a message that was handled.
+    Delete,
+    /// Keeping a message hidden while it is handled.
+    Renew,
+    /// Giving a message back.
+    Release,
+    /// Moving a message to the poison queue.
+    Poison,
+    /// Asking for the depth.
+    Depth,
+    /// Reporting to the relay.
+    Report,
+    /// Hearing wake-ups: the relay has refused them for good.
+    Listen,
+}
+
+/// No hooks.
+#[derive(Debug, Default)]
+pub(super) struct NoHooks;
+
+impl Hooks for NoHooks {}
+
+pub(super) type AnyHooks = Arc<dyn Hooks>;
+
+impl Action {
+    /// Every action, for whoever counts by it.
+    pub(super) const COUNT: usize = 9;
+
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Handle => "handle",
+            Self::Delete => "delete",
+            Self::Renew => "renew",
+            Self::Release => "release",
+            Self::Poison => "poison",
+            Self::Depth => "depth",
+            Self::Report => "report",
+            Self::Listen => "listen",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for ListenerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.action, self.error)
+    }
+}

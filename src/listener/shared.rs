@@ -1,0 +1,160 @@
+//! What the tasks of one listener share: the machine behind a lock, the queue, the counters.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify as Signal;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    complaints::Complaints,
+    config::ListenerConfig,
+    handler::AnyHandler,
+    hooks::{Action, AnyHooks, ListenerError},
+    state::Counters,
+};
+use crate::{
+    clock::{Clock, Tick},
+    error::Error,
+    queue::{MessageId, WorkQueue},
+    scaling::Scaler,
+    words::Notify,
+};
+
+/// What the tasks of one listener share.
+pub(super) struct Shared {
+    pub(super) queue: Arc<dyn WorkQueue>,
+    pub(super) poison: Option<Arc<dyn WorkQueue>>,
+    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) handler: AnyHandler,
+    pub(super) hooks: AnyHooks,
+    pub(super) config: ListenerConfig,
+    pub(super) clock: Clock,
+    /// Its number in the budget.
+    pub(super) number: u64,
+    pub(super) counters: Counters,
+    /// The conductor has something to do.
+    pub(super) stirred: Signal,
+    /// A sleeping task is to look at how long it sleeps.
+    pub(super) roused: Signal,
+    /// No message is got any more.
+    pub(super) stopping: CancellationToken,
+    /// Handlers are waited for no longer.
+    pub(super) abandoning: CancellationToken,
+    core: Mutex<Core>,
+    complaints: Mutex<Complaints>,
+}
+
+/// What the lock guards. A leaf: nothing else is locked and nothing is called under it.
+pub(super) struct Core {
+    pub(super) scaler: Scaler,
+    pub(super) rng: fastrand::Rng,
+}
+
+/// What a listener is made of.
+pub(super) struct Parts {
+    pub(super) queue: Arc<dyn WorkQueue>,
+    pub(super) poison: Option<Arc<dyn WorkQueue>>,
+    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) handler: AnyHandler,
+    pub(super) hooks: AnyHooks,
+    pub(super) config: ListenerConfig,
+}
+
+impl Shared {
+    pub(super) fn new(parts: Parts, scaler: Scaler) -> Self {
+        let Parts {
+            queue,
+            poison,
+            publisher,
+            handler,
+            hooks,
+            config,
+        } = parts;
+        let rng = match config.seed {
+            Some(seed) => fastrand::Rng::with_seed(seed),
+            None => fastrand::Rng::new(),
+        };
+        Self {
+            number: config.budget.number(),
+            queue,
+            poison,
+            publisher,
+            handler,
+            hooks,
+            config,
+            clock: Clock::new(),
+            counters: Counters::default(),
+            stirred: Signal::new(),
+            roused: Signal::new(),
+            stopping: CancellationToken::new(),
+            abandoning: CancellationToken::new(),
+            core: Mutex::new(Core { scaler, rng }),
+            complaints: Mutex::default(),
+        }
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the machine something that needs the time.
+    pub(super) fn ask<T>(&self, question: impl FnOnce(&mut Core, Tick) -> T) -> T {
+        question(&mut self.core(), self.clock.now())
+    }
+
+    /// Messages become visible after `delay`, and nobody else says so.
+    pub(super) fn hidden(&self, delay: Duration) {
+        // A queue that counts whole seconds may show it one later than asked.
+        let shown = delay + self.queue.limits().resolution;
+        self.ask(|core, now| core.scaler.hidden(shown, now));
+        self.stirred.notify_one();
+    }
+
+    /// Tells the hooks, and the log so far as it is no flood.
+    pub(super) fn complain(&self, action: Action, message_id: Option<&MessageId>, error: Error) {
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
+        let now = self.clock.now();
+        let complaints = self.complaints.lock();
+        let silent = complaints
+            .unwrap_or_else(PoisonError::into_inner)
+            .count(action, now);
+        if let Some(silent) = silent {
+            let queue = &self.queue;
+            let message = message_id.map(MessageId::as_str);
+            tracing::warn!(%queue, %action, message, silent, %error, "the listener goes on");
+        }
+        let message_id = message_id.cloned();
+        self.hooks.on_error(&ListenerError {
+            action,
+            message_id,
+            error,
+        });
+    }
+}
+
+impl Core {
+    /// Returns a chance: uniform in 0..1.
+    pub(super) fn chance(&mut self) -> f64 {
+        self.rng.f64()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Adds one.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

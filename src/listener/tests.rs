@@ -1,0 +1,113 @@
+//! The listener against a real relay and real queues, all in this process and under a paused clock.
+
+mod failing;
+mod modes;
+mod scaling;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crate::{
+    listener::{Delivery, Handler, HandlerResult, Listener, ListenerBuilder, ListenerConfig},
+    queue::{MemoryQueue, Metered, NewMessage, QueueUsage, WorkQueue},
+    relay::{Relay, RelayConfig},
+    words::{ListenerId, Notification, Notify},
+};
+
+/// A queue whose calls are counted, and a relay.
+struct Bench {
+    queue: Arc<Metered<MemoryQueue>>,
+    relay: Relay,
+}
+
+/// What a handler was handed, in order.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Bench {
+    fn new() -> Self {
+        let queue = MemoryQueue::new("local/jobs".parse().expect("an address"));
+        Self {
+            queue: Arc::new(Metered::new(queue)),
+            relay: Relay::start(RelayConfig::default()).expect("started"),
+        }
+    }
+
+    fn pulling(&self) -> ListenerBuilder {
+        Listener::builder(Arc::clone(&self.queue) as Arc<dyn WorkQueue>).config(config())
+    }
+
+    fn pushed(&self, config: ListenerConfig) -> ListenerBuilder {
+        let id = ListenerId::new("worker").expect("a name");
+        let options = config.subscription(id, self.queue.address());
+        let wakes = self.relay.subscribe(options).expect("subscribed");
+        self.pulling().config(config).wakes(wakes)
+    }
+
+    async fn put(&self, bodies: &[&str]) {
+        let messages = bodies.iter().map(|body| NewMessage::new(body.to_string()));
+        self.queue.put(messages.collect()).await.expect("put");
+    }
+
+    async fn notify(&self) {
+        let notification = Notification::new(self.queue.address().clone());
+        let publisher = self.relay.publisher("test");
+        publisher.notify(vec![notification]).await.expect("counted");
+    }
+
+    fn usage(&self) -> QueueUsage {
+        self.queue.usage()
+    }
+
+    async fn depth(&self) -> u64 {
+        self.queue.inner().depth().await.expect("in memory")
+    }
+}
+
+impl Seen {
+    fn note(&self, delivery: &Delivery) {
+        let body = String::from_utf8_lossy(&delivery.message.body).into_owned();
+        self.0.lock().expect("no panic").push(body);
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    /// Returns a handler that notes what it is handed.
+    fn handler(&self) -> impl Handler {
+        let seen = self.clone();
+        move |delivery: Delivery| {
+            seen.note(&delivery);
+            std::future::ready(HandlerResult::Ok(()))
+        }
+    }
+
+    /// Waits until so many were handed over.
+    async fn wait(&self, count: usize) {
+        let waited = async {
+            while self.all().len() < count {
+                millis(1).await;
+            }
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(3600), waited).await;
+        assert!(seen.is_ok(), "only {:?}", self.all());
+    }
+}
+
+fn config() -> ListenerConfig {
+    ListenerConfig {
+        seed: Some(7),
+        ..ListenerConfig::default()
+    }
+}
+
+async fn millis(millis: u64) {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+}
+
+async fn seconds(seconds: u64) {
+    millis(seconds * 1000).await;
+}

@@ -1,0 +1,421 @@
+//! Handlers that fail, panic, hang or come too late; shutdowns.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::{
+    error::{Error, ErrorKind},
+    listener::{Action, Hooks, ListenerError, PoisonedMessage, Rejected},
+    queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
+    words::QueueAddress,
+};
+
+/// Counts errors by what failed.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<(Action, String)>>>);
+
+impl Hooks for Errors {
+    fn on_error(&self, error: &ListenerError) {
+        let mut all = self.0.lock().expect("no panic");
+        all.push((error.action, error.error.to_string()));
+    }
+}
+
+impl Errors {
+    fn of(&self, action: Action) -> Vec<String> {
+        let all = self.0.lock().expect("no panic");
+        let some = all.iter().filter(|(failed, _)| *failed == action);
+        some.map(|(_, text)| text.clone()).collect()
+    }
+}
+
+fn poison() -> Arc<dyn WorkQueue> {
+    Arc::new(MemoryQueue::new(
+        "local/jobs-poison".parse().expect("an address"),
+    ))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_whose_handler_fails_comes_back_later_and_later() {
+    let bench = Bench::new();
+    let (tries, errors) = (Arc::new(Mutex::new(Vec::new())), Errors::default());
+    let noting = Arc::clone(&tries);
+    let builder = bench.pushed(config()).hooks(errors.clone());
+    let listener = builder.start(move |_: Delivery| {
+        let mut tries = noting.lock().expect("no panic");
+        tries.push(tokio::time::Instant::now());
+        let fails = tries.len() < 4;
+        async move { if fails { Err("not yet".into()) } else { Ok(()) } }
+    });
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["job"]).await;
+    bench.notify().await;
+    seconds(60).await;
+    let tries = tries.lock().expect("no panic").clone();
+    let gaps: Vec<_> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps.len(), 3, "{gaps:?}");
+    for (gap, (least, most)) in gaps.iter().zip([(500, 1100), (1000, 2200), (2000, 4400)]) {
+        let within = Duration::from_millis(least)..=Duration::from_millis(most);
+        assert!(within.contains(gap), "{gaps:?}");
+    }
+    assert_eq!(bench.depth().await, 0);
+    assert_eq!(errors.of(Action::Handle).len(), 3);
+    assert_eq!(listener.state().stats.failed, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_fails_again_and_again_goes_to_the_poison_queue_with_its_error() {
+    let bench = Bench::new();
+    let poison = poison();
+    let builder = bench.pushed(config()).poison(Arc::clone(&poison));
+    let listener = builder.start(|delivery: Delivery| async move {
+        match &*delivery.message.body {
+            b"panics" => panic!("what a mess"),
+            b"rejected" => Err(Rejected::because("never good").into()),
+            _ => Err("no good".into()),
+        }
+    });
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["fails", "panics", "rejected"]).await;
+    bench.notify().await;
+    seconds(1).await;
+    assert_eq!(
+        poison.depth().await.ok(),
+        Some(1),
+        "what was rejected goes at once"
+    );
+    seconds(120).await;
+    assert_eq!(bench.depth().await, 0);
+    let mut found = Vec::new();
+    for message in poison.get(10, Duration::from_secs(30)).await.expect("got") {
+        let poisoned: PoisonedMessage = serde_json::from_slice(&message.body).expect("JSON");
+        assert_eq!(poisoned.queue, "local/jobs");
+        found.push((poisoned.body, poisoned.error, poisoned.dequeue_count));
+    }
+    found.sort();
+    let row = |body: &str, error: &str, count| (body.to_owned(), error.to_owned(), count);
+    assert_eq!(
+        found,
+        [
+            row("fails", "no good", 5),
+            row("panics", "panicked: what a mess", 5),
+            row("rejected", "rejected: never good", 1),
+        ]
+    );
+    assert_eq!(listener.state().stats.poisoned, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_kills_its_process_each_time_goes_to_the_poison_queue_unhandled() {
+    let bench = Bench::new();
+    bench.put(&["deadly"]).await;
+    for _ in 0..5 {
+        let got = bench
+            .queue
+            .get(1, Duration::from_secs(1))
+            .await
+            .expect("got");
+        assert_eq!(got.len(), 1);
+        seconds(2).await;
+    }
+    let (poison, seen) = (poison(), Seen::default());
+    let builder = bench.pulling().poison(Arc::clone(&poison));
+    let _listener = builder.start(seen.handler()).await.expect("started");
+    seconds(5).await;
+    assert!(seen.all().is_empty(), "not once more");
+    assert_eq!(
+        (poison.depth().await.ok(), bench.depth().await),
+        (Some(1), 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_stays_hidden_while_its_handler_runs_however_long_that_takes() {
+    let bench = Bench::new();
+    let seen = Seen::default();
+    let noting = seen.clone();
+    let builder = bench.pushed(config());
+    let listener = builder.start(move |delivery: Delivery| {
+        noting.note(&delivery);
+        async {
+            seconds(600).await;
+            Ok(())
+        }
+    });
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["long"]).await;
+    bench.notify().await;
+    seconds(700).await;
+    assert_eq!(seen.all(), ["long"], "handed out once");
+    assert_eq!(bench.depth().await, 0);
+    assert_eq!(listener.state().stats.lost, 0);
+    assert!(bench.usage().renews >= 39, "{:?}", bench.usage());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_never_ends_is_told_and_its_message_is_handed_out_again() {
+    let bench = Bench::new();
+    let config = ListenerConfig {
+        max_handling_time: Duration::from_secs(100),
+        ..config()
+    };
+    let told = Arc::new(AtomicUsize::new(0));
+    let (telling, seen) = (Arc::clone(&told), Seen::default());
+    let noting = seen.clone();
+    let builder = bench.pushed(config);
+    let listener = builder.start(move |delivery: Delivery| {
+        noting.note(&delivery);
+        let told = Arc::clone(&telling);
+        tokio::spawn(async move {
+            delivery.lost().await;
+            told.fetch_add(1, Ordering::SeqCst);
+        });
+        std::future::pending()
+    });
+    let _listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["endless"]).await;
+    bench.notify().await;
+    seconds(110).await;
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(seen.all().len(), 2, "handed out again");
+}
+
+/// A queue on which everything but getting fails, in one way.
+#[derive(Debug)]
+struct Broken {
+    inner: MemoryQueue,
+    kind: ErrorKind,
+    gets: bool,
+    failed: AtomicUsize,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("broken")
+    }
+}
+
+impl Broken {
+    fn error<T>(&self) -> crate::Result<T> {
+        self.failed.fetch_add(1, Ordering::SeqCst);
+        Err(Error::new(self.kind, "it is broken"))
+    }
+}
+
+#[async_trait::async_trait]
+impl WorkQueue for Broken {
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.inner.limits()
+    }
+
+    async fn create(&self) -> crate::Result<bool> {
+        self.inner.create().await
+    }
+
+    async fn put(&self, messages: Vec<NewMessage>) -> crate::Result<Vec<MessageId>> {
+        self.inner.put(messages).await
+    }
+
+    async fn get(&self, max: usize, timeout: Duration) -> crate::Result<Vec<Message>> {
+        match self.gets {
+            true => self.inner.get(max, timeout).await,
+            false => self.error(),
+        }
+    }
+
+    async fn delete(&self, _receipt: &Receipt) -> crate::Result<()> {
+        self.error()
+    }
+
+    async fn renew(&self, _receipt: &Receipt, _timeout: Duration) -> crate::Result<Receipt> {
+        self.error()
+    }
+
+    async fn release(&self, _receipt: &Receipt, _delay: Duration) -> crate::Result<()> {
+        self.error()
+    }
+
+    async fn depth(&self) -> crate::Result<u64> {
+        self.inner.depth().await
+    }
+
+    async fn peek(&self, max: usize) -> crate::Result<Vec<PeekedMessage>> {
+        self.inner.peek(max).await
+    }
+
+    async fn purge(&self) -> crate::Result<()> {
+        self.inner.purge().await
+    }
+}
+
+fn broken(kind: ErrorKind, gets: bool) -> Arc<Broken> {
+    Arc::new(Broken {
+        inner: MemoryQueue::new("local/jobs".parse().expect("an address")),
+        kind,
+        gets,
+        failed: AtomicUsize::new(0),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_fails_is_tried_again_without_a_storm() {
+    for (kind, most) in [(ErrorKind::Unavailable, 600), (ErrorKind::Denied, 70)] {
+        let queue = broken(kind, false);
+        let errors = Errors::default();
+        let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>);
+        let builder = builder.config(config()).hooks(errors.clone());
+        let _listener = builder
+            .start(Seen::default().handler())
+            .await
+            .expect("started");
+        seconds(1200).await;
+        let failed = queue.failed.load(Ordering::SeqCst);
+        assert!(
+            (30..most).contains(&failed),
+            "{kind:?}: {failed} in 20 minutes"
+        );
+        assert_eq!(errors.of(Action::Get).len(), failed, "each is observable");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_whose_message_cannot_be_kept_is_told() {
+    let queue = broken(ErrorKind::Conflict, true);
+    queue.put(vec![NewMessage::new("job")]).await.expect("put");
+    let told = Arc::new(AtomicUsize::new(0));
+    let telling = Arc::clone(&told);
+    let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>).config(config());
+    let listener = builder.start(move |delivery: Delivery| {
+        let told = Arc::clone(&telling);
+        async move {
+            delivery.lost().await;
+            told.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    let listener = listener.await.expect("started");
+    seconds(20).await;
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(listener.state().stats.lost, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_the_handlers_and_gets_nothing_more() {
+    let bench = Bench::new();
+    let seen = Seen::default();
+    let noting = seen.clone();
+    let config = ListenerConfig {
+        dequeue_batch_size: 1,
+        max_tasks: 1,
+        ..config()
+    };
+    let builder = bench.pushed(config);
+    let listener = builder.start(move |delivery: Delivery| {
+        let seen = noting.clone();
+        async move {
+            seconds(10).await;
+            seen.note(&delivery);
+            Ok(())
+        }
+    });
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["first", "second"]).await;
+    bench.notify().await;
+    seconds(1).await;
+    listener.shutdown().await;
+    assert_eq!(seen.all(), ["first"]);
+    assert_eq!(bench.depth().await, 1, "the other one is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_shutdown_cannot_wait_for_is_given_back_and_others_are_told() {
+    let bench = Bench::new();
+    let config = ListenerConfig {
+        grace: Duration::from_secs(3),
+        concurrency: 1,
+        ..config()
+    };
+    let builder = bench.pushed(config);
+    let listener = builder.start(|_: Delivery| std::future::pending());
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    bench.put(&["running", "waiting"]).await;
+    bench.notify().await;
+    seconds(1).await;
+    let seen = Seen::default();
+    let heir = bench.pushed(self::config()).start(seen.handler()).await;
+    let _heir = heir.expect("started");
+    seconds(5).await;
+    listener.shutdown().await;
+    millis(50).await;
+    let mut all = seen.all();
+    all.sort();
+    assert_eq!(all, ["running", "waiting"], "long before their time-out");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_come_as_a_stream_and_are_deleted_when_they_are_done() {
+    let bench = Bench::new();
+    bench.put(&["one", "two", "three"]).await;
+    let (listener, mut messages) = bench.pulling().start_stream().await.expect("started");
+    for _ in 0..2 {
+        messages.next().await.expect("there are three").done();
+    }
+    drop(messages.next().await.expect("there are three"));
+    seconds(1).await;
+    assert_eq!(bench.depth().await, 1, "one was dropped without a word");
+    messages
+        .next()
+        .await
+        .expect("it comes back")
+        .failed("once more");
+    messages.next().await.expect("and again").done();
+    seconds(1).await;
+    assert_eq!(bench.depth().await, 0);
+    listener.shutdown().await;
+    assert!(messages.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_handler_that_blocks_its_thread_keeps_its_message() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let outcome = runtime.spawn(async {
+        let bench = Bench::new();
+        bench.put(&["blocks"]).await;
+        let seen = Seen::default();
+        let noting = seen.clone();
+        let config = ListenerConfig {
+            visibility_timeout: Duration::from_millis(300),
+            ..config()
+        };
+        let builder = bench.pulling().config(config);
+        let listener = builder.start(move |delivery: Delivery| {
+            noting.note(&delivery);
+            async {
+                std::thread::sleep(Duration::from_secs(1));
+                Ok(())
+            }
+        });
+        let _listener = listener.await.expect("started");
+        millis(1500).await;
+        (seen.all(), bench.depth().await)
+    });
+    assert_eq!(
+        outcome.await.expect("no panic"),
+        (vec!["blocks".to_owned()], 0)
+    );
+    runtime.shutdown_background();
+}

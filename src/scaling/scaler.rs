@@ -1,0 +1,563 @@
+//! The dequeue tasks of one queue, as a machine.
+//!
+//! Each cause to look (a wake-up, say) is counted. A task reads that count before its get, and may
+//! leave only if the count has not moved when the get came back empty: "check and leave" is one call,
+//! under its owner's lock (R17). A cause that no get was issued after is owed, and always ends in one
+//! (R18). Tasks and calls are its driver's; it says when to start one, to ask for the depth and to
+//! report.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    idle::{Idle, IdleBackoff},
+    telling::{Due, Place, Telling},
+};
+use crate::{
+    backoff::Backoff,
+    clock::Tick,
+    error::ErrorKind,
+    fault::{Fault, planted},
+    words::LinkState,
+};
+
+/// How a listener hears of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListenerMode {
+    /// The relay tells it: no task while there is no work.
+    Pushed,
+    /// The relay cannot be reached, or cannot hear all publishers: one task stays and looks, less
+    /// and less often.
+    Polling,
+    /// There is no relay: one task stays and looks about once a second.
+    PullOnly,
+}
+
+/// How the tasks of a queue behave.
+#[derive(Debug, Clone)]
+pub(crate) struct ScalerConfig {
+    /// Tasks at most.
+    pub(crate) max_tasks: usize,
+    /// The back-off where there is no relay.
+    pub(crate) idle: IdleBackoff,
+    /// The longest sleep while the relay is away: a thousand listeners must not hammer the queue
+    /// because one relay restarts.
+    pub(crate) away: Duration,
+    /// An empty get means that there was no visible message.
+    pub(crate) empty_is_certain: bool,
+    pub(crate) fault: Fault,
+}
+
+/// One dequeue task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TaskId(u64);
+
+/// What the driver does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Start a task: it calls [`Scaler::begin`] when it has a slot.
+    Start(TaskId),
+    /// Ask the queue for its depth, and the policy for a number; then [`Scaler::scaled`].
+    AskDepth,
+    /// Send a report; then [`Scaler::answered`].
+    Report(Due),
+    /// Nothing before then, unless something happens.
+    Wait(Tick),
+}
+
+/// What a task does when it has a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// Get a batch.
+    Get,
+    /// Sleep until then, without the slot.
+    Sleep(Tick),
+    /// End: it was started for work that is gone. It is no task any more.
+    Leave,
+}
+
+/// What a task does after it has found nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Look again at once: there was a cause meanwhile.
+    Again,
+    /// Sleep until then, or until it is roused, without the slot.
+    Sleep(Tick),
+    /// End. It is no task any more.
+    Leave,
+}
+
+/// The tasks of one queue.
+#[derive(Debug)]
+pub(crate) struct Scaler {
+    config: ScalerConfig,
+    mode: ListenerMode,
+    tasks: BTreeMap<TaskId, Task>,
+    next: u64,
+    /// Causes to look so far.
+    causes: u64,
+    /// The newest cause that a get was issued after.
+    looked: u64,
+    /// Tasks that the last look at the depth asked for.
+    target: usize,
+    /// An armed get found nothing, and there was no cause and no message since.
+    emptied: bool,
+    /// No task is started any more.
+    stopped: bool,
+    depth: Depth,
+    most_active: usize,
+    telling: Telling,
+}
+
+#[derive(Debug)]
+struct Task {
+    doing: Doing,
+    /// Gets in a row that found nothing, and that failed.
+    idle_count: u32,
+    failures: Backoff,
+    /// Its next find is one after idleness: the depth is asked.
+    look: bool,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// Waits for its first slot: not active yet.
+    Starting,
+    /// Is about to get.
+    Ready,
+    Getting {
+        since: Tick,
+    },
+    Handling,
+    Sleeping {
+        until: Tick,
+    },
+    /// Sleeps after an error. A cause rouses it no sooner, or an outage would be a storm.
+    Failing {
+        until: Tick,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Depth {
+    asking: Asking,
+    /// When it was known last.
+    known_at: Option<Tick>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asking {
+    No,
+    Wanted,
+    Asked,
+}
+
+/// A get that takes longer holds up no cause: another task looks.
+const SLOW_GET: Duration = Duration::from_secs(1);
+/// Under steady load the depth is asked this often.
+const DEPTH_EVERY: Duration = Duration::from_secs(5);
+/// Who starts, and who has come back to its relay, looks within this: the relay's own CATCH_UP
+/// usually comes first, and a fleet does not look all at once.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Waits after errors: soon back when it was a blink, and 12 calls a minute when it was not.
+const FAILED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// And the wait after one that will not pass by itself: wrong credentials, no such queue.
+const REFUSED: Duration = Duration::from_secs(30);
+/// So many gets in a row found nothing that the back-off is at its longest.
+const LONG_IDLE: u32 = 64;
+
+impl Scaler {
+    /// Makes the tasks of a queue; `relay` where there is one to be heard.
+    pub(crate) fn new(config: ScalerConfig, relay: bool) -> Self {
+        let (mode, causes) = match relay {
+            true => (ListenerMode::Polling, 0),
+            false => (ListenerMode::PullOnly, 1),
+        };
+        let telling = Telling::new(config.fault);
+        Self {
+            config,
+            mode,
+            tasks: BTreeMap::new(),
+            next: 0,
+            causes,
+            looked: 0,
+            target: 0,
+            emptied: false,
+            stopped: false,
+            depth: Depth {
+                asking: Asking::No,
+                known_at: None,
+            },
+            most_active: 0,
+            telling,
+        }
+    }
+
+    pub(crate) fn mode(&self) -> ListenerMode {
+        self.mode
+    }
+
+    /// Returns the tasks that work or wait for work now, and the most that ever did at one time.
+    pub(crate) fn active(&self) -> (usize, usize) {
+        (self.count_active(), self.most_active)
+    }
+
+    /// Returns what to do next.
+    pub(crate) fn step(&mut self, now: Tick, chance: f64) -> Step {
+        if self.wants_task(now) {
+            return Step::Start(self.start(now, chance));
+        }
+        if self.depth.asking == Asking::Wanted {
+            self.depth.asking = Asking::Asked;
+            return Step::AskDepth;
+        }
+        if let Some(due) = self.telling.take(now) {
+            return Step::Report(due);
+        }
+        let report = self.telling.next(now).unwrap_or(Tick::NEVER);
+        let slow = self.all_slow_at().filter(|at| self.is_owed() && *at > now);
+        Step::Wait(report.min(slow.unwrap_or(Tick::NEVER)))
+    }
+
+    /// The relay said that there is work, or may be. Returns whether a sleeping task was roused.
+    pub(crate) fn woken(&mut self, sequence: u64, now: Tick) -> bool {
+        let roused = self.cause(now);
+        self.telling.woken(sequence, self.causes);
+        roused
+    }
+
+    /// The link to the relay moved. Returns whether a sleeping task is to sleep less.
+    pub(crate) fn linked(&mut self, link: LinkState, now: Tick, chance: f64) -> bool {
+        let connected = link.connection == crate::words::ConnectionState::Connected;
+        self.telling.linked(connected, link.welcomes, now);
+        let mode = match self.mode {
+            ListenerMode::PullOnly => ListenerMode::PullOnly,
+            _ if link.is_pushed() => ListenerMode::Pushed,
+            _ if planted!(self.config.fault, NeverPolls) => self.mode,
+            _ => ListenerMode::Polling,
+        };
+        let back = std::mem::replace(&mut self.mode, mode) != mode && mode == ListenerMode::Pushed;
+        let soon = now + SETTLE.mul_f64(chance);
+        back && self.wake_up(soon) > 0
+    }
+
+    /// Starts `count` more tasks, so far as there may be so many.
+    pub(crate) fn start_more(&mut self, count: usize, now: Tick) {
+        self.cause(now);
+        self.target = self.tasks.len().saturating_add(count);
+        self.emptied = false;
+    }
+
+    /// Starts no task any more. It stays as busy as it was told to be: whatever it has not looked
+    /// for is somebody else's.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// The depth is known: so many tasks are wanted; `None` where it could not be read.
+    pub(crate) fn scaled(&mut self, tasks: Option<usize>, now: Tick) {
+        self.depth = Depth {
+            asking: Asking::No,
+            known_at: Some(now),
+        };
+        if let Some(tasks) = tasks.filter(|_| !self.emptied) {
+            self.target = tasks;
+        }
+    }
+
+    /// A task has a slot, and asks what to do. What is counted now is covered by its get (R17).
+    pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
+        let surplus = self.emptied && !self.is_owed() && self.may_leave();
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Begin::Leave;
+        };
+        match task.doing {
+            Doing::Starting if surplus => {
+                self.tasks.remove(&id);
+                return Begin::Leave;
+            }
+            Doing::Sleeping { until } | Doing::Failing { until } if until > now => {
+                return Begin::Sleep(until);
+            }
+            _ => {}
+        }
+        task.doing = Doing::Getting { since: now };
+        task.place = self.telling.place(self.causes);
+        self.looked = self.causes;
+        self.most_active = self.most_active.max(self.count_active());
+        Begin::Get
+    }
+
+    /// A get found messages: `full` where it found as many as it asked for. Returns whether this is
+    /// work detected after idleness.
+    pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
+        self.emptied = false;
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return false;
+        };
+        task.doing = Doing::Handling;
+        task.idle_count = 0;
+        task.failures.reset();
+        let (detected, place) = (std::mem::take(&mut task.look), task.place);
+        self.telling.found(place, now);
+        // A batch with room left was all that there was: the depth would say nothing new.
+        let rest = full || self.mode != ListenerMode::Pushed || !self.config.empty_is_certain;
+        let known_at = self.depth.known_at;
+        let old = full && known_at.is_none_or(|at| now.since(at) >= DEPTH_EVERY);
+        if self.depth.asking == Asking::No && rest && (detected || old) {
+            self.depth.asking = Asking::Wanted;
+        }
+        detected
+    }
+
+    /// A task has done with its batch.
+    pub(crate) fn done(&mut self, id: TaskId) {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.doing = Doing::Ready;
+        }
+    }
+
+    /// A get found nothing. Returns how often in a row by now, and what is to be done by default.
+    pub(crate) fn idle(&mut self, id: TaskId, chance: f64) -> (u32, Idle) {
+        let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
+        let backoff = self.backoff();
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return (0, Idle::Stop);
+        };
+        task.idle_count = task.idle_count.saturating_add(1);
+        let idle = match certain {
+            true => Idle::Stop,
+            false => backoff.after(task.idle_count, chance),
+        };
+        (task.idle_count, idle)
+    }
+
+    /// Does what was decided for a task that found nothing, unless there was a cause since its get
+    /// was issued (R17). The last task of a queue that is polled stays.
+    pub(crate) fn rest(&mut self, id: TaskId, idle: Idle, now: Tick, chance: f64) -> Rest {
+        let longest = self.backoff().longest(chance);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Rest::Leave;
+        };
+        task.look = true;
+        task.failures.reset();
+        let place = task.place;
+        if place.cause != self.causes && !planted!(self.config.fault, LeaveUnarmed) {
+            task.doing = Doing::Ready;
+            return Rest::Again;
+        }
+        (self.emptied, self.target) = (true, 0);
+        let rest = match idle {
+            Idle::Stop if self.may_leave() => {
+                self.tasks.remove(&id);
+                Rest::Leave
+            }
+            Idle::Stop => self.sleep(id, now + longest),
+            Idle::Sleep(span) => self.sleep(id, now + span),
+        };
+        if self.nobody_works() || planted!(self.config.fault, DrainedEarly) {
+            self.telling.drained(place, now);
+        }
+        rest
+    }
+
+    /// A get failed. The task tries again after a growing wait, unless another one already does.
+    pub(crate) fn failed(
+        &mut self,
+        id: TaskId,
+        kind: ErrorKind,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Rest {
+        let failing = |task: &Task| matches!(task.doing, Doing::Failing { .. });
+        if self.tasks.values().any(failing) {
+            self.tasks.remove(&id);
+            return Rest::Leave;
+        }
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Rest::Leave;
+        };
+        let passes = !matches!(
+            kind,
+            ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
+        );
+        // What was wanted for the depth would fail as well.
+        self.target = 0;
+        let wait = match passes {
+            true => task.failures.next(rng),
+            false => crate::backoff::about(REFUSED, rng),
+        };
+        let until = now + wait;
+        (task.doing, task.look) = (Doing::Failing { until }, true);
+        Rest::Sleep(until)
+    }
+
+    /// A task has ended without a word: it panicked. What it was to look for is owed again.
+    pub(crate) fn vanished(&mut self, id: TaskId, now: Tick) {
+        if self.tasks.remove(&id).is_some() {
+            self.cause(now);
+        }
+    }
+
+    /// Returns until when a task is to sleep; `None` where it is to look.
+    pub(crate) fn sleeps_until(&self, id: TaskId, now: Tick) -> Option<Tick> {
+        match self.tasks.get(&id)?.doing {
+            Doing::Sleeping { until } | Doing::Failing { until } => Some(until),
+            _ => None,
+        }
+        .filter(|until| *until > now)
+    }
+
+    /// Messages become visible after `delay` that nobody else speaks of.
+    pub(crate) fn hidden(&mut self, delay: Duration, now: Tick) {
+        self.telling.hidden(delay, now);
+    }
+
+    /// Returns whether a report waits to be sent or answered.
+    pub(crate) fn has_to_say(&self, now: Tick) -> bool {
+        self.telling.has_to_say(now)
+    }
+
+    /// The report on its way was answered.
+    pub(crate) fn answered(&mut self, error: Option<ErrorKind>, now: Tick) {
+        self.telling.answered(error, now);
+    }
+
+    /// Counts a cause to look; returns whether a sleeping task was roused for it.
+    fn cause(&mut self, now: Tick) -> bool {
+        self.causes += 1;
+        self.emptied = false;
+        self.wake_up_one(now)
+    }
+
+    fn is_owed(&self) -> bool {
+        self.looked < self.causes
+    }
+
+    fn backoff(&self) -> IdleBackoff {
+        match self.mode {
+            ListenerMode::Polling => IdleBackoff {
+                most: self.config.away,
+                ..self.config.idle
+            },
+            _ => self.config.idle,
+        }
+    }
+
+    /// Returns whether one more task is to be started.
+    fn wants_task(&self, now: Tick) -> bool {
+        let count = self.tasks.len();
+        if self.stopped || count >= self.config.max_tasks {
+            // What is owed stays so: whoever is done first looks.
+            return false;
+        }
+        let last_left = self.mode != ListenerMode::Pushed && count == 0;
+        let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
+        let look = self.is_owed() && !self.somebody_will_look(now) && !trusts;
+        last_left || look || self.target > count
+    }
+
+    /// Returns whether a task will issue a get soon, by itself.
+    fn somebody_will_look(&self, now: Tick) -> bool {
+        self.tasks.values().any(|task| match task.doing {
+            Doing::Starting | Doing::Ready | Doing::Failing { .. } => true,
+            Doing::Sleeping { until } => until <= now,
+            Doing::Getting { since } => now.since(since) < SLOW_GET,
+            Doing::Handling => false,
+        })
+    }
+
+    /// Returns when all gets on their way are slow.
+    fn all_slow_at(&self) -> Option<Tick> {
+        let getting = self.tasks.values().filter_map(|task| match task.doing {
+            Doing::Getting { since } => Some(since + SLOW_GET),
+            _ => None,
+        });
+        getting.max()
+    }
+
+    fn start(&mut self, now: Tick, chance: f64) -> TaskId {
+        self.next += 1;
+        let id = TaskId(self.next);
+        // Nothing is owed: it stays because somebody has to. The relay is away, and may be back
+        // before it looks.
+        let waits = self.mode == ListenerMode::Polling && !self.is_owed() && self.target == 0;
+        let first = if self.next == 1 {
+            SETTLE
+        } else {
+            self.config.away
+        };
+        let doing = match waits {
+            true => Doing::Sleeping {
+                until: now + first.mul_f64(chance),
+            },
+            false => Doing::Starting,
+        };
+        let task = Task {
+            doing,
+            idle_count: if waits { LONG_IDLE } else { 0 },
+            failures: Backoff::new(FAILED.0, FAILED.1),
+            look: waits || self.is_owed(),
+            place: Place::default(),
+        };
+        self.tasks.insert(id, task);
+        self.most_active = self.most_active.max(self.count_active());
+        id
+    }
+
+    /// Lets the task that sleeps longest look now.
+    fn wake_up_one(&mut self, now: Tick) -> bool {
+        let sleeping = self
+            .tasks
+            .values_mut()
+            .filter_map(|task| match &mut task.doing {
+                Doing::Sleeping { until } => Some(until),
+                _ => None,
+            });
+        let Some(until) = sleeping.max() else {
+            return false;
+        };
+        *until = now.min(*until);
+        true
+    }
+
+    /// Lets no task sleep longer than until then; returns how many would have.
+    fn wake_up(&mut self, latest: Tick) -> usize {
+        let tasks = self.tasks.values_mut();
+        let longer = tasks.filter_map(|task| match &mut task.doing {
+            Doing::Sleeping { until } if *until > latest => Some(until),
+            _ => None,
+        });
+        longer.map(|until| *until = latest).count()
+    }
+
+    fn sleep(&mut self, id: TaskId, until: Tick) -> Rest {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.doing = Doing::Sleeping { until };
+        }
+        Rest::Sleep(until)
+    }
+
+    fn may_leave(&self) -> bool {
+        self.mode == ListenerMode::Pushed
+            || self.tasks.len() > 1
+            || planted!(self.config.fault, LastTaskLeaves)
+    }
+
+    fn count_active(&self) -> usize {
+        let active = |task: &&Task| task.doing != Doing::Starting;
+        self.tasks.values().filter(active).count()
+    }
+
+    /// Returns whether no task holds a message or may come to hold one by a get on its way.
+    fn nobody_works(&self) -> bool {
+        let works = |task: &Task| {
+            matches!(
+                task.doing,
+                Doing::Getting { .. } | Doing::Handling | Doing::Ready
+            )
+        };
+        !self.tasks.values().any(works)
+    }
+}
