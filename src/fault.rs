@@ -98,8 +98,8 @@ pub(crate) enum Fault {
     NeverPolls,
     /// Section 3: what was reported is not said again after a welcome.
     ReportsNotRepeated,
-    /// Section 3: a sequence is reported to another stream than the one that told it.
-    SequenceKept,
+    /// Section 3: a get without an answer hides messages that nobody speaks of.
+    LostGetUnsaid,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.

@@ -19,6 +19,7 @@ mod queue;
 mod regressions;
 mod relay;
 mod reports;
+mod scaled;
 mod table;
 mod workload;
 mod world;

@@ -116,7 +116,8 @@ fn empty(shared: &Shared, id: TaskId) -> Rest {
 fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
     let kind = error.kind();
     shared.complain(Action::Get, None, error);
-    let rest = shared.ask(|core, now| core.scaler.failed(id, kind, now, &mut core.rng));
+    let visibility = shared.config.visibility_timeout + shared.queue.limits().resolution;
+    let rest = shared.ask(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
     shared.stirred.notify_one();
     rest
 }

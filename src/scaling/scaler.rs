@@ -98,6 +98,8 @@ pub(crate) struct Scaler {
     causes: u64,
     /// The newest cause that a get was issued after.
     looked: u64,
+    /// The newest cause whose get was answered by the queue.
+    answered: u64,
     /// Tasks that the last look at the depth asked for.
     target: usize,
     /// An armed get found nothing, and there was no cause and no message since.
@@ -182,6 +184,7 @@ impl Scaler {
             next: 0,
             causes,
             looked: 0,
+            answered: 0,
             target: 0,
             emptied: false,
             stopped: false,
@@ -300,6 +303,7 @@ impl Scaler {
         task.idle_count = 0;
         task.failures.reset();
         let (detected, place) = (std::mem::take(&mut task.look), task.place);
+        self.answered = self.answered.max(place.cause);
         self.telling.found(place, now);
         // A batch with room left was all that there was: the depth would say nothing new.
         let rest = full || self.mode != ListenerMode::Pushed || !self.config.empty_is_certain;
@@ -343,9 +347,14 @@ impl Scaler {
         task.look = true;
         task.failures.reset();
         let place = task.place;
+        self.answered = self.answered.max(place.cause);
         if place.cause != self.causes && !planted!(self.config.fault, LeaveUnarmed) {
             task.doing = Doing::Ready;
             return Rest::Again;
+        }
+        // What it leaves behind is owed no less; the fault forgets that, too.
+        if planted!(self.config.fault, LeaveUnarmed) {
+            (self.looked, self.answered) = (self.causes, self.causes);
         }
         (self.emptied, self.target) = (true, 0);
         let rest = match idle {
@@ -363,13 +372,24 @@ impl Scaler {
     }
 
     /// A get failed. The task tries again after a growing wait, unless another one already does.
+    /// Where it may have happened all the same, messages come back after `visibility` that nobody
+    /// knows of.
     pub(crate) fn failed(
         &mut self,
         id: TaskId,
         kind: ErrorKind,
+        visibility: Duration,
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Rest {
+        let refused = matches!(
+            kind,
+            ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
+        );
+        let certain = refused || matches!(kind, ErrorKind::Busy | ErrorKind::Exhausted);
+        if !certain && !planted!(self.config.fault, LostGetUnsaid) {
+            self.telling.hidden(visibility, now);
+        }
         let failing = |task: &Task| matches!(task.doing, Doing::Failing { .. });
         if self.tasks.values().any(failing) {
             self.tasks.remove(&id);
@@ -378,15 +398,11 @@ impl Scaler {
         let Some(task) = self.tasks.get_mut(&id) else {
             return Rest::Leave;
         };
-        let passes = !matches!(
-            kind,
-            ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
-        );
         // What was wanted for the depth would fail as well.
         self.target = 0;
-        let wait = match passes {
-            true => task.failures.next(rng),
-            false => crate::backoff::about(REFUSED, rng),
+        let wait = match refused {
+            false => task.failures.next(rng),
+            true => crate::backoff::about(REFUSED, rng),
         };
         let until = now + wait;
         (task.doing, task.look) = (Doing::Failing { until }, true);
@@ -407,6 +423,21 @@ impl Scaler {
             _ => None,
         }
         .filter(|until| *until > now)
+    }
+
+    /// Returns the tasks that are to sleep no longer.
+    #[cfg(test)]
+    pub(crate) fn roused(&self, now: Tick) -> Vec<TaskId> {
+        let over = |task: &Task| matches!(task.doing, Doing::Sleeping { until } if until <= now);
+        let tasks = self.tasks.iter();
+        tasks.filter(|(_, t)| over(t)).map(|(id, _)| *id).collect()
+    }
+
+    /// Returns whether a task is at work: it has a batch or waits for one.
+    #[cfg(test)]
+    pub(crate) fn works(&self, id: TaskId) -> bool {
+        let doing = self.tasks.get(&id).map(|task| task.doing);
+        matches!(doing, Some(Doing::Getting { .. } | Doing::Handling))
     }
 
     /// Messages become visible after `delay` that nobody else speaks of.
@@ -431,8 +462,14 @@ impl Scaler {
         self.wake_up_one(now)
     }
 
+    /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
+    /// second one is worth its while, a third would be a storm.
     fn is_owed(&self) -> bool {
-        self.looked < self.causes
+        let newest = |task: &&Task| {
+            matches!(task.doing, Doing::Getting { .. }) && task.place.cause == self.causes
+        };
+        let gets = || self.tasks.values().filter(newest).count();
+        self.looked < self.causes || (self.answered < self.causes && gets() < 2)
     }
 
     fn backoff(&self) -> IdleBackoff {
@@ -452,7 +489,9 @@ impl Scaler {
             // What is owed stays so: whoever is done first looks.
             return false;
         }
-        let last_left = self.mode != ListenerMode::Pushed && count == 0;
+        let last_left = self.mode != ListenerMode::Pushed
+            && count == 0
+            && !planted!(self.config.fault, LastTaskLeaves);
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let look = self.is_owed() && !self.somebody_will_look(now) && !trusts;
         last_left || look || self.target > count

@@ -113,9 +113,7 @@ impl Telling {
         self.told = None;
         self.in_flight = None;
         self.retry_at = now;
-        if !planted!(self.fault, SequenceKept) {
-            (self.sequence, self.woken) = (0, 0);
-        }
+        (self.sequence, self.woken) = (0, 0);
         if planted!(self.fault, ReportsNotRepeated) {
             self.due = None;
             return;
@@ -175,8 +173,7 @@ impl Telling {
         let hidden = self.hidden.iter().find(|(_, said)| !**said);
         let hidden = hidden.map(|(at, _)| *at);
         // An older report says nothing new of a get that was issued on a stream before.
-        let kept = planted!(self.fault, SequenceKept);
-        let covered = Some(self.covered).filter(|place| place.stream == self.stream || kept);
+        let covered = Some(self.covered).filter(|place| place.stream == self.stream);
         self.due = None;
         self.in_flight = Some(InFlight {
             stream: self.stream,

@@ -11,6 +11,7 @@ use super::{
     net::ConnId,
     oracle::{Counters, SOON},
     queue::Announced,
+    scaled::LOOKED,
     world::{Event, SILENCE, World},
 };
 use crate::{
@@ -61,6 +62,7 @@ impl World {
         }
         for number in 0..self.listeners.len() {
             self.check_connection(number);
+            self.check_scaled(number);
         }
         self.check_relay();
     }
@@ -207,19 +209,22 @@ impl World {
         };
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
-            let works = listener
-                .workers
-                .get(&queue)
-                .is_some_and(|worker| worker.active);
+            let from = due.max(listener.ok_from);
+            let depth = self.queues.list[queue].messages.len();
+            let (works, within) = match listener.scaled.get(&queue) {
+                Some(scaled) => (scaled.has_looked(depth, due, from, now), LOOKED),
+                None => (listener.works_on(queue), SOON),
+            };
             if works || !listener.wants(&self.queues.list[queue].address) || !self.is_well(number) {
                 continue;
             }
-            let by = due.max(listener.ok_from) + SOON;
+            let by = from + within;
             if now > by {
+                let machine = format!("{:?}", listener.scaled.get(&queue));
                 self.violate(|| {
                     format!(
                         "I1: nobody looks for message {id} in queue {queue}, due at {:.3} s, \
-                         and listener {number} is well",
+                         and listener {number} is well: {machine}",
                         due.as_nanos() as f64 / 1e9
                     )
                 });
@@ -271,7 +276,7 @@ impl World {
     }
 
     /// Returns whether nothing is wrong between this listener and the relay just now.
-    fn is_well(&self, number: usize) -> bool {
+    pub(super) fn is_well(&self, number: usize) -> bool {
         let (now, listener) = (self.now, &self.listeners[number]);
         let Some(conn) = listener.conn.map(|id| &self.conns[id]) else {
             return false;

@@ -96,7 +96,12 @@ impl World {
                 self.impair(listener, until);
             }
             // These happen by themselves, where the seed allows them.
-            T::ReportsLost | T::WalksLost | T::CrashHolding => {}
+            T::ReportsLost
+            | T::WalksLost
+            | T::CrashHolding
+            | T::GetsFail
+            | T::GetsHang
+            | T::HandlersHang => {}
         }
     }
 

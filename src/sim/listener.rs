@@ -13,14 +13,15 @@ use super::{
     plan::Trouble,
     queue::{Announced, MessageId},
     reports::Released,
+    scaled::Scaled,
     world::{Event, World},
 };
 use crate::{
     clock::Tick,
     session::{Action, LinkConfig, Step, SubscriptionSession},
     words::{
-        ConnectionState, ListenerId, ReportState, Selector, SubscribeEvent, SubscribeOptions,
-        WakeReason, WorkDetected,
+        ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
+        SubscribeOptions, WakeReason, WorkDetected,
     },
 };
 
@@ -44,6 +45,12 @@ pub(super) struct Listener {
     /// It must hold a stream by then, if nothing else happens.
     pub(super) connected_by: Tick,
     pub(super) workers: BTreeMap<usize, Worker>,
+    /// Its machines, where it has the production ones, and what they were told of the link.
+    pub(super) scaled: BTreeMap<usize, Scaled>,
+    pub(super) link: LinkState,
+    /// It has had no stream since.
+    pub(super) alone_since: Option<Tick>,
+    pub(super) started_at: Tick,
     /// The newest token of each queue that it was handed.
     pub(super) tokens: BTreeMap<usize, Told>,
     /// The newest sequence of each queue that it saw, and in which life of the relay.
@@ -91,6 +98,10 @@ impl Listener {
             ok_from: Tick::default(),
             connected_by: Tick::NEVER,
             workers: BTreeMap::new(),
+            scaled: BTreeMap::new(),
+            link: LinkState::default(),
+            alone_since: None,
+            started_at: Tick::default(),
             tokens: BTreeMap::new(),
             seen: BTreeMap::new(),
             released: Vec::new(),
@@ -99,6 +110,10 @@ impl Listener {
             tick_at: None,
             app_at: None,
         }
+    }
+
+    pub(super) fn works_on(&self, queue: usize) -> bool {
+        self.workers.get(&queue).is_some_and(|worker| worker.active)
     }
 
     pub(super) fn is_alive(&self, life: u64) -> bool {
@@ -123,6 +138,8 @@ impl World {
         *listener = Listener {
             life,
             attempts,
+            started_at: self.now,
+            alone_since: Some(self.now),
             ok_from: listener.ok_from,
             paused_until: listener.paused_until,
             partition_until: listener.partition_until,
@@ -141,6 +158,9 @@ impl World {
         listener.session = Some(SubscriptionSession::new(options, config));
         self.log
             .note(self.now, "listener starts", &[number as u64, life]);
+        if self.plan.listeners[number].scaled {
+            self.scaled_starts(number);
+        }
         if self.plan.listeners[number].polls {
             self.at(self.now, Event::Poll(number, life));
         }
@@ -159,6 +179,7 @@ impl World {
             "listener dies",
             &[number as u64, life, u64::from(gone)],
         );
+        self.scaled_lost(number);
         self.listeners[number].session = None;
         if let Some(conn) = self.listeners[number].conn.take() {
             if gone {
@@ -182,6 +203,8 @@ impl World {
         let life = listener.life;
         self.log
             .note(self.now, "listener leaves", &[number as u64, life]);
+        self.scaled_leaves(number);
+        let listener = &mut self.listeners[number];
         let held: Vec<_> = listener
             .workers
             .iter_mut()
@@ -206,6 +229,8 @@ impl World {
             match session.step(now) {
                 Action::Open(options) => self.open(number, options),
                 Action::Link(Step::Wait(at) | Step::Read(at)) => {
+                    self.scaled_linked(number);
+                    let listener = &mut self.listeners[number];
                     if listener.tick_at.is_none_or(|earlier| at < earlier) {
                         listener.tick_at = Some(at);
                         let life = listener.life;
@@ -405,6 +430,12 @@ impl World {
         };
         let queue = self.queues.find(&address).expect("all queues are known");
         self.check_token(number, queue, work);
+        if self.listeners[number].is_scaled() {
+            let noted = [number as u64, queue as u64, work.sequence];
+            self.log.note(self.now, "takes", &noted);
+            self.scaled_linked(number);
+            return self.scaled_woken(number, queue, work.sequence);
+        }
         let life = self.listeners[number].stream_life;
         let listener = &mut self.listeners[number];
         listener.seen.insert(queue, (life, work.sequence));

@@ -295,7 +295,7 @@ impl World {
 }
 
 impl Place {
-    fn is_busy(&self, stream: &Stream, now: Tick) -> bool {
+    pub(super) fn is_busy(&self, stream: &Stream, now: Tick) -> bool {
         if !stream.reported && now >= self.woken_at + stream.visibility {
             return false;
         }

@@ -40,6 +40,9 @@ pub(super) enum Trouble {
     ReportsLost,
     WalksLost,
     CrashHolding,
+    GetsFail,
+    GetsHang,
+    HandlersHang,
 }
 
 /// Something that the workload does.
@@ -96,9 +99,13 @@ pub(super) struct ListenerPlan {
     pub(super) handling: u64,
     /// It looks into its queues while it has no stream.
     pub(super) polls: bool,
+    /// Its tasks are the production machine.
+    pub(super) scaled: bool,
+    /// Messages of one get.
+    pub(super) batch: usize,
 }
 
-const TROUBLES: [Trouble; 22] = [
+const TROUBLES: [Trouble; 25] = [
     Trouble::Reset,
     Trouble::ResetUnseen,
     Trouble::SilentBoth,
@@ -121,6 +128,9 @@ const TROUBLES: [Trouble; 22] = [
     Trouble::ReportsLost,
     Trouble::WalksLost,
     Trouble::CrashHolding,
+    Trouble::GetsFail,
+    Trouble::GetsHang,
+    Trouble::HandlersHang,
 ];
 
 const WORKS: [Work; 7] = [
@@ -140,7 +150,7 @@ const CROWD: usize = 70;
 
 impl Plan {
     pub(super) fn new(rng: &mut fastrand::Rng) -> Self {
-        let shape = match rng.u32(0..40) {
+        let shape = match rng.u32(0..30) {
             0 => Shape::Wide,
             1 => Shape::Crowd,
             _ => Shape::Sparse,
@@ -210,6 +220,8 @@ impl ListenerPlan {
             latency: [1, 20, 200][rng.usize(0..3)],
             handling: [20, 500, 3_000][rng.usize(0..3)],
             polls: false,
+            scaled: false,
+            batch: rng.usize(1..=3),
         }
     }
 }
@@ -237,7 +249,10 @@ fn sparse(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAddress>) {
     }
     let mut plan = |selectors| {
         let mut plan = ListenerPlan::new(selectors, rng);
-        plan.polls = rng.u32(0..20) == 0;
+        let exact = plan.selectors.iter().all(|selector| !selector.is_pattern());
+        plan.scaled = exact && rng.bool();
+        plan.mute &= !plan.scaled;
+        plan.polls = !plan.scaled && rng.u32(0..20) == 0;
         plan
     };
     (selectors.into_iter().map(&mut plan).collect(), queues)

@@ -21,6 +21,8 @@ pub(super) struct Queue {
 pub(super) struct Message {
     pub(super) queue: usize,
     pub(super) put_at: Tick,
+    /// When it was got last.
+    pub(super) got_at: Tick,
     pub(super) visible_at: Tick,
     /// How often it was got; also the receipt of whoever got it last.
     pub(super) gets: u64,
@@ -76,6 +78,7 @@ impl Queues {
         self.messages.push(Message {
             queue,
             put_at: now,
+            got_at: now,
             visible_at,
             gets: 0,
             holder: None,

@@ -23,10 +23,10 @@ use crate::{
 pub(super) struct Call {
     pub(super) listener: usize,
     life: u64,
-    number: u64,
+    pub(super) number: u64,
     subscription: Arc<str>,
     report: Report,
-    queue: usize,
+    pub(super) queue: usize,
     message: Option<(MessageId, u64)>,
     /// Its sequence is of another life of the relay.
     stale: bool,
@@ -53,6 +53,28 @@ pub(super) struct Released {
 
 /// Without an answer for this long, a call is made again.
 const ANSWER: Duration = Duration::from_secs(3);
+
+impl Call {
+    /// Makes the call of a listener's machine.
+    pub(super) fn scaled(
+        listener: usize,
+        life: u64,
+        subscription: Arc<str>,
+        report: Report,
+        queue: usize,
+    ) -> Self {
+        Self {
+            listener,
+            life,
+            number: report.number,
+            subscription,
+            report,
+            queue,
+            message: None,
+            stale: false,
+        }
+    }
+}
 
 impl World {
     /// Shows a message again, and reports when (R10).
@@ -168,6 +190,9 @@ impl World {
     /// A call is answered, or was not in time.
     pub(super) fn reported(&mut self, call: &Call, answer: Answer) {
         let listener = &mut self.listeners[call.listener];
+        if listener.is_alive(call.life) && listener.is_scaled() {
+            return self.scaled_reported(call, answer);
+        }
         if !listener.is_alive(call.life) || listener.calls.remove(&call.number).is_none() {
             return;
         }
@@ -199,6 +224,9 @@ impl World {
 
     fn was_accepted(&mut self, conn: ConnId, call: &Call) {
         self.accepted(conn, &call.report, call.stale);
+        if let (Some(delay), None) = (call.report.visible_in, call.message) {
+            return self.scaled_hidden_known(call, delay);
+        }
         let (Some((id, receipt)), Some(delay)) = (call.message, call.report.visible_in) else {
             return;
         };
@@ -258,8 +286,13 @@ impl World {
             stale: seen_life != stream_life,
         };
         listener.calls.insert(call.number, queue);
+        self.send_report(call);
+    }
+
+    /// Sends a call, which may be lost or late.
+    pub(super) fn send_report(&mut self, call: Call) {
         self.after(ANSWER, Event::ReportLate(call.clone()));
-        if self.is_lost(number) {
+        if self.is_lost(call.listener) {
             return;
         }
         let slow = self.may(Trouble::ReportsLost) && self.rng.u32(0..4) == 0;

@@ -8,7 +8,7 @@ use crate::fault::Fault;
 /// A fault, the rule that it breaks, and what it does.
 type Row = (Fault, &'static str, &'static str);
 
-pub(super) const FAULTS: [Row; 40] = [
+pub(super) const FAULTS: [Row; 49] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -170,6 +170,51 @@ pub(super) const FAULTS: [Row; 40] = [
         Fault::MarkReplaces,
         "marks",
         "a mark replaces those before it",
+    ),
+    (
+        Fault::LeaveUnarmed,
+        "R17",
+        "a task leaves although there was a cause since its get",
+    ),
+    (
+        Fault::BusyNeverLooks,
+        "R18",
+        "a wake-up starts no look while tasks are at work",
+    ),
+    (
+        Fault::LastTaskLeaves,
+        "section 6",
+        "the last task of a queue that is polled leaves",
+    ),
+    (
+        Fault::NeverPolls,
+        "section 6",
+        "a listener whose relay is away takes itself to be pushed",
+    ),
+    (
+        Fault::ReportsNotRepeated,
+        "section 3",
+        "what was reported is not said again after a welcome",
+    ),
+    (
+        Fault::BusyUnsaid,
+        "R8",
+        "who found work unasked does not say BUSY",
+    ),
+    (
+        Fault::DrainedEarly,
+        "R8",
+        "DRAINED is said while another task holds messages",
+    ),
+    (
+        Fault::HiddenUnsaid,
+        "section 3",
+        "nobody says when messages become visible again",
+    ),
+    (
+        Fault::LostGetUnsaid,
+        "section 3",
+        "a get without an answer hides messages that nobody speaks of",
     ),
     (
         Fault::FlagReadBeforeRegister,

@@ -15,6 +15,7 @@ use super::{
     queue::{MessageId, Queues},
     relay::RelayNode,
     reports::{Answer, Call},
+    scaled::Happens,
 };
 use crate::{clock::Tick, fault::Fault};
 
@@ -93,6 +94,7 @@ pub(super) enum Event {
     Get(usize, u64, usize),
     Handled(usize, u64, usize, MessageId, u64),
     Poll(usize, u64),
+    Scaled(usize, u64, usize, Happens),
     ListenerStarts(usize),
     ListenerLeft(usize, u64),
     ListenerCrashes(usize, u64),
@@ -260,7 +262,7 @@ impl World {
             E::Link(number, _) | E::App(number, _) | E::Get(number, ..) | E::Poll(number, _) => {
                 listener(number)
             }
-            E::Handled(number, ..) => listener(number),
+            E::Handled(number, ..) | E::Scaled(number, ..) => listener(number),
             E::Reported(call, _) | E::ReportLate(call) => listener(&call.listener),
             E::Pump(number, _) | E::Says(number, ..) | E::Deadline(number, ..) => {
                 Some(self.publishers[*number].paused_until)
@@ -291,6 +293,9 @@ impl World {
                 self.handled(listener, life, queue, message, receipt);
             }
             Event::Poll(listener, life) => self.poll(listener, life),
+            Event::Scaled(listener, life, queue, happens) => {
+                self.scaled_event(listener, life, queue, happens);
+            }
             Event::ListenerStarts(listener) => self.listener_starts(listener),
             Event::ListenerLeft(listener, life) | Event::ListenerCrashes(listener, life) => {
                 self.listener_crashes(listener, life);
