@@ -8,6 +8,8 @@ mod idle;
 mod policy;
 mod scaler;
 mod slots;
+mod step;
+mod tasks;
 mod telling;
 
 pub use self::{
@@ -16,7 +18,9 @@ pub use self::{
     scaler::ListenerMode,
 };
 pub(crate) use self::{
-    scaler::{Begin, Rest, Scaler, ScalerConfig, Step, TaskId},
+    scaler::{Scaler, ScalerConfig},
     slots::{Slots, Ticket},
+    step::{Begin, Rest, Step},
+    tasks::TaskId,
     telling::Due,
 };

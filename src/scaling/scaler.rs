@@ -6,11 +6,13 @@
 //! (R18). Tasks and calls are its driver's; it says when to start one, to ask for the depth and to
 //! report.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{
     idle::{Idle, IdleBackoff},
-    telling::{Due, Place, Telling},
+    step::{Begin, Rest, Step},
+    tasks::{Doing, Task, TaskId, Tasks},
+    telling::{Place, Telling},
 };
 use crate::{
     backoff::Backoff,
@@ -48,52 +50,12 @@ pub(crate) struct ScalerConfig {
     pub(crate) fault: Fault,
 }
 
-/// One dequeue task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct TaskId(u64);
-
-/// What the driver does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Start a task: it calls [`Scaler::begin`] when it has a slot.
-    Start(TaskId),
-    /// Ask the queue for its depth, and the policy for a number; then [`Scaler::scaled`].
-    AskDepth,
-    /// Send a report; then [`Scaler::answered`].
-    Report(Due),
-    /// Nothing before then, unless something happens.
-    Wait(Tick),
-}
-
-/// What a task does when it has a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
-    /// Get a batch.
-    Get,
-    /// Sleep until then, without the slot.
-    Sleep(Tick),
-    /// End: it was started for work that is gone. It is no task any more.
-    Leave,
-}
-
-/// What a task does after it has found nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// Look again at once: there was a cause meanwhile.
-    Again,
-    /// Sleep until then, or until it is roused, without the slot.
-    Sleep(Tick),
-    /// End. It is no task any more.
-    Leave,
-}
-
 /// The tasks of one queue.
 #[derive(Debug)]
 pub(crate) struct Scaler {
     config: ScalerConfig,
     mode: ListenerMode,
-    tasks: BTreeMap<TaskId, Task>,
-    next: u64,
+    tasks: Tasks,
     /// Causes to look so far.
     causes: u64,
     /// The newest cause that a get was issued after.
@@ -106,48 +68,14 @@ pub(crate) struct Scaler {
     emptied: bool,
     /// No task is started any more.
     stopped: bool,
-    depth: Depth,
+    asking: Asking,
+    /// When the depth was known last.
+    depth_at: Option<Tick>,
     most_active: usize,
     telling: Telling,
 }
 
-#[derive(Debug)]
-struct Task {
-    doing: Doing,
-    /// Gets in a row that found nothing, and that failed.
-    idle_count: u32,
-    failures: Backoff,
-    /// Its next find is one after idleness: the depth is asked.
-    look: bool,
-    place: Place,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    /// Waits for its first slot: not active yet.
-    Starting,
-    /// Is about to get.
-    Ready,
-    Getting {
-        since: Tick,
-    },
-    Handling,
-    Sleeping {
-        until: Tick,
-    },
-    /// Sleeps after an error. A cause rouses it no sooner, or an outage would be a storm.
-    Failing {
-        until: Tick,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Depth {
-    asking: Asking,
-    /// When it was known last.
-    known_at: Option<Tick>,
-}
-
+/// Whether the depth is being asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asking {
     No,
@@ -155,8 +83,6 @@ enum Asking {
     Asked,
 }
 
-/// A get that takes longer holds up no cause: another task looks.
-const SLOW_GET: Duration = Duration::from_secs(1);
 /// Under steady load the depth is asked this often.
 const DEPTH_EVERY: Duration = Duration::from_secs(5);
 /// Who starts, and who has come back to its relay, looks within this: the relay's own CATCH_UP
@@ -180,18 +106,15 @@ impl Scaler {
         Self {
             config,
             mode,
-            tasks: BTreeMap::new(),
-            next: 0,
+            tasks: Tasks::default(),
             causes,
             looked: 0,
             answered: 0,
             target: 0,
             emptied: false,
             stopped: false,
-            depth: Depth {
-                asking: Asking::No,
-                known_at: None,
-            },
+            asking: Asking::No,
+            depth_at: None,
             most_active: 0,
             telling,
         }
@@ -203,7 +126,7 @@ impl Scaler {
 
     /// Returns the tasks that work or wait for work now, and the most that ever did at one time.
     pub(crate) fn active(&self) -> (usize, usize) {
-        (self.count_active(), self.most_active)
+        (self.tasks.count_active(), self.most_active)
     }
 
     /// Returns what to do next.
@@ -211,15 +134,18 @@ impl Scaler {
         if self.wants_task(now) {
             return Step::Start(self.start(now, chance));
         }
-        if self.depth.asking == Asking::Wanted {
-            self.depth.asking = Asking::Asked;
+        if self.asking == Asking::Wanted {
+            self.asking = Asking::Asked;
             return Step::AskDepth;
         }
         if let Some(due) = self.telling.take(now) {
             return Step::Report(due);
         }
         let report = self.telling.next(now).unwrap_or(Tick::NEVER);
-        let slow = self.all_slow_at().filter(|at| self.is_owed() && *at > now);
+        let slow = self
+            .tasks
+            .all_slow_at()
+            .filter(|at| self.is_owed() && *at > now);
         Step::Wait(report.min(slow.unwrap_or(Tick::NEVER)))
     }
 
@@ -242,7 +168,7 @@ impl Scaler {
         };
         let back = std::mem::replace(&mut self.mode, mode) != mode && mode == ListenerMode::Pushed;
         let soon = now + SETTLE.mul_f64(chance);
-        back && self.wake_up(soon) > 0
+        back && self.tasks.wake_up(soon) > 0
     }
 
     /// Starts `count` more tasks, so far as there may be so many.
@@ -260,10 +186,7 @@ impl Scaler {
 
     /// The depth is known: so many tasks are wanted; `None` where it could not be read.
     pub(crate) fn scaled(&mut self, tasks: Option<usize>, now: Tick) {
-        self.depth = Depth {
-            asking: Asking::No,
-            known_at: Some(now),
-        };
+        (self.asking, self.depth_at) = (Asking::No, Some(now));
         if let Some(tasks) = tasks.filter(|_| !self.emptied) {
             self.target = tasks;
         }
@@ -272,12 +195,12 @@ impl Scaler {
     /// A task has a slot, and asks what to do. What is counted now is covered by its get (R17).
     pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
         let surplus = self.emptied && !self.is_owed() && self.may_leave();
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return Begin::Leave;
         };
         match task.doing {
             Doing::Starting if surplus => {
-                self.tasks.remove(&id);
+                self.tasks.remove(id);
                 return Begin::Leave;
             }
             Doing::Sleeping { until } | Doing::Failing { until } if until > now => {
@@ -288,7 +211,7 @@ impl Scaler {
         task.doing = Doing::Getting { since: now };
         task.place = self.telling.place(self.causes);
         self.looked = self.causes;
-        self.most_active = self.most_active.max(self.count_active());
+        self.most_active = self.most_active.max(self.tasks.count_active());
         Begin::Get
     }
 
@@ -296,7 +219,7 @@ impl Scaler {
     /// work detected after idleness.
     pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
         self.emptied = false;
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
         task.doing = Doing::Handling;
@@ -307,17 +230,16 @@ impl Scaler {
         self.telling.found(place, now);
         // A batch with room left was all that there was: the depth would say nothing new.
         let rest = full || self.mode != ListenerMode::Pushed || !self.config.empty_is_certain;
-        let known_at = self.depth.known_at;
-        let old = full && known_at.is_none_or(|at| now.since(at) >= DEPTH_EVERY);
-        if self.depth.asking == Asking::No && rest && (detected || old) {
-            self.depth.asking = Asking::Wanted;
+        let old = full && self.depth_at.is_none_or(|at| now.since(at) >= DEPTH_EVERY);
+        if self.asking == Asking::No && rest && (detected || old) {
+            self.asking = Asking::Wanted;
         }
         detected
     }
 
     /// A task has done with its batch.
     pub(crate) fn done(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get_mut(&id) {
+        if let Some(task) = self.tasks.get_mut(id) {
             task.doing = Doing::Ready;
         }
     }
@@ -326,7 +248,7 @@ impl Scaler {
     pub(crate) fn idle(&mut self, id: TaskId, chance: f64) -> (u32, Idle) {
         let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
         let backoff = self.backoff();
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return (0, Idle::Stop);
         };
         task.idle_count = task.idle_count.saturating_add(1);
@@ -341,7 +263,7 @@ impl Scaler {
     /// was issued (R17). The last task of a queue that is polled stays.
     pub(crate) fn rest(&mut self, id: TaskId, idle: Idle, now: Tick, chance: f64) -> Rest {
         let longest = self.backoff().longest(chance);
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return Rest::Leave;
         };
         task.look = true;
@@ -359,13 +281,13 @@ impl Scaler {
         (self.emptied, self.target) = (true, 0);
         let rest = match idle {
             Idle::Stop if self.may_leave() => {
-                self.tasks.remove(&id);
+                self.tasks.remove(id);
                 Rest::Leave
             }
             Idle::Stop => self.sleep(id, now + longest),
             Idle::Sleep(span) => self.sleep(id, now + span),
         };
-        if self.nobody_works() || planted!(self.config.fault, DrainedEarly) {
+        if self.tasks.nobody_works() || planted!(self.config.fault, DrainedEarly) {
             self.telling.drained(place, now);
         }
         rest
@@ -391,11 +313,11 @@ impl Scaler {
             self.telling.hidden(visibility, now);
         }
         let failing = |task: &Task| matches!(task.doing, Doing::Failing { .. });
-        if self.tasks.values().any(failing) {
-            self.tasks.remove(&id);
+        if self.tasks.any(failing) {
+            self.tasks.remove(id);
             return Rest::Leave;
         }
-        let Some(task) = self.tasks.get_mut(&id) else {
+        let Some(task) = self.tasks.get_mut(id) else {
             return Rest::Leave;
         };
         // What was wanted for the depth would fail as well.
@@ -411,33 +333,18 @@ impl Scaler {
 
     /// A task has ended without a word: it panicked. What it was to look for is owed again.
     pub(crate) fn vanished(&mut self, id: TaskId, now: Tick) {
-        if self.tasks.remove(&id).is_some() {
+        if self.tasks.remove(id).is_some() {
             self.cause(now);
         }
     }
 
     /// Returns until when a task is to sleep; `None` where it is to look.
     pub(crate) fn sleeps_until(&self, id: TaskId, now: Tick) -> Option<Tick> {
-        match self.tasks.get(&id)?.doing {
+        match self.tasks.get(id)?.doing {
             Doing::Sleeping { until } | Doing::Failing { until } => Some(until),
             _ => None,
         }
         .filter(|until| *until > now)
-    }
-
-    /// Returns the tasks that are to sleep no longer.
-    #[cfg(test)]
-    pub(crate) fn roused(&self, now: Tick) -> Vec<TaskId> {
-        let over = |task: &Task| matches!(task.doing, Doing::Sleeping { until } if until <= now);
-        let tasks = self.tasks.iter();
-        tasks.filter(|(_, t)| over(t)).map(|(id, _)| *id).collect()
-    }
-
-    /// Returns whether a task is at work: it has a batch or waits for one.
-    #[cfg(test)]
-    pub(crate) fn works(&self, id: TaskId) -> bool {
-        let doing = self.tasks.get(&id).map(|task| task.doing);
-        matches!(doing, Some(Doing::Getting { .. } | Doing::Handling))
     }
 
     /// Messages become visible after `delay` that nobody else speaks of.
@@ -459,17 +366,14 @@ impl Scaler {
     fn cause(&mut self, now: Tick) -> bool {
         self.causes += 1;
         self.emptied = false;
-        self.wake_up_one(now)
+        self.tasks.wake_up_one(now)
     }
 
     /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
     /// second one is worth its while, a third would be a storm.
     fn is_owed(&self) -> bool {
-        let newest = |task: &&Task| {
-            matches!(task.doing, Doing::Getting { .. }) && task.place.cause == self.causes
-        };
-        let gets = || self.tasks.values().filter(newest).count();
-        self.looked < self.causes || (self.answered < self.causes && gets() < 2)
+        self.looked < self.causes
+            || (self.answered < self.causes && self.tasks.count_getting(self.causes) < 2)
     }
 
     fn backoff(&self) -> IdleBackoff {
@@ -493,36 +397,15 @@ impl Scaler {
             && count == 0
             && !planted!(self.config.fault, LastTaskLeaves);
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
-        let look = self.is_owed() && !self.somebody_will_look(now) && !trusts;
+        let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;
         last_left || look || self.target > count
     }
 
-    /// Returns whether a task will issue a get soon, by itself.
-    fn somebody_will_look(&self, now: Tick) -> bool {
-        self.tasks.values().any(|task| match task.doing {
-            Doing::Starting | Doing::Ready | Doing::Failing { .. } => true,
-            Doing::Sleeping { until } => until <= now,
-            Doing::Getting { since } => now.since(since) < SLOW_GET,
-            Doing::Handling => false,
-        })
-    }
-
-    /// Returns when all gets on their way are slow.
-    fn all_slow_at(&self) -> Option<Tick> {
-        let getting = self.tasks.values().filter_map(|task| match task.doing {
-            Doing::Getting { since } => Some(since + SLOW_GET),
-            _ => None,
-        });
-        getting.max()
-    }
-
     fn start(&mut self, now: Tick, chance: f64) -> TaskId {
-        self.next += 1;
-        let id = TaskId(self.next);
         // Nothing is owed: it stays because somebody has to. The relay is away, and may be back
         // before it looks.
         let waits = self.mode == ListenerMode::Polling && !self.is_owed() && self.target == 0;
-        let first = if self.next == 1 {
+        let first = if self.tasks.is_first() {
             SETTLE
         } else {
             self.config.away
@@ -540,39 +423,13 @@ impl Scaler {
             look: waits || self.is_owed(),
             place: Place::default(),
         };
-        self.tasks.insert(id, task);
-        self.most_active = self.most_active.max(self.count_active());
+        let id = self.tasks.add(task);
+        self.most_active = self.most_active.max(self.tasks.count_active());
         id
     }
 
-    /// Lets the task that sleeps longest look now.
-    fn wake_up_one(&mut self, now: Tick) -> bool {
-        let sleeping = self
-            .tasks
-            .values_mut()
-            .filter_map(|task| match &mut task.doing {
-                Doing::Sleeping { until } => Some(until),
-                _ => None,
-            });
-        let Some(until) = sleeping.max() else {
-            return false;
-        };
-        *until = now.min(*until);
-        true
-    }
-
-    /// Lets no task sleep longer than until then; returns how many would have.
-    fn wake_up(&mut self, latest: Tick) -> usize {
-        let tasks = self.tasks.values_mut();
-        let longer = tasks.filter_map(|task| match &mut task.doing {
-            Doing::Sleeping { until } if *until > latest => Some(until),
-            _ => None,
-        });
-        longer.map(|until| *until = latest).count()
-    }
-
     fn sleep(&mut self, id: TaskId, until: Tick) -> Rest {
-        if let Some(task) = self.tasks.get_mut(&id) {
+        if let Some(task) = self.tasks.get_mut(id) {
             task.doing = Doing::Sleeping { until };
         }
         Rest::Sleep(until)
@@ -584,19 +441,9 @@ impl Scaler {
             || planted!(self.config.fault, LastTaskLeaves)
     }
 
-    fn count_active(&self) -> usize {
-        let active = |task: &&Task| task.doing != Doing::Starting;
-        self.tasks.values().filter(active).count()
-    }
-
-    /// Returns whether no task holds a message or may come to hold one by a get on its way.
-    fn nobody_works(&self) -> bool {
-        let works = |task: &Task| {
-            matches!(
-                task.doing,
-                Doing::Getting { .. } | Doing::Handling | Doing::Ready
-            )
-        };
-        !self.tasks.values().any(works)
+    /// Returns the tasks.
+    #[cfg(test)]
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 }

@@ -334,7 +334,7 @@ impl World {
         let Some(scaled) = listener.scaled.get(&queue) else {
             return;
         };
-        for task in scaled.scaler.roused(now) {
+        for task in scaled.scaler.tasks().roused(now) {
             let event = Event::Scaled(number, life, queue, Happens::Begins(task));
             self.at(now, event);
         }
@@ -343,7 +343,7 @@ impl World {
     fn begins(&mut self, number: usize, queue: usize, task: TaskId) {
         let (now, life) = (self.now, self.listeners[number].life);
         let event = |happens| Event::Scaled(number, life, queue, happens);
-        if self.machine(number, queue).works(task) {
+        if self.machine(number, queue).tasks().works(task) {
             // It was roused, and this is when it would have risen.
             return;
         }

@@ -1,0 +1,173 @@
+//! The tasks of a queue, and what each of them does.
+//!
+//! Plain data: the machine decides.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::telling::Place;
+use crate::{backoff::Backoff, clock::Tick};
+
+/// One dequeue task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TaskId(u64);
+
+/// The tasks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    list: BTreeMap<TaskId, Task>,
+    started: u64,
+}
+
+/// What is known of a task.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) doing: Doing,
+    /// Gets in a row that found nothing, and that failed.
+    pub(super) idle_count: u32,
+    pub(super) failures: Backoff,
+    /// Its next find is one after idleness: the depth is asked.
+    pub(super) look: bool,
+    /// Where it stood among the causes when it issued its get.
+    pub(super) place: Place,
+}
+
+/// What a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Waits for its first slot: not active yet.
+    Starting,
+    /// Is about to get.
+    Ready,
+    Getting {
+        since: Tick,
+    },
+    Handling,
+    Sleeping {
+        until: Tick,
+    },
+    /// Sleeps after an error. A cause rouses it no sooner, or an outage would be a storm.
+    Failing {
+        until: Tick,
+    },
+}
+
+/// A get that takes longer holds up no cause: another task looks.
+const SLOW_GET: Duration = Duration::from_secs(1);
+
+impl Tasks {
+    /// Adds a task; returns its name.
+    pub(super) fn add(&mut self, task: Task) -> TaskId {
+        self.started += 1;
+        let id = TaskId(self.started);
+        self.list.insert(id, task);
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: TaskId) -> Option<Task> {
+        self.list.remove(&id)
+    }
+
+    pub(super) fn get(&self, id: TaskId) -> Option<&Task> {
+        self.list.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        self.list.get_mut(&id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Returns whether no task was ever started.
+    pub(super) fn is_first(&self) -> bool {
+        self.started == 0
+    }
+
+    pub(super) fn any(&self, test: impl FnMut(&Task) -> bool) -> bool {
+        self.list.values().any(test)
+    }
+
+    /// Counts the gets on their way that were issued after this cause.
+    pub(super) fn count_getting(&self, cause: u64) -> usize {
+        let gets =
+            |task: &&Task| matches!(task.doing, Doing::Getting { .. }) && task.place.cause == cause;
+        self.list.values().filter(gets).count()
+    }
+
+    /// Returns the tasks that are to sleep no longer.
+    #[cfg(test)]
+    pub(crate) fn roused(&self, now: Tick) -> Vec<TaskId> {
+        let over = |task: &Task| matches!(task.doing, Doing::Sleeping { until } if until <= now);
+        let tasks = self.list.iter();
+        tasks.filter(|(_, t)| over(t)).map(|(id, _)| *id).collect()
+    }
+
+    /// Returns whether a task is at work: it has a batch or waits for one.
+    #[cfg(test)]
+    pub(crate) fn works(&self, id: TaskId) -> bool {
+        let doing = self.list.get(&id).map(|task| task.doing);
+        matches!(doing, Some(Doing::Getting { .. } | Doing::Handling))
+    }
+
+    /// Returns whether a task will issue a get soon, by itself.
+    pub(super) fn somebody_will_look(&self, now: Tick) -> bool {
+        self.list.values().any(|task| match task.doing {
+            Doing::Starting | Doing::Ready | Doing::Failing { .. } => true,
+            Doing::Sleeping { until } => until <= now,
+            Doing::Getting { since } => now.since(since) < SLOW_GET,
+            Doing::Handling => false,
+        })
+    }
+
+    /// Returns when all gets on their way are slow.
+    pub(super) fn all_slow_at(&self) -> Option<Tick> {
+        let getting = self.list.values().filter_map(|task| match task.doing {
+            Doing::Getting { since } => Some(since + SLOW_GET),
+            _ => None,
+        });
+        getting.max()
+    }
+
+    /// Lets the task that sleeps longest look now.
+    pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
+        let sleeping = self
+            .list
+            .values_mut()
+            .filter_map(|task| match &mut task.doing {
+                Doing::Sleeping { until } => Some(until),
+                _ => None,
+            });
+        let Some(until) = sleeping.max() else {
+            return false;
+        };
+        *until = now.min(*until);
+        true
+    }
+
+    /// Lets no task sleep longer than until then; returns how many would have.
+    pub(super) fn wake_up(&mut self, latest: Tick) -> usize {
+        let tasks = self.list.values_mut();
+        let longer = tasks.filter_map(|task| match &mut task.doing {
+            Doing::Sleeping { until } if *until > latest => Some(until),
+            _ => None,
+        });
+        longer.map(|until| *until = latest).count()
+    }
+
+    pub(super) fn count_active(&self) -> usize {
+        let active = |task: &&Task| task.doing != Doing::Starting;
+        self.list.values().filter(active).count()
+    }
+
+    /// Returns whether no task holds a message or may come to hold one by a get on its way.
+    pub(super) fn nobody_works(&self) -> bool {
+        let works = |task: &Task| {
+            matches!(
+                task.doing,
+                Doing::Getting { .. } | Doing::Handling | Doing::Ready
+            )
+        };
+        !self.list.values().any(works)
+    }
+}
