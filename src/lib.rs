@@ -5,9 +5,9 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | base | `error`, `backoff`, `clock`, [`duration`], `task`, `sync`, `fault` |
+//! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault` |
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
-//! | tools | `wire` (protobuf and gRPC statuses), `sqlite` |
+//! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
 //! | on stores | `flag`, [`queue`] |
@@ -21,6 +21,8 @@
     warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)
 )]
 
+#[cfg(feature = "azure")]
+pub mod azure;
 mod backoff;
 mod client;
 mod clock;
@@ -44,6 +46,8 @@ mod relay;
 pub mod release;
 #[cfg(feature = "server")]
 pub mod scaling;
+#[cfg(feature = "azure")]
+mod secret;
 #[cfg(feature = "server")]
 mod server;
 mod session;

@@ -14,6 +14,8 @@
 //!   after its time-out has passed: nothing that was handled is handed out again without need;
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
+#[cfg(feature = "azure")]
+mod azure;
 mod memory;
 mod metered;
 mod partitioned;
@@ -22,6 +24,10 @@ mod retrying;
 mod sqlite;
 mod url;
 
+#[cfg(all(test, feature = "azure"))]
+#[path = "../tests/it/support/azurite.rs"]
+#[allow(dead_code, reason = "the integration tests use more of it")]
+pub(crate) mod azurite;
 #[cfg(test)]
 pub(crate) mod contract;
 
@@ -34,6 +40,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
+#[cfg(feature = "azure")]
+pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
 pub use self::{

@@ -23,12 +23,18 @@ use super::{
 };
 
 /// Work with a queue
+///
+/// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage, whose
+/// credential is taken from AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_KEY, or
+/// AZURE_STORAGE_SAS_TOKEN; AZURE_STORAGE_QUEUE_ENDPOINT says where the account's queues are, if
+/// not at their usual place. Messages there are base64, unless the URL ends in `?encoding=text`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille queue create 'sqlite:jobs.db?queue=orders'
   reveille queue put 'sqlite:jobs.db?queue=orders' hello --notify
-  reveille queue get 'sqlite:jobs.db?queue=orders' --delete")]
+  reveille queue get 'sqlite:jobs.db?queue=orders' --delete
+  AZURE_STORAGE_KEY=... reveille queue depth azure://acct/orders")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -87,7 +93,7 @@ Example:
 /// A queue, and how to answer.
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// The queue: `sqlite:PATH?queue=NAME`
+    /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
     /// How data is written [default: table]
@@ -97,7 +103,7 @@ struct Named {
 
 #[derive(Debug, clap::Args)]
 struct Put {
-    /// The queue: `sqlite:PATH?queue=NAME`
+    /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
     /// A message each; without any, each line of the standard input is one

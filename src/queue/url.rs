@@ -19,6 +19,9 @@ enum Place {
     /// In a file.
     #[cfg(feature = "sqlite")]
     Sqlite(std::path::PathBuf),
+    /// In an account of Azure Storage.
+    #[cfg(feature = "azure")]
+    Azure(super::MessageEncoding),
 }
 
 /// What a URL says.
@@ -30,19 +33,28 @@ struct Parsed {
 
 /// Of an embedded queue, where the URL names no other.
 const ACCOUNT: &str = "local";
-const SUPPORTED: &str = if cfg!(feature = "sqlite") {
-    "`memory:NAME` and `sqlite:PATH?queue=NAME`"
-} else {
-    "`memory:NAME`"
-};
+/// What a URL may look like, and whether this build knows it.
+const FORMS: [(&str, bool); 3] = [
+    ("`memory:NAME`", true),
+    ("`sqlite:PATH?queue=NAME`", cfg!(feature = "sqlite")),
+    ("`azure://ACCOUNT/QUEUE`", cfg!(feature = "azure")),
+];
 
-/// Opens the queue that a URL names: `memory:NAME`, which this process shares by its name, or
-/// `sqlite:PATH?queue=NAME`. `account=NAME` among the parameters replaces the address's account,
-/// which is `local`.
+/// Opens the queue that a URL names:
+/// * `memory:NAME`, which this process shares by its name;
+/// * `sqlite:PATH?queue=NAME`;
+/// * `azure://ACCOUNT/QUEUE`, whose credential comes from the environment: from
+///   `AZURE_STORAGE_CONNECTION_STRING`, or `AZURE_STORAGE_KEY`, or `AZURE_STORAGE_SAS_TOKEN`, and
+///   where the account's queues are not at their usual place, from `AZURE_STORAGE_QUEUE_ENDPOINT`.
+///   `encoding=text` says that messages are not base64. Nothing is sent yet.
+///
+/// `account=NAME` among the parameters of the first two replaces the address's account, which is
+/// `local`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue, with the rule;
-/// what is wrong with the path, in one line.
+/// what is wrong with the path, in one line; [`ErrorKind::Denied`](crate::ErrorKind::Denied) where
+/// a credential is missing.
 pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
     let parsed = parse(url)?;
     match parsed.place {
@@ -51,6 +63,16 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
         Place::Sqlite(path) => Ok(Arc::new(
             super::SqliteQueue::open(path, parsed.address).await?,
         )),
+        #[cfg(feature = "azure")]
+        Place::Azure(encoding) => {
+            let (account, name) = parsed.address.parts();
+            let account = crate::azure::StorageAccount::from_environment(account)?;
+            let config = super::AzureQueueConfig {
+                encoding,
+                ..super::AzureQueueConfig::new(account, name)
+            };
+            Ok(Arc::new(super::AzureQueue::open(&config)?))
+        }
     }
 }
 
@@ -64,6 +86,10 @@ pub fn address(url: &str) -> Result<QueueAddress> {
 
 fn parse(url: &str) -> Result<Parsed> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    #[cfg(feature = "azure")]
+    if let Some(place) = base.strip_prefix("azure:") {
+        return azure(place, query);
+    }
     let (mut account, mut name) = (None, None);
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -92,12 +118,38 @@ fn parse(url: &str) -> Result<Parsed> {
         },
         _ => {
             let shown: String = base.chars().take(60).collect();
-            let rule = format_args!("`{shown}` names no queue that is supported: {SUPPORTED}");
+            let known = FORMS.iter().filter(|(_, known)| *known);
+            let forms: Vec<_> = known.map(|(form, _)| *form).collect();
+            let forms = forms.join(", ");
+            let rule = format_args!("`{shown}` names no queue that is supported: {forms}");
             return Err(Error::invalid("queue", rule));
         }
     };
     let address = QueueAddress::new(account.unwrap_or(ACCOUNT), name)?;
     Ok(Parsed { place, address })
+}
+
+/// Reads what stands behind `azure:`.
+#[cfg(feature = "azure")]
+fn azure(place: &str, query: &str) -> Result<Parsed> {
+    let named = place.strip_prefix("//").and_then(|p| p.split_once('/'));
+    let Some((account, name)) = named else {
+        let rule = "must name an account and a queue, as in `azure://ACCOUNT/QUEUE`";
+        return Err(Error::invalid("queue", rule));
+    };
+    let encoding = match query.split_once('=') {
+        Some(("encoding", encoding)) => encoding.parse()?,
+        None if query.is_empty() => super::MessageEncoding::default(),
+        // Not shown: it may be a signature, which belongs into the environment.
+        _ => {
+            let rule = "takes `encoding` and nothing else behind its `?`";
+            return Err(Error::invalid("queue", rule));
+        }
+    };
+    Ok(Parsed {
+        place: Place::Azure(encoding),
+        address: super::azure::azure_address(account, name)?,
+    })
 }
 
 /// Returns the memory queue of this name, of which there is one in a process.
@@ -125,6 +177,34 @@ mod tests {
         assert_eq!(addressed("sqlite:/tmp/a b.db?queue=jobs"), "local/jobs");
         let both = "sqlite:q.db?account=acct&queue=jobs";
         assert_eq!(addressed(both), "acct/jobs");
+        #[cfg(feature = "azure")]
+        for url in ["azure://Acct/My-Jobs", "azure://acct/my-jobs?encoding=text"] {
+            assert_eq!(addressed(url), "acct/my-jobs", "as the service has it");
+        }
+    }
+
+    #[cfg(feature = "azure")]
+    #[test]
+    fn a_url_of_azure_that_names_no_queue_is_refused_with_the_rule() {
+        for (url, words) in [
+            ("azure:jobs", "`azure://ACCOUNT/QUEUE`"),
+            ("azure://acct", "`azure://ACCOUNT/QUEUE`"),
+            ("azure://ac/jobs", "AccountName: must be 3 to 24"),
+            ("azure://acct/jobs/more", "queue_name: must be 3 to 63"),
+            ("azure://acct/-jobs", "queue_name"),
+            ("azure://acct/my--jobs", "queue_name"),
+            ("azure://acct/my_jobs", "queue_name"),
+            ("azure://acct/jobs?encoding=hex", "encoding: must be"),
+            (
+                "azure://acct/jobs?sig=c2ln",
+                "takes `encoding` and nothing else",
+            ),
+        ] {
+            let error = address(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.message().contains(words), "{url}: {error}");
+            assert!(!error.message().contains("c2ln"), "{error}");
+        }
     }
 
     #[test]
@@ -132,7 +212,7 @@ mod tests {
         for (url, words) in [
             ("", "names no queue that is supported"),
             ("jobs", "names no queue that is supported"),
-            ("redis:jobs", "`memory:NAME` and `sqlite:PATH?queue=NAME`"),
+            ("redis:jobs", "`memory:NAME`, `sqlite:PATH?queue=NAME`"),
             ("memory:", "queue_name"),
             ("memory:a?queue=b", "names no queue that is supported"),
             ("sqlite:?queue=jobs", "names no queue that is supported"),

@@ -8,7 +8,10 @@ use tokio::io::AsyncWriteExt;
 
 use crate::{
     binary::{Binary, complained, free_address, reveille, said},
-    support::{listening, within, woken},
+    support::{
+        azurite::{ACCOUNT, KEY, azurite},
+        listening, within, woken,
+    },
 };
 
 /// A directory of its own, and the URL of a queue in it.
@@ -147,4 +150,86 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
         1,
         "put all the same"
     );
+}
+
+/// Runs a verb with what a user's environment says of Azure.
+async fn on_azure(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command = reveille(&home, &[&["queue"], arguments].concat());
+    command.envs(variables.iter().copied());
+    within("the end", command.output())
+        .await
+        .expect("it starts")
+}
+
+#[tokio::test]
+async fn a_queue_of_azure_is_worked_with_by_hand() {
+    let connection = azurite().connection_string();
+    let variables = [("AZURE_STORAGE_CONNECTION_STRING", &*connection)];
+    let json = async |arguments: &[&str]| -> serde_json::Value {
+        let output = on_azure(&variables, &[arguments, &["-o", "json"]].concat()).await;
+        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+        serde_json::from_str(&said(&output)).expect("JSON")
+    };
+    let url = &*format!("azure://{ACCOUNT}/By-Hand");
+    assert_eq!(json(&["create", url]).await["created"], true);
+    assert_eq!(json(&["create", url]).await["created"], false);
+    let put = json(&["put", url, "<first>", "second"]).await;
+    assert_eq!(put["queue"], "devstoreaccount1/by-hand");
+    assert_eq!(json(&["depth", url]).await["messages"], 2);
+    let peeked = json(&["peek", url, "--max", "9"]).await;
+    assert_eq!(peeked.as_array().map(Vec::len), Some(2));
+    let got = json(&["get", url, "--max", "9", "--delete"]).await;
+    let mut bodies = [0, 1].map(|at| got[at]["body"].as_str().expect("text"));
+    bodies.sort_unstable();
+    assert_eq!(bodies, ["<first>", "second"]);
+    let text = &*format!("{url}?encoding=text");
+    json(&["put", text, "as it is"]).await;
+    assert_eq!(json(&["peek", url]).await[0]["body"], "as it is");
+    json(&["purge", url]).await;
+    assert_eq!(json(&["depth", url]).await["messages"], 0);
+    let address = on_azure(&[], &["address", url]).await;
+    assert_eq!(said(&address).trim(), "devstoreaccount1/by-hand");
+}
+
+#[tokio::test]
+async fn what_azure_needs_is_said_and_no_secret_is() {
+    let (connection, endpoint) = (azurite().connection_string(), azurite().queue_endpoint());
+    let url = &*format!("azure://{ACCOUNT}/unknown");
+    let wrong = KEY.replace("Eby8", "AAAA");
+    let wrong = [
+        ("AZURE_STORAGE_ACCOUNT", ACCOUNT),
+        ("AZURE_STORAGE_KEY", &wrong),
+        ("AZURE_STORAGE_QUEUE_ENDPOINT", &endpoint),
+    ];
+    let right = [("AZURE_STORAGE_CONNECTION_STRING", &*connection)];
+    for (variables, url, code, words) in [
+        (
+            &[][..],
+            url,
+            4,
+            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_KEY",
+        ),
+        (
+            &right,
+            url,
+            5,
+            "make it first, as `reveille queue create` does",
+        ),
+        (
+            &right,
+            "azure://other/unknown",
+            2,
+            "is for account `devstoreaccount1`",
+        ),
+        (&wrong, url, 4, "refuses the credential"),
+        (&right, "azure://acct", 2, "azure://ACCOUNT/QUEUE"),
+    ] {
+        let output = on_azure(variables, &["depth", url]).await;
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(code), "{words}: {complaint}");
+        assert!(complaint.contains(words), "{words}: {complaint}");
+        assert!(!complaint.contains(&KEY[4..20]), "{complaint}");
+        assert!(!complaint.contains("SharedKey"), "{complaint}");
+    }
 }

@@ -1,5 +1,8 @@
 //! What the tests share: waiting with a deadline, HTTP by hand, a wire that can be cut.
 
+#[allow(dead_code, reason = "the library's own tests use more of it")]
+pub(crate) mod azurite;
+
 use std::{
     future::Future,
     io,

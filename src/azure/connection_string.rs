@@ -1,0 +1,271 @@
+//! Connection strings: `NAME=VALUE;NAME=VALUE`, with the names that the portal uses.
+//!
+//! Names are taken in any case. Settings of other services are passed over. An error names the
+//! setting and the rule, and never what stands there: it may be a key.
+
+use azure_core::http::Url;
+
+use super::account::{Credential, EMULATOR, SUFFIX, StorageAccount, cloud_endpoint, endpoint};
+use crate::error::{Error, Result};
+
+/// What a connection string says; empty values are none.
+#[derive(Default)]
+struct Settings<'a> {
+    protocol: Option<&'a str>,
+    name: Option<&'a str>,
+    key: Option<&'a str>,
+    signature: Option<&'a str>,
+    queue_endpoint: Option<&'a str>,
+    suffix: Option<&'a str>,
+    emulator: Option<&'a str>,
+    emulator_host: Option<&'a str>,
+}
+
+const WHOLE: &str = "connection string";
+
+pub(super) fn parse(text: &str) -> Result<StorageAccount> {
+    let settings = Settings::read(text)?;
+    match settings.emulator {
+        Some(flag) if flag.eq_ignore_ascii_case("true") => {
+            return StorageAccount::emulator(settings.emulator_host);
+        }
+        Some(_) => return Err(Error::invalid("UseDevelopmentStorage", "must be `true`")),
+        None => {}
+    }
+    let credential = settings.credential()?;
+    let at = settings
+        .queue_endpoint
+        .map(|url| endpoint("QueueEndpoint", url))
+        .transpose()?;
+    match (settings.name, at) {
+        (Some(name), None) => {
+            let at = settings.cloud_endpoint(name)?;
+            StorageAccount::of(name, at, credential)
+        }
+        (Some(name), at) => StorageAccount::of(name, at, credential),
+        (None, Some(at)) => {
+            let name = name_of(&at).ok_or_else(|| {
+                Error::invalid("AccountName", "is missing, and QueueEndpoint names none")
+            })?;
+            StorageAccount::of(&name, Some(at), credential)
+        }
+        (None, None) => Err(Error::invalid(WHOLE, "needs an AccountName")),
+    }
+}
+
+impl<'a> Settings<'a> {
+    fn read(text: &'a str) -> Result<Self> {
+        let mut settings = Self::default();
+        for setting in text.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+            let Some((name, value)) = setting.split_once('=') else {
+                let rule = "must be settings `NAME=VALUE` with `;` between them";
+                return Err(Error::invalid(WHOLE, rule));
+            };
+            let (name, value) = (name.trim(), value.trim());
+            let Some((name, slot)) = settings.slot(name) else {
+                continue;
+            };
+            if slot.is_some() {
+                return Err(Error::invalid(name, "stands there twice"));
+            }
+            *slot = (!value.is_empty()).then_some(value);
+        }
+        Ok(settings)
+    }
+
+    /// Returns where a setting goes, and its name as it is usually written.
+    fn slot(&mut self, name: &str) -> Option<(&'static str, &mut Option<&'a str>)> {
+        let slots = [
+            ("DefaultEndpointsProtocol", &mut self.protocol),
+            ("AccountName", &mut self.name),
+            ("AccountKey", &mut self.key),
+            ("SharedAccessSignature", &mut self.signature),
+            ("QueueEndpoint", &mut self.queue_endpoint),
+            ("EndpointSuffix", &mut self.suffix),
+            ("UseDevelopmentStorage", &mut self.emulator),
+            ("DevelopmentStorageProxyUri", &mut self.emulator_host),
+        ];
+        slots
+            .into_iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+    }
+
+    fn credential(&self) -> Result<Credential> {
+        match (self.key, self.signature) {
+            (Some(key), None) => Credential::key("AccountKey", key),
+            (None, Some(text)) => Credential::signature("SharedAccessSignature", text),
+            (Some(_), Some(_)) => {
+                let rule = "takes AccountKey or SharedAccessSignature, not both";
+                Err(Error::invalid(WHOLE, rule))
+            }
+            (None, None) => {
+                let rule = "needs an AccountKey or a SharedAccessSignature";
+                Err(Error::invalid(WHOLE, rule))
+            }
+        }
+    }
+
+    /// Returns where an account in the cloud is, where anything is said of it.
+    fn cloud_endpoint(&self, name: &str) -> Result<Option<Url>> {
+        if name.eq_ignore_ascii_case(EMULATOR) && self.suffix.is_none() {
+            return Ok(None);
+        }
+        let protocol = self.protocol.unwrap_or("https").to_ascii_lowercase();
+        if !matches!(&*protocol, "http" | "https") {
+            let rule = "must be `https` or `http`";
+            return Err(Error::invalid("DefaultEndpointsProtocol", rule));
+        }
+        let name = super::check_name(name)?;
+        let suffix = self.suffix.unwrap_or(SUFFIX);
+        cloud_endpoint(&protocol, &name, suffix).map(Some)
+    }
+}
+
+/// Returns the account that an endpoint names: the start of its host, or of its path where the
+/// host is an address, as the emulator has it.
+fn name_of(endpoint: &Url) -> Option<String> {
+    let host = endpoint.host_str()?;
+    let (name, rest) = host.split_once('.')?;
+    if rest.starts_with("queue.") {
+        return Some(name.to_owned());
+    }
+    let first = endpoint.path_segments()?.next()?;
+    (!first.is_empty()).then(|| first.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const KEY: &str = "c2VjcmV0LWtleQ==";
+    const SIGNATURE: &str = "sv=2025-11-05&sp=raup&sig=c2lnbmF0dXJl%3D";
+
+    fn read(text: &str) -> StorageAccount {
+        parse(text).expect(text)
+    }
+
+    #[test]
+    fn the_portals_string_is_read() {
+        let text = format!(
+            "DefaultEndpointsProtocol=https;AccountName=Acct1;AccountKey={KEY};\
+             EndpointSuffix=core.windows.net"
+        );
+        let account = read(&text);
+        assert_eq!(account.name(), "acct1");
+        let endpoint = "https://acct1.queue.core.windows.net/";
+        assert_eq!(account.queue_endpoint(), endpoint);
+        let url = account.queue_url("jobs");
+        assert_eq!(url.as_str(), format!("{endpoint}jobs"));
+    }
+
+    #[test]
+    fn each_setting_moves_the_endpoint() {
+        for (text, endpoint) in [
+            ("AccountName=acct", "https://acct.queue.core.windows.net/"),
+            (
+                "accountname=acct;BlobEndpoint=https://blobs;DefaultEndpointsProtocol=http",
+                "http://acct.queue.core.windows.net/",
+            ),
+            (
+                "AccountName=acct;EndpointSuffix=core.chinacloudapi.cn",
+                "https://acct.queue.core.chinacloudapi.cn/",
+            ),
+            (
+                "AccountName=acct;QueueEndpoint=http://10.0.0.1:7/acct;",
+                "http://10.0.0.1:7/acct",
+            ),
+            (
+                "QueueEndpoint=https://acct.queue.core.windows.net",
+                "https://acct.queue.core.windows.net/",
+            ),
+            (
+                "QueueEndpoint=http://127.0.0.1:7/acct",
+                "http://127.0.0.1:7/acct",
+            ),
+        ] {
+            let account = read(&format!("{text};AccountKey={KEY}"));
+            assert_eq!(account.queue_endpoint(), endpoint, "{text}");
+            assert_eq!(account.name(), "acct", "{text}");
+        }
+    }
+
+    #[test]
+    fn the_emulator_needs_no_more_than_its_flag() {
+        let account = read("UseDevelopmentStorage=true");
+        assert_eq!(account.name(), EMULATOR);
+        let url = account.queue_url("jobs");
+        assert_eq!(url.as_str(), "http://127.0.0.1:10001/devstoreaccount1/jobs");
+        let elsewhere =
+            read("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://storage.local");
+        let endpoint = "http://storage.local:10001/devstoreaccount1";
+        assert_eq!(elsewhere.queue_endpoint(), endpoint);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_not_shown() {
+        let key = format!("AccountKey={KEY}");
+        let signature = format!("SharedAccessSignature={SIGNATURE}");
+        for (text, words) in [
+            (String::new(), "connection string: needs an AccountKey"),
+            (KEY.replace('=', ""), "connection string: must be settings"),
+            (key.clone(), "connection string: needs an AccountName"),
+            ("AccountName=acct".into(), "needs an AccountKey or a"),
+            (format!("AccountName=acct;{key};{signature}"), "not both"),
+            (
+                format!("AccountName=acct;{key};{key}"),
+                "AccountKey: stands there twice",
+            ),
+            (
+                format!("AccountName=a_b;{key}"),
+                "AccountName: must be 3 to 24",
+            ),
+            (
+                format!("AccountName=acct;{key}!"),
+                "AccountKey: must be base64",
+            ),
+            (
+                format!("AccountName=acct;{key};DefaultEndpointsProtocol=ftp"),
+                "DefaultEndpointsProtocol: must be",
+            ),
+            (
+                format!("AccountName=acct;{key};QueueEndpoint=https://q/?{SIGNATURE}"),
+                "QueueEndpoint: must be an `http` or `https` URL without",
+            ),
+            (
+                "AccountName=acct;SharedAccessSignature=c2lnbmF0dXJl".into(),
+                "SharedAccessSignature: must be a URL's query",
+            ),
+            (
+                "UseDevelopmentStorage=yes".into(),
+                "UseDevelopmentStorage: must be `true`",
+            ),
+            (
+                format!("QueueEndpoint=http://localhost/;{key}"),
+                "AccountName: is missing",
+            ),
+        ] {
+            let error = parse(&text).expect_err(&text);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+            assert!(error.message().contains(words), "{text}: {error}");
+            let shown = format!("{error} {error:?}");
+            assert!(!shown.contains("c2VjcmV0"), "{shown}");
+            assert!(!shown.contains("c2lnbmF0dXJl"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn an_account_shows_neither_key_nor_signature() {
+        let by_key = read(&format!("AccountName=acct;AccountKey={KEY}"));
+        let by_signature = read(&format!(
+            "AccountName=acct;SharedAccessSignature=?{SIGNATURE}"
+        ));
+        for account in [by_key, by_signature] {
+            let shown = format!("{account:?} {account:#?} {}", account.queue_url("jobs"));
+            assert!(shown.contains("acct"), "{shown}");
+            for secret in ["c2VjcmV0", "c2lnbmF0dXJl", "sig="] {
+                assert!(!shown.contains(secret), "{shown}");
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! How a message's bytes become the text that the service keeps, and back.
+//!
+//! The service keeps text in XML. Programs agree beforehand whether that text is the message or
+//! base64 of it; nothing in a message says which. [`MessageEncoding`] is what this queue's programs
+//! have agreed on.
+
+use std::str::FromStr;
+
+use azure_core::base64;
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+
+/// How messages are written.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageEncoding {
+    /// As base64: any bytes, up to 48 KiB of them. What Azure Functions and the older SDKs write
+    /// and expect, and the default: the only one that carries every message. A message that
+    /// somebody wrote as text is handed over as it is, unless it happens to be base64.
+    #[default]
+    Base64,
+    /// As it is: text up to 64 KiB. What the newer SDKs write by default. A body that XML cannot
+    /// carry is refused: what is not UTF-8, control characters, and the carriage return, which
+    /// would come back as another one.
+    Text,
+}
+
+impl MessageEncoding {
+    /// Bytes of the largest body.
+    pub(super) fn largest(self) -> usize {
+        /// What the service takes.
+        const TEXT: usize = 64 * 1024;
+        match self {
+            Self::Base64 => TEXT / 4 * 3,
+            Self::Text => TEXT,
+        }
+    }
+
+    pub(super) fn encode(self, body: &[u8]) -> Result<String> {
+        match self {
+            Self::Base64 => Ok(base64::encode(body)),
+            Self::Text => match std::str::from_utf8(body) {
+                Ok(text) if text.chars().all(is_kept) => Ok(text.to_owned()),
+                _ => Err(not_text()),
+            },
+        }
+    }
+
+    /// Reads what stands in a message, whoever wrote it.
+    pub(super) fn decode(self, text: String) -> Bytes {
+        match self {
+            // Decoding is lenient; only what this would write as well is taken for base64.
+            Self::Base64 => match base64::decode(&text) {
+                Ok(bytes) if base64::encode(&bytes) == text => bytes.into(),
+                _ => text.into(),
+            },
+            Self::Text => text.into(),
+        }
+    }
+}
+
+impl FromStr for MessageEncoding {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "base64" => Ok(Self::Base64),
+            "text" => Ok(Self::Text),
+            _ => Err(Error::invalid("encoding", "must be `base64` or `text`")),
+        }
+    }
+}
+
+/// Returns whether XML 1.0 carries a character, and hands it back unchanged.
+fn is_kept(c: char) -> bool {
+    matches!(c, '\t' | '\n' | ' '..='\u{FFFD}' | '\u{10000}'..)
+}
+
+#[cold]
+fn not_text() -> Error {
+    let rule = "must be text without control characters in a queue of text; with the encoding \
+                `base64`, anything is carried";
+    Error::invalid("body", rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn base64_carries_any_bytes() {
+        let all: Vec<u8> = (0..=255).collect();
+        for body in [&all[..], b"", b"<&>", "é\r\n".as_bytes()] {
+            let text = MessageEncoding::Base64.encode(body).expect("any");
+            assert_eq!(MessageEncoding::Base64.decode(text), body);
+        }
+        let largest = vec![0; MessageEncoding::Base64.largest()];
+        let text = MessageEncoding::Base64.encode(&largest).expect("any");
+        assert_eq!(text.len(), MessageEncoding::Text.largest());
+    }
+
+    #[test]
+    fn what_others_wrote_as_text_is_handed_over_as_it_is() {
+        for text in [
+            "{\"order\": 7}",
+            "hello",
+            "YQ",
+            "YR==",
+            " YQ==",
+            "a-_b",
+            "é",
+        ] {
+            assert_eq!(MessageEncoding::Base64.decode(text.into()), text, "{text}");
+        }
+        assert_eq!(MessageEncoding::Text.decode("YQ==".into()), "YQ==");
+    }
+
+    #[test]
+    fn text_that_xml_would_change_is_refused() {
+        for kept in ["", " a ", "<&>\"'", "]]>", "\t\n", "é\u{FFFD}\u{1F600}"] {
+            let text = MessageEncoding::Text.encode(kept.as_bytes()).expect(kept);
+            assert_eq!(text, kept);
+        }
+        for refused in [&b"\r\n"[..], b"\0", b"\x1b", b"\xff", "\u{FFFF}".as_bytes()] {
+            let error = MessageEncoding::Text.encode(refused).expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with("body: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_encoding_is_named() {
+        assert_eq!(
+            "text".parse::<MessageEncoding>().expect("one"),
+            MessageEncoding::Text
+        );
+        let error = "hex".parse::<MessageEncoding>().expect_err("none");
+        assert_eq!(error.message(), "encoding: must be `base64` or `text`");
+    }
+}

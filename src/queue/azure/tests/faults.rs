@@ -1,0 +1,157 @@
+//! What Azurite never answers: a server of the test's own does.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+use super::{super::*, shown, shows_no_secret, signature};
+use crate::queue::azurite::{ACCOUNT, KEY};
+
+/// Answers one request a connection with the next of these, and then never again.
+struct Server {
+    endpoint: String,
+    asked: Arc<AtomicUsize>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+impl Server {
+    async fn start(answers: &[&'static str]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let endpoint = format!("http://{}/{ACCOUNT}", listener.local_addr().expect("bound"));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut answers: VecDeque<_> = answers.iter().copied().collect();
+        let count = Arc::clone(&asked);
+        tasks.spawn(async move {
+            let mut silent = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("it listens");
+                let mut bytes = [0; 4096];
+                let _ = stream.read(&mut bytes).await.expect("a request");
+                count.fetch_add(1, Ordering::AcqRel);
+                match answers.pop_front() {
+                    Some(answer) => {
+                        let answer = format!(
+                            "HTTP/1.1 {answer}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+                        );
+                        stream.write_all(answer.as_bytes()).await.expect("sent");
+                    }
+                    None => silent.push(stream),
+                }
+            }
+        });
+        Self {
+            endpoint,
+            asked,
+            tasks,
+        }
+    }
+
+    /// Opens queues there by either credential.
+    fn queues(&self) -> [AzureQueue; 2] {
+        let by_key = StorageAccount::with_key(ACCOUNT, KEY);
+        let by_signature = StorageAccount::with_signature(ACCOUNT, &signature());
+        [by_key, by_signature].map(|account| {
+            let account = account.and_then(|a| a.at_queue_endpoint(&self.endpoint));
+            let config = AzureQueueConfig {
+                timeout: Duration::from_millis(300),
+                ..AzureQueueConfig::new(account.expect("an account"), "faulty")
+            };
+            AzureQueue::open(&config).expect("a queue")
+        })
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+#[tokio::test]
+async fn a_fault_that_passes_is_returned_at_once_and_may_be_tried_again() {
+    for (answer, kind) in [
+        (
+            "503 Busy\r\nx-ms-error-code: ServerBusy\r\nretry-after: 7",
+            ErrorKind::Unavailable,
+        ),
+        ("429 Slow down\r\nretry-after: 7", ErrorKind::Exhausted),
+        (
+            "409 Conflict\r\nx-ms-error-code: QueueBeingDeleted\r\nretry-after: 7",
+            ErrorKind::Unavailable,
+        ),
+    ] {
+        let server = Server::start(&[answer, answer]).await;
+        for queue in server.queues() {
+            let error = queue.get(1, WEEK).await.expect_err(answer);
+            assert_eq!(error.kind(), kind, "{answer}");
+            assert!(error.is_retryable());
+            assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
+            shows_no_secret(&shown(&error));
+        }
+        assert_eq!(server.asked(), 2, "each was asked once");
+    }
+}
+
+#[tokio::test]
+async fn a_large_queue_is_cleared_in_several_steps() {
+    let step = "500 Internal\r\nx-ms-error-code: OperationTimedOut";
+    let server = Server::start(&[step, step, "204 No Content"]).await;
+    server.queues()[0].purge().await.expect("in the end");
+    assert_eq!(server.asked(), 3);
+    let server = Server::start(&[step; 20]).await;
+    let error = server.queues()[0].purge().await.expect_err("never");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(server.asked(), PURGES);
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_has_its_time() {
+    let server = Server::start(&[]).await;
+    for queue in server.queues() {
+        let error = queue.depth().await.expect_err("silence");
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let words = "queue `azure://devstoreaccount1/faulty` did not answer in time";
+        assert_eq!(error.message(), words);
+        shows_no_secret(&shown(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_said_to_be_with_the_cause() {
+    let mut server = Server::start(&[]).await;
+    server.tasks.shutdown().await;
+    for queue in server.queues() {
+        let error = queue.depth().await.expect_err("nobody");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let words = "queue `azure://devstoreaccount1/faulty` cannot be reached";
+        assert_eq!(error.message(), words);
+        let shown = shown(&error);
+        assert!(shown.contains("refused"), "{shown}");
+        shows_no_secret(&shown);
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_is_gone_is_lost_whichever_way_it_is_said() {
+    for answer in [
+        "404 Not found\r\nx-ms-error-code: MessageNotFound",
+        "400 Bad request\r\nx-ms-error-code: PopReceiptMismatch",
+    ] {
+        let server = Server::start(&[answer; 3]).await;
+        let queue = &server.queues()[0];
+        let receipt = Receipt::new(MessageId::new("1"), "token");
+        for outcome in [
+            queue.delete(&receipt).await,
+            queue.renew(&receipt, WEEK).await.map(|_| ()),
+            queue.release(&receipt, WEEK).await,
+        ] {
+            let error = outcome.expect_err(answer);
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{answer}: {error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Azurite, the emulator of Azure Storage, as a process of the tests.
+//!
+//! [`azurite`] starts one for all tests of a test binary, in memory and on free ports; whoever
+//! needs one to kill starts their own by [`Azurite::on_disk`]. `tests/run` installs it: without it
+//! a test fails and says so. The library's own tests include this file as well, so it stands on
+//! std alone. No process outlives the tests, however they end: Azurite runs until its standard
+//! input does.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+/// A running Azurite; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Azurite {
+    child: Child,
+    /// What it has printed: where it listens, and a line for each request.
+    printed: Arc<Mutex<Vec<String>>>,
+    /// Of blobs, queues and tables.
+    ports: [u16; 3],
+    directory: Option<PathBuf>,
+}
+
+/// The account that every Azurite has.
+pub(crate) const ACCOUNT: &str = "devstoreaccount1";
+pub(crate) const KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// Longer than it takes to start on a machine that compiles at the same time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Runs Azurite within this very process, and ends it with its standard input.
+const START: &str = "process.stdin.resume().on('end', () => process.exit(0)); \
+                     require(process.env.AZURITE)";
+
+/// Returns the Azurite that all tests of this process share.
+pub(crate) fn azurite() -> &'static Azurite {
+    static SHARED: OnceLock<Azurite> = OnceLock::new();
+    SHARED.get_or_init(|| Azurite::start([0; 3], None))
+}
+
+impl Azurite {
+    /// Starts one that keeps everything below `directory`, and can be killed and started again.
+    pub(crate) fn on_disk(directory: &Path) -> Self {
+        Self::start([0; 3], Some(directory.to_owned()))
+    }
+
+    /// Kills it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Starts it again on the same ports and the same directory, once it was killed.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::start(self.ports, self.directory.take());
+    }
+
+    /// Returns where its queues are.
+    pub(crate) fn queue_endpoint(&self) -> String {
+        self.endpoint(self.ports[1])
+    }
+
+    /// Returns where its blobs are.
+    pub(crate) fn blob_endpoint(&self) -> String {
+        self.endpoint(self.ports[0])
+    }
+
+    /// Returns a connection string as a user would write it.
+    pub(crate) fn connection_string(&self) -> String {
+        format!(
+            "DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};\
+             BlobEndpoint={};QueueEndpoint={}",
+            self.blob_endpoint(),
+            self.queue_endpoint()
+        )
+    }
+
+    /// Returns the requests that it has answered so far, as `METHOD PATH?QUERY STATUS`.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        printed.iter().filter_map(|line| request(line)).collect()
+    }
+
+    /// Starts one on these ports, where 0 is a free one, and waits until it listens.
+    fn start(ports: [u16; 3], directory: Option<PathBuf>) -> Self {
+        let mut command = command(ports, directory.as_deref());
+        let mut child = command.spawn().expect("node starts");
+        let output = child.stdout.take().expect("piped");
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&printed);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                lines
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
+            }
+        });
+        let mut azurite = Self {
+            child,
+            printed,
+            ports,
+            directory,
+        };
+        azurite.ports = ["Blob", "Queue", "Table"].map(|service| azurite.listening(service));
+        azurite
+    }
+
+    /// Waits until a service listens; returns its port.
+    fn listening(&mut self, service: &str) -> u16 {
+        let words = format!("Azurite {service} service is successfully listening at ");
+        let began = SystemTime::now();
+        loop {
+            let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+            let port = printed.iter().find_map(|line| {
+                let address = line.strip_prefix(&words)?;
+                address.rsplit(':').next()?.trim().parse().ok()
+            });
+            if let Some(port) = port {
+                return port;
+            }
+            let ended = self.child.try_wait().expect("a process of ours").is_some();
+            let late = began.elapsed().is_ok_and(|waited| waited > PATIENCE);
+            assert!(!ended && !late, "Azurite does not start: {printed:#?}");
+            drop(printed);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn endpoint(&self, port: u16) -> String {
+        format!("http://127.0.0.1:{port}/{ACCOUNT}")
+    }
+}
+
+impl Drop for Azurite {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(ports: [u16; 3], directory: Option<&Path>) -> Command {
+    let mut command = Command::new("node");
+    command
+        .args(["-e", START, "azurite", "--disableTelemetry"])
+        .env("AZURITE", installed());
+    for (service, port) in ["blob", "queue", "table"].iter().zip(ports) {
+        command
+            .arg(format!("--{service}Port"))
+            .arg(port.to_string());
+    }
+    match directory {
+        Some(directory) => command.arg("--location").arg(directory),
+        None => command.arg("--inMemoryPersistence"),
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// Returns where `tests/run` has put it: beside what cargo builds.
+fn installed() -> PathBuf {
+    const AZURITE: &str = "test-env/azurite/node_modules/azurite/dist/src/azurite.js";
+    let program = std::env::current_exe().expect("a program");
+    let found = program.ancestors().map(|directory| directory.join(AZURITE));
+    let found = found.into_iter().find(|file| file.exists());
+    found.unwrap_or_else(|| panic!("no {AZURITE} below the target directory: run tests/run once"))
+}
+
+/// Reads a line of the access log: `... "METHOD PATH HTTP/1.1" STATUS ...`.
+fn request(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once('"')?;
+    let (request, rest) = rest.split_once(" HTTP/1.1\" ")?;
+    let status = rest.split(' ').next()?;
+    Some(format!("{request} {status}"))
+}
