@@ -17,6 +17,7 @@
 mod memory;
 mod metered;
 mod partitioned;
+mod pointer;
 mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -48,7 +49,8 @@ use crate::{
     words::QueueAddress,
 };
 
-/// A queue of messages that several processes work on.
+/// A queue of messages that several processes work on. `Arc` and `Box` of one are one as well, so
+/// that what wraps a queue wraps an `Arc<dyn WorkQueue>`.
 ///
 /// # Cancel safety
 /// A call that is given up may have happened all the same.
@@ -119,6 +121,13 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// # Errors
     /// [`ErrorKind::NotFound`] where the queue does not exist.
     async fn purge(&self) -> Result<()>;
+
+    /// Returns whether a get that brings nothing means that nothing was visible: `true` by default.
+    /// `false` of a service that asks a part of its servers only, as SQS does where a get does not
+    /// wait: whoever reads it until it is empty asks more than once.
+    fn empty_is_certain(&self) -> bool {
+        true
+    }
 }
 
 /// A message to put.
