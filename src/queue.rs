@@ -14,6 +14,8 @@
 //!   after its time-out has passed: nothing that was handled is handed out again without need;
 //! * messages come roughly in the order in which they became visible; nothing rests on it.
 
+mod claim_check;
+pub mod json;
 mod memory;
 mod metered;
 mod partitioned;
@@ -38,6 +40,8 @@ use bytes::Bytes;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
 pub use self::{
+    claim_check::{ClaimCheck, ClaimConfig},
+    json::{JsonMessage, JsonQueue},
     memory::MemoryQueue,
     metered::{Metered, QueueUsage, Tariff},
     partitioned::Partitioned,
@@ -157,6 +161,8 @@ pub struct Message {
     pub dequeue_count: u32,
     /// When it was put, by the queue's clock.
     pub inserted_at: SystemTime,
+    /// Why `body` is not what was put, where it is not; see [`Message::payload`].
+    pub fault: Option<Fault>,
 }
 
 /// A message that was only looked at.
@@ -171,6 +177,19 @@ pub struct PeekedMessage {
     pub dequeue_count: u32,
     /// When it was put, by the queue's clock.
     pub inserted_at: SystemTime,
+    /// As [`Message::fault`].
+    pub fault: Option<Fault>,
+}
+
+/// Why a message has not the body that was put: what a wrapper made of it could not be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What to do about it: what [is retryable](ErrorKind::is_retryable) is no fault of the message
+    /// and may be gone when it comes again; all else stays.
+    pub kind: ErrorKind,
+    /// What is wrong, in words.
+    pub message: Arc<str>,
 }
 
 /// A message's name within its queue.
@@ -221,6 +240,35 @@ impl NewMessage {
     pub fn expiring(mut self, time_to_live: Duration) -> Self {
         self.time_to_live = Some(time_to_live);
         self
+    }
+}
+
+impl Message {
+    /// Returns what was put, which is `body` but for a message with a [`Fault`].
+    ///
+    /// # Errors
+    /// The fault: whoever handles messages gives back one whose fault passes, whatever its dequeue
+    /// count, and does away with any other as with a message that it cannot handle.
+    pub fn payload(&self) -> Result<&Bytes> {
+        match &self.fault {
+            None => Ok(&self.body),
+            Some(fault) => Err(fault.clone().into()),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self {
+            kind: error.kind(),
+            message: error.message().into(),
+        }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.kind, &*fault.message)
     }
 }
 

@@ -200,6 +200,7 @@ impl WorkQueue for SqliteQueue {
                     body,
                     dequeue_count,
                     inserted_at,
+                    fault,
                 } = read_message(row)?;
                 let receipt = Receipt::new(id.clone(), &row.get::<_, i64>(4)?.to_string());
                 Ok(Message {
@@ -208,6 +209,7 @@ impl WorkQueue for SqliteQueue {
                     receipt,
                     dequeue_count,
                     inserted_at,
+                    fault,
                 })
             })?;
             rows.collect()
@@ -296,6 +298,7 @@ fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
         body: Bytes::from(row.get::<_, Vec<u8>>(1)?),
         dequeue_count: row.get(2)?,
         inserted_at: UNIX_EPOCH + Duration::from_micros(inserted_at),
+        fault: None,
     })
 }
 
