@@ -124,22 +124,20 @@ impl Drop for Scope {
     }
 }
 
-/// Runs what takes the processor for long on a thread that may be kept busy.
-///
-/// # Errors
-/// [`ErrorKind::Closed`](crate::error::ErrorKind::Closed) where the runtime ends first.
+/// Runs what takes the processor for long on a thread that may be kept busy; `None` where the
+/// runtime ends first.
 #[cfg(feature = "server")]
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> crate::error::Result<T> {
-    use crate::error::{Error, ErrorKind};
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => Ok(value),
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the runtime has ended")),
-        },
+) -> Option<T> {
+    let ended = match tokio::task::spawn_blocking(work).await {
+        Ok(value) => return Some(value),
+        Err(ended) => ended,
+    };
+    if let Ok(panic) = ended.try_into_panic() {
+        std::panic::resume_unwind(panic);
     }
+    None
 }
 
 #[cfg(test)]

@@ -136,7 +136,9 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         }
         let id = ClaimId::random()?;
         let body = message.body.clone();
-        let (claim, bytes) = task::blocking(move || Claim::pack(id, body)).await?;
+        let (claim, bytes) = task::blocking(move || Claim::pack(id, body))
+            .await
+            .ok_or_else(ended)?;
         let mut content = BlobContent::from(bytes);
         if self.store.capabilities().metadata {
             let end = self.end(&message);
@@ -179,8 +181,9 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
             let words = format!("its body is gone: blob `{name}` of {}", self.store);
             return Err(Error::new(ErrorKind::NotFound, words));
         };
-        let body = task::blocking(move || claim.unpack(&blob.content.bytes)).await?;
-        Ok((body?, Some(id)))
+        let body = task::blocking(move || claim.unpack(&blob.content.bytes));
+        let body = body.await.ok_or_else(ended)??;
+        Ok((body, Some(id)))
     }
 
     async fn message(&self, message: Message) -> Message {
@@ -348,6 +351,10 @@ impl Default for ClaimConfig {
             keep: Duration::from_secs(90 * 24 * 3600),
         }
     }
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Closed, "the runtime has ended")
 }
 
 /// A receipt says which blob goes with the message, so that a delete needs no look at either.
