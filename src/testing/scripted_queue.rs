@@ -16,7 +16,8 @@ use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
     queue::{
-        MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt,
+        WorkQueue,
     },
     sync::lock,
     words::QueueAddress,
@@ -86,6 +87,7 @@ pub struct Called {
 #[derive(Debug, Default)]
 struct Shared {
     script: HashMap<Call, VecDeque<Turn>>,
+    faults: VecDeque<Fault>,
     calls: Vec<Called>,
 }
 
@@ -140,6 +142,14 @@ impl ScriptedQueue {
     /// Lets the next `times` gets find nothing, whatever there is.
     pub fn answer_empty(&self, times: usize) {
         self.add(Call::Get, times, &Turn::Empty);
+    }
+
+    /// Lets the next `times` messages that are got come with a fault ([`Message::payload`]), as from
+    /// a claim check whose blob cannot be had; their bodies stay as they are.
+    pub fn spoil(&self, times: usize, error: Error) {
+        let fault = Fault::from(error);
+        let mut shared = lock(&self.shared);
+        shared.faults.extend(std::iter::repeat_n(fault, times));
     }
 
     /// Gets a message that somebody holds, as somebody else would after its time-out: the receipt
@@ -227,7 +237,12 @@ impl WorkQueue for ScriptedQueue {
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout);
-        self.play_or(Call::Get, got, Some(Vec::new())).await
+        let mut got = self.play_or(Call::Get, got, Some(Vec::new())).await?;
+        let mut shared = lock(&self.shared);
+        for message in &mut got {
+            message.fault = shared.faults.pop_front();
+        }
+        Ok(got)
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
@@ -334,6 +349,21 @@ mod tests {
         never.expect_err("it hangs");
         queue.reset();
         assert_eq!(queue.calls(), []);
+    }
+
+    #[tokio::test]
+    async fn a_spoilt_message_comes_with_its_fault_until_it_is_got_again() {
+        let queue = filled().await;
+        queue.spoil(1, busy());
+        let got = queue.get(1, LONG).await.expect("get");
+        assert_eq!(
+            got[0].payload().expect_err("spoilt").kind(),
+            ErrorKind::Busy
+        );
+        let released = queue.release(&got[0].receipt, Duration::ZERO).await;
+        released.expect("release");
+        let got = queue.get(1, LONG).await.expect("get");
+        assert_eq!(got[0].payload().expect("whole"), "work");
     }
 
     #[tokio::test]
