@@ -215,7 +215,7 @@ impl ListenerBuilder {
                 max_tasks: config.max_tasks.min(config.budget.slots()),
                 idle: config.idle,
                 away: config.away,
-                empty_is_certain: true,
+                empty_is_certain: self.queue.empty_is_certain(),
                 fault: Fault::NONE,
             },
             self.wakes.is_some(),

@@ -16,9 +16,12 @@
 
 #[cfg(feature = "azure")]
 mod azure;
+mod claim_check;
+pub mod json;
 mod memory;
 mod metered;
 mod partitioned;
+mod pointer;
 mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -45,6 +48,8 @@ pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteQueue;
 pub use self::{
+    claim_check::{ClaimCheck, ClaimConfig},
+    json::{JsonMessage, JsonQueue},
     memory::MemoryQueue,
     metered::{Metered, QueueUsage, Tariff},
     partitioned::Partitioned,
@@ -56,7 +61,8 @@ use crate::{
     words::QueueAddress,
 };
 
-/// A queue of messages that several processes work on.
+/// A queue of messages that several processes work on. `Arc` and `Box` of one are one as well, so
+/// that what wraps a queue wraps an `Arc<dyn WorkQueue>`.
 ///
 /// # Cancel safety
 /// A call that is given up may have happened all the same.
@@ -127,6 +133,13 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// # Errors
     /// [`ErrorKind::NotFound`] where the queue does not exist.
     async fn purge(&self) -> Result<()>;
+
+    /// Returns whether a get that brings nothing means that nothing was visible: `true` by default.
+    /// `false` of a service that asks a part of its servers only, as SQS does where a get does not
+    /// wait: whoever reads it until it is empty asks more than once.
+    fn empty_is_certain(&self) -> bool {
+        true
+    }
 }
 
 /// A message to put.
@@ -156,6 +169,8 @@ pub struct Message {
     pub dequeue_count: u32,
     /// When it was put, by the queue's clock.
     pub inserted_at: SystemTime,
+    /// Why `body` is not what was put, where it is not; see [`Message::payload`].
+    pub fault: Option<Fault>,
 }
 
 /// A message that was only looked at.
@@ -170,6 +185,19 @@ pub struct PeekedMessage {
     pub dequeue_count: u32,
     /// When it was put, by the queue's clock.
     pub inserted_at: SystemTime,
+    /// As [`Message::fault`].
+    pub fault: Option<Fault>,
+}
+
+/// Why a message has not the body that was put: what a wrapper made of it could not be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fault {
+    /// What to do about it: what [is retryable](ErrorKind::is_retryable) is no fault of the message
+    /// and may be gone when it comes again; all else stays.
+    pub kind: ErrorKind,
+    /// What is wrong, in words.
+    pub message: Arc<str>,
 }
 
 /// A message's name within its queue.
@@ -220,6 +248,35 @@ impl NewMessage {
     pub fn expiring(mut self, time_to_live: Duration) -> Self {
         self.time_to_live = Some(time_to_live);
         self
+    }
+}
+
+impl Message {
+    /// Returns what was put, which is `body` but for a message with a [`Fault`].
+    ///
+    /// # Errors
+    /// The fault: whoever handles messages gives back one whose fault passes, whatever its dequeue
+    /// count, and does away with any other as with a message that it cannot handle.
+    pub fn payload(&self) -> Result<&Bytes> {
+        match &self.fault {
+            None => Ok(&self.body),
+            Some(fault) => Err(fault.clone().into()),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self {
+            kind: error.kind(),
+            message: error.message().into(),
+        }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.kind, &*fault.message)
     }
 }
 

@@ -49,7 +49,7 @@ struct Pending<T, F> {
 
 /// Jobs that wait for the thread. Writes among them share a commit; more would only hide that the
 /// disk does not keep up.
-const JOBS: usize = 256;
+const JOBS: usize = 1024;
 
 impl Database {
     /// Opens the file, makes it where it is missing, and brings it to the schema's version.

@@ -124,6 +124,22 @@ impl Drop for Scope {
     }
 }
 
+/// Runs what takes the processor for long on a thread that may be kept busy; `None` where the
+/// runtime ends first.
+#[cfg(feature = "server")]
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let ended = match tokio::task::spawn_blocking(work).await {
+        Ok(value) => return Some(value),
+        Err(ended) => ended,
+    };
+    if let Ok(panic) = ended.try_into_panic() {
+        std::panic::resume_unwind(panic);
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

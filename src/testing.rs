@@ -2,11 +2,16 @@
 //!
 //! [`TestRelay`] is the real relay on a free loopback port with a store in memory: wake its
 //! listeners by hand, cut them off, restart it. Where no network is wanted, [`Relay`] itself runs
-//! in the test's process.
+//! in the test's process. [`ScriptedQueue`] is a queue whose calls fail, hang and find nothing as
+//! the test says.
 //!
 //! [`Relay`]: crate::Relay
 
+mod scripted_queue;
+
 use std::{net::SocketAddr, time::Duration};
+
+pub use self::scripted_queue::{Call, Called, ScriptedQueue};
 
 use crate::{
     client::Client,

@@ -1,4 +1,5 @@
-//! `reveille bench burst|wake|wake-all|idle`: what a relay costs and how fast it wakes.
+//! `reveille bench burst|wake|wake-all|idle|queue`: what a relay costs and how fast it wakes, and
+//! what a queue takes.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -10,6 +11,7 @@ mod fleet;
 mod helper;
 mod nats;
 mod progress;
+mod queue;
 mod raw_nats;
 mod report;
 mod sender;
@@ -29,7 +31,7 @@ use self::{
     report::{Figures, Report},
 };
 
-/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted.
+/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted, and a queue.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
 pub(crate) struct BenchArgs {
@@ -47,6 +49,8 @@ enum Work {
     WakeAll(WakeAllArgs),
     /// Subscribers that hear nothing: the memory that they cost.
     Idle(IdleArgs),
+    /// A work queue without a relay: messages put in batches, then got, handled and deleted.
+    Queue(QueueArgs),
     /// A relay for one run.
     #[command(hide = true)]
     Relay,
@@ -137,6 +141,33 @@ struct IdleArgs {
     common: Common,
 }
 
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench queue --queue 'sqlite:bench.db?queue=bench'")]
+struct QueueArgs {
+    /// Measure this queue, which must be empty [default: a file in the temporary directory, where a
+    /// commit costs what it costs there].
+    #[arg(long, value_name = "QUEUE_URL")]
+    queue: Option<String>,
+    /// How many messages.
+    #[arg(long, default_value_t = 200_000, value_parser = positive())]
+    messages: u64,
+    /// Messages of one put, and of one get at most.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: u16,
+    /// How many tasks put, and how many get and delete, at the same time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: u16,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
+    size: u16,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
 /// What the parent tells its subscribers' process.
 #[derive(Debug, Clone, Args)]
 struct FleetArgs {
@@ -183,6 +214,7 @@ enum Output {
 /// A work that could not be done, or that came to a wrong sum.
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
+        Work::Queue(args) => queue::measure(args.clone()).await?,
         Work::Relay => broker::serve_relay().await?,
         Work::Nats => broker::serve_nats().await?,
         Work::Fleet(args) => subscribers::run(args).await?,
@@ -230,7 +262,9 @@ impl Work {
             Self::Wake(args) => ("wake", &args.common),
             Self::WakeAll(args) => ("wake-all", &args.common),
             Self::Idle(args) => ("idle", &args.common),
-            Self::Relay | Self::Nats | Self::Fleet(_) => bail!("this is no work by itself"),
+            Self::Queue(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+                bail!("this is no work by itself")
+            }
         })
     }
 
@@ -240,7 +274,9 @@ impl Work {
             Self::Wake(args) => work::wake(args, broker, progress).await,
             Self::WakeAll(args) => work::wake_all(args, broker, progress).await,
             Self::Idle(args) => work::idle(args, broker, progress).await,
-            Self::Relay | Self::Nats | Self::Fleet(_) => bail!("this is no work by itself"),
+            Self::Queue(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+                bail!("this is no work by itself")
+            }
         }
     }
 }

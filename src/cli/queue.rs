@@ -31,8 +31,7 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille queue create 'sqlite:jobs.db?queue=orders'
-  reveille queue put 'sqlite:jobs.db?queue=orders' hello --notify
+  reveille queue put 'sqlite:jobs.db?queue=orders' hello --create --notify
   reveille queue get 'sqlite:jobs.db?queue=orders' --delete
   AZURE_STORAGE_KEY=... reveille queue depth azure://acct/orders")]
 pub(super) struct Args {
@@ -51,7 +50,7 @@ Example:
     #[command(after_help = "\
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
-  seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --delay 10s")]
+  seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s")]
     Put(Put),
     /// Get messages: hidden from others for a while, and gone with --delete
     #[command(after_help = "\
@@ -115,6 +114,9 @@ struct Put {
     /// They are gone after this, whether or not they were handled [default: never]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     ttl: Option<Duration>,
+    /// Make the queue first where it is missing
+    #[arg(long)]
+    create: bool,
     /// Tell the relay, so that listeners wake
     #[arg(long)]
     notify: bool,
@@ -215,6 +217,9 @@ impl Put {
         let target = self.target.resolve(settings);
         let queue = open(&self.url).await?;
         let mut told = Told::of(&*queue);
+        if self.create {
+            told.created = Some(queue.create().await?);
+        }
         let bodies = std::mem::take(&mut self.bodies);
         let (messages, bytes) = if bodies.is_empty() {
             self.put_lines(&*queue).await?
@@ -247,6 +252,9 @@ impl Put {
             told.listeners = Some(accepted.listeners);
         }
         let mut line = format!("put {messages} messages into {}", told.queue);
+        if told.created == Some(true) {
+            line.push_str(", which was made");
+        }
         if let Some(listeners) = told.listeners {
             line.push_str(&format!(", and told {listeners} listeners"));
         }

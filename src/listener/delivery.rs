@@ -58,6 +58,9 @@ pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Me
         lost: CancellationToken::new(),
         gone: false,
     };
+    if let Err(fault) = message.payload() {
+        return held.unreadable(fault).await;
+    }
     if message.dequeue_count > shared.config.max_dequeue_count && shared.poison.is_some() {
         let tries = message.dequeue_count - 1;
         let error = format!("was got {tries} times, and never handled to its end");
@@ -193,6 +196,19 @@ impl Held<'_> {
         }
         let delay = shared.retry_after(tries);
         self.release(delay).await;
+    }
+
+    /// Does not bother the handler with a body that is none. What passes is no fault of the message's,
+    /// however often it was got meanwhile.
+    async fn unreadable(&mut self, fault: Error) {
+        let (shared, passes) = (self.shared, fault.is_retryable());
+        count(&shared.counters.failed);
+        self.complain(Action::Handle, fault.clone());
+        if passes || shared.poison.is_none() {
+            let delay = shared.retry_after(self.message.dequeue_count);
+            return self.release(delay).await;
+        }
+        self.poison(fault.into()).await;
     }
 
     /// Gives the message back: it is seen again after `delay`, and the relay is told.

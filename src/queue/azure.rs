@@ -178,6 +178,7 @@ impl AzureQueue {
             body,
             dequeue_count,
             inserted_at,
+            fault,
         } = self.seen(
             message.message_id,
             message.message_text,
@@ -190,6 +191,7 @@ impl AzureQueue {
             body,
             dequeue_count,
             inserted_at,
+            fault,
         })
     }
 
@@ -208,6 +210,7 @@ impl AzureQueue {
             body: self.encoding.decode(text.unwrap_or_default()),
             dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),
             inserted_at: SystemTime::from(inserted_at),
+            fault: None,
         })
     }
 

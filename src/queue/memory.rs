@@ -120,6 +120,7 @@ impl WorkQueue for MemoryQueue {
                 receipt,
                 dequeue_count: stored.dequeue_count,
                 inserted_at: stored.inserted_at,
+                fault: None,
             }
         });
         Ok(messages.collect())
@@ -162,6 +163,7 @@ impl WorkQueue for MemoryQueue {
                 body: stored.body.clone(),
                 dequeue_count: stored.dequeue_count,
                 inserted_at: stored.inserted_at,
+                fault: None,
             }
         });
         Ok(peeked.collect())

@@ -217,6 +217,10 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
     async fn purge(&self) -> Result<()> {
         count(&self.counters.others, 1, self.inner.purge().await)
     }
+
+    fn empty_is_certain(&self) -> bool {
+        self.inner.empty_is_certain()
+    }
 }
 
 impl<Q: Display> Display for Metered<Q> {

@@ -232,6 +232,11 @@ impl WorkQueue for Partitioned {
         }
         Ok(())
     }
+
+    /// Returns whether it is of all partitions: each of them is asked before nothing is returned.
+    fn empty_is_certain(&self) -> bool {
+        self.partitions.iter().all(|queue| queue.empty_is_certain())
+    }
 }
 
 impl Display for Partitioned {

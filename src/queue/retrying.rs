@@ -163,6 +163,10 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
     async fn purge(&self) -> Result<()> {
         self.retry(|| self.inner.purge()).await
     }
+
+    fn empty_is_certain(&self) -> bool {
+        self.inner.empty_is_certain()
+    }
 }
 
 impl Default for RetryConfig {

@@ -67,6 +67,21 @@ async fn messages_are_put_seen_got_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_queue_is_made_with_its_first_messages_where_that_is_asked_for() {
+    let (home, url) = place();
+    let put = json(&home, &["put", &url, "first", "--create"]).await;
+    assert_eq!(
+        (&put["created"], &put["messages"]),
+        (&true.into(), &1.into())
+    );
+    let put = json(&home, &["put", &url, "second", "--create"]).await;
+    assert_eq!(put["created"], false);
+    assert_eq!(json(&home, &["depth", &url]).await["messages"], 2);
+    let put = json(&home, &["put", &url, "third"]).await;
+    assert_eq!(put["created"], serde_json::Value::Null, "not asked for");
+}
+
+#[tokio::test]
 async fn each_line_of_the_standard_input_is_a_message() {
     let (home, url) = place();
     queue(&home, &["create", &url]).await;

@@ -35,6 +35,7 @@ pub(super) enum Unit {
     Kib,
     Seconds,
     Micros,
+    PerSecond,
 }
 
 impl Figures {
@@ -174,6 +175,7 @@ impl Figure {
             Unit::Kib => format!("{name}_kib"),
             Unit::Seconds => format!("{name}_seconds"),
             Unit::Micros => format!("{name}_us"),
+            Unit::PerSecond => format!("{name}_per_second"),
         }
     }
 }
@@ -190,6 +192,7 @@ impl fmt::Display for Figure {
             Unit::Kib => write!(f, "{value:.2} KiB"),
             Unit::Seconds => write!(f, "{value:.3} s"),
             Unit::Micros => write!(f, "{value:.1} us"),
+            Unit::PerSecond => write!(f, "{value:.0} /s"),
         }
     }
 }
@@ -207,7 +210,10 @@ pub(super) fn median(values: &mut [f64]) -> Option<f64> {
 
 /// Returns whether figures of this unit are measured; counts and sizes are what was asked for.
 fn varies(unit: Unit) -> bool {
-    matches!(unit, Unit::Kib | Unit::Seconds | Unit::Micros)
+    matches!(
+        unit,
+        Unit::Kib | Unit::Seconds | Unit::Micros | Unit::PerSecond
+    )
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, ErrorKind},
     listener::{Action, Hooks, ListenerError, PoisonedMessage, Rejected},
     queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
+    testing::ScriptedQueue,
     words::QueueAddress,
 };
 
@@ -105,6 +106,33 @@ async fn a_message_that_fails_again_and_again_goes_to_the_poison_queue_with_its_
         ]
     );
     assert_eq!(listener.state().stats.poisoned, 3);
+}
+
+/// As from a claim check: a store that is away for a while, then a blob that is not there.
+#[tokio::test(start_paused = true)]
+async fn a_message_without_its_body_is_not_handled_and_judged_by_its_fault() {
+    let queue = ScriptedQueue::new("local/jobs".parse().expect("an address"));
+    let (poison, seen) = (poison(), Seen::default());
+    let builder = Listener::builder(Arc::new(queue.clone())).config(config());
+    let builder = builder.poison(Arc::clone(&poison));
+    queue.spoil(3, Error::new(ErrorKind::Unavailable, "the store is away"));
+    let put = queue.put(vec![NewMessage::new("late")]).await;
+    put.expect("put");
+    let _listener = builder.start(seen.handler()).await.expect("started");
+    seconds(600).await;
+    assert_eq!(seen.all(), ["late"], "given back until it had its body");
+    assert_eq!(poison.depth().await.ok(), Some(0));
+
+    queue.spoil(1, Error::new(ErrorKind::NotFound, "no such blob"));
+    let put = queue.put(vec![NewMessage::new("gone")]).await;
+    put.expect("put");
+    seconds(600).await;
+    assert_eq!(seen.all(), ["late"]);
+    let poisoned = poison.get(10, Duration::from_secs(30)).await.expect("got");
+    let gone: PoisonedMessage = serde_json::from_slice(&poisoned[0].body).expect("JSON");
+    assert_eq!((&*gone.body, &*gone.error), ("gone", "no such blob"));
+    assert_eq!(gone.dequeue_count, 1, "at once");
+    assert_eq!(queue.depth().await.expect("depth"), 0);
 }
 
 #[tokio::test(start_paused = true)]

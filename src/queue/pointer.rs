@@ -1,0 +1,114 @@
+//! Queues behind an `Arc` or a `Box`, so that a wrapper takes a queue that is chosen while running.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
+use crate::{error::Result, words::QueueAddress};
+
+macro_rules! forward {
+    ($pointer:ty) => {
+        #[async_trait]
+        #[deny(clippy::missing_trait_methods)]
+        impl<Q: WorkQueue + ?Sized> WorkQueue for $pointer {
+            fn address(&self) -> &QueueAddress {
+                (**self).address()
+            }
+
+            fn limits(&self) -> QueueLimits {
+                (**self).limits()
+            }
+
+            async fn create(&self) -> Result<bool> {
+                (**self).create().await
+            }
+
+            async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
+                (**self).put(messages).await
+            }
+
+            async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
+                (**self).get(max, visibility_timeout).await
+            }
+
+            async fn delete(&self, receipt: &Receipt) -> Result<()> {
+                (**self).delete(receipt).await
+            }
+
+            async fn renew(&self, receipt: &Receipt, timeout: Duration) -> Result<Receipt> {
+                (**self).renew(receipt, timeout).await
+            }
+
+            async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
+                (**self).release(receipt, delay).await
+            }
+
+            async fn depth(&self) -> Result<u64> {
+                (**self).depth().await
+            }
+
+            async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
+                (**self).peek(max).await
+            }
+
+            async fn purge(&self) -> Result<()> {
+                (**self).purge().await
+            }
+
+            fn empty_is_certain(&self) -> bool {
+                (**self).empty_is_certain()
+            }
+        }
+    };
+}
+
+forward!(Arc<Q>);
+forward!(Box<Q>);
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{MemoryQueue, Metered, Partitioned, RetryConfig, Retrying, contract},
+        *,
+    };
+    use crate::testing::ScriptedQueue;
+
+    fn memory() -> MemoryQueue {
+        MemoryQueue::new("local/jobs".parse().expect("an address"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_is_chosen_while_running_is_wrapped() {
+        let chosen: Arc<dyn WorkQueue> = Arc::new(memory());
+        let wrapped = Metered::new(Retrying::new(chosen, RetryConfig::default()));
+        contract::check(&wrapped).await;
+        let boxed: Box<dyn WorkQueue> = Box::new(wrapped.clone());
+        contract::check(&boxed).await;
+        assert!(wrapped.usage().total() > 0);
+        assert_eq!(boxed.to_string(), "memory:jobs");
+    }
+
+    /// What a wrapper forgot to forward would be the trait's default.
+    #[test]
+    fn no_wrapper_makes_an_uncertain_queue_certain() {
+        let certain: Arc<dyn WorkQueue> = Arc::new(memory());
+        let uncertain = || ScriptedQueue::new(memory().address().clone()).uncertain();
+        let shared: Arc<dyn WorkQueue> = Arc::new(uncertain());
+        let boxed: Box<dyn WorkQueue> = Box::new(uncertain());
+        let two = [Arc::clone(&certain), Arc::clone(&shared)];
+        let wrapped: [&dyn WorkQueue; 5] = [
+            &shared,
+            &boxed,
+            &Metered::new(uncertain()),
+            &Retrying::new(uncertain(), RetryConfig::default()),
+            &Partitioned::new(two.to_vec()).expect("two"),
+        ];
+        for queue in wrapped {
+            assert!(!queue.empty_is_certain(), "{queue:?}");
+        }
+        let two = [Arc::clone(&certain), certain];
+        let all = Partitioned::new(two.to_vec()).expect("two");
+        assert!(all.empty_is_certain());
+    }
+}

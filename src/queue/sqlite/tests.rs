@@ -1,0 +1,208 @@
+//! Queues in files: the contract, several of them, and what is counted of them.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rusqlite::StatementStatus;
+
+use super::{super::contract, *};
+
+fn address(name: &str) -> QueueAddress {
+    QueueAddress::new("local", name).expect("an address")
+}
+
+async fn open(directory: &tempfile::TempDir) -> SqliteQueue {
+    let path = directory.path().join("queues.db");
+    SqliteQueue::open(path, address("jobs"))
+        .await
+        .expect("open")
+}
+
+#[tokio::test]
+async fn it_keeps_the_contract() {
+    let directory = tempfile::tempdir().expect("a directory");
+    contract::check(&open(&directory).await).await;
+}
+
+/// Two handles, each with a thread and a connection of its own, as two processes have them.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_keeps_the_contract_among_many() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = (open(&directory).await, open(&directory).await);
+    contract::check_races(&[Arc::new(one) as Arc<dyn WorkQueue>, Arc::new(other)]).await;
+}
+
+#[tokio::test]
+async fn a_queue_that_does_not_exist_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let queue = open(&directory).await;
+    let put = queue.put(vec![NewMessage::new("lost?")]).await;
+    let error = put.expect_err("there is no queue");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("queue=jobs"), "{error}");
+    for outcome in [
+        queue.get(1, Duration::from_secs(1)).await.map(|_| ()),
+        queue.depth().await.map(|_| ()),
+        queue.purge().await,
+    ] {
+        let error = outcome.expect_err("there is no queue");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
+
+#[tokio::test]
+async fn queues_of_one_file_do_not_mix_and_what_was_put_survives() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let jobs = open(&directory).await;
+    let mails = jobs.another(address("mails"));
+    for queue in [&jobs, &mails] {
+        queue.create().await.expect("create");
+    }
+    jobs.put(vec![NewMessage::new("job")]).await.expect("put");
+    assert_eq!(mails.depth().await.expect("depth"), 0);
+    let got = jobs.get(1, Duration::from_secs(60)).await.expect("get");
+    let foreign = mails.delete(&got[0].receipt).await;
+    assert_eq!(
+        foreign.expect_err("not its own").kind(),
+        ErrorKind::Conflict
+    );
+    drop((jobs, mails));
+    let again = open(&directory).await;
+    assert_eq!(again.depth().await.expect("depth"), 1, "hidden, and there");
+}
+
+/// What may happen to a queue.
+#[derive(Debug, Clone)]
+enum Step {
+    Put { messages: usize, ends: bool },
+    Get { max: usize },
+    Delete,
+    Release,
+    Purge,
+    Create,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let step = prop_oneof![
+        6 => (1..40usize, any::<bool>()).prop_map(|(messages, ends)| Step::Put { messages, ends }),
+        6 => (1..40usize).prop_map(|max| Step::Get { max }),
+        6 => Just(Step::Delete),
+        2 => Just(Step::Release),
+        1 => Just(Step::Purge),
+        1 => Just(Step::Create),
+    ];
+    prop::collection::vec((0..4usize, step), 1..40)
+}
+
+async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
+    const LONG: Duration = Duration::from_secs(600);
+    const SOON: Duration = Duration::from_millis(1);
+    match step {
+        Step::Put { messages, ends } => {
+            let message = NewMessage::new("work");
+            let message = if ends {
+                message.expiring(SOON)
+            } else {
+                message
+            };
+            queue.put(vec![message; messages]).await.expect("put");
+        }
+        Step::Get { max } => held.extend(queue.get(max, LONG).await.expect("get")),
+        Step::Delete => {
+            for message in held.drain(..held.len().min(5)) {
+                // Purged meanwhile, or ended.
+                let _ = queue.delete(&message.receipt).await;
+            }
+        }
+        Step::Release => {
+            if let Some(message) = held.pop() {
+                let _ = queue.release(&message.receipt, Duration::ZERO).await;
+            }
+        }
+        Step::Purge => queue.purge().await.expect("purge"),
+        Step::Create => assert!(!queue.create().await.expect("create")),
+    }
+}
+
+/// Counts what is there and has not ended, message by message.
+async fn count(queue: &SqliteQueue) -> u64 {
+    let count = queue.read(|connection, queue| {
+        let count = "SELECT count(*) FROM messages
+                     WHERE queue = ?1 AND (ends_at IS NULL OR ends_at > ?2)";
+        connection.query_row(count, params![queue, now()], |row| row.get::<_, i64>(0))
+    });
+    count.await.expect("a count").unsigned_abs()
+}
+
+proptest! {
+    // Each is a file, and some hundred commits.
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_depth_is_what_is_counted_whoever_did_what(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let directory = tempfile::tempdir().expect("a directory");
+            // Two queues, each by two handles, as two processes have them.
+            let (one, other) = (open(&directory).await, open(&directory).await);
+            let mails = [one.another(address("mails")), other.another(address("mails"))];
+            let [mails, others_mails] = mails;
+            let queues = [one, other, mails, others_mails];
+            for queue in &queues {
+                queue.create().await.expect("create");
+            }
+            let mut held = vec![Vec::new(); 4];
+            for (handle, step) in steps {
+                take(&queues[handle], step, &mut held[handle]).await;
+                // What ends has ended, so that nothing ends between the two counts.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                for queue in &queues {
+                    assert_eq!(count(queue).await, queue.depth().await.expect("depth"));
+                }
+            }
+        });
+    }
+}
+
+/// A file of the version before, with messages in it.
+#[tokio::test]
+async fn what_was_there_before_is_counted() {
+    const BEFORE: Schema = Schema {
+        application_id: SCHEMA.application_id,
+        migrations: SCHEMA.migrations.split_at(1).0,
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("queues.db");
+    let before = Database::open(path, BEFORE).await.expect("open");
+    let filled = before.write(|transaction| {
+        transaction.execute_batch(
+            "INSERT INTO queues (name) VALUES ('jobs'), ('mails');
+             INSERT INTO messages (queue, visible_at, inserted_at, body)
+             VALUES (1, 0, 0, x'00'), (1, 0, 0, x'00'), (2, 0, 0, x'00')",
+        )
+    });
+    filled.await.expect("filled");
+    let queue = open(&directory).await;
+    assert_eq!(queue.depth().await.expect("depth"), 2);
+    let got = queue.get(1, Duration::from_secs(60)).await.expect("get");
+    queue.delete(&got[0].receipt).await.expect("delete");
+    assert_eq!(queue.depth().await.expect("depth"), 1);
+}
+
+/// Steps of SQLite's machine, as time is no measure in a test.
+#[tokio::test]
+async fn a_depth_does_not_look_at_every_message() {
+    const DEEP: usize = 3_000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let queue = open(&directory).await;
+    queue.create().await.expect("create");
+    let message = NewMessage::new("deep").expiring(Duration::from_secs(600));
+    queue.put(vec![message; DEEP]).await.expect("put");
+    assert_eq!(queue.depth().await.expect("depth"), DEEP as u64);
+    let steps = queue.read(|connection, _| {
+        let statement = connection.prepare_cached(COUNTED)?;
+        Ok(statement.get_status(StatementStatus::VmStep))
+    });
+    let steps = steps.await.expect("the statement");
+    assert!((1..100).contains(&steps), "{steps} steps");
+}
