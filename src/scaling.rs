@@ -11,6 +11,8 @@ mod slots;
 mod step;
 mod tasks;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     idle::{Idle, IdleBackoff},

@@ -136,7 +136,9 @@ impl Telling {
         self.state = ReportState::Busy;
         let due = match self.told {
             Some((ReportState::Busy, cause, _)) if cause < self.woken => now + BUSY_AFTER,
-            Some((ReportState::Busy, _, at)) => at + RENEW_AFTER,
+            // By gets, never by a timer (R14).
+            Some((ReportState::Busy, _, at)) if now < at + RENEW_AFTER => return,
+            Some((ReportState::Busy, ..)) => now,
             Some((_, cause, _)) if cause >= self.woken => now,
             None if self.woken == 0 => now,
             _ => now + BUSY_AFTER,

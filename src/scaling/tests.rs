@@ -1,0 +1,387 @@
+//! The machine of a queue's tasks, a sentence per rule.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    clock::Tick,
+    error::ErrorKind,
+    fault::Fault,
+    words::{ConnectionState, LinkState, ReportState},
+};
+
+/// A machine and its time; chance is always a half.
+struct Bench {
+    scaler: Scaler,
+    now: Tick,
+}
+
+const VISIBILITY: Duration = Duration::from_secs(30);
+
+impl Bench {
+    fn new(relay: bool) -> Self {
+        let config = ScalerConfig {
+            max_tasks: 5,
+            idle: IdleBackoff::default(),
+            away: Duration::from_secs(30),
+            empty_is_certain: true,
+            fault: Fault::NONE,
+        };
+        Self {
+            scaler: Scaler::new(config, relay),
+            now: Tick::default() + Duration::from_secs(1),
+        }
+    }
+
+    /// Makes one that is pushed and has no task.
+    fn pushed() -> Self {
+        let mut bench = Self::new(true);
+        bench.link(1, ConnectionState::Connected);
+        assert_eq!(bench.scaler.mode(), ListenerMode::Pushed);
+        bench
+    }
+
+    fn link(&mut self, welcomes: u64, connection: ConnectionState) {
+        let link = LinkState {
+            connection,
+            degraded: false,
+            welcomes,
+        };
+        self.scaler.linked(link, self.now, 0.5);
+    }
+
+    fn pass(&mut self, millis: u64) {
+        self.now += Duration::from_millis(millis);
+    }
+
+    fn step(&mut self) -> Step {
+        self.scaler.step(self.now, 0.5)
+    }
+
+    fn started(&mut self) -> TaskId {
+        match self.step() {
+            Step::Start(task) => task,
+            other => panic!("no task is started: {other:?}"),
+        }
+    }
+
+    fn gets(&mut self) -> TaskId {
+        let task = self.started();
+        assert_eq!(self.scaler.begin(task, self.now), Begin::Get);
+        task
+    }
+
+    fn finds_nothing(&mut self, task: TaskId) -> Rest {
+        let (_, idle) = self.scaler.idle(task, 0.5);
+        self.scaler.rest(task, idle, self.now, 0.5)
+    }
+
+    /// Takes the report that is due, and has it accepted.
+    fn told(&mut self) -> Due {
+        let due = match self.step() {
+            Step::Report(due) => due,
+            other => panic!("nothing is reported: {other:?}"),
+        };
+        self.scaler.answered(None, self.now);
+        due
+    }
+
+    fn waits(&mut self) -> Tick {
+        match self.step() {
+            Step::Wait(until) => until,
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_wake_up_starts_one_look_and_a_second_one_while_it_is_on_its_way_none() {
+    let mut bench = Bench::pushed();
+    assert_eq!(bench.waits(), Tick::NEVER, "nothing to do");
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.woken(2, bench.now);
+    bench.waits();
+    assert_eq!(bench.finds_nothing(task), Rest::Again, "R17: it moved");
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    let due = bench.told();
+    assert_eq!((due.state, due.sequence), (ReportState::Drained, 2));
+    assert_eq!(bench.scaler.active(), (0, 1));
+}
+
+#[test]
+fn a_stop_from_a_hook_does_not_override_the_generation() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.woken(2, bench.now);
+    let rest = bench.scaler.rest(task, Idle::Stop, bench.now, 0.5);
+    assert_eq!(rest, Rest::Again);
+}
+
+#[test]
+fn a_wake_up_while_all_tasks_are_at_work_starts_a_look() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.waits();
+    bench.scaler.woken(2, bench.now);
+    bench.gets();
+}
+
+#[test]
+fn what_finds_no_room_for_a_look_stays_owed() {
+    let mut bench = Bench::pushed();
+    let mut working = Vec::new();
+    for sequence in 1..=5 {
+        bench.scaler.woken(sequence, bench.now);
+        let task = bench.gets();
+        bench.scaler.found(task, false, bench.now);
+        working.push(task);
+    }
+    bench.scaler.woken(6, bench.now);
+    bench.waits();
+    bench.scaler.done(working[0]);
+    assert_eq!(bench.scaler.begin(working[0], bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(working[0]), Rest::Leave);
+    bench.waits();
+}
+
+#[test]
+fn a_get_that_hangs_holds_up_no_wake_up_for_longer_than_a_second() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    bench.gets();
+    assert_eq!(bench.waits(), bench.now + Duration::from_secs(1));
+    bench.pass(1_000);
+    bench.gets();
+    bench.pass(60_000);
+    assert_eq!(bench.waits(), Tick::NEVER, "two that hang are enough");
+}
+
+#[test]
+fn a_full_batch_after_idleness_asks_for_the_depth_and_the_difference_is_started() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    assert!(bench.scaler.found(task, true, bench.now), "work detected");
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.scaled(Some(3), bench.now);
+    bench.gets();
+    let late = bench.started();
+    bench.waits();
+    // The queue is empty before the third one has a slot.
+    bench.scaler.done(task);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(
+        bench.scaler.begin(late, bench.now),
+        Begin::Leave,
+        "for nothing"
+    );
+}
+
+#[test]
+fn a_batch_with_room_left_asks_for_no_depth_where_the_relay_tells_of_more() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.waits();
+    let mut alone = Bench::new(false);
+    let task = alone.gets();
+    alone.scaler.found(task, false, alone.now);
+    assert_eq!(alone.step(), Step::AskDepth, "nobody else would say");
+}
+
+#[test]
+fn a_depth_that_cannot_be_read_changes_nothing() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, true, bench.now);
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.scaled(None, bench.now);
+    bench.waits();
+    bench.scaler.woken(2, bench.now);
+    bench.gets();
+}
+
+#[test]
+fn the_last_task_stays_where_nobody_tells_of_work() {
+    let mut bench = Bench::new(false);
+    let task = bench.gets();
+    for idle_count in 1..=3 {
+        let Rest::Sleep(until) = bench.finds_nothing(task) else {
+            panic!("it ends after {idle_count}");
+        };
+        assert_eq!(bench.scaler.begin(task, bench.now), Begin::Sleep(until));
+        bench.now = until;
+        assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    }
+    let Rest::Sleep(until) = bench.finds_nothing(task) else {
+        panic!("it is the last one");
+    };
+    assert_eq!(until.since(bench.now), Duration::from_secs(1));
+}
+
+#[test]
+fn a_listener_whose_relay_goes_away_looks_within_half_a_minute_and_leaves_when_it_is_back() {
+    let mut bench = Bench::pushed();
+    bench.link(1, ConnectionState::Reconnecting);
+    assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
+    let task = bench.started();
+    let Begin::Sleep(until) = bench.scaler.begin(task, bench.now) else {
+        panic!("a fleet does not look all at once");
+    };
+    assert!(until.since(bench.now) <= Duration::from_secs(30));
+    bench.link(2, ConnectionState::Connected);
+    let Begin::Sleep(soon) = bench.scaler.begin(task, bench.now) else {
+        panic!("spread");
+    };
+    assert!(soon.since(bench.now) <= Duration::from_secs(2));
+    bench.now = soon;
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+}
+
+#[test]
+fn an_error_has_one_task_try_again_and_the_others_leave() {
+    let mut bench = Bench::pushed();
+    let mut rng = fastrand::Rng::with_seed(1);
+    bench.scaler.start_more(3, bench.now);
+    let tasks = [bench.gets(), bench.gets(), bench.gets()];
+    let kind = ErrorKind::Unavailable;
+    let rests = tasks.map(|task| {
+        let (now, rng) = (bench.now, &mut rng);
+        bench.scaler.failed(task, kind, VISIBILITY, now, rng)
+    });
+    assert!(
+        matches!(rests, [Rest::Sleep(_), Rest::Leave, Rest::Leave]),
+        "{rests:?}"
+    );
+    let due = bench.told();
+    let visible_in = due.visible_in.expect("what they may have got comes back");
+    assert!(visible_in >= VISIBILITY, "{visible_in:?}");
+    bench.scaler.woken(1, bench.now);
+    bench.waits();
+    bench.pass(5_000);
+    assert_eq!(bench.scaler.begin(tasks[0], bench.now), Begin::Get);
+}
+
+#[test]
+fn quick_work_is_told_once_and_long_work_twice() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(7, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    assert_eq!(bench.waits(), bench.now + Duration::from_millis(250));
+    bench.pass(250);
+    let due = bench.told();
+    assert_eq!((due.state, due.sequence), (ReportState::Busy, 7));
+    bench.scaler.done(task);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.told().state, ReportState::Drained);
+    bench.waits();
+}
+
+#[test]
+fn who_finds_work_unasked_says_so_at_once() {
+    let mut bench = Bench::pushed();
+    bench.scaler.start_more(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    let due = bench.told();
+    assert_eq!((due.state, due.sequence), (ReportState::Busy, 0));
+}
+
+#[test]
+fn nothing_is_drained_while_another_task_holds_messages() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let holds = bench.gets();
+    bench.scaler.found(holds, false, bench.now);
+    bench.scaler.woken(2, bench.now);
+    let looks = bench.gets();
+    assert_eq!(bench.finds_nothing(looks), Rest::Leave);
+    bench.pass(250);
+    assert_eq!(bench.told().state, ReportState::Busy);
+    bench.scaler.done(holds);
+    assert_eq!(bench.scaler.begin(holds, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(holds), Rest::Leave);
+    assert_eq!(bench.told().state, ReportState::Drained);
+}
+
+#[test]
+fn another_stream_is_told_again_what_holds_and_no_sequence_of_the_one_before() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(40, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.scaler.hidden(Duration::from_secs(60), bench.now);
+    let due = bench.told();
+    assert_eq!((due.state, due.sequence), (ReportState::Busy, 40));
+    assert!(due.visible_in >= Some(Duration::from_secs(60)));
+    bench.pass(1_000);
+    bench.link(1, ConnectionState::Reconnecting);
+    bench.link(2, ConnectionState::Connected);
+    let again = bench.told();
+    assert_eq!((again.state, again.sequence), (ReportState::Busy, 0));
+    assert!(
+        again.visible_in >= Some(Duration::from_secs(59)),
+        "{again:?}"
+    );
+}
+
+#[test]
+fn a_report_that_found_no_stream_waits_for_the_next_welcome() {
+    let mut bench = Bench::pushed();
+    bench.scaler.hidden(Duration::ZERO, bench.now);
+    assert!(matches!(bench.step(), Step::Report(_)));
+    bench.scaler.answered(Some(ErrorKind::NotFound), bench.now);
+    bench.pass(60_000);
+    bench.waits();
+    bench.link(2, ConnectionState::Connected);
+    assert_eq!(bench.told().visible_in, Some(Duration::ZERO));
+}
+
+#[test]
+fn a_report_without_an_answer_is_made_again() {
+    let mut bench = Bench::pushed();
+    bench.scaler.hidden(Duration::ZERO, bench.now);
+    assert!(matches!(bench.step(), Step::Report(_)));
+    bench.scaler.answered(Some(ErrorKind::Timeout), bench.now);
+    assert_eq!(bench.waits(), bench.now + Duration::from_secs(1));
+    bench.pass(1_000);
+    assert_eq!(bench.told().visible_in, Some(Duration::ZERO));
+}
+
+#[test]
+fn a_lease_is_renewed_by_gets() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.pass(250);
+    bench.told();
+    for _ in 0..2 {
+        bench.scaler.done(task);
+        assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+        bench.scaler.found(task, false, bench.now);
+        assert_eq!(
+            bench.waits(),
+            Tick::NEVER,
+            "it is known, and no timer renews it"
+        );
+        bench.pass(5_000);
+    }
+    bench.scaler.done(task);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    bench.scaler.found(task, false, bench.now);
+    assert_eq!(bench.told().state, ReportState::Busy);
+    bench.pass(60_000);
+    bench.waits();
+}
