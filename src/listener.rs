@@ -15,6 +15,8 @@ mod dequeue;
 mod handler;
 mod hooks;
 mod poison;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod shared;
 mod state;
 mod stream;
@@ -23,6 +25,8 @@ mod tests;
 
 use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
+#[cfg(feature = "policy-file")]
+pub use self::policy_file::PolicyFile;
 pub use self::{
     budget::Budget,
     config::ListenerConfig,
