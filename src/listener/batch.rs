@@ -58,12 +58,15 @@ struct Seats {
 }
 
 struct Seated {
+    /// Where its message stands in the batch.
+    place: usize,
     delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
 }
 
 /// A place for one message; given up when it is dropped.
 struct Seat {
+    place: usize,
     table: Arc<Table>,
     taken: AtomicBool,
 }
@@ -86,13 +89,13 @@ impl Handlers {
         let together = alone.iter().filter(|alone| !**alone).count();
         let (table, run) = Table::of(together, handler);
         let mut runs = vec![run];
-        let seats = alone.iter().map(|alone| {
+        let seats = alone.iter().enumerate().map(|(place, alone)| {
             if !alone {
-                return Seat::at(&table);
+                return Seat::at(&table, place);
             }
             let (table, run) = Table::of(1, handler);
             runs.push(run);
-            Seat::at(&table)
+            Seat::at(&table, place)
         });
         (seats.collect(), runs)
     }
@@ -129,8 +132,9 @@ impl Seats {
 }
 
 impl Seat {
-    fn at(table: &Arc<Table>) -> AnyHandler {
+    fn at(table: &Arc<Table>, place: usize) -> AnyHandler {
         Arc::new(Self {
+            place,
             table: Arc::clone(table),
             taken: AtomicBool::new(false),
         })
@@ -142,7 +146,11 @@ impl Erased for Seat {
         let (answer, answered) = oneshot::channel();
         if !self.taken.swap(true, Ordering::Relaxed) {
             let mut seats = self.table.lock();
-            seats.taken.push(Seated { delivery, answer });
+            seats.taken.push(Seated {
+                place: self.place,
+                delivery,
+                answer,
+            });
             seats.close();
         }
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(GIVEN_UP.into())) })
@@ -159,10 +167,12 @@ impl Drop for Seat {
 
 /// Waits until a table is full, handles its batch, and tells everybody.
 async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated>>) {
-    let seated = filled.await.unwrap_or_default();
+    let mut seated = filled.await.unwrap_or_default();
     if seated.is_empty() {
         return;
     }
+    // They sat down as their tasks came; they are handed over as they were got.
+    seated.sort_unstable_by_key(|one| one.place);
     let seated = seated.into_iter().map(|one| (one.delivery, one.answer));
     let (batch, answers): (Vec<_>, Vec<_>) = seated.unzip();
     let outcome = match task::attached(async move { handler.handle(batch).await }).await {
