@@ -5,6 +5,7 @@
 //! | `serve` | the relay |
 //! | `notify` | says that there is work |
 //! | `subscribe` | prints wake-ups, or runs a command on each |
+//! | `listen`, `queue ...` | runs a command for each message of a queue; queues by hand |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
 //! | `demo`, `bench` | the story on one machine, and its figures |
@@ -20,6 +21,7 @@ mod exit;
 mod flag;
 mod health;
 mod leash;
+mod listen;
 mod listeners;
 mod notify;
 mod output;
@@ -61,6 +63,7 @@ enum Verb {
     Serve(serve::Args),
     Notify(notify::Args),
     Subscribe(subscribe::Args),
+    Listen(listen::Args),
     Unleash(unleash::Args),
     Leash(leash::Args),
     Flag(flag::Args),
@@ -94,7 +97,7 @@ Exit codes:
   4    denied
   5    not found, or in conflict with what is there
   6    timed out, or the number of --expect was not met
-  130  interrupted (143: terminated)
+  130  interrupted (143: terminated; `listen` that finished what it held: 0)
   `wait -- CMD` ends with the code of CMD (128 + N where signal N ended it).";
 
 /// Runs the program, and returns its exit code.
@@ -133,6 +136,7 @@ impl Verb {
             // These end in ways of their own when they are interrupted.
             Self::Serve(args) => args.run(settings).await,
             Self::Subscribe(args) => args.run(settings).await,
+            Self::Listen(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,
             verb => {
                 signals::log_to_stderr(signals::CLIENT_LOG);
@@ -161,7 +165,7 @@ impl Verb {
             Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
-            Self::Serve(_) | Self::Subscribe(_) | Self::Wait(_) => {
+            Self::Serve(_) | Self::Subscribe(_) | Self::Listen(_) | Self::Wait(_) => {
                 unreachable!("run by `Verb::run`")
             }
         }

@@ -6,6 +6,7 @@
 //! come, it polls, less and less often, until they can again. Knows neither client nor relay: any
 //! [`Wakes`] and any [`Notify`] will do.
 
+mod batch;
 mod budget;
 mod complaints;
 mod conductor;
@@ -15,6 +16,8 @@ mod dequeue;
 mod handler;
 mod hooks;
 mod poison;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod shared;
 mod state;
 mod stream;
@@ -23,16 +26,20 @@ mod tests;
 
 use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
+#[cfg(feature = "policy-file")]
+pub use self::policy_file::PolicyFile;
 pub use self::{
+    batch::BatchHandler,
     budget::Budget,
     config::ListenerConfig,
-    handler::{Delivery, Handler, HandlerError, HandlerResult, Rejected},
+    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected},
     hooks::{Action, Hooks, ListenerError},
     poison::PoisonedMessage,
     state::{ListenerStats, QueryState},
     stream::{Messages, Received},
 };
 use self::{
+    batch::Handlers,
     conductor::{Conductor, Hearing},
     hooks::{AnyHooks, NoHooks},
     shared::{Parts, Shared},
@@ -88,6 +95,8 @@ pub struct ListenerBuilder {
 
 /// A queue that does not answer is not waited for when a listener starts.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Messages are given back within this even where a shutdown has no grace.
+const LAST_CALLS: Duration = Duration::from_secs(2);
 /// What is left to say to the relay at the end is said within this.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -127,31 +136,39 @@ impl Listener {
 
     /// Returns what it does just now, without a depth: asks nobody.
     pub fn state(&self) -> QueryState {
-        let (mode, (active, total)) = self
-            .shared
-            .ask(|core, _| (core.scaler.mode(), core.scaler.active()));
+        let (mode, (active, total), is_idle) = self.shared.ask(|core, _| {
+            let scaler = &core.scaler;
+            (scaler.mode(), scaler.active(), scaler.nobody_works())
+        });
         QueryState {
             mode,
             current_queue_depth: None,
             active_dequeue_tasks: active,
             total_dequeue_tasks: total,
+            is_idle,
             stats: self.shared.counters.stats(),
         }
     }
 
-    /// Gets nothing more, waits for the handlers, at most for [`ListenerConfig::grace`], gives back
-    /// what they have not handled by then, and tells the relay.
-    pub async fn shutdown(self) {
+    /// Gets nothing more, waits for the handlers, at most for [`ListenerConfig::grace`], tells those
+    /// that still run to end within [`ListenerConfig::wind_down`], gives back what they have not
+    /// handled by then, and tells the relay.
+    ///
+    /// Returns what it has done in all.
+    pub async fn shutdown(self) -> ListenerStats {
         self.shared.ask(|core, _| core.scaler.stop());
         self.shared.stopping.cancel();
         let ended = tokio::time::timeout(self.shared.config.grace, self.tasks.ended()).await;
         if ended.is_err() {
             self.shared.abandoning.cancel();
-            // Bounded: what is left is a few calls to the queue.
-            let _ = tokio::time::timeout(self.shared.config.grace, self.tasks.ended()).await;
+            // Bounded: what is left is what handlers do at last, and a few calls to the queue.
+            let config = &self.shared.config;
+            let last = config.wind_down + config.grace.max(LAST_CALLS);
+            let _ = tokio::time::timeout(last, self.tasks.ended()).await;
         }
         let _ = tokio::time::timeout(LAST_WORDS, self.said()).await;
         self.conductor.shutdown().await;
+        self.shared.counters.stats()
     }
 
     /// Waits until nothing is left to be reported.
@@ -208,6 +225,20 @@ impl ListenerBuilder {
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached just now is no error.
     pub async fn start(self, handler: impl Handler) -> Result<Listener> {
+        self.launch(Handlers::Each(Arc::new(handler))).await
+    }
+
+    /// Starts the listener with a handler that is handed all messages of a get at once;
+    /// [`ListenerConfig::concurrency`] does not apply.
+    ///
+    /// # Errors
+    /// As [`ListenerBuilder::start`].
+    pub async fn start_batches(mut self, handler: impl BatchHandler) -> Result<Listener> {
+        self.config.concurrency = 0;
+        self.launch(Handlers::Together(Arc::new(handler))).await
+    }
+
+    async fn launch(self, handlers: Handlers) -> Result<Listener> {
         let config = self.config.fit(&*self.queue)?;
         check(&*self.queue).await?;
         let scaler = Scaler::new(
@@ -224,7 +255,7 @@ impl ListenerBuilder {
             queue: self.queue,
             poison: self.poison,
             publisher: self.publisher,
-            handler: Arc::new(handler),
+            handlers,
             hooks: self.hooks,
             config,
         };

@@ -54,7 +54,7 @@ pub use self::{
     metered::{Metered, QueueUsage, Tariff},
     partitioned::Partitioned,
     retrying::{RetryConfig, Retrying},
-    url::{address, open},
+    url::{address, beside, open},
 };
 use crate::{
     error::{Error, ErrorKind, Result},

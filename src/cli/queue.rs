@@ -313,7 +313,7 @@ impl Get {
 }
 
 /// Opens a queue that outlives this command.
-async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
+pub(super) async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
     if url.starts_with("memory:") {
         let rule = "a queue in memory ends with this command: name a `sqlite:PATH?queue=NAME`";
         return Err(Error::invalid("queue", rule));

@@ -62,12 +62,13 @@ const RELAY: &str = "http://127.0.0.1:7600";
 /// Long enough for a relay that restarts; short enough for a person who waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// A relay that has not answered by then is told of, once.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 /// How long the question may take whether it can be reached.
 const PROBE: Duration = Duration::from_secs(3);
 
 impl RelayArgs {
-    fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
+    /// Returns what is meant where a verb gives up after `timeout`.
+    pub(super) fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
         let relay = self.relay.clone().or_else(|| settings.relay.clone());
         Target {
             relay: relay.unwrap_or_else(|| RELAY.to_owned()),

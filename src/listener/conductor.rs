@@ -135,6 +135,7 @@ impl Conductor {
                 ListenerMode::Pushed => tracing::info!(%queue, "pushed: the relay tells of work"),
                 _ => tracing::warn!(%queue, "polling: the relay cannot tell of work just now"),
             }
+            self.shared.hooks.on_mode_changed(after);
         }
     }
 
@@ -158,11 +159,15 @@ impl Conductor {
             connection: ConnectionState::Closed,
             ..LinkState::default()
         };
-        self.shared.ask(|core, now| {
-            let chance = core.chance();
-            core.scaler.linked(link, now, chance)
+        let (before, after) = self.shared.ask(|core, now| {
+            let (before, chance) = (core.scaler.mode(), core.chance());
+            core.scaler.linked(link, now, chance);
+            (before, core.scaler.mode())
         });
         tracing::warn!(queue = %self.shared.queue, "polling: the relay will tell of no work any more");
+        if before != after {
+            self.shared.hooks.on_mode_changed(after);
+        }
     }
 
     fn woken(&self, work: &WorkDetected) {

@@ -41,6 +41,11 @@ pub struct ListenerConfig {
     pub budget: Budget,
     /// How long a shutdown waits for the handlers.
     pub grace: Duration,
+    /// How long a handler goes on that was told to end, by [`Delivery::lost`], because it takes too
+    /// long or because the grace of a shutdown is over; the message stays hidden for as long.
+    ///
+    /// [`Delivery::lost`]: super::Delivery::lost
+    pub wind_down: Duration,
     /// Seeds the listener's chance; `None` draws it from the system.
     pub seed: Option<u64>,
 }
@@ -64,6 +69,8 @@ impl Default for ListenerConfig {
             policy: Arc::new(StepPolicy::default()),
             budget: Budget::unlimited(),
             grace: Duration::from_secs(30),
+            // For a last word to whatever works for it; who needs longer says so.
+            wind_down: Duration::from_secs(2),
             seed: None,
         }
     }

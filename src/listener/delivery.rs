@@ -7,7 +7,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    handler::{Delivery, HandlerError, HandlerResult, Rejected},
+    handler::{AnyHandler, Delivery, HandlerError, HandlerResult, Postponed, Rejected},
     hooks::Action,
     poison,
     shared::{Shared, count},
@@ -24,6 +24,8 @@ enum Outcome {
     Failed(HandlerError),
     /// No further try would help.
     Rejected(HandlerError),
+    /// Not tried.
+    Postponed(Duration),
     /// Nobody waits for it any longer.
     Abandoned,
 }
@@ -47,7 +49,12 @@ const TRIES: u32 = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 /// Sees one message through. `turns` bounds how many are handled at a time.
-pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Message) {
+pub(super) async fn deliver(
+    shared: &Arc<Shared>,
+    turns: &Semaphore,
+    message: Message,
+    handler: AnyHandler,
+) {
     let now = Instant::now();
     let mut held = Held {
         shared,
@@ -62,11 +69,13 @@ pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Me
         return held.unreadable(fault).await;
     }
     if message.dequeue_count > shared.config.max_dequeue_count && shared.poison.is_some() {
+        // Nobody waits for it in vain.
+        drop(handler);
         let tries = message.dequeue_count - 1;
         let error = format!("was got {tries} times, and never handled to its end");
         return held.poison(error.into()).await;
     }
-    match held.handle(turns).await {
+    match held.handle(turns, handler).await {
         Outcome::Handled => held.delete().await,
         Outcome::Failed(error) => held.failed(error).await,
         Outcome::Rejected(error) => {
@@ -76,6 +85,7 @@ pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Me
                 false => held.failed(error).await,
             }
         }
+        Outcome::Postponed(delay) => held.release(delay).await,
         Outcome::Abandoned if held.gone => {}
         Outcome::Abandoned => held.release(Duration::ZERO).await,
     }
@@ -83,7 +93,7 @@ pub(super) async fn deliver(shared: &Arc<Shared>, turns: &Semaphore, message: Me
 
 impl Held<'_> {
     /// Runs the handler when it is its turn, and keeps the message hidden all the while.
-    async fn handle(&mut self, turns: &Semaphore) -> Outcome {
+    async fn handle(&mut self, turns: &Semaphore, handler: AnyHandler) -> Outcome {
         let shared = self.shared;
         let turn = turns.acquire();
         tokio::pin!(turn);
@@ -99,19 +109,18 @@ impl Held<'_> {
             }
         };
         let began = Instant::now();
-        let outcome = self.run_handler(began).await;
+        let outcome = self.run_handler(began, handler).await;
         shared.counters.handling.add(began.elapsed());
         outcome
     }
 
-    async fn run_handler(&mut self, began: Instant) -> Outcome {
+    async fn run_handler(&mut self, began: Instant, handler: AnyHandler) -> Outcome {
         let shared = self.shared;
         let delivery = Delivery::new(
             shared.queue.address().clone(),
             self.message.clone(),
             self.lost.clone(),
         );
-        let handler = Arc::clone(&shared.handler);
         // A task of its own: a handler that blocks its thread does not keep the message from being
         // renewed, and its end does not cut off a renewal whose receipt would be lost with it.
         let handling = task::attached(async move { handler.handle(delivery).await });
@@ -119,18 +128,29 @@ impl Held<'_> {
         let most = shared.config.max_handling_time;
         let overdue = tokio::time::sleep_until(far(began, most));
         tokio::pin!(overdue);
-        loop {
+        let given_up = loop {
             tokio::select! {
                 biased;
                 ended = &mut handling => return outcome(ended),
-                () = shared.abandoning.cancelled() => {
-                    self.lost.cancel();
-                    return Outcome::Abandoned;
-                }
+                () = shared.abandoning.cancelled() => break Outcome::Abandoned,
                 () = &mut overdue => {
-                    self.lost.cancel();
-                    return Outcome::Failed(format!("took longer than {most:?}").into());
+                    break Outcome::Failed(format!("took longer than {most:?}").into());
                 }
+                () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
+            }
+        };
+        self.lost.cancel();
+        let latest = tokio::time::sleep_until(far(Instant::now(), shared.config.wind_down));
+        tokio::pin!(latest);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut handling => match outcome(ended) {
+                    // Just in time.
+                    Outcome::Handled => return Outcome::Handled,
+                    _ => return given_up,
+                },
+                () = &mut latest => return given_up,
                 () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
             }
         }
@@ -278,7 +298,10 @@ fn outcome(ended: Ended<HandlerResult>) -> Outcome {
     match ended {
         Ended::Done(Ok(())) => Outcome::Handled,
         Ended::Done(Err(error)) if error.is::<Rejected>() => Outcome::Rejected(error),
-        Ended::Done(Err(error)) => Outcome::Failed(error),
+        Ended::Done(Err(error)) => match error.downcast_ref::<Postponed>() {
+            Some(postponed) => Outcome::Postponed(postponed.delay()),
+            None => Outcome::Failed(error),
+        },
         Ended::Panicked(text) => Outcome::Failed(format!("panicked: {text}").into()),
     }
 }

@@ -134,12 +134,7 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
         shared.hooks.on_work_detected(None);
     }
     shared.stirred.notify_one();
-    let turns = Semaphore::new(shared.config.handled_at_once());
-    let mut deliveries: FuturesUnordered<_> = batch
-        .into_iter()
-        .map(|message| delivery::deliver(shared, &turns, message))
-        .collect();
-    while deliveries.next().await.is_some() {}
+    deliver(shared, batch).await;
     if !shared.config.dequeue_interval.is_zero() {
         let pause = tokio::time::sleep(shared.config.dequeue_interval);
         tokio::select! {
@@ -150,4 +145,26 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
     shared.ask(|core, _| core.scaler.done(id));
     // What it was too busy to look for is looked for next.
     shared.stirred.notify_one();
+}
+
+async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>) {
+    let config = &shared.config;
+    // Who would go to the poison queue next takes no other message of its batch there.
+    let last = |message: &Message| message.dequeue_count >= config.max_dequeue_count;
+    let alone = batch.iter().map(|one| shared.poison.is_some() && last(one));
+    let (handlers, runs) = shared.handlers.seat(&alone.collect::<Vec<_>>());
+    let turns = Semaphore::new(config.handled_at_once());
+    let mut deliveries: FuturesUnordered<_> = std::iter::zip(batch, handlers)
+        .map(|(message, handler)| delivery::deliver(shared, &turns, message, handler))
+        .collect();
+    let delivered = async { while deliveries.next().await.is_some() {} };
+    // Runs that have ended have told everybody; runs that nobody waits for any more are dropped.
+    let runs = async {
+        futures_util::future::join_all(runs).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = delivered => {}
+        () = runs => {}
+    }
 }

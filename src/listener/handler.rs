@@ -5,6 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
+    time::Duration,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -50,10 +51,16 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Rejected(HandlerError);
 
+/// Says that the message was not tried: it is handed out again after a while, here or elsewhere, and
+/// nothing has failed. It was got all the same, which counts towards
+/// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Postponed(Duration);
+
 /// A handler without its type.
 pub(super) type AnyHandler = Arc<dyn Erased>;
 
-type Handling<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
+pub(super) type Handling<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
 pub(super) trait Erased: Send + Sync {
     fn handle(&self, delivery: Delivery) -> Handling<'_>;
@@ -69,8 +76,9 @@ impl Delivery {
     }
 
     /// Returns whether the message was lost: somebody else may have it by now, the handler has taken
-    /// too long, or the listener shuts down and will wait no longer. What the handler returns then
-    /// counts only if nobody else has got the message.
+    /// too long, or the listener shuts down and will wait no longer. A handler that still runs
+    /// [`wind_down`](super::ListenerConfig::wind_down) after one of the latter two is dropped. What
+    /// it returns until then counts only if nobody else has got the message.
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
@@ -89,7 +97,32 @@ impl Rejected {
     pub fn because(reason: impl Into<HandlerError>) -> Self {
         Self(reason.into())
     }
+
+    /// Returns the reason.
+    pub(super) fn into_reason(self) -> HandlerError {
+        self.0
+    }
 }
+
+impl Postponed {
+    /// Makes it seen again after this, or after the queue's longest delay.
+    pub fn by(delay: Duration) -> Self {
+        Self(delay)
+    }
+
+    /// Returns after how long it is seen again.
+    pub fn delay(self) -> Duration {
+        self.0
+    }
+}
+
+impl fmt::Display for Postponed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "postponed by {:?}", self.0)
+    }
+}
+
+impl std::error::Error for Postponed {}
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

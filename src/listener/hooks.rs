@@ -2,7 +2,13 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{error::Error, queue::MessageId, scaling::Idle, words::WorkDetected};
+use super::handler::HandlerError;
+use crate::{
+    error::Error,
+    queue::{Message, MessageId},
+    scaling::{Idle, ListenerMode},
+    words::WorkDetected,
+};
 
 /// Hears what a listener does. Every method has a default; none may block, or it holds up the task
 /// that calls it.
@@ -18,6 +24,16 @@ pub trait Hooks: Send + Sync + 'static {
     /// There is work: the relay said so, or, with `None`, a get found some after idleness.
     fn on_work_detected(&self, work: Option<&WorkDetected>) {
         let _ = work;
+    }
+
+    /// It hears of work in another way than before.
+    fn on_mode_changed(&self, mode: ListenerMode) {
+        let _ = mode;
+    }
+
+    /// A message went to the poison queue, for this reason.
+    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
+        let _ = (message, error);
     }
 
     /// Something failed. The listener goes on, and what is said to the log is bounded.

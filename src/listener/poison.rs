@@ -51,6 +51,7 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
         queue = %shared.queue, message = %message.id, %poison, %error,
         "a message went to the poison queue"
     );
+    shared.hooks.on_poisoned(message, error);
     notify(shared, &**poison).await;
     Ok(())
 }

@@ -13,9 +13,9 @@ use tokio::sync::Notify as Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    batch::Handlers,
     complaints::Complaints,
     config::ListenerConfig,
-    handler::AnyHandler,
     hooks::{Action, AnyHooks, ListenerError},
     state::Counters,
 };
@@ -32,7 +32,7 @@ pub(super) struct Shared {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) publisher: Option<Arc<dyn Notify>>,
-    pub(super) handler: AnyHandler,
+    pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
     pub(super) clock: Clock,
@@ -62,7 +62,7 @@ pub(super) struct Parts {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) publisher: Option<Arc<dyn Notify>>,
-    pub(super) handler: AnyHandler,
+    pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
 }
@@ -73,7 +73,7 @@ impl Shared {
             queue,
             poison,
             publisher,
-            handler,
+            handlers,
             hooks,
             config,
         } = parts;
@@ -86,7 +86,7 @@ impl Shared {
             queue,
             poison,
             publisher,
-            handler,
+            handlers,
             hooks,
             config,
             clock: Clock::new(),

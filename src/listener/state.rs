@@ -19,6 +19,8 @@ pub struct QueryState {
     pub active_dequeue_tasks: usize,
     /// The most that were ever active at one time.
     pub total_dequeue_tasks: usize,
+    /// No task holds a message, or may come to hold one by a get on its way.
+    pub is_idle: bool,
     /// What it has done so far.
     pub stats: ListenerStats,
 }

@@ -1,5 +1,6 @@
 //! The listener against a real relay and real queues, all in this process and under a paused clock.
 
+mod batches;
 mod failing;
 mod modes;
 mod scaling;

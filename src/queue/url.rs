@@ -84,6 +84,34 @@ pub fn address(url: &str) -> Result<QueueAddress> {
     parse(url).map(|parsed| parsed.address)
 }
 
+/// Returns the URL of the queue at the same place whose name has `suffix` appended, as
+/// `orders-poison` stands beside `orders`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue, and where the
+/// longer name breaks a rule.
+pub fn beside(url: &str, suffix: &str) -> Result<String> {
+    parse(url)?;
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut named = false;
+    let longer = |parameter: &str| {
+        let names = parameter.starts_with("queue=");
+        named |= names;
+        let suffix = if names { suffix } else { "" };
+        format!("{parameter}{suffix}")
+    };
+    let query: Vec<_> = query.split('&').map(longer).collect();
+    let mut other = base.to_owned();
+    if !named {
+        other.push_str(suffix);
+    }
+    if url.contains('?') {
+        other = format!("{other}?{}", query.join("&"));
+    }
+    parse(&other)?;
+    Ok(other)
+}
+
 fn parse(url: &str) -> Result<Parsed> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     #[cfg(feature = "azure")]
@@ -205,6 +233,33 @@ mod tests {
             assert!(error.message().contains(words), "{url}: {error}");
             assert!(!error.message().contains("c2ln"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_queue_beside_another_has_its_place_and_account() {
+        for (url, other) in [
+            ("memory:jobs", "memory:jobs-poison"),
+            ("memory:jobs?account=a", "memory:jobs-poison?account=a"),
+            ("sqlite:q.db?queue=jobs", "sqlite:q.db?queue=jobs-poison"),
+            (
+                "sqlite:q.db?queue=jobs&account=a",
+                "sqlite:q.db?queue=jobs-poison&account=a",
+            ),
+        ] {
+            assert_eq!(beside(url, "-poison").expect(url), other);
+        }
+        #[cfg(feature = "azure")]
+        for (url, other) in [
+            ("azure://acct/jobs", "azure://acct/jobs-poison"),
+            (
+                "azure://acct/jobs?encoding=text",
+                "azure://acct/jobs-poison?encoding=text",
+            ),
+        ] {
+            assert_eq!(beside(url, "-poison").expect(url), other);
+        }
+        assert!(beside("sqlite:q.db", "-poison").is_err());
+        assert!(beside("memory:jobs", "/poison").is_err());
     }
 
     #[test]

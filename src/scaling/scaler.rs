@@ -441,6 +441,11 @@ impl Scaler {
             || planted!(self.config.fault, LastTaskLeaves)
     }
 
+    /// Returns whether no task holds a message, or may come to hold one by a get on its way.
+    pub(crate) fn nobody_works(&self) -> bool {
+        self.tasks.nobody_works()
+    }
+
     /// Returns the tasks.
     #[cfg(test)]
     pub(crate) fn tasks(&self) -> &Tasks {

@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod hostile;
 mod layers;
+mod listen;
 mod protocol;
 mod python;
 mod queues;

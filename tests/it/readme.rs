@@ -63,6 +63,7 @@ async fn its_shell_and_python_snippets_run() {
     for expected in [
         "read orders until it is empty: CATCH_UP",
         "released",
+        "handled second job",
         "read acct/orders until",
     ] {
         assert!(said.contains(expected), "no {expected:?} in\n{said}");

@@ -1,0 +1,221 @@
+//! What is told of a listener on stderr: lines for people, or JSON objects.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use reveille::{
+    Error, QueueAddress,
+    listener::{Action, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
+    queue::Message,
+    scaling::Idle,
+};
+use serde::Serialize;
+
+use super::worker::Ending;
+use crate::cli::output::{self, Format};
+
+/// Tells what happens, and each mode once when it begins.
+#[derive(Debug)]
+pub(super) struct Voice {
+    format: Format,
+    queue: String,
+    /// `None`: there is none.
+    relay: Option<String>,
+    told: Mutex<Option<ListenerMode>>,
+}
+
+/// Hears what happens.
+pub(super) struct Ears {
+    pub(super) voice: Arc<Voice>,
+    /// Ended when the queue was found empty.
+    pub(super) until_empty: Option<Ending>,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Event {
+    Started {
+        queue: String,
+        relay: Option<String>,
+        mode: &'static str,
+    },
+    Mode {
+        mode: &'static str,
+        reason: String,
+    },
+    Error {
+        action: &'static str,
+        message_id: Option<String>,
+        error: String,
+    },
+    Poisoned {
+        message_id: String,
+        dequeue_count: u32,
+        error: String,
+    },
+    Stopping {
+        running: usize,
+        grace: String,
+    },
+    Killed {
+        killed: usize,
+    },
+    Ended {
+        handled: u64,
+        failed: u64,
+        poisoned: u64,
+        lost: u64,
+        gets: u64,
+        empty_gets: u64,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Stamped<'a> {
+    #[serde(serialize_with = "output::serialize_time")]
+    time: Option<SystemTime>,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Voice {
+    pub(super) fn new(format: Format, queue: &QueueAddress, relay: Option<String>) -> Self {
+        Self {
+            format,
+            queue: queue.to_string(),
+            relay,
+            told: Mutex::default(),
+        }
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        if self.format == Format::Table {
+            return output::note(event.line());
+        }
+        let stamped = Stamped {
+            time: Some(SystemTime::now()),
+            event,
+        };
+        if let Ok(json) = serde_json::to_string(&stamped) {
+            output::note(json);
+        }
+    }
+
+    pub(super) fn started(&self) {
+        let mode = match self.relay {
+            Some(_) => "connecting",
+            None => "pull-only",
+        };
+        self.tell(&Event::Started {
+            queue: self.queue.clone(),
+            relay: self.relay.clone(),
+            mode,
+        });
+    }
+
+    pub(super) fn has_told_mode(&self) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.is_some()
+    }
+
+    /// Tells of a mode, unless it was told of last.
+    pub(super) fn mode(&self, mode: ListenerMode, error: Option<&Error>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.replace(mode) == Some(mode) {
+            return;
+        }
+        drop(told);
+        let relay = self.relay.as_deref().unwrap_or_default();
+        let (mode, reason) = match (mode, error) {
+            (ListenerMode::Pushed, _) => ("pushed", format!("{relay} tells of work")),
+            (_, Some(error)) => ("polling", error.to_string()),
+            _ => ("polling", format!("{relay} cannot tell of work just now")),
+        };
+        self.tell(&Event::Mode { mode, reason });
+    }
+}
+
+impl Event {
+    pub(super) fn ended(stats: &ListenerStats) -> Self {
+        Self::Ended {
+            handled: stats.handled,
+            failed: stats.failed,
+            poisoned: stats.poisoned,
+            lost: stats.lost,
+            gets: stats.gets,
+            empty_gets: stats.empty_gets,
+        }
+    }
+
+    /// Returns it as a line for people.
+    fn line(&self) -> String {
+        match self {
+            Self::Started { queue, relay, mode } => match relay {
+                Some(relay) => format!("listening to {queue}; relay {relay}, {mode}"),
+                None => format!("listening to {queue}; no relay, {mode}"),
+            },
+            Self::Mode { mode, reason } => format!("{mode}: {reason}"),
+            Self::Error { action, error, .. } => format!("{action}: {error}"),
+            Self::Poisoned {
+                message_id,
+                dequeue_count,
+                error,
+            } => format!(
+                "message `{message_id}` went to the poison queue after {dequeue_count} tries: {error}"
+            ),
+            Self::Stopping { running, grace } => format!(
+                "stopping: waiting up to {grace} for {running} commands; a second signal kills them"
+            ),
+            Self::Killed { killed } => format!("ended at once: {killed} commands were killed"),
+            Self::Ended {
+                handled,
+                failed,
+                poisoned,
+                lost,
+                gets,
+                empty_gets,
+            } => format!(
+                "handled {handled}, failed {failed}, poisoned {poisoned}, lost {lost}; gets {gets}, \
+                 of them empty {empty_gets}"
+            ),
+        }
+    }
+}
+
+impl Hooks for Ears {
+    fn on_queue_empty(&self, _idle_count: u32, proposed: Idle) -> Idle {
+        if let Some(ending) = &self.until_empty {
+            ending.emptied();
+        }
+        proposed
+    }
+
+    fn on_mode_changed(&self, mode: ListenerMode) {
+        self.voice.mode(mode, None);
+    }
+
+    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
+        self.voice.tell(&Event::Poisoned {
+            message_id: message.id.to_string(),
+            dequeue_count: message.dequeue_count,
+            error: error.to_string(),
+        });
+    }
+
+    fn on_error(&self, error: &ListenerError) {
+        let id = error.message_id.as_ref();
+        let text = error.error.to_string();
+        self.voice.tell(&Event::Error {
+            action: error.action.as_str(),
+            message_id: id.map(ToString::to_string),
+            error: match (error.action, id) {
+                // It names its message itself.
+                (Action::Handle, _) | (_, None) => text,
+                (_, Some(id)) => format!("message `{id}`: {text}"),
+            },
+        });
+    }
+}

@@ -1,0 +1,244 @@
+//! One run of a handler for all messages of a get.
+//!
+//! Each message keeps its own way (`delivery`): hidden, deleted, given back by itself. What is shared
+//! is the run: a table at which each of a batch's messages has a seat. When every seat is taken or
+//! given up, by a message that was poisoned or lost before its turn, the handler runs once for those
+//! who sit, and all of them get its answer.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::handler::{
+    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Postponed, Rejected,
+};
+use crate::task::{self, Ended};
+
+/// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =
+/// HandlerResult>` is one.
+pub trait BatchHandler: Send + Sync + 'static {
+    /// Handles the messages of one get together: `Ok` deletes all of them, an error has all of them
+    /// handed out again. A message's last try before the poison queue is a batch of its own, so that
+    /// it does not take the others with it.
+    fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
+}
+
+/// How messages are handled.
+pub(super) enum Handlers {
+    /// Each by itself.
+    Each(AnyHandler),
+    /// Those of a get together.
+    Together(Arc<dyn ErasedBatch>),
+}
+
+/// A table's run; to be polled beside those who sit there.
+pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(super) trait ErasedBatch: Send + Sync {
+    fn handle(&self, batch: Vec<Delivery>) -> Handling<'_>;
+}
+
+/// Where messages wait for each other.
+struct Table(Mutex<Seats>);
+
+struct Seats {
+    /// Seats that are neither taken nor given up.
+    open: usize,
+    taken: Vec<Seated>,
+    /// Hears once that no seat is open any more.
+    full: Option<oneshot::Sender<Vec<Seated>>>,
+}
+
+struct Seated {
+    /// Where its message stands in the batch.
+    place: usize,
+    delivery: Delivery,
+    answer: oneshot::Sender<HandlerResult>,
+}
+
+/// A place for one message; given up when it is dropped.
+struct Seat {
+    place: usize,
+    table: Arc<Table>,
+    taken: AtomicBool,
+}
+
+/// One error, told to all of a batch.
+#[derive(Debug, Clone)]
+struct Shared(Arc<dyn std::error::Error + Send + Sync>);
+
+/// The run was given up.
+const GIVEN_UP: &str = "the batch was given up";
+
+impl Handlers {
+    /// Returns a handler for each message of a batch, and what is to run beside them. Those that are
+    /// to be `alone` share no run.
+    pub(super) fn seat(&self, alone: &[bool]) -> (Vec<AnyHandler>, Vec<Run>) {
+        let handler = match self {
+            Self::Each(handler) => return (vec![Arc::clone(handler); alone.len()], Vec::new()),
+            Self::Together(handler) => handler,
+        };
+        let together = alone.iter().filter(|alone| !**alone).count();
+        let (table, run) = Table::of(together, handler);
+        let mut runs = vec![run];
+        let seats = alone.iter().enumerate().map(|(place, alone)| {
+            if !alone {
+                return Seat::at(&table, place);
+            }
+            let (table, run) = Table::of(1, handler);
+            runs.push(run);
+            Seat::at(&table, place)
+        });
+        (seats.collect(), runs)
+    }
+}
+
+impl Table {
+    fn of(seats: usize, handler: &Arc<dyn ErasedBatch>) -> (Arc<Self>, Run) {
+        let (full, filled) = oneshot::channel();
+        let table = Self(Mutex::new(Seats {
+            open: seats,
+            taken: Vec::with_capacity(seats),
+            full: Some(full),
+        }));
+        let run = run(Arc::clone(handler), filled);
+        (Arc::new(table), Box::pin(run))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seats {
+    /// One seat is open no more.
+    fn close(&mut self) {
+        self.open -= 1;
+        if self.open == 0
+            && let Some(full) = self.full.take()
+        {
+            // Where nobody runs any more, those who sit are given up with the senders they wait for.
+            let _ = full.send(std::mem::take(&mut self.taken));
+        }
+    }
+}
+
+impl Seat {
+    fn at(table: &Arc<Table>, place: usize) -> AnyHandler {
+        Arc::new(Self {
+            place,
+            table: Arc::clone(table),
+            taken: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Erased for Seat {
+    fn handle(&self, delivery: Delivery) -> Handling<'_> {
+        let (answer, answered) = oneshot::channel();
+        if !self.taken.swap(true, Ordering::Relaxed) {
+            let mut seats = self.table.lock();
+            seats.taken.push(Seated {
+                place: self.place,
+                delivery,
+                answer,
+            });
+            seats.close();
+        }
+        Box::pin(async move { answered.await.unwrap_or_else(|_| Err(GIVEN_UP.into())) })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if !self.taken.load(Ordering::Relaxed) {
+            self.table.lock().close();
+        }
+    }
+}
+
+/// Waits until a table is full, handles its batch, and tells everybody.
+async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated>>) {
+    let mut seated = filled.await.unwrap_or_default();
+    if seated.is_empty() {
+        return;
+    }
+    // They sat down as their tasks came; they are handed over as they were got.
+    seated.sort_unstable_by_key(|one| one.place);
+    let seated = seated.into_iter().map(|one| (one.delivery, one.answer));
+    let (batch, answers): (Vec<_>, Vec<_>) = seated.unzip();
+    let outcome = match task::attached(async move { handler.handle(batch).await }).await {
+        Ended::Done(outcome) => outcome,
+        Ended::Panicked(text) => Err(format!("panicked: {text}").into()),
+    };
+    let outcome = outcome.map_err(Told::from);
+    for answer in answers {
+        let _ = answer.send(outcome.as_ref().copied().map_err(Told::error));
+    }
+}
+
+/// A batch's error, by what it means for each of its messages.
+enum Told {
+    Failed(Shared),
+    Rejected(Shared),
+    Postponed(Postponed),
+}
+
+impl From<HandlerError> for Told {
+    fn from(error: HandlerError) -> Self {
+        let error = match error.downcast::<Postponed>() {
+            Ok(postponed) => return Self::Postponed(*postponed),
+            Err(error) => error,
+        };
+        match error.downcast::<Rejected>() {
+            Ok(rejected) => Self::Rejected(Shared(rejected.into_reason().into())),
+            Err(error) => Self::Failed(Shared(error.into())),
+        }
+    }
+}
+
+impl Told {
+    fn error(&self) -> HandlerError {
+        match self {
+            Self::Failed(error) => error.clone().into(),
+            Self::Rejected(reason) => Rejected::because(reason.clone()).into(),
+            Self::Postponed(postponed) => (*postponed).into(),
+        }
+    }
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Shared {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl<F, Fut> BatchHandler for F
+where
+    F: Fn(Vec<Delivery>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send,
+{
+    fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send {
+        self(batch)
+    }
+}
+
+impl<H: BatchHandler> ErasedBatch for H {
+    fn handle(&self, batch: Vec<Delivery>) -> Handling<'_> {
+        Box::pin(BatchHandler::handle(self, batch))
+    }
+}

@@ -1,0 +1,196 @@
+//! A policy file that is good, bad, changed, replaced, gone and back.
+
+use std::{fs, sync::Arc};
+
+use tempfile::TempDir;
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use super::*;
+
+const STEPS: &str = "policy = \"steps\"\nsteps = [[100, 10], [1000, 50]]\nmost = 100\n";
+
+struct Bench {
+    directory: TempDir,
+    path: PathBuf,
+}
+
+impl Bench {
+    fn new(text: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("policy.toml");
+        fs::write(&path, text).expect("written");
+        Self { directory, path }
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.path, text).expect("written");
+    }
+
+    fn open(&self) -> PolicyFile {
+        PolicyFile::open(&self.path).expect("a good file")
+    }
+}
+
+fn tasks(policy: &PolicyFile, depth: u64) -> usize {
+    policy.tasks(&Load {
+        depth,
+        ..Load::default()
+    })
+}
+
+async fn a_second() {
+    tokio::time::advance(Duration::from_secs(1)).await;
+}
+
+/// Counts warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<usize>>);
+
+impl Warnings {
+    fn count(&self) -> usize {
+        *self.0.lock().expect("no panic")
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        *self.0.lock().expect("no panic") += 1;
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn both_policies_are_read_as_documented() {
+    let steps = Bench::new(STEPS).open();
+    let tasks_of = [99, 999, 1_000].map(|depth| tasks(&steps, depth));
+    assert_eq!(tasks_of, [10, 50, 100]);
+    let text = "policy = \"target-latency\"\ntarget = \"10s\"\nassumed = \"100ms\"\nmost = 7\n";
+    let latency = Bench::new(text).open();
+    assert_eq!((tasks(&latency, 500), tasks(&latency, 1_000_000)), (5, 7));
+    let defaults = Bench::new("policy = \"steps\"").open();
+    assert_eq!(tasks(&defaults, 999), 50);
+}
+
+#[test]
+fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
+    for (text, words) in [
+        ("", "policy: must be"),
+        ("policy = \"step\"", "but is \"step\""),
+        ("policy = \"steps\"\nstep = 1", "step: is no key of policy"),
+        (
+            "policy = \"steps\"\ntarget = \"1s\"",
+            "target: is no key of policy",
+        ),
+        (
+            "policy = \"steps\"\nsteps = [[9, 1], [8, 1]]",
+            "steps: must ascend",
+        ),
+        (
+            "policy = \"steps\"\nsteps = [[9, 0]]",
+            "steps: must have at least one",
+        ),
+        (
+            "policy = \"steps\"\nsteps = [[9]]",
+            "steps: must be a list of",
+        ),
+        (
+            "policy = \"steps\"\nsteps = [[-9, 1]]",
+            "steps: must be a list of",
+        ),
+        ("policy = \"steps\"\nmost = 0", "most: must be a whole"),
+        (
+            "policy = \"target-latency\"\ntarget = \"0s\"",
+            "target: must be a span",
+        ),
+        (
+            "policy = \"target-latency\"\nassumed = 3",
+            "assumed: must be a span",
+        ),
+        ("policy = \"steps\"\nmost =", "line 2"),
+    ] {
+        let bench = Bench::new(text);
+        let error = PolicyFile::open(&bench.path).expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+        assert!(error.message().contains("policy.toml`: "), "{error}");
+        assert!(error.message().contains(words), "{text}: {error}");
+    }
+    let bench = Bench::new(STEPS);
+    let missing = bench.directory.path().join("missing.toml");
+    let error = PolicyFile::open(missing).expect_err("missing");
+    assert!(error.message().contains("missing.toml"), "{error}");
+    let error = PolicyFile::open(bench.directory.path()).expect_err("a directory");
+    assert!(error.message().contains("is no file"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_holds_a_second_later_and_the_file_is_not_read_more_often() {
+    let bench = Bench::new(STEPS);
+    let policy = bench.open();
+    bench.write("policy = \"steps\"\nsteps = []\nmost = 3\n");
+    assert_eq!(tasks(&policy, 5), 10, "not yet");
+    a_second().await;
+    assert_eq!(tasks(&policy, 5), 3);
+    // As long as the one before, and within the same tick of a coarse clock.
+    bench.write("policy = \"steps\"\nsteps = []\nmost = 4\n");
+    assert_eq!(tasks(&policy, 5), 3, "not yet");
+    a_second().await;
+    assert_eq!(tasks(&policy, 5), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_becomes_bad_leaves_the_policy_and_is_told_once_per_change() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let bench = Bench::new(STEPS);
+    let policy = bench.open();
+    for (text, told) in [("policy = \"\"", 1), ("most", 2), ("policy = \"\"", 3)] {
+        bench.write(text);
+        for _ in 0..3 {
+            a_second().await;
+            assert_eq!(tasks(&policy, 5), 10, "{text}");
+            assert_eq!(warnings.count(), told, "{text}");
+        }
+    }
+    fs::remove_file(&bench.path).expect("removed");
+    for _ in 0..3 {
+        a_second().await;
+        assert_eq!(tasks(&policy, 5), 10, "gone");
+    }
+    assert_eq!(warnings.count(), 4);
+    bench.write("policy = \"steps\"\nsteps = []\nmost = 3\n");
+    a_second().await;
+    assert_eq!(tasks(&policy, 5), 3, "good again");
+    assert_eq!(warnings.count(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_editor_may_replace_the_file() {
+    let bench = Bench::new(STEPS);
+    let policy = bench.open();
+    for most in [3, 4] {
+        let new = bench.directory.path().join("policy.toml.new");
+        fs::write(
+            &new,
+            format!("policy = \"steps\"\nsteps = []\nmost = {most}"),
+        )
+        .expect("written");
+        fs::rename(&new, &bench.path).expect("replaced");
+        a_second().await;
+        assert_eq!(tasks(&policy, 5), most);
+    }
+}

@@ -1,0 +1,400 @@
+//! `listen`: the real binary around real programs, on real queues, with real relays.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use reveille::queue::{self, NewMessage, WorkQueue};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Child,
+};
+
+use crate::{
+    binary::{Binary, complained, free_address, reveille},
+    support::{until, within},
+};
+
+/// A directory, a queue in it, and a file that commands write to.
+struct Place {
+    home: TempDir,
+    url: String,
+    queue: Arc<dyn WorkQueue>,
+}
+
+/// A `reveille listen` that runs.
+struct Listening {
+    child: Child,
+    events: Arc<Mutex<Vec<Value>>>,
+}
+
+/// How it ended.
+struct End {
+    code: Option<i32>,
+    events: Vec<Value>,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let url = format!("sqlite:{}/jobs.db?queue=orders", home.path().display());
+        let queue = queue::open(&url).await.expect("opened");
+        queue.create().await.expect("made");
+        Self { home, url, queue }
+    }
+
+    async fn put(&self, bodies: &[&[u8]]) {
+        let messages = bodies.iter().map(|body| NewMessage::new(body.to_vec()));
+        self.queue.put(messages.collect()).await.expect("put");
+    }
+
+    async fn depth(&self) -> u64 {
+        self.queue.depth().await.expect("told")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// Returns what commands have written so far.
+    fn written(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    /// Starts a listener whose command is this script, run in the directory.
+    fn listen(&self, options: &[&str], script: &str) -> Listening {
+        let verb = ["listen", &self.url, "-o", "json"];
+        let command = ["--", "sh", "-c", script];
+        let mut command = reveille(&self.home, &[&verb, options, &command].concat());
+        command.current_dir(self.home.path()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let events = Arc::<Mutex<Vec<Value>>>::default();
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let hears = Arc::clone(&events);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                hears.lock().expect("no panic").push(event);
+            }
+        });
+        Listening { child, events }
+    }
+}
+
+impl Listening {
+    fn has_told(&self, key: &str, value: &str) -> bool {
+        let events = self.events.lock().expect("no panic");
+        events.iter().any(|event| event[key] == value)
+    }
+
+    async fn tells(&self, key: &str, value: &str) {
+        let what = format!("{key} {value}");
+        until(&what, async || self.has_told(key, value)).await;
+    }
+
+    fn signal(&self, name: &str) {
+        signal(name, &self.child.id().expect("it runs").to_string());
+    }
+
+    async fn ends(mut self) -> End {
+        let status = within("its end", self.child.wait()).await.expect("ended");
+        // What it said last is read by now, or is about to be.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let events = self.events.lock().expect("no panic").clone();
+        End {
+            code: status.code(),
+            events,
+        }
+    }
+}
+
+impl End {
+    /// Returns a figure of the summary.
+    fn figure(&self, name: &str) -> u64 {
+        let ended = self.events.iter().find(|event| event["event"] == "ended");
+        let ended = ended.unwrap_or_else(|| panic!("no summary in {:?}", self.events));
+        ended[name].as_u64().expect("a number")
+    }
+}
+
+fn signal(name: &str, process: &str) {
+    let sent = std::process::Command::new("kill")
+        .args(["-s", name, "--", process])
+        .status();
+    assert!(sent.expect("kill").success());
+}
+
+#[tokio::test]
+async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
+    let relay = Binary::serve().await;
+    let place = Place::new().await;
+    let url = relay.url();
+    // With room in its batch a get says that there was no more: the counts below are exact.
+    let options = ["--relay", &url, "--dequeue-batch-size", "16"];
+    let script = "echo \"$MESSAGE_QUEUE $MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
+    let listening = place.listen(&options, script);
+    listening.tells("mode", "pushed").await;
+    // By itself it would look about once a second.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let put = ["queue", "put", &place.url, "hello", "--notify"];
+    assert_eq!(relay.run(&put).await.status.code(), Some(0));
+    let told = Instant::now();
+    until("handled", async || {
+        place.written("out") == "local/orders 1 hello\n"
+    })
+    .await;
+    assert!(told.elapsed() < Duration::from_secs(1), "{told:?}");
+    until("deleted", async || place.depth().await == 0).await;
+    listening.signal("TERM");
+    let end = listening.ends().await;
+    assert_eq!(end.code, Some(0), "{:?}", end.events);
+    let figures = ["handled", "gets", "empty_gets"].map(|name| end.figure(name));
+    assert_eq!(
+        figures,
+        [1, 3, 2],
+        "the first look; the message, and none behind it"
+    );
+}
+
+#[tokio::test]
+async fn a_command_that_fails_has_its_message_again_and_at_last_in_the_poison_queue() {
+    let place = Place::new().await;
+    place.put(&[b"bad"]).await;
+    let options = ["--no-relay", "--max-dequeue-count", "2"];
+    let script = "echo $MESSAGE_DEQUEUE_COUNT >> out; exit 3";
+    let listening = place.listen(&options, script);
+    listening.tells("event", "poisoned").await;
+    until("moved", async || place.depth().await == 0).await;
+    assert_eq!(place.written("out"), "1\n2\n");
+    let poison = queue::open(&format!("{}-poison", place.url)).await;
+    let poisoned = poison.expect("opened").peek(2).await.expect("made");
+    let poisoned: Value = serde_json::from_slice(&poisoned[0].body).expect("JSON");
+    assert_eq!(poisoned["body"], "bad");
+    assert_eq!(poisoned["error"], "the command failed: exit status: 3");
+    listening.signal("TERM");
+    let end = listening.ends().await;
+    let figures = ["handled", "failed", "poisoned"].map(|name| end.figure(name));
+    assert_eq!((end.code, figures), (Some(0), [0, 2, 1]));
+}
+
+#[tokio::test]
+async fn a_batch_is_one_run_and_its_exit_code_is_that_of_all() {
+    let place = Place::new().await;
+    place.put(&[b"one", b"two", b"\xff\x00"]).await;
+    let options = ["--no-relay", "--batch", "--count", "3"];
+    let script =
+        "test -e first && exec cat > /dev/null; echo $MESSAGE_COUNT > count; cat > first; exit 1";
+    let end = place.listen(&options, script).ends().await;
+    assert_eq!(end.code, Some(0), "{:?}", end.events);
+    assert_eq!(place.written("count"), "3\n");
+    let lines = place.written("first");
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    assert_eq!(lines[0]["body"], "one");
+    assert_eq!(lines[1]["dequeue_count"], 1);
+    assert_eq!(lines[2]["body_base64"], "/wA=");
+    assert!(lines[2].get("body").is_none(), "{lines:?}");
+    assert_eq!(
+        lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
+        Some("20")
+    );
+    let figures = ["handled", "failed"].map(|name| end.figure(name));
+    assert_eq!(figures, [3, 3], "all of them came back");
+    assert_eq!(place.depth().await, 0);
+}
+
+#[tokio::test]
+async fn a_count_is_kept_and_what_is_beyond_it_is_left() {
+    let place = Place::new().await;
+    place.put(&[b"a", b"b", b"c", b"d", b"e"]).await;
+    let many = ["--no-relay", "--count", "2", "--max-tasks", "4"];
+    let more = ["--concurrency", "4", "--dequeue-batch-size", "4"];
+    let script = "echo run >> out; sleep 0.1";
+    let end = place
+        .listen(&[&many[..], &more].concat(), script)
+        .ends()
+        .await;
+    assert_eq!((end.code, end.figure("handled")), (Some(0), 2));
+    assert_eq!(place.written("out"), "run\nrun\n");
+    let rest = place.queue.get(9, Duration::from_secs(9)).await;
+    assert_eq!(rest.expect("got").len(), 3, "and visible");
+}
+
+#[tokio::test]
+async fn a_queue_is_read_until_it_is_empty_and_all_at_hand_is_handled() {
+    let place = Place::new().await;
+    let nobody = format!("http://{}", free_address());
+    place.put(&[&b"x"[..]; 12]).await;
+    let options = [
+        "--until-empty",
+        "--relay",
+        &nobody,
+        "--max-tasks",
+        "3",
+        "--dequeue-batch-size",
+        "5",
+    ];
+    let end = place.listen(&options, "sleep 0.1").ends().await;
+    assert_eq!((end.code, end.figure("handled")), (Some(0), 12));
+    assert_eq!(place.depth().await, 0);
+    let options = ["--until-empty", "--no-relay"];
+    let end = place.listen(&options, "exit 1").ends().await;
+    assert_eq!((end.code, end.figure("gets")), (Some(0), 1));
+}
+
+#[tokio::test]
+async fn the_message_of_a_listener_that_was_killed_is_handled_by_another() {
+    let relay = Binary::serve().await;
+    let place = Place::new().await;
+    let url = relay.url();
+    let options = ["--relay", &url, "--visibility-timeout", "2s"];
+    let first = "echo $$ > pid.new; mv pid.new pid; exec sleep 60";
+    let mut dying = place.listen(&options, first);
+    dying.tells("mode", "pushed").await;
+    place.put(&[b"job"]).await;
+    relay.run(&["notify", "local/orders"]).await;
+    until("it runs", async || !place.written("pid").is_empty()).await;
+    let second = "echo \"$MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
+    let heir = place.listen(&options, second);
+    heir.tells("mode", "pushed").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(place.written("out"), "", "it was renewed");
+    dying.child.kill().await.expect("killed");
+    signal("KILL", place.written("pid").trim());
+    until("handled", async || place.written("out") == "2 job\n").await;
+    until("deleted", async || place.depth().await == 0).await;
+}
+
+#[tokio::test]
+async fn without_its_relay_it_polls_and_says_so() {
+    let relay = Binary::serve().await;
+    let place = Place::new().await;
+    let url = relay.url();
+    let options = ["--relay", &url, "--poll", "500ms"];
+    let listening = place.listen(&options, "cat >> out");
+    listening.tells("mode", "pushed").await;
+    assert!(!listening.has_told("mode", "polling"));
+    drop(relay);
+    listening.tells("mode", "polling").await;
+    place.put(&[b"job"]).await;
+    until("handled", async || place.written("out") == "job").await;
+    // A relay that never was there is told of as well.
+    let late = place.listen(&options, "cat >> out");
+    late.tells("mode", "polling").await;
+    place.put(&[b", again"]).await;
+    until("handled", async || place.written("out") == "job, again").await;
+}
+
+#[tokio::test]
+async fn a_termination_waits_for_the_command_that_runs() {
+    let place = Place::new().await;
+    place.put(&[b"long"]).await;
+    let script = "touch up; sleep 1; touch done";
+    let listening = place.listen(&["--no-relay"], script);
+    until("it runs", async || place.file("up").exists()).await;
+    place.put(&[b"next"]).await;
+    listening.signal("TERM");
+    let end = listening.ends().await;
+    assert_eq!((end.code, end.figure("handled")), (Some(0), 1));
+    assert!(place.file("done").exists());
+    assert_eq!(place.depth().await, 1, "nothing more was got");
+}
+
+#[tokio::test]
+async fn a_command_is_ended_when_the_grace_is_over_and_its_message_is_given_back() {
+    let place = Place::new().await;
+    place.put(&[b"endless"]).await;
+    let script = "trap 'touch told; exit 1' TERM; touch up; while :; do sleep 0.05; done";
+    let listening = place.listen(&["--no-relay", "--grace", "200ms"], script);
+    until("it runs", async || place.file("up").exists()).await;
+    listening.signal("TERM");
+    let end = listening.ends().await;
+    assert_eq!(end.code, Some(143), "{:?}", end.events);
+    assert!(place.file("told").exists());
+    let again = place.queue.get(1, Duration::from_secs(9)).await;
+    assert_eq!(again.expect("got").len(), 1, "long before its time-out");
+}
+
+#[tokio::test]
+async fn a_second_signal_kills_the_commands_at_once() {
+    let place = Place::new().await;
+    place.put(&[b"endless"]).await;
+    let script = "trap '' INT TERM; echo $$ > pid; touch up; while :; do sleep 0.05; done";
+    let listening = place.listen(&["--no-relay"], script);
+    until("it runs", async || place.file("up").exists()).await;
+    listening.signal("INT");
+    listening.tells("event", "stopping").await;
+    listening.signal("INT");
+    let end = listening.ends().await;
+    assert_eq!(end.code, Some(130), "{:?}", end.events);
+    let process = place.written("pid");
+    until("it is gone", async || {
+        let alive = std::process::Command::new("kill")
+            .args(["-0", process.trim()])
+            .stderr(Stdio::null())
+            .status();
+        !alive.expect("kill").success()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
+    let place = Place::new().await;
+    let missing = format!(
+        "sqlite:{}/jobs.db?queue=missing",
+        place.home.path().display()
+    );
+    fs::write(place.file("policy.toml"), "policy = \"steps\"\nmots = 3").expect("written");
+    let policy = place.file("policy.toml").display().to_string();
+    for (arguments, code, words) in [
+        (
+            &[&missing, "--no-relay", "--", "true"][..],
+            5,
+            "--create makes it",
+        ),
+        (&["redis:jobs", "--", "true"], 2, "`sqlite:PATH?queue=NAME`"),
+        (&["memory:jobs", "--", "true"], 2, "ends with this command"),
+        (&[&place.url, "--", "no-such-command"], 1, "no-such-command"),
+        (
+            &[&place.url, "--policy", &policy, "--", "true"],
+            2,
+            "mots: ",
+        ),
+        (&[&place.url], 2, "CMD"),
+        (
+            &[&place.url, "--visibility-timeout", "8d", "--", "true"],
+            2,
+            "visibility_timeout",
+        ),
+    ] {
+        let mut command = reveille(&place.home, &[&["listen"], arguments].concat());
+        let output = within("the end", command.output()).await.expect("started");
+        let complaint = complained(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {complaint}"
+        );
+        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+    }
+    let made = place.home.path().join("made.db");
+    let made = format!("sqlite:{}?queue=made", made.display());
+    let options = ["listen", &made, "--create", "--no-relay", "--until-empty"];
+    let mut command = reveille(&place.home, &[&options[..], &["--", "true"]].concat());
+    let output = within("the end", command.output()).await.expect("started");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    assert!(
+        complaint.starts_with("listening to local/made; no relay, pull-only\n"),
+        "{complaint}"
+    );
+}
