@@ -1,5 +1,5 @@
-//! `reveille bench burst|wake|wake-all|idle|queue`: what a relay costs and how fast it wakes, and
-//! what a queue takes.
+//! `reveille bench burst|wake|wake-all|idle|queue|listen`: what a relay costs and how fast it wakes,
+//! what a queue takes, and what becomes of both in a listener.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -9,6 +9,7 @@
 mod broker;
 mod fleet;
 mod helper;
+mod listen;
 mod nats;
 mod progress;
 mod queue;
@@ -51,6 +52,8 @@ enum Work {
     Idle(IdleArgs),
     /// A work queue without a relay: messages put in batches, then got, handled and deleted.
     Queue(QueueArgs),
+    /// A listener on a queue: how long a message takes to its handler, pushed and polled.
+    Listen(ListenArgs),
     /// A relay for one run.
     #[command(hide = true)]
     Relay,
@@ -168,6 +171,39 @@ struct QueueArgs {
     output: Output,
 }
 
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench listen --messages 1000")]
+struct ListenArgs {
+    /// Measure with this queue, which must be empty [default: a SQLite file in the temporary
+    /// directory, where a commit costs what it costs there].
+    #[arg(long, value_name = "QUEUE_URL")]
+    queue: Option<String>,
+    /// How many messages are measured.
+    #[arg(long, default_value_t = 2_000, value_parser = positive())]
+    messages: u64,
+    /// How many come before them and are not measured.
+    #[arg(long, default_value_t = 100, value_parser = positive())]
+    warm_up: u64,
+    /// The pause before each.
+    #[arg(long, default_value = "2ms", value_parser = duration::parse)]
+    pause: Duration,
+    /// How many listeners there are on the queue.
+    #[arg(long, default_value_t = 1, value_parser = positive())]
+    listeners: u64,
+    /// How many messages the same listeners handle by polling; 0 leaves that out.
+    #[arg(long, default_value_t = 20)]
+    polled: u64,
+    /// How long they are idle, each way.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    hold: Duration,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
 /// What the parent tells its subscribers' process.
 #[derive(Debug, Clone, Args)]
 struct FleetArgs {
@@ -215,6 +251,11 @@ enum Output {
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
         Work::Queue(args) => queue::measure(args.clone()).await?,
+        // On one of the runtime's own threads, as below.
+        Work::Listen(args) => {
+            let args = args.clone();
+            tokio::spawn(async move { listen::measure(args).await }).await??;
+        }
         Work::Relay => broker::serve_relay().await?,
         Work::Nats => broker::serve_nats().await?,
         Work::Fleet(args) => subscribers::run(args).await?,
@@ -262,7 +303,7 @@ impl Work {
             Self::Wake(args) => ("wake", &args.common),
             Self::WakeAll(args) => ("wake-all", &args.common),
             Self::Idle(args) => ("idle", &args.common),
-            Self::Queue(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+            Self::Queue(_) | Self::Listen(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
                 bail!("this is no work by itself")
             }
         })
@@ -274,7 +315,7 @@ impl Work {
             Self::Wake(args) => work::wake(args, broker, progress).await,
             Self::WakeAll(args) => work::wake_all(args, broker, progress).await,
             Self::Idle(args) => work::idle(args, broker, progress).await,
-            Self::Queue(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+            Self::Queue(_) | Self::Listen(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
                 bail!("this is no work by itself")
             }
         }

@@ -28,8 +28,8 @@ use super::{
 };
 
 /// A queue of this bench's own, deleted when it is dropped.
-struct Place {
-    url: String,
+pub(super) struct Place {
+    pub(super) url: String,
     own: Option<PathBuf>,
 }
 
@@ -200,7 +200,7 @@ fn fdatasync(directory: &Path) -> Result<f64> {
 
 impl Place {
     /// Returns the queue that is named, or a new one in a directory of its own.
-    fn of(queue: Option<&str>) -> Result<Self> {
+    pub(super) fn of(queue: Option<&str>) -> Result<Self> {
         if let Some(url) = queue {
             let (url, own) = (url.to_owned(), None);
             return Ok(Self { url, own });
