@@ -262,7 +262,12 @@ async fn scale(shared: Arc<Shared>) {
                 concurrency: shared.config.handled_at_once(),
                 handling_time: shared.counters.handling.get(),
             };
-            Some(shared.config.policy.tasks(&load))
+            // A task more than there are batches would get nothing, and cost a transaction.
+            let batches = depth
+                .div_ceil(shared.config.dequeue_batch_size as u64)
+                .max(1);
+            let batches = usize::try_from(batches).unwrap_or(usize::MAX);
+            Some(shared.config.policy.tasks(&load).min(batches))
         }
         Err(error) => {
             shared.complain(Action::Depth, None, error);

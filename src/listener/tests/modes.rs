@@ -37,6 +37,26 @@ async fn a_pushed_listener_makes_no_call_while_there_is_no_work_and_handles_it_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_fills_its_batch_costs_four_transactions_and_no_more() {
+    let bench = Bench::new();
+    let seen = Seen::default();
+    let config = ListenerConfig {
+        dequeue_batch_size: 1,
+        ..config()
+    };
+    let listener = bench.pushed(config).start(seen.handler()).await;
+    let _listener = listener.expect("started");
+    seconds(5).await;
+    bench.put(&["one"]).await;
+    let before = bench.usage();
+    bench.notify().await;
+    seconds(60).await;
+    let used = bench.usage().since(&before);
+    let each = (used.gets, used.deletes, used.empty_gets, used.depths);
+    assert_eq!((each, used.total()), ((1, 1, 1, 1), 4), "{used:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_there_before_the_listener_is_handled() {
     let bench = Bench::new();
     bench.put(&["early"]).await;
