@@ -1,37 +1,45 @@
-//! The demo's own processes: each tells what happens to it, one JSON object a line, and ends when
-//! its parent does.
+//! What the demo's processes say to each other, one JSON object a line, and the relay among them.
+//!
+//! A process ends when its standard input does: with its parent, however that ends.
 
-use std::{
-    io::Write,
-    time::{Duration, SystemTime},
-};
+use std::{io::Write, time::Duration};
 
-use anyhow::Context;
 use reveille::{
-    Client, FlagName, FlagWatch, ListenerId, Node, NodeConfig, QueueAddress, SubscribeOptions,
+    Node, NodeConfig,
+    listener::{ListenerMode, QueryState},
+    queue::QueueUsage,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
-use super::{FLAG, QUEUE};
+use super::Way;
 
-/// What a listener's process tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What a listener's process tells. A state is asked for by a line, whatever it says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Told {
-    /// It was woken.
-    Woken {
-        reason: String,
-        notifications: u64,
-        /// From the publisher's call to here.
-        after_us: u64,
-    },
+    /// It waits for the flag.
+    Parked,
     /// It was released by the flag.
     Released {
-        generation: u64,
         /// From the unleash to here; a late starter's is large.
         after_us: u64,
     },
+    /// What it does just now.
+    State(State),
+}
+
+/// Listeners at one moment: one of them, or several together.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    /// How many have looked once and know how they will hear of work.
+    pub(super) ready: usize,
+    /// Dequeue tasks now.
+    pub(super) tasks: usize,
+    pub(super) puts: u64,
+    pub(super) deletes: u64,
+    /// Storage transactions of all kinds.
+    pub(super) transactions: u64,
 }
 
 /// Serves a relay on a free port, and says where.
@@ -50,45 +58,9 @@ pub(super) async fn relay(store: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens on the queue and waits for the flag, both at once.
-pub(super) async fn listener(relay: &str, id: &str) -> anyhow::Result<()> {
-    let client = Client::new(relay)?;
-    let id = ListenerId::new(id)?;
-    let queue: QueueAddress = QUEUE.parse()?;
-    let mut options = SubscribeOptions::new(id.clone(), [queue]);
-    options.heartbeat = Duration::from_secs(1);
-    let mut wakes = client.subscribe(options)?;
-    let mut watch = client.watch_flag(FlagName::new(FLAG)?, id);
-    let mut released = false;
-    let mut ended = std::pin::pin!(parent_ended());
-    loop {
-        tokio::select! {
-            () = &mut ended => return Ok(()),
-            work = wakes.next() => {
-                let work = work.context("the subscription ended")??;
-                let told = Told::Woken {
-                    reason: work.reason.to_string(),
-                    notifications: work.notifications,
-                    after_us: since(work.published_at),
-                };
-                say(&serde_json::to_string(&told)?)?;
-            }
-            state = FlagWatch::next(&mut watch), if !released => {
-                let state = state.context("the watch ended")??;
-                if state.set {
-                    released = true;
-                    let told = Told::Released { generation: state.generation, after_us: since(state.set_at) };
-                    say(&serde_json::to_string(&told)?)?;
-                    watch.ack(state.generation).await?;
-                }
-            }
-        }
-    }
-}
-
-fn since(at: Option<SystemTime>) -> u64 {
-    let span = at.and_then(|at| at.elapsed().ok()).unwrap_or_default();
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+/// Tells the parent.
+pub(super) fn tell(told: &Told) -> anyhow::Result<()> {
+    say(&serde_json::to_string(told)?)
 }
 
 fn say(line: &str) -> anyhow::Result<()> {
@@ -97,9 +69,44 @@ fn say(line: &str) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Ends when standard input does: with the parent, however it ends.
 async fn parent_ended() {
     let mut byte = [0; 1];
     let mut stdin = tokio::io::stdin();
     while matches!(stdin.read(&mut byte).await, Ok(1..)) {}
+}
+
+impl State {
+    /// Returns what one listener does.
+    pub(super) fn of(way: Way, listener: &QueryState) -> Self {
+        let ready = match way {
+            Way::Pushed => listener.mode == ListenerMode::Pushed && listener.stats.wake_ups > 0,
+            Way::Polling => listener.stats.gets > 0,
+        };
+        Self {
+            ready: usize::from(ready),
+            tasks: listener.active_dequeue_tasks,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the transactions of a queue.
+    pub(super) fn with(self, usage: &QueueUsage) -> Self {
+        Self {
+            puts: self.puts + usage.puts,
+            deletes: self.deletes + usage.deletes,
+            transactions: self.transactions + usage.total(),
+            ..self
+        }
+    }
+
+    /// Adds other listeners.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            ready: self.ready + other.ready,
+            tasks: self.tasks + other.tasks,
+            puts: self.puts + other.puts,
+            deletes: self.deletes + other.deletes,
+            transactions: self.transactions + other.transactions,
+        }
+    }
 }

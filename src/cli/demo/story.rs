@@ -1,226 +1,222 @@
 //! The story itself, scene by scene.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
-use reveille::{Client, FlagName, Notification, QueueAddress, duration::Span};
+use reveille::{Client, FlagName, UnleashOptions, duration::Span};
+use tokio::time::{Instant, sleep};
 
 use super::{
-    FLAG, QUEUE,
+    FLAG, Way,
+    billing::{ITEMS, TRANSACTIONS, WorkItem, batch, sum},
+    child::State,
+    figures::{Figures, Idle, Measured, Release, millis, money},
     fleet::Process,
-    proxy::Proxy,
-    stage::{Stage, middle_and_greatest},
+    side::Side,
+    stage::Stage,
 };
+use crate::cli::exit::Failed;
 
 /// Everything that the story needs, and that ends with it.
 struct Scene {
     stage: Stage,
     client: Client,
-    queue: QueueAddress,
-    fleet: Vec<Process>,
-    /// The last of the fleet hears the relay through this.
-    proxy: Proxy,
+    pushed: Side,
+    polling: Side,
+    /// Of each fleet.
+    listeners: usize,
     relay: Process,
-    _home: Home,
+    home: Home,
 }
 
-/// A directory for the flag's store, removed at the end.
+/// A directory for queues and flags, removed at the end.
 struct Home(PathBuf);
 
-/// Notifications of each scene.
-const SINGLE: u64 = 20;
-const BURST: u64 = 50_000;
-const MISSED: u64 = 1_000;
+/// How long both fleets stand idle side by side.
+const IDLE: Duration = Duration::from_secs(5);
+const COUNT_EVERY: Duration = Duration::from_millis(250);
 
 /// Tells the story.
 pub(super) async fn tell(listeners: u16, json: bool) -> anyhow::Result<()> {
     let mut scene = Scene::open(usize::from(listeners)).await?;
-    scene.wake_one_by_one().await?;
-    scene.wake_by_a_burst().await?;
-    scene.cut_one_off().await?;
-    scene.unleash().await?;
-    scene.close(json).await
+    let mut release = scene.unleash().await?;
+    let (pushed, polling) = scene.stand_idle().await?;
+    let batch = batch();
+    let cents = sum(&batch);
+    scene.stage.done(&format!(
+        "the initiator takes a batch of {TRANSACTIONS} transactions and splits it into {ITEMS} \
+         work items"
+    ));
+    let pushed = scene.work(Way::Pushed, &batch, cents, pushed).await?;
+    let polling = scene.work(Way::Polling, &batch, cents, polling).await?;
+    release.late_starter_ms = millis(scene.start_late().await?);
+    scene.close().await?;
+    let figures = Figures {
+        transactions: TRANSACTIONS,
+        work_items: ITEMS,
+        cents,
+        release,
+        pushed,
+        polling,
+    };
+    figures.print(json)?;
+    if figures.exact() {
+        return Ok(());
+    }
+    Err(Failed("the totals are not exact".to_owned()).into())
 }
 
 impl Scene {
-    /// Starts the relay and the fleet, and waits until all are parked.
+    /// Starts the relay and both fleets, and waits until all are parked.
     async fn open(listeners: usize) -> anyhow::Result<Self> {
         let stage = Stage::new();
         stage.doing("starting a relay");
         let home = Home::new()?;
         let store = format!("sqlite:{}", home.0.join("flags.db").display());
-        let mut relay = Process::start("the relay", &["relay", "--store", &store])?;
+        let mut relay = Process::relay(&store)?;
         let url = relay.line().await?;
         stage.done(&format!("a relay serves on {url}"));
-        stage.doing("starting the fleet");
-        let proxy = Proxy::start(url.trim_start_matches("http://").to_owned()).await?;
-        let mut fleet = Vec::new();
-        for number in 1..=listeners {
-            let through = if number == listeners {
-                proxy.url()
-            } else {
-                url.clone()
-            };
-            fleet.push(Process::start_listener(number, &through)?);
-        }
-        // A first subscription is always asked to look once: what was before is not known.
-        for listener in &mut fleet {
-            listener.told().await?;
-        }
-        stage.done(&format!(
-            "{listeners} listeners, a process each, looked once and are parked: no dequeue task runs"
-        ));
+        stage.doing("starting two fleets");
         let client = Client::new(&url)?;
-        Ok(Self {
+        let (pushed, polling) = tokio::try_join!(
+            Side::open(Way::Pushed, listeners, &client, &home.0),
+            Side::open(Way::Polling, listeners, &client, &home.0),
+        )?;
+        let mut scene = Self {
             stage,
             client,
-            queue: QUEUE.parse()?,
-            fleet,
-            proxy,
+            pushed,
+            polling,
+            listeners,
             relay,
-            _home: home,
-        })
-    }
-
-    /// Notifies, waits for all, and again.
-    async fn wake_one_by_one(&mut self) -> anyhow::Result<()> {
-        self.stage
-            .doing("waking the fleet, one notification at a time");
-        let publisher = self.client.publisher("demo");
-        let mut latencies = Vec::new();
-        for _ in 0..SINGLE {
-            publisher
-                .notify(Notification::new(self.queue.clone()))
-                .await?;
-            for listener in &mut self.fleet {
-                latencies.extend(listener.woken(1).await?);
-            }
-        }
-        let (wakes, figure) = (latencies.len(), middle_and_greatest(latencies));
-        self.stage.done(&format!(
-            "{SINGLE} notifications woke all of them: {wakes} wake-ups, {figure}"
+            home,
+        };
+        scene.pushed.fleet.parked().await?;
+        scene.polling.fleet.parked().await?;
+        scene.stage.done(&format!(
+            "two fleets of {listeners} listeners, a process each, are parked on a flag"
         ));
-        self.stage
-            .row("wake-up, from publisher to listener", figure);
-        Ok(())
+        Ok(scene)
     }
 
-    /// Notifies far faster than anybody could be woken.
-    async fn wake_by_a_burst(&mut self) -> anyhow::Result<()> {
-        self.stage.doing("a burst");
-        let publisher = self.client.publisher_with(reveille::PublisherOptions {
-            name: "demo".to_owned(),
-            conflate: false,
-            ..reveille::PublisherOptions::default()
-        });
-        let started = std::time::Instant::now();
-        for _ in 0..BURST {
-            publisher.post(Notification::new(self.queue.clone()))?;
-        }
-        publisher.flush().await?;
-        let mut wakes = 0;
-        for listener in &mut self.fleet {
-            wakes += listener.woken(BURST).await?.len();
-        }
-        let span = Span(started.elapsed());
-        let each = wakes / self.fleet.len().max(1);
-        self.stage.done(&format!(
-            "a burst of {BURST} notifications took {span} and about {each} wake-ups a listener; \
-             each was told of exactly {BURST}"
-        ));
-        self.stage.row(
-            &format!("burst of {BURST} notifications, all told exactly"),
-            span.to_string(),
-        );
-        self.stage
-            .row("wake-ups of the burst, each listener", each.to_string());
-        Ok(())
-    }
-
-    /// Cuts the last listener's wire, notifies, and mends it.
-    async fn cut_one_off(&mut self) -> anyhow::Result<()> {
-        self.stage.doing("cutting one listener off");
-        self.proxy.cut();
-        let publisher = self.client.publisher("demo");
-        for _ in 0..MISSED {
-            publisher.post(Notification::new(self.queue.clone()))?;
-        }
-        publisher.flush().await?;
-        let (cut_off, connected) = self
-            .fleet
-            .split_last_mut()
-            .context("the fleet is not empty")?;
-        for listener in connected {
-            listener.woken(MISSED).await?;
-        }
-        self.stage.doing("mending its wire");
-        self.proxy.mend();
-        let mended = std::time::Instant::now();
-        let wakes = cut_off.woken(MISSED).await?.len();
-        let span = Span(mended.elapsed());
-        self.stage.done(&format!(
-            "a listener was cut off while {MISSED} notifications came; back again it was told of \
-             exactly {MISSED}, in {wakes} wake-up{}",
-            if wakes == 1 { "" } else { "s" }
-        ));
-        self.stage.row(
-            "caught up after a cut (reconnects with jitter)",
-            span.to_string(),
-        );
-        Ok(())
-    }
-
-    /// Releases the fleet, and then a listener that did not exist yet.
-    async fn unleash(&mut self) -> anyhow::Result<()> {
-        self.stage.doing("unleashing the fleet");
-        let flag = FlagName::new(FLAG)?;
-        let options = reveille::UnleashOptions {
+    /// Releases both fleets, and waits until they have settled.
+    async fn unleash(&mut self) -> anyhow::Result<Release> {
+        self.stage.doing("unleashing the fleets");
+        let options = UnleashOptions {
             set_by: "demo".to_owned(),
             reason: "the story says so".to_owned(),
-            ..reveille::UnleashOptions::default()
+            ..UnleashOptions::default()
         };
-        let unleashed = self.client.flags().unleash(&flag, &options).await?;
-        let mut latencies = Vec::new();
-        for listener in &mut self.fleet {
-            latencies.push(listener.released().await?);
-        }
-        let figure = middle_and_greatest(latencies);
+        let flag = FlagName::new(FLAG)?;
+        self.client.flags().unleash(&flag, &options).await?;
+        let mut after = self.pushed.fleet.released().await?;
+        after.extend(self.polling.fleet.released().await?);
+        let last = after.iter().max().copied().unwrap_or_default();
+        let release = Release::new(after);
         self.stage.done(&format!(
-            "unleash released the {} that were parked: {figure}",
-            unleashed.watchers
+            "unleash released all {} of them within {}",
+            release.listeners,
+            Span(last)
         ));
-        self.stage
-            .row("unleash, from the write to the release", figure);
-        self.stage.doing("starting a listener too late");
-        let started = std::time::Instant::now();
-        let mut late = Process::start_listener(self.fleet.len() + 1, self.client.url())?;
-        late.released().await?;
-        let span = Span(started.elapsed());
-        self.stage.done(&format!(
-            "one that started only afterwards was released {span} after its start"
-        ));
-        self.stage.row(
-            "a late starter, from its start to its release",
-            span.to_string(),
-        );
-        self.fleet.push(late);
-        Ok(())
+        self.stage.doing("each listener looks once");
+        self.pushed.at_rest().await?;
+        self.polling.at_rest().await?;
+        Ok(release)
     }
 
-    async fn close(self, json: bool) -> anyhow::Result<()> {
-        self.stage.doing("ending all processes");
-        for listener in self.fleet {
-            listener.end().await?;
+    /// Lets both fleets stand without work, and counts what that takes.
+    async fn stand_idle(&mut self) -> anyhow::Result<(Idle, Idle)> {
+        let began = Instant::now();
+        let (pushed, polling) = (self.pushed.state().await?, self.polling.state().await?);
+        loop {
+            let (span, before) = (began.elapsed(), (pushed, polling));
+            let pushed = Idle::since(before.0, self.pushed.state().await?, span);
+            let polling = Idle::since(before.1, self.polling.state().await?, span);
+            self.stage.doing(&format!(
+                "idle for {}: {} storage transactions pushed, {} polling",
+                Span(span),
+                pushed.transactions,
+                polling.transactions
+            ));
+            if span >= IDLE {
+                self.stage.done(&format!(
+                    "idle for {}: the pushed fleet stands at {} dequeue tasks and made {} storage \
+                     transactions, the pollers made {}",
+                    Span(span),
+                    pushed.tasks,
+                    pushed.transactions,
+                    polling.transactions
+                ));
+                return Ok((pushed, polling));
+            }
+            sleep(COUNT_EVERY).await;
         }
+    }
+
+    /// Has one of the fleets work the batch off.
+    async fn work(
+        &mut self,
+        way: Way,
+        batch: &[WorkItem],
+        cents: u64,
+        idle: Idle,
+    ) -> anyhow::Result<Measured> {
+        let side = match way {
+            Way::Pushed => &mut self.pushed,
+            Way::Polling => &mut self.polling,
+        };
+        let worked = side.work(batch, &self.stage).await?;
+        let measured = Measured::new(way, self.listeners + 1, idle, &worked, cents);
+        let after = worked.drained.unwrap_or_default();
+        self.stage.done(&format!(
+            "{}: {} transactions, {}, {} after the last put: {}",
+            way.name(),
+            measured.transactions,
+            money(measured.cents),
+            Span(after),
+            if measured.exact { "exact" } else { "NOT EXACT" }
+        ));
+        if let (Way::Pushed, Some(at_zero)) = (way, worked.at_zero) {
+            self.stage.done(&format!(
+                "pushed: back at 0 dequeue tasks {} after the last put",
+                Span(at_zero)
+            ));
+        }
+        Ok(measured)
+    }
+
+    /// Starts a listener that did not exist yet when the fleets were released.
+    async fn start_late(&mut self) -> anyhow::Result<Duration> {
+        self.stage.doing("starting a listener too late");
+        let began = Instant::now();
+        let number = self.listeners + 1;
+        let mut late = Process::worker(Way::Pushed, number, self.client.url(), &self.home.0)?;
+        late.released().await?;
+        let span = began.elapsed();
+        self.stage.done(&format!(
+            "a listener that starts only now is released as well, {} after its start",
+            Span(span)
+        ));
+        late.end().await?;
+        Ok(span)
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        self.stage.doing("ending all processes");
+        tokio::try_join!(self.pushed.end(), self.polling.end())?;
         self.relay.end().await?;
-        self.stage.finish(json)
+        self.stage.clear();
+        Ok(())
     }
 }
 
-impl Process {
-    fn start_listener(number: usize, relay: &str) -> anyhow::Result<Self> {
-        let id = format!("worker-{number}");
-        Self::start(&id, &["listener", "--relay", relay, "--id", &id])
+impl Idle {
+    fn since(before: State, now: State, span: Duration) -> Self {
+        Self {
+            span,
+            tasks: now.tasks,
+            transactions: now.transactions - before.transactions,
+        }
     }
 }
 

@@ -1,0 +1,230 @@
+//! What was measured, what it would cost, and the table of it.
+//!
+//! Spans are milliseconds. Latency is by the machine's clock, from the put to the handler.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use reveille::{duration::Span, queue::Tariff};
+use serde::Serialize;
+
+use super::{
+    Way,
+    billing::{ITEMS, TRANSACTIONS},
+    side::Worked,
+};
+
+/// All that the story has measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    pub(super) transactions: u64,
+    pub(super) work_items: usize,
+    /// What the batch comes to.
+    pub(super) cents: u64,
+    pub(super) release: Release,
+    pub(super) pushed: Measured,
+    pub(super) polling: Measured,
+}
+
+/// The release of the parked fleets.
+#[derive(Debug, Serialize)]
+pub(super) struct Release {
+    pub(super) listeners: usize,
+    p50_ms: f64,
+    max_ms: f64,
+    /// From the start of a process to its release.
+    pub(super) late_starter_ms: f64,
+}
+
+/// A fleet at zero.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Idle {
+    pub(super) span: Duration,
+    pub(super) tasks: usize,
+    pub(super) transactions: u64,
+}
+
+/// One way of hearing of work.
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    way: Way,
+    listeners: usize,
+    idle_tasks: usize,
+    idle_ms: f64,
+    idle_storage_transactions: u64,
+    idle_storage_transactions_per_minute: f64,
+    latency_p50_ms: f64,
+    latency_p99_ms: f64,
+    drained_after_ms: Option<f64>,
+    at_zero_after_ms: Option<f64>,
+    busy_storage_transactions: u64,
+    month_storage_transactions: f64,
+    month_cost: f64,
+    pub(super) transactions: u64,
+    pub(super) cents: u64,
+    pub(super) exact: bool,
+}
+
+/// A month: so many days, each with so many idle hours and one batch as this one.
+const DAYS: f64 = 30.0;
+const IDLE_MINUTES: f64 = 22.0 * 60.0;
+
+impl Release {
+    pub(super) fn new(mut after: Vec<Duration>) -> Self {
+        after.sort_unstable();
+        Self {
+            listeners: after.len(),
+            p50_ms: millis(quantile(&after, 0.5)),
+            max_ms: millis(quantile(&after, 1.0)),
+            late_starter_ms: 0.0,
+        }
+    }
+}
+
+impl Measured {
+    /// Puts together what was measured of a fleet, when the batch comes to so many cents.
+    pub(super) fn new(way: Way, listeners: usize, idle: Idle, worked: &Worked, cents: u64) -> Self {
+        let mut waited = worked.totals.waited.clone();
+        waited.sort_unstable();
+        let per_minute = idle.transactions as f64 * 60.0 / idle.span.as_secs_f64();
+        let month = DAYS * (IDLE_MINUTES * per_minute + worked.transactions as f64);
+        let totals = &worked.totals;
+        let sums = (totals.transactions, totals.cents);
+        Self {
+            way,
+            listeners,
+            idle_tasks: idle.tasks,
+            idle_ms: millis(idle.span),
+            idle_storage_transactions: idle.transactions,
+            idle_storage_transactions_per_minute: (per_minute * 10.0).round() / 10.0,
+            latency_p50_ms: millis(quantile(&waited, 0.5)),
+            latency_p99_ms: millis(quantile(&waited, 0.99)),
+            drained_after_ms: worked.drained.map(millis),
+            at_zero_after_ms: worked.at_zero.filter(|_| way == Way::Pushed).map(millis),
+            busy_storage_transactions: worked.transactions,
+            month_storage_transactions: month.round(),
+            month_cost: (month / 10_000.0 * Tariff::default().per_10_000 * 100.0).round() / 100.0,
+            transactions: totals.transactions,
+            cents: totals.cents,
+            exact: sums == (TRANSACTIONS, cents) && totals.items() == ITEMS,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let span = |ms: f64| Span(Duration::from_secs_f64(ms / 1e3)).to_string();
+        let drained = self.drained_after_ms;
+        vec![
+            self.listeners.to_string(),
+            self.idle_tasks.to_string(),
+            self.idle_storage_transactions.to_string(),
+            format!("{:.0}", self.idle_storage_transactions_per_minute),
+            span(self.latency_p50_ms),
+            span(self.latency_p99_ms),
+            drained.map_or_else(|| "never".to_owned(), span),
+            self.busy_storage_transactions.to_string(),
+            format!("${:.2}", self.month_cost),
+            money(self.cents),
+        ]
+    }
+}
+
+impl Figures {
+    /// Returns whether nothing was lost and nothing counted twice.
+    pub(super) fn exact(&self) -> bool {
+        self.pushed.exact && self.polling.exact
+    }
+
+    /// Prints them.
+    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json {
+            println!("{}", serde_json::to_string_pretty(self)?);
+            return Ok(());
+        }
+        let idle = Duration::from_secs_f64(self.pushed.idle_ms / 1e3);
+        let price = Tariff::default().per_10_000;
+        let labels = [
+            "listeners, the controller among them".to_owned(),
+            "dequeue tasks while idle".to_owned(),
+            format!("storage transactions, {} idle", Span(idle)),
+            "the same, per minute".to_owned(),
+            "latency p50, from put to handling".to_owned(),
+            "latency p99".to_owned(),
+            "all added up, after the last put".to_owned(),
+            "storage transactions for the batch".to_owned(),
+            format!("a month* at ${price} per 10,000"),
+            format!("{} transactions add up to", self.transactions),
+        ];
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
+            "",
+            "pushed",
+            "polling each 1s",
+        ]);
+        let both = self.pushed.cells().into_iter().zip(self.polling.cells());
+        for (label, (pushed, polling)) in labels.into_iter().zip(both) {
+            table.add_row([label, pushed, polling]);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        println!("{table}");
+        println!("* 30 days of 22 idle hours, and one such batch a day");
+        Ok(())
+    }
+}
+
+/// Returns a sum as people write it.
+pub(super) fn money(cents: u64) -> String {
+    format!("${}.{:02}", cents / 100, cents % 100)
+}
+
+/// Returns a span in milliseconds, to the microsecond.
+pub(super) fn millis(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Returns the value that this share of sorted values does not exceed.
+fn quantile(sorted: &[Duration], share: f64) -> Duration {
+    let rank = (sorted.len() as f64 * share).ceil();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rank is a small positive number"
+    )]
+    let at = (rank as usize).clamp(1, sorted.len().max(1)) - 1;
+    sorted.get(at).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_a_value_that_was_measured() {
+        let spans: Vec<_> = (1..=100).map(Duration::from_millis).collect();
+        for (share, millis) in [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)] {
+            assert_eq!(quantile(&spans, share), Duration::from_millis(millis));
+        }
+        assert_eq!(quantile(&[], 0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_month_of_polling_costs_what_it_is_said_to() {
+        let worked = Worked {
+            totals: super::super::billing::Totals::default(),
+            drained: None,
+            at_zero: None,
+            transactions: 0,
+        };
+        for (transactions, cost) in [(0, 0.0), (60, 2.38), (200 * 60, 475.2)] {
+            let idle = Idle {
+                span: Duration::from_secs(60),
+                tasks: 0,
+                transactions,
+            };
+            let measured = Measured::new(Way::Polling, 1, idle, &worked, 0);
+            assert!((measured.month_cost - cost).abs() < 1e-9, "{measured:?}");
+            assert!(!measured.exact, "nothing came");
+        }
+    }
+}

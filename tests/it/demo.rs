@@ -1,0 +1,45 @@
+//! The demo, told to its end: its totals are exact, and who is pushed costs nothing while idle.
+
+use std::time::Duration;
+
+use crate::binary::{complained, reveille, said};
+
+/// The story lasts about 16 s, half of it by intention, and other tests run beside it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command = reveille(&home, &["demo", "--listeners", "3", "-o", "json"]);
+    command.env("TMPDIR", home.path());
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = output.expect("it ends").expect("it starts");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+
+    let figures: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+    let cents = &figures["cents"];
+    assert!(cents.as_u64() > Some(0), "{figures}");
+    for way in ["pushed", "polling"] {
+        let measured = &figures[way];
+        assert_eq!(measured["exact"], true, "{way}: {figures}");
+        assert_eq!(measured["transactions"], 20_000, "{way}: {figures}");
+        assert_eq!(&measured["cents"], cents, "{way}: {figures}");
+        // 400 work items and as many results, each put, and deleted after it was handled.
+        let busy = measured["busy_storage_transactions"].as_u64();
+        assert!(busy > Some(1_600), "{way}: {figures}");
+    }
+    let (pushed, polling) = (&figures["pushed"], &figures["polling"]);
+    assert_eq!(pushed["idle_storage_transactions"], 0, "{complaint}");
+    assert_eq!(pushed["idle_tasks"], 0, "{figures}");
+    assert!(
+        polling["idle_storage_transactions"].as_u64() > Some(0),
+        "{figures}"
+    );
+    let cost = |measured: &serde_json::Value| measured["month_cost"].as_f64().expect("a cost");
+    assert!(cost(pushed) < cost(polling), "{figures}");
+    assert!(pushed["at_zero_after_ms"].is_number(), "{figures}");
+
+    let left = std::fs::read_dir(home.path()).expect("it can be read");
+    assert_eq!(left.count(), 0, "nothing is left on disk");
+}
