@@ -9,6 +9,7 @@ mod client;
 mod hostile;
 mod layers;
 mod listen;
+mod listener;
 mod protocol;
 mod python;
 mod queues;
