@@ -42,6 +42,6 @@ async fn main() -> reveille::Result<()> {
     tokio::signal::ctrl_c().await.expect("a signal handler");
     listener.shutdown().await;
     let usage = meter.usage();
-    println!("{usage:?}: {} USD", usage.cost(&Tariff::default()));
+    println!("{usage:?}: {:.6} USD", usage.cost(&Tariff::default()));
     Ok(())
 }
