@@ -1,37 +1,41 @@
-//! Publishes: put the work first, then say so.
+//! Publishes: puts the work into a queue first, then says so. `sqlite_listener` handles it.
 //!
-//! `cargo run --example publisher -- http://127.0.0.1:7600 acct/orders`
+//! `reveille serve &`, then `cargo run --example publisher -- jobs.db http://127.0.0.1:7600`
 
 use std::env;
 
-use reveille::{Client, Notification, QueueAddress};
+use reveille::{
+    Client, Notification,
+    queue::{NewMessage, SqliteQueue, WorkQueue},
+};
 
 #[tokio::main]
 async fn main() -> reveille::Result<()> {
     let mut arguments = env::args().skip(1);
-    let url = arguments
-        .next()
-        .unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
-    let queue = arguments.next().unwrap_or_else(|| "acct/orders".to_owned());
-    let queue: QueueAddress = queue.parse()?;
+    let file = arguments.next().unwrap_or_else(|| "jobs.db".to_owned());
+    let url = arguments.next();
+    let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
+    let queue = SqliteQueue::open(file, "local/orders".parse()?).await?;
+    queue.create().await?;
     let publisher = Client::new(&url)?.publisher("example");
 
-    // ... put a message of 512 bytes into the queue here, then:
+    // The put first: a listener that is woken too soon finds nothing, and nothing says more.
+    let ids = queue.put(vec![NewMessage::new("order 1")]).await?;
     let notification = Notification {
-        payload_size: 512,
+        payload_size: 7,
         messages: 1,
-        ..Notification::new(queue.clone())
+        ..Notification::new(queue.address().clone())
     };
+    // Returns when the relay has counted it; tries again until then, or until its deadline.
     let accepted = publisher.notify(notification).await?;
-    println!(
-        "sequence {}, {} listeners",
-        accepted.sequence, accepted.listeners
-    );
+    println!("put {}: {} listeners", ids[0], accepted.listeners);
 
-    // In a hot loop: post, and flush at the end. What waits for one queue becomes one entry.
-    for _ in 0..1000 {
-        publisher.post(Notification::new(queue.clone()))?;
+    // In a hot loop: put a batch, post, and flush at the end. What waits for one queue is one entry.
+    for batch in 0..10 {
+        let bodies = (0..10).map(|number| NewMessage::new(format!("order {batch}{number}")));
+        queue.put(bodies.collect()).await?;
+        publisher.post(Notification::new(queue.address().clone()))?;
     }
     publisher.flush().await
 }

@@ -65,6 +65,15 @@ pub mod testing;
 mod wire;
 mod words;
 
+/// The guides, whose blocks are documentation tests.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../docs/polling.md")]
+    mod polling {}
+    #[doc = include_str!("../docs/outbox.md")]
+    mod outbox {}
+}
+
 pub use client::*;
 pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "server")]

@@ -3,6 +3,7 @@
 mod batches;
 mod failing;
 mod modes;
+mod polling;
 mod scaling;
 
 use std::{

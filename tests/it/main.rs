@@ -10,6 +10,7 @@ mod demo;
 mod hostile;
 mod layers;
 mod listen;
+mod listener;
 mod protocol;
 mod python;
 mod queues;

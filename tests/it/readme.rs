@@ -1,19 +1,21 @@
-//! Every snippet of the README is run: its shell and Python blocks here, in order, against the real
-//! binary in a directory of their own; its Rust blocks are documentation tests of the library.
+//! Every snippet of the README and of the guides is run: shell and Python blocks here, in order,
+//! against the real relay in a directory of their own; Rust blocks are documentation tests of the
+//! library.
 
 use std::{env, fs, path::Path};
 
+use reveille::testing::TestRelay;
 use tokio::process::Command;
 
 use crate::{
     binary::free_address,
-    python::{python, run},
+    python::{python, run, stubs},
     sources::root,
 };
 
-/// Returns the README's blocks in the given languages, in order.
-fn blocks(languages: &[&str]) -> Vec<(String, String)> {
-    let text = fs::read_to_string(root().join("README.md")).expect("the README");
+/// Returns a page's blocks in the given languages, in order.
+fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join(page)).expect("a page");
     let mut found = Vec::new();
     let mut parts = text.split("\n```");
     parts.next();
@@ -30,7 +32,7 @@ fn blocks(languages: &[&str]) -> Vec<(String, String)> {
 async fn its_shell_and_python_snippets_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
-    let blocks = blocks(&["sh", "python"]);
+    let blocks = blocks("README.md", &["sh", "python"]);
     assert!(blocks.len() >= 4, "{} blocks", blocks.len());
     for (number, (language, body)) in blocks.iter().enumerate() {
         if language == "python" {
@@ -70,9 +72,34 @@ async fn its_shell_and_python_snippets_run() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outbox_in_python_runs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let relay = TestRelay::start().await.expect("a relay");
+    let (_, script) = blocks("docs/outbox.md", &["python"]).remove(0);
+    let mut python = Command::new(python());
+    python
+        .args(["-c", &script])
+        .current_dir(directory.path())
+        .env("PYTHONPATH", stubs().await)
+        .env(
+            "RELAY",
+            relay.node().expect("it runs").address().to_string(),
+        );
+    let said = run(&mut python, "the outbox").await;
+    assert!(said.contains("put ['order 1']"), "{said}");
+    assert!(said.contains("left in the outbox: 0"), "{said}");
+}
+
 #[test]
-fn its_rust_snippets_are_documentation_tests() {
+fn its_rust_snippets_and_those_of_the_guides_are_documentation_tests() {
     let library = fs::read_to_string(root().join("src/lib.rs")).expect("the library");
-    assert!(library.contains("include_str!(\"../README.md\")"));
-    assert!(blocks(&["rust"]).len() >= 2);
+    for (page, count) in [
+        ("README.md", 2),
+        ("docs/polling.md", 2),
+        ("docs/outbox.md", 1),
+    ] {
+        assert!(library.contains(&format!("include_str!(\"../{page}\")")));
+        assert!(blocks(page, &["rust"]).len() >= count, "{page}");
+    }
 }

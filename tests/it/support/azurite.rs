@@ -79,6 +79,17 @@ impl Azurite {
         )
     }
 
+    /// Returns whether so many messages are on its disk. It writes down what it has every few
+    /// seconds; what it has not it loses when it is killed, unlike the service.
+    pub(crate) fn has_written_down(&self, messages: usize) -> bool {
+        let directory = self.directory.as_deref().expect("one on disk");
+        let [kept, extents] = ["", "_extent"].map(|part| {
+            let file = directory.join(format!("__azurite_db_queue{part}__.json"));
+            std::fs::read_to_string(file).unwrap_or_default()
+        });
+        kept.matches("\"messageId\":\"").count() == messages && extents.contains("\"locationId\"")
+    }
+
     /// Returns the requests that it has answered so far, as `METHOD PATH?QUERY STATUS`.
     pub(crate) fn requests(&self) -> Vec<String> {
         let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The service dies and comes back, and nothing is lost.
 
-use std::{collections::HashSet, path::Path};
+use std::collections::HashSet;
 
 use super::super::*;
 use crate::queue::{RetryConfig, Retrying, azurite::Azurite};
@@ -38,22 +38,6 @@ async fn handle_all(queue: &Queue, mut missing: HashSet<String>, left: impl Fn(u
     }
 }
 
-/// Azurite writes down what it has every few seconds; what it has not it loses when it is killed,
-/// unlike the service.
-async fn written_down(directory: &Path, messages: usize) {
-    loop {
-        let kept = ["", "_extent"].map(|part| {
-            let file = directory.join(format!("__azurite_db_queue{part}__.json"));
-            std::fs::read_to_string(file).unwrap_or_default()
-        });
-        let count = kept[0].matches("\"messageId\":\"").count();
-        if count == messages && kept[1].contains("\"locationId\"") {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_killed_in_mid_flight_loses_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -68,7 +52,9 @@ async fn a_service_that_is_killed_in_mid_flight_loses_nothing() {
     queue.create().await.expect("create");
     let (early, late) = (names("early"), names("late"));
     put_all(&queue, &early).await;
-    written_down(directory.path(), early.len()).await;
+    while !azurite.has_written_down(early.len()) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 
     let (progress, mut left) = tokio::sync::watch::channel(usize::MAX);
     let all = &early | &late;

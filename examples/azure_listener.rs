@@ -1,0 +1,47 @@
+//! Listens on a queue of Azure Queue Storage, and counts the transactions that it is billed for.
+//!
+//! `reveille serve &`, then
+//! `AZURE_STORAGE_CONNECTION_STRING='...' cargo run --example azure_listener -- orders`, and from
+//! another shell, with the same variable:
+//! `reveille queue put azure://ACCOUNT/orders hello --notify`. Ends on ctrl-c.
+
+use std::{env, sync::Arc};
+
+use reveille::{
+    Client, ListenerId,
+    listener::{Delivery, Listener, ListenerConfig},
+    queue::{AzureQueue, Metered, RetryConfig, Retrying, Tariff, WorkQueue},
+};
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let connection = env::var("AZURE_STORAGE_CONNECTION_STRING");
+    let connection = connection.expect("AZURE_STORAGE_CONNECTION_STRING is set");
+    let mut arguments = env::args().skip(1);
+    let name = arguments.next().unwrap_or_else(|| "orders".to_owned());
+    let url = arguments.next();
+    let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
+
+    // Counted inside, tried again outside: every request counts.
+    let queue = Metered::new(AzureQueue::from_connection_string(&connection, &name)?);
+    let meter = queue.clone();
+    let queue = Retrying::new(queue, RetryConfig::default());
+    queue.create().await?;
+
+    let config = ListenerConfig::default();
+    let options = config.subscription(ListenerId::unique("worker")?, queue.address());
+    let listener = Listener::builder(Arc::new(queue))
+        .wakes(Client::new(&url)?.subscribe(options)?)
+        .config(config)
+        .start(async |job: Delivery| {
+            println!("{}", String::from_utf8_lossy(&job.message.body));
+            Ok(())
+        })
+        .await?;
+
+    tokio::signal::ctrl_c().await.expect("a signal handler");
+    listener.shutdown().await;
+    let usage = meter.usage();
+    println!("{usage:?}: {:.6} USD", usage.cost(&Tariff::default()));
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Messages above the queue's limit: the body in a blob store, a reference in the queue.
+//!
+//! `cargo run --example claim_check`: writes into a directory of its own, and removes it.
+
+use std::{sync::Arc, time::Duration};
+
+use reveille::{
+    queue::{ClaimCheck, ClaimConfig, NewMessage, SqliteQueue, WorkQueue},
+    store::SqliteStore,
+};
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = SqliteStore::open(directory.path().join("blobs.db")).await?;
+    let queue = directory.path().join("jobs.db");
+    let queue = SqliteQueue::open(queue, "local/jobs".parse()?).await?;
+    println!("the queue takes {} bytes", queue.limits().body);
+
+    // Whoever puts and whoever gets wraps the queue in the same way; a listener takes it as well.
+    let queue = ClaimCheck::new(queue, Arc::new(store), ClaimConfig::default())?;
+    queue.create().await?;
+    let report = vec![b'x'; 1_000_000];
+    queue.put(vec![NewMessage::new(report)]).await?;
+
+    for reference in queue.inner().peek(1).await? {
+        println!("in the queue: {} bytes", reference.body.len());
+    }
+    for message in queue.get(1, Duration::from_secs(30)).await? {
+        // An error where the blob is gone, or cannot be had just now.
+        println!("got: {} bytes", message.payload()?.len());
+        // The message, then its blob.
+        queue.delete(&message.receipt).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The table of `docs/polling.md`: what a polling loop and a listener ask of a queue, counted by
+//! running both through the same hours.
+
+use std::{env, fs};
+
+use super::*;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/polling.md");
+const BEGIN: &str = "<!-- transactions: written by the test -->\n";
+const END: &str = "<!-- end of transactions -->";
+/// What comes within an hour, and how it is called.
+const HOURS: [(&str, usize); 3] = [
+    ("nothing comes", 0),
+    ("one message", 1),
+    ("a batch of 1,000", 1_000),
+];
+
+/// How the queue is read.
+#[derive(Debug, Clone, Copy)]
+enum Reader {
+    /// So many loops as the page shows one.
+    Loops(usize),
+    /// A listener with the defaults.
+    Listener,
+}
+
+/// The page's loop.
+async fn poll(queue: Arc<dyn WorkQueue>) -> crate::Result<()> {
+    loop {
+        let batch = queue.get(16, Duration::from_secs(30)).await?;
+        if batch.is_empty() {
+            seconds(1).await;
+        }
+        for message in batch {
+            handle().await;
+            queue.delete(&message.receipt).await?;
+        }
+    }
+}
+
+async fn handle() {
+    millis(10).await;
+}
+
+/// Runs an hour in which so many messages come; returns what it took of the queue.
+async fn hour(reader: Reader, messages: usize) -> QueueUsage {
+    let bench = Bench::new();
+    let mut loops = tokio::task::JoinSet::new();
+    let listener = match reader {
+        Reader::Listener => {
+            let handler = async |_: Delivery| {
+                handle().await;
+                HandlerResult::Ok(())
+            };
+            let started = bench.pushed(config()).start(handler).await;
+            Some(started.expect("started"))
+        }
+        Reader::Loops(count) => {
+            for _ in 0..count {
+                loops.spawn(poll(Arc::clone(&bench.queue) as Arc<dyn WorkQueue>));
+            }
+            None
+        }
+    };
+    // Who starts looks; from then on there are only the hour's causes.
+    millis(5_500).await;
+    let before = bench.usage();
+    if messages > 0 {
+        bench.put(&vec!["work"; messages]).await;
+        bench.notify().await;
+    }
+    seconds(3600).await;
+    assert_eq!(bench.depth().await, 0, "all of it was handled");
+    drop(listener);
+    bench.usage().since(&before)
+}
+
+fn thousands(number: u64) -> String {
+    match (number / 1000, number % 1000) {
+        (0, ones) => ones.to_string(),
+        (thousands, ones) => format!("{thousands},{ones:03}"),
+    }
+}
+
+async fn table() -> String {
+    let mut table =
+        "| an hour in which | one loop | ten loops | a listener | of these empty gets |\n\
+                     |---|---|---|---|---|\n"
+            .to_owned();
+    for (what, messages) in HOURS {
+        let one = hour(Reader::Loops(1), messages).await;
+        let ten = hour(Reader::Loops(10), messages).await;
+        let listener = hour(Reader::Listener, messages).await;
+        let [one, ten, all, empty] = [
+            one.total(),
+            ten.total(),
+            listener.total(),
+            listener.empty_gets,
+        ]
+        .map(thousands);
+        table += &format!("| {what} | {one} | {ten} | {all} | {empty} |\n");
+    }
+    table
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_page_on_polling_says_what_is_counted() {
+    let page = fs::read_to_string(PAGE).expect("the page is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the table has its place");
+    let (_, after) = rest.split_once(END).expect("the table has its end");
+    let fresh = format!("{before}{BEGIN}{}{END}{after}", table().await);
+    if env::var_os("REVEILLE_BLESS").is_some() {
+        fs::write(PAGE, fresh).expect("the page can be written");
+    } else {
+        assert_eq!(page, fresh, "write it anew with REVEILLE_BLESS=1");
+    }
+}

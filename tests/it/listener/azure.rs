@@ -1,0 +1,108 @@
+//! On Azurite: no request while there is no work, and a service that dies and comes back.
+
+use std::{sync::Arc, time::Duration};
+
+use reveille::{
+    listener::{ListenerConfig, ListenerMode},
+    queue::{AzureQueue, WorkQueue},
+    scaling::StepPolicy,
+    testing::TestRelay,
+};
+
+use super::{Seen, hearing, names, pushed_and_idle, put, put_and_notify};
+use crate::support::{
+    azurite::{ACCOUNT, Azurite, azurite},
+    until,
+};
+
+async fn queue_of(azurite: &Azurite, name: &str) -> Arc<dyn WorkQueue> {
+    let queue = AzureQueue::from_connection_string(&azurite.connection_string(), name);
+    let queue = queue.expect("a queue");
+    queue.create().await.expect("create");
+    Arc::new(queue)
+}
+
+/// Returns the requests for a queue that Azurite has answered.
+fn requests(name: &str) -> Vec<String> {
+    let path = format!("/{ACCOUNT}/{name}");
+    let mut requests = azurite().requests();
+    requests.retain(|request| request.contains(&path));
+    requests
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pushed_listener_sends_no_request_while_there_is_no_work() {
+    let name = "pushed-and-idle";
+    let relay = TestRelay::start().await.expect("a relay");
+    let queue = queue_of(azurite(), name).await;
+    let seen = Seen::default();
+    let builder = hearing(&relay, &queue, ListenerConfig::default());
+    let listener = builder.start(seen.handler(Duration::ZERO)).await;
+    let listener = listener.expect("started");
+    for round in ["first", "second"] {
+        pushed_and_idle(&listener).await;
+        let before = requests(name);
+        assert!(!before.is_empty(), "the log names the queue");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let idle = &requests(name)[before.len()..];
+        assert!(idle.is_empty(), "asked for nothing: {idle:?}");
+
+        put_and_notify(&relay, &*queue, &names(round, 1)).await;
+        until("handled", async || {
+            seen.bodies().is_superset(&names(round, 1))
+        })
+        .await;
+        until("deleted", async || {
+            let after = &requests(name)[before.len()..];
+            after.iter().any(|request| request.starts_with("DELETE "))
+        })
+        .await;
+    }
+    let stats = listener.state().stats;
+    assert_eq!((stats.handled, stats.errors), (2, 0), "{stats:?}");
+    listener.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_killed_in_mid_flight_costs_no_message() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut azurite = Azurite::on_disk(directory.path());
+    let relay = TestRelay::start().await.expect("a relay");
+    let queue = queue_of(&azurite, "mid-flight").await;
+    let (early, late) = (names("early", 40), names("late", 20));
+    put(&*queue, &early).await;
+    until("written down", async || {
+        azurite.has_written_down(early.len())
+    })
+    .await;
+
+    let config = ListenerConfig {
+        dequeue_batch_size: 4,
+        visibility_timeout: Duration::from_secs(3),
+        policy: Arc::new(StepPolicy::new([], 2).expect("two tasks")),
+        ..ListenerConfig::default()
+    };
+    let seen = Seen::default();
+    let builder = hearing(&relay, &queue, config);
+    let listener = builder.start(seen.handler(Duration::from_millis(50))).await;
+    let listener = listener.expect("started");
+    until("some", async || seen.bodies().len() >= 8).await;
+    azurite.kill();
+    until("failed gets", async || listener.state().stats.errors >= 3).await;
+    assert!(seen.bodies().len() < early.len(), "killed too late");
+    let azurite = tokio::task::spawn_blocking(move || {
+        azurite.restart();
+        azurite
+    });
+    let _azurite = azurite.await.expect("it starts again");
+
+    until("the rest", async || seen.bodies().is_superset(&early)).await;
+    put_and_notify(&relay, &*queue, &late).await;
+    until("all", async || seen.bodies() == &early | &late).await;
+    until("an empty queue", async || {
+        queue.depth().await.ok() == Some(0)
+    })
+    .await;
+    assert_eq!(listener.state().mode, ListenerMode::Pushed);
+    listener.shutdown().await;
+}
