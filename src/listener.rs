@@ -41,7 +41,7 @@ pub use self::{
 use self::{
     batch::Handlers,
     conductor::{Conductor, Hearing},
-    hooks::{AnyHooks, NoHooks},
+    hooks::{AnyHooks, Caught, NoHooks},
     shared::{Parts, Shared},
 };
 pub use crate::scaling::ListenerMode;
@@ -116,9 +116,10 @@ impl Listener {
     /// Starts `count` more dequeue tasks, in so far as there may be so many. None of them stays
     /// where there is nothing to do.
     pub fn start_listener(&self, count: usize) {
-        self.shared
+        let roused = self
+            .shared
             .ask(|core, now| core.scaler.start_more(count, now));
-        self.shared.stirred.notify_one();
+        self.shared.stir(roused);
     }
 
     /// Returns what it does just now; asks the queue for its depth.
@@ -163,7 +164,9 @@ impl Listener {
             self.shared.abandoning.cancel();
             // Bounded: what is left is what handlers do at last, and a few calls to the queue.
             let config = &self.shared.config;
-            let last = config.wind_down + config.grace.max(LAST_CALLS);
+            let last = config
+                .wind_down
+                .saturating_add(config.grace.max(LAST_CALLS));
             let _ = tokio::time::timeout(last, self.tasks.ended()).await;
         }
         let _ = tokio::time::timeout(LAST_WORDS, self.said()).await;
@@ -207,7 +210,7 @@ impl ListenerBuilder {
     /// Has a program hear of what happens, and decide what an idle task does.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(hooks);
+        self.hooks = Arc::new(Caught::new(hooks));
         self
     }
 

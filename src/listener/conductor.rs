@@ -64,6 +64,8 @@ impl Hearing {
 
 impl Conductor {
     pub(super) async fn run(mut self) {
+        // It may be connected already.
+        self.linked();
         loop {
             let wait = self.drive();
             match self.hear(wait).await {
@@ -110,7 +112,8 @@ impl Conductor {
         tokio::select! {
             biased;
             // A new stream is heard of before what it tells.
-            _ = relay.link.changed() => Heard::Link,
+            // Whoever tells no more of its link may still tell of work.
+            Ok(()) = relay.link.changed() => Heard::Link,
             work = relay.wakes.next() => Heard::Work(work),
             outcome = answer => Heard::Answered(outcome),
             () = shared.stirred.notified() => Heard::Stirred,
@@ -159,11 +162,12 @@ impl Conductor {
             connection: ConnectionState::Closed,
             ..LinkState::default()
         };
-        let (before, after) = self.shared.ask(|core, now| {
+        let (roused, before, after) = self.shared.ask(|core, now| {
             let (before, chance) = (core.scaler.mode(), core.chance());
-            core.scaler.linked(link, now, chance);
-            (before, core.scaler.mode())
+            let roused = core.scaler.linked(link, now, chance);
+            (roused, before, core.scaler.mode())
         });
+        self.shared.stir(roused);
         tracing::warn!(queue = %self.shared.queue, "polling: the relay will tell of no work any more");
         if before != after {
             self.shared.hooks.on_mode_changed(after);
@@ -191,12 +195,14 @@ impl Conductor {
         self.scope.spawn(async move {
             let task = dequeue::run(Arc::clone(&shared), id);
             if let Ended::Panicked(text) = task::attached(task).await {
+                // Whatever it held comes back, and nobody else says so.
+                shared.hidden(shared.config.visibility_timeout);
                 let text = format!("a dequeue task panicked: {text}");
                 shared.complain(Action::Get, None, Error::new(ErrorKind::Internal, text));
                 tokio::time::sleep(PANICKED).await;
             }
-            shared.ask(|core, now| core.scaler.vanished(id, now));
-            shared.stirred.notify_one();
+            let roused = shared.ask(|core, now| core.scaler.vanished(id, now));
+            shared.stir(roused);
         });
     }
 
@@ -250,11 +256,29 @@ async fn answered(report: &mut Option<Reported>) -> Result<()> {
     outcome
 }
 
-/// Asks for the depth, and the policy for a number of tasks.
+/// Asks for the depth, and the policy for a number of tasks; whatever comes of it, it is asked again
+/// another time.
 async fn scale(shared: Arc<Shared>) {
+    let asking = task::attached(wanted(Arc::clone(&shared)));
+    let tasks = tokio::select! {
+        ended = asking => match ended {
+            Ended::Done(tasks) => tasks,
+            Ended::Panicked(text) => {
+                let text = format!("the depth or the policy panicked: {text}");
+                shared.complain(Action::Depth, None, Error::new(ErrorKind::Internal, text));
+                None
+            }
+        },
+        () = shared.stopping.cancelled() => None,
+    };
+    shared.ask(|core, now| core.scaler.scaled(tasks, now));
+    shared.stirred.notify_one();
+}
+
+async fn wanted(shared: Arc<Shared>) -> Option<usize> {
     let depth = tokio::time::timeout(DEPTH_TIMEOUT, shared.queue.depth()).await;
     let late = Error::new(ErrorKind::Timeout, "the depth was not told in time");
-    let tasks = match depth.unwrap_or(Err(late)) {
+    match depth.unwrap_or(Err(late)) {
         Ok(depth) => {
             shared.counters.depth.store(depth, Ordering::Relaxed);
             let load = Load {
@@ -273,9 +297,7 @@ async fn scale(shared: Arc<Shared>) {
             shared.complain(Action::Depth, None, error);
             None
         }
-    };
-    shared.ask(|core, now| core.scaler.scaled(tasks, now));
-    shared.stirred.notify_one();
+    }
 }
 
 /// Returns how long ago that was, or `None` where it lies ahead by our clock.

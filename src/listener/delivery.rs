@@ -35,18 +35,22 @@ struct Held<'a> {
     shared: &'a Shared,
     message: &'a Message,
     receipt: Receipt,
-    /// It stays hidden until then, by our clock.
+    /// It stays hidden until then at least, and until then at most, by our clock: the queue counts
+    /// from when it served the call.
     until: Instant,
+    back_by: Instant,
     renew_at: Instant,
     lost: CancellationToken,
     /// Somebody else has got it.
     gone: bool,
 }
 
-/// A delete that failed for the moment is tried so often in all: what was handled is not to be
-/// handled again without need.
-const TRIES: u32 = 4;
+/// What failed for the moment is tried again after this, then after twice as long, as long as the
+/// message stays hidden: what was handled is not to be handled again without need.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// A call that takes longer has failed, or nobody knows.
+const LONGEST_CALL: Duration = Duration::from_secs(30);
 
 /// Sees one message through. `turns` bounds how many are handled at a time.
 pub(super) async fn deliver(
@@ -54,14 +58,16 @@ pub(super) async fn deliver(
     turns: &Semaphore,
     message: Message,
     handler: AnyHandler,
+    asked: Instant,
 ) {
-    let now = Instant::now();
+    let timeout = shared.config.visibility_timeout;
     let mut held = Held {
         shared,
         receipt: message.receipt.clone(),
         message: &message,
-        until: now + shared.config.visibility_timeout,
-        renew_at: now + shared.config.visibility_timeout / 2,
+        until: far(asked, timeout),
+        back_by: far(Instant::now(), timeout),
+        renew_at: far(asked, timeout / 2),
         lost: CancellationToken::new(),
         gone: false,
     };
@@ -77,6 +83,12 @@ pub(super) async fn deliver(
     }
     match held.handle(turns, handler).await {
         Outcome::Handled => held.delete().await,
+        // Whoever has got it since judges it.
+        Outcome::Failed(error) | Outcome::Rejected(error) if held.gone => {
+            count(&shared.counters.failed);
+            let text = format!("message `{}`: {error}", message.id);
+            held.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
+        }
         Outcome::Failed(error) => held.failed(error).await,
         Outcome::Rejected(error) => {
             count(&shared.counters.failed);
@@ -160,17 +172,21 @@ impl Held<'_> {
     async fn renew(&mut self) {
         let (queue, timeout) = (&self.shared.queue, self.shared.config.visibility_timeout);
         let began = Instant::now();
-        let renewed = tokio::time::timeout(timeout / 2, queue.renew(&self.receipt, timeout)).await;
+        let patience = (timeout / 2).min(LONGEST_CALL);
+        let renewed = tokio::time::timeout(patience, queue.renew(&self.receipt, timeout)).await;
         let late = || Err(Error::new(ErrorKind::Timeout, "renewing took too long"));
         match renewed.unwrap_or_else(|_| late()) {
             Ok(receipt) => {
                 self.receipt = receipt;
-                self.until = began + timeout;
-                self.renew_at = began + timeout / 2;
+                self.until = far(began, timeout);
+                self.back_by = far(Instant::now(), timeout);
+                self.renew_at = far(began, timeout / 2);
             }
             Err(error) if error.kind() == ErrorKind::Conflict => self.lose(),
             Err(error) => {
                 self.complain(Action::Renew, error);
+                // It may have happened all the same.
+                self.back_by = far(Instant::now(), timeout);
                 // Still hidden for a while; and beyond, as long as nobody else has got it.
                 self.renew_at = Instant::now() + timeout / 8;
                 if self.renew_at > self.until {
@@ -186,13 +202,20 @@ impl Held<'_> {
         count(&self.shared.counters.lost);
         self.gone = true;
         self.lost.cancel();
+        // Or a renewal of ours did happen whose answer was lost: it comes back, and nobody else says
+        // so.
+        self.shared.hidden(self.shared.config.visibility_timeout);
     }
 
     /// Deletes the message: it was handled.
     async fn delete(&mut self) {
-        let outcome = retry(|| self.shared.queue.delete(&self.receipt)).await;
+        let (outcome, in_doubt) = self.retry(|| self.shared.queue.delete(&self.receipt)).await;
         match outcome {
             Ok(()) => count(&self.shared.counters.handled),
+            // By a try before, whose answer was lost.
+            Err(error) if error.kind() == ErrorKind::Conflict && in_doubt => {
+                count(&self.shared.counters.handled);
+            }
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 // Whoever has got it since handles it once more; nothing is left to do here.
                 if !self.gone {
@@ -235,28 +258,35 @@ impl Held<'_> {
     async fn release(&mut self, delay: Duration) {
         let limits = self.shared.queue.limits();
         let delay = delay.min(limits.delay);
-        match retry(|| self.shared.queue.release(&self.receipt, delay)).await {
-            Ok(()) => self.shared.hidden(delay),
-            // Somebody else has it, and will see to it.
+        let (outcome, in_doubt) = self
+            .retry(|| self.shared.queue.release(&self.receipt, delay))
+            .await;
+        match outcome {
+            Ok(()) => return self.shared.hidden(delay),
+            // Somebody else has it and will see to it, or a call of ours happened whose answer was
+            // lost.
             Err(error) if error.kind() == ErrorKind::Conflict => {}
-            Err(error) => {
-                self.complain(Action::Release, error);
-                self.comes_back();
-            }
+            Err(error) => self.complain(Action::Release, error),
         }
+        if in_doubt {
+            self.shared.hidden(delay);
+        }
+        self.comes_back();
     }
 
     async fn poison(&mut self, error: HandlerError) {
         match poison::put(self.shared, self.message, &error).await {
             Ok(()) => {
                 count(&self.shared.counters.poisoned);
-                let outcome = retry(|| self.shared.queue.delete(&self.receipt)).await;
-                if let Err(error) = outcome
-                    && error.kind() != ErrorKind::Conflict
-                {
-                    self.complain(Action::Delete, error);
+                let delete = self.retry(|| self.shared.queue.delete(&self.receipt));
+                if let (Err(error), _) = delete.await {
+                    if error.kind() != ErrorKind::Conflict {
+                        self.complain(Action::Delete, error);
+                    }
                     self.comes_back();
                 }
+                // Last: a relay that is away must not keep the message from being deleted.
+                poison::notify(self.shared).await;
             }
             Err(error) => {
                 self.complain(Action::Poison, error);
@@ -268,8 +298,33 @@ impl Held<'_> {
 
     /// It becomes visible when its time is over, and nobody else says so.
     fn comes_back(&self) {
-        let left = self.until.saturating_duration_since(Instant::now());
+        let left = self.back_by.saturating_duration_since(Instant::now());
         self.shared.hidden(left);
+    }
+
+    /// Tries again what failed for the moment, as long as the message is ours; returns besides
+    /// whether a try may have happened whose answer was lost.
+    async fn retry<F>(&self, call: impl Fn() -> F) -> (Result<()>, bool)
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let (mut wait, mut in_doubt) = (TRY_AGAIN, false);
+        loop {
+            let called = tokio::time::timeout(LONGEST_CALL, call()).await;
+            let late = || Err(Error::new(ErrorKind::Timeout, "no answer in time"));
+            match called.unwrap_or_else(|_| late()) {
+                Err(error) if error.is_retryable() => {
+                    in_doubt |= !matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exhausted);
+                    let next = Instant::now() + wait;
+                    if next >= self.until || self.shared.abandoning.is_cancelled() {
+                        return (Err(error), in_doubt);
+                    }
+                    tokio::time::sleep_until(next).await;
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+                outcome => return (outcome, in_doubt),
+            }
+        }
     }
 
     fn complain(&self, action: Action, error: Error) {
@@ -303,22 +358,5 @@ fn outcome(ended: Ended<HandlerResult>) -> Outcome {
             None => Outcome::Failed(error),
         },
         Ended::Panicked(text) => Outcome::Failed(format!("panicked: {text}").into()),
-    }
-}
-
-/// Tries again what failed for the moment.
-async fn retry<F>(call: impl Fn() -> F) -> Result<()>
-where
-    F: Future<Output = Result<()>>,
-{
-    let mut tries = 1;
-    loop {
-        match call().await {
-            Err(error) if error.is_retryable() && tries < TRIES => {
-                tokio::time::sleep(TRY_AGAIN * tries).await;
-                tries += 1;
-            }
-            outcome => return outcome,
-        }
     }
 }

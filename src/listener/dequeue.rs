@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     budget::Slot,
@@ -16,7 +16,6 @@ use super::{
     shared::{Shared, count},
 };
 use crate::{
-    clock::Tick,
     error::{Error, ErrorKind, Result},
     queue::Message,
     scaling::{Begin, Idle, ListenerMode, Rest, TaskId},
@@ -29,9 +28,10 @@ const GET_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
     let mut slot = None;
     while !shared.stopping.is_cancelled() {
-        if let Some(until) = shared.ask(|core, now| core.scaler.sleeps_until(id, now)) {
+        let sleeps = shared.ask(|core, now| core.scaler.sleeps_until(id, now).is_some());
+        if sleeps {
             slot = None;
-            sleep(&shared, id, until).await;
+            sleep(&shared, id).await;
             continue;
         }
         if slot.is_none() {
@@ -44,10 +44,11 @@ pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
             Begin::Leave => return,
         }
         count(&shared.counters.gets);
+        let asked = Instant::now();
         let rest = match get(&shared).await {
             Ok(batch) if batch.is_empty() => empty(&shared, id),
             Ok(batch) => {
-                handle(&shared, id, batch).await;
+                handle(&shared, id, batch, asked).await;
                 if shared.config.budget.should_yield(shared.number) {
                     slot = None;
                 }
@@ -62,12 +63,12 @@ pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
 }
 
 /// Sleeps until then, or until it is to sleep less.
-async fn sleep(shared: &Shared, id: TaskId, until: Tick) {
+async fn sleep(shared: &Shared, id: TaskId) {
     let roused = shared.roused.notified();
     tokio::pin!(roused);
     roused.as_mut().enable();
-    // Asked again now that the signal is heard.
-    let until = shared.ask(|core, now| core.scaler.sleeps_until(id, now).map(|_| until));
+    // Asked now that the signal is heard.
+    let until = shared.ask(|core, now| core.scaler.sleeps_until(id, now));
     let Some(until) = until else { return };
     tokio::select! {
         () = tokio::time::sleep_until(shared.clock.instant(until)) => {}
@@ -116,7 +117,8 @@ fn empty(shared: &Shared, id: TaskId) -> Rest {
 fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
     let kind = error.kind();
     shared.complain(Action::Get, None, error);
-    let visibility = shared.config.visibility_timeout + shared.queue.limits().resolution;
+    let resolution = shared.queue.limits().resolution;
+    let visibility = shared.config.visibility_timeout.saturating_add(resolution);
     let rest = shared.ask(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
     shared.stirred.notify_one();
     rest
@@ -124,7 +126,7 @@ fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
 
 /// Handles a batch: all its messages are kept hidden from the start, and so many of them are handled
 /// at a time.
-async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
+async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>, asked: Instant) {
     let full = batch.len() >= shared.config.dequeue_batch_size;
     let received = &shared.counters.received;
     received.fetch_add(batch.len() as u64, Ordering::Relaxed);
@@ -134,7 +136,7 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
         shared.hooks.on_work_detected(None);
     }
     shared.stirred.notify_one();
-    deliver(shared, batch).await;
+    deliver(shared, batch, asked).await;
     if !shared.config.dequeue_interval.is_zero() {
         let pause = tokio::time::sleep(shared.config.dequeue_interval);
         tokio::select! {
@@ -147,7 +149,7 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>) {
     shared.stirred.notify_one();
 }
 
-async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>) {
+async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>, asked: Instant) {
     let config = &shared.config;
     // Who would go to the poison queue next takes no other message of its batch there.
     let last = |message: &Message| message.dequeue_count >= config.max_dequeue_count;
@@ -155,7 +157,7 @@ async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>) {
     let (handlers, runs) = shared.handlers.seat(&alone.collect::<Vec<_>>());
     let turns = Semaphore::new(config.handled_at_once());
     let mut deliveries: FuturesUnordered<_> = std::iter::zip(batch, handlers)
-        .map(|(message, handler)| delivery::deliver(shared, &turns, message, handler))
+        .map(|(message, handler)| delivery::deliver(shared, &turns, message, handler, asked))
         .collect();
     let delivered = async { while deliveries.next().await.is_some() {} };
     // Runs that have ended have told everybody; runs that nobody waits for any more are dropped.

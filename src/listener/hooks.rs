@@ -1,6 +1,10 @@
 //! What a program hears of its listener, and may decide.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use super::handler::HandlerError;
 use crate::{
@@ -76,6 +80,46 @@ pub enum Action {
     Report,
     /// Hearing wake-ups: the relay has refused them for good.
     Listen,
+}
+
+/// Hooks whose panics go no further: the listener must not end by a program's mistake.
+pub(super) struct Caught<H>(H);
+
+impl<H> Caught<H> {
+    pub(super) fn new(hooks: H) -> Self {
+        Self(hooks)
+    }
+
+    fn call<T>(&self, name: &str, otherwise: T, call: impl FnOnce(&H) -> T) -> T {
+        catch_unwind(AssertUnwindSafe(|| call(&self.0))).unwrap_or_else(|_| {
+            tracing::error!(hook = name, "a hook panicked; the listener goes on");
+            otherwise
+        })
+    }
+}
+
+impl<H: Hooks> Hooks for Caught<H> {
+    fn on_queue_empty(&self, idle_count: u32, proposed: Idle) -> Idle {
+        self.call("on_queue_empty", proposed, |hooks| {
+            hooks.on_queue_empty(idle_count, proposed)
+        })
+    }
+
+    fn on_work_detected(&self, work: Option<&WorkDetected>) {
+        self.call("on_work_detected", (), |hooks| hooks.on_work_detected(work));
+    }
+
+    fn on_mode_changed(&self, mode: ListenerMode) {
+        self.call("on_mode_changed", (), |hooks| hooks.on_mode_changed(mode));
+    }
+
+    fn on_poisoned(&self, message: &Message, error: &HandlerError) {
+        self.call("on_poisoned", (), |hooks| hooks.on_poisoned(message, error));
+    }
+
+    fn on_error(&self, error: &ListenerError) {
+        self.call("on_error", (), |hooks| hooks.on_error(error));
+    }
 }
 
 /// No hooks.

@@ -1,13 +1,13 @@
 //! Messages that cannot be handled, kept apart with what was wrong with them.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{handler::HandlerError, hooks::Action, shared::Shared};
 use crate::{
-    error::{ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     queue::{Message, NewMessage, WorkQueue},
     words::Notification,
 };
@@ -34,8 +34,10 @@ pub struct PoisonedMessage {
 
 /// An error's text, with what caused it; the rest is of no use to anybody.
 const LONGEST_ERROR: usize = 2048;
+/// Nobody waits longer for who watches over a poison queue.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Puts a message into the poison queue, which is made where it is missing, and notifies it.
+/// Puts a message into the poison queue, which is made where it is missing.
 pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError) -> Result<()> {
     let Some(poison) = &shared.poison else {
         return Ok(());
@@ -52,19 +54,26 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
         "a message went to the poison queue"
     );
     shared.hooks.on_poisoned(message, error);
-    notify(shared, &**poison).await;
     Ok(())
 }
 
-async fn notify(shared: &Shared, poison: &dyn WorkQueue) {
-    let Some(publisher) = &shared.publisher else {
+/// Tells the poison queue's listeners.
+pub(super) async fn notify(shared: &Shared) {
+    let (Some(publisher), Some(poison)) = (&shared.publisher, &shared.poison) else {
         return;
     };
     let notification = Notification {
         messages: 1,
         ..Notification::new(poison.address().clone())
     };
-    if let Err(error) = publisher.notify(vec![notification]).await {
+    let told = tokio::time::timeout(NOTIFY_TIMEOUT, publisher.notify(vec![notification])).await;
+    let late = || {
+        Err(Error::new(
+            ErrorKind::Timeout,
+            "the relay gave no answer in time",
+        ))
+    };
+    if let Err(error) = told.unwrap_or_else(|_| late()) {
         shared.complain(Action::Poison, None, error);
     }
 }

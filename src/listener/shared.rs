@@ -109,10 +109,18 @@ impl Shared {
         question(&mut self.core(), self.clock.now())
     }
 
+    /// Has the conductor look, and, where one was `roused`, the tasks that sleep.
+    pub(super) fn stir(&self, roused: bool) {
+        if roused {
+            self.roused.notify_waiters();
+        }
+        self.stirred.notify_one();
+    }
+
     /// Messages become visible after `delay`, and nobody else says so.
     pub(super) fn hidden(&self, delay: Duration) {
         // A queue that counts whole seconds may show it one later than asked.
-        let shown = delay + self.queue.limits().resolution;
+        let shown = delay.saturating_add(self.queue.limits().resolution);
         self.ask(|core, now| core.scaler.hidden(shown, now));
         self.stirred.notify_one();
     }

@@ -92,6 +92,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 const FAILED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// And the wait after one that will not pass by itself: wrong credentials, no such queue.
 const REFUSED: Duration = Duration::from_secs(30);
+/// A hook that sleeps for nothing would keep the thread to itself.
+const LEAST_SLEEP: Duration = Duration::from_millis(1);
 /// So many gets in a row found nothing that the back-off is at its longest.
 const LONG_IDLE: u32 = 64;
 
@@ -166,16 +168,21 @@ impl Scaler {
             _ if planted!(self.config.fault, NeverPolls) => self.mode,
             _ => ListenerMode::Polling,
         };
-        let back = std::mem::replace(&mut self.mode, mode) != mode && mode == ListenerMode::Pushed;
-        let soon = now + SETTLE.mul_f64(chance);
-        back && self.tasks.wake_up(soon) > 0
+        // Who sleeps has slept by the rules of the mode before.
+        let latest = match mode {
+            ListenerMode::Pushed => SETTLE,
+            _ => self.config.away,
+        };
+        let moved = std::mem::replace(&mut self.mode, mode) != mode;
+        moved && self.tasks.wake_up(now + latest.mul_f64(chance)) > 0
     }
 
     /// Starts `count` more tasks, so far as there may be so many.
-    pub(crate) fn start_more(&mut self, count: usize, now: Tick) {
-        self.cause(now);
+    /// Returns whether a sleeping task was roused.
+    pub(crate) fn start_more(&mut self, count: usize, now: Tick) -> bool {
+        let roused = self.cause(now);
         self.target = self.tasks.len().saturating_add(count);
-        self.emptied = false;
+        roused
     }
 
     /// Starts no task any more. It stays as busy as it was told to be: whatever it has not looked
@@ -285,7 +292,7 @@ impl Scaler {
                 Rest::Leave
             }
             Idle::Stop => self.sleep(id, now + longest),
-            Idle::Sleep(span) => self.sleep(id, now + span),
+            Idle::Sleep(span) => self.sleep(id, now + span.max(LEAST_SLEEP)),
         };
         if self.tasks.nobody_works() || planted!(self.config.fault, DrainedEarly) {
             self.telling.drained(place, now);
@@ -332,10 +339,9 @@ impl Scaler {
     }
 
     /// A task has ended without a word: it panicked. What it was to look for is owed again.
-    pub(crate) fn vanished(&mut self, id: TaskId, now: Tick) {
-        if self.tasks.remove(id).is_some() {
-            self.cause(now);
-        }
+    /// Returns whether a sleeping task was roused for it.
+    pub(crate) fn vanished(&mut self, id: TaskId, now: Tick) -> bool {
+        self.tasks.remove(id).is_some() && self.cause(now)
     }
 
     /// Returns until when a task is to sleep; `None` where it is to look.

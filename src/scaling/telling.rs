@@ -12,7 +12,7 @@ use crate::{
     clock::Tick,
     error::ErrorKind,
     fault::{Fault, planted},
-    words::ReportState,
+    words::{Limits, ReportState},
 };
 
 /// A report that is due.
@@ -74,6 +74,8 @@ const BUSY_AFTER: Duration = Duration::from_millis(250);
 const RENEW_AFTER: Duration = Duration::from_secs(10);
 /// A report that failed is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// And one that was refused after this.
+const REFUSED_AFTER: Duration = Duration::from_secs(30);
 
 impl Telling {
     pub(super) fn new(fault: Fault) -> Self {
@@ -126,7 +128,8 @@ impl Telling {
 
     /// A wake-up came: the cause that it is.
     pub(super) fn woken(&mut self, sequence: u64, cause: u64) {
-        self.sequence = sequence;
+        // A pattern's CATCH_UP has none.
+        self.sequence = self.sequence.max(sequence);
         self.woken = cause;
     }
 
@@ -134,7 +137,7 @@ impl Telling {
     pub(super) fn found(&mut self, place: Place, now: Tick) {
         self.cover(place);
         self.state = ReportState::Busy;
-        let due = match self.told {
+        let due = match self.known() {
             Some((ReportState::Busy, cause, _)) if cause < self.woken => now + BUSY_AFTER,
             // By gets, never by a timer (R14).
             Some((ReportState::Busy, _, at)) if now < at + RENEW_AFTER => return,
@@ -153,7 +156,7 @@ impl Telling {
     pub(super) fn drained(&mut self, place: Place, now: Tick) {
         self.cover(place);
         self.state = ReportState::Drained;
-        let news = match self.told {
+        let news = match self.known() {
             Some((state, cause, _)) => state != ReportState::Drained || cause < self.woken,
             None => true,
         };
@@ -163,7 +166,8 @@ impl Telling {
     /// Messages become visible then that nobody else speaks of.
     pub(super) fn hidden(&mut self, delay: Duration, now: Tick) {
         if !planted!(self.fault, HiddenUnsaid) {
-            self.hidden.insert(now.after_on_grid(delay), false);
+            self.merge_past(now);
+            self.hidden.entry(now.after_on_grid(delay)).or_insert(false);
         }
     }
 
@@ -172,6 +176,7 @@ impl Telling {
         if self.next(now)? > now {
             return None;
         }
+        self.merge_past(now);
         let hidden = self.hidden.iter().find(|(_, said)| !**said);
         let hidden = hidden.map(|(at, _)| *at);
         // An older report says nothing new of a get that was issued on a stream before.
@@ -187,7 +192,7 @@ impl Telling {
         Some(Due {
             state: self.state,
             sequence: covered.map_or(0, |place| place.sequence),
-            visible_in: hidden.map(|at| at.since(now)),
+            visible_in: hidden.map(|at| at.since(now).min(Limits::DELAY)),
         })
     }
 
@@ -203,7 +208,8 @@ impl Telling {
 
     /// Returns whether a report waits to be sent or answered, and could be.
     pub(super) fn has_to_say(&self, now: Tick) -> bool {
-        self.connected && (self.in_flight.is_some() || self.next(now).is_some())
+        let soon = |at: Tick| at <= now + RETRY_AFTER;
+        self.connected && (self.in_flight.is_some() || self.next(now).is_some_and(soon))
     }
 
     /// The report on its way was answered.
@@ -222,15 +228,37 @@ impl Telling {
             }
             // The relay has lost the stream, and will say so: report after the next welcome.
             Some(ErrorKind::NotFound) => self.connected = sent.stream != self.stream,
-            // Trying again would not help; a rule is broken that no later report keeps.
-            Some(ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::Unsupported) => {
+            // It breaks a rule: saying it again would not help.
+            Some(ErrorKind::Invalid) => {
                 self.told = Some((sent.state, sent.cause, sent.at));
-                self.hidden.clear();
+                if let Some(at) = sent.hidden {
+                    self.hidden.remove(&at);
+                }
+            }
+            // Something in between may have said so, and may say otherwise later.
+            Some(ErrorKind::Denied | ErrorKind::Unsupported) => {
+                self.retry_at = now + REFUSED_AFTER;
+                self.due = Some(now);
             }
             Some(_) => {
                 self.retry_at = now + RETRY_AFTER;
                 self.due = Some(now);
             }
+        }
+    }
+
+    /// Returns what the relay knows, or will when the report on its way has arrived.
+    fn known(&self) -> Option<(ReportState, u64, Tick)> {
+        let sent = self.in_flight.map(|sent| (sent.state, sent.cause, sent.at));
+        sent.or(self.told)
+    }
+
+    /// What is visible by now needs one look, however much it is.
+    fn merge_past(&mut self, now: Tick) {
+        let later = self.hidden.split_off(&(now + Duration::from_nanos(1)));
+        let past = std::mem::replace(&mut self.hidden, later);
+        if past.values().any(|said| !said) {
+            self.hidden.insert(now, false);
         }
     }
 

@@ -385,3 +385,70 @@ fn a_lease_is_renewed_by_gets() {
     bench.pass(60_000);
     bench.waits();
 }
+
+#[test]
+fn what_became_visible_while_nobody_could_be_told_is_one_report() {
+    let mut bench = Bench::pushed();
+    bench.link(1, ConnectionState::Reconnecting);
+    for _ in 0..10_000 {
+        bench.scaler.hidden(Duration::from_secs(1), bench.now);
+        bench.pass(100);
+    }
+    bench.pass(10_000);
+    bench.link(2, ConnectionState::Connected);
+    assert_eq!(bench.told().visible_in, Some(Duration::ZERO));
+    bench.waits();
+}
+
+#[test]
+fn a_refusal_that_may_pass_forgets_no_timer() {
+    let mut bench = Bench::pushed();
+    bench.scaler.hidden(Duration::from_secs(600), bench.now);
+    assert!(matches!(bench.step(), Step::Report(_)));
+    bench
+        .scaler
+        .answered(Some(ErrorKind::Unsupported), bench.now);
+    assert_eq!(bench.waits(), bench.now + Duration::from_secs(30));
+    assert!(
+        !bench.scaler.has_to_say(bench.now),
+        "no shutdown waits for it"
+    );
+    bench.pass(30_000);
+    assert!(bench.told().visible_in >= Some(Duration::from_secs(570)));
+}
+
+#[test]
+fn work_that_is_found_while_drained_is_on_its_way_is_told() {
+    let mut bench = Bench::pushed();
+    bench.scaler.start_more(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    assert_eq!(bench.told().state, ReportState::Busy);
+    bench.scaler.done(task);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert!(matches!(bench.step(), Step::Report(_)), "drained");
+    bench.scaler.start_more(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.scaler.answered(None, bench.now);
+    assert_eq!(bench.told().state, ReportState::Busy);
+}
+
+#[test]
+fn a_sleep_that_was_right_while_pushed_is_cut_short_when_the_relay_goes_away() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    let hour = Idle::Sleep(Duration::from_secs(3600));
+    assert!(matches!(
+        bench.scaler.rest(task, hour, bench.now, 0.5),
+        Rest::Sleep(_)
+    ));
+    bench.link(1, ConnectionState::Reconnecting);
+    let until = bench
+        .scaler
+        .sleeps_until(task, bench.now)
+        .expect("it sleeps");
+    assert!(until.since(bench.now) <= Duration::from_secs(30));
+}

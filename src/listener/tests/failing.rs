@@ -447,3 +447,83 @@ async fn a_handler_that_blocks_its_thread_keeps_its_message() {
     );
     runtime.shutdown_background();
 }
+
+/// Panics wherever it is called.
+struct Panicking;
+
+impl Hooks for Panicking {
+    fn on_queue_empty(&self, _: u32, _: crate::scaling::Idle) -> crate::scaling::Idle {
+        panic!("on_queue_empty")
+    }
+
+    fn on_work_detected(&self, _: Option<&crate::words::WorkDetected>) {
+        panic!("on_work_detected")
+    }
+
+    fn on_mode_changed(&self, _: crate::scaling::ListenerMode) {
+        panic!("on_mode_changed")
+    }
+
+    fn on_error(&self, _: &ListenerError) {
+        panic!("on_error")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_that_panic_end_no_listener() {
+    let bench = Bench::new();
+    let seen = Seen::default();
+    let noting = seen.clone();
+    let builder = bench.pushed(config()).hooks(Panicking);
+    let listener = builder.start(move |delivery: Delivery| {
+        noting.note(&delivery);
+        let fails = delivery.message.dequeue_count == 1;
+        async move { if fails { Err("once".into()) } else { Ok(()) } }
+    });
+    let listener = listener.await.expect("started");
+    seconds(5).await;
+    for body in ["one", "two"] {
+        bench.put(&[body]).await;
+        bench.notify().await;
+        seconds(5).await;
+    }
+    assert_eq!(seen.all(), ["one", "one", "two", "two"]);
+    assert_eq!(listener.state().active_dequeue_tasks, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_was_lost_strands_no_message() {
+    use crate::testing::{Call, ScriptedQueue};
+    for call in [Call::Release, Call::Renew] {
+        let bench = Bench::new();
+        let queue = Arc::new(ScriptedQueue::new(bench.queue.address().clone()));
+        queue.lose_answers(call, 1, Error::new(ErrorKind::Timeout, "lost"));
+        let seen = Seen::default();
+        let noting = seen.clone();
+        let id = ListenerId::new("worker").expect("a name");
+        let config = config();
+        let options = config.subscription(id, queue.address());
+        let wakes = bench.relay.subscribe(options).expect("subscribed");
+        let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>);
+        let builder = builder.config(config).wakes(wakes);
+        let listener = builder.start(move |delivery: Delivery| {
+            noting.note(&delivery);
+            let first = delivery.message.dequeue_count == 1;
+            async move {
+                match (first, call) {
+                    (true, Call::Renew) => seconds(35).await,
+                    (true, _) => return Err("once".into()),
+                    _ => {}
+                }
+                Ok(())
+            }
+        });
+        let _listener = listener.await.expect("started");
+        seconds(5).await;
+        queue.put(vec![NewMessage::new("job")]).await.expect("put");
+        bench.notify().await;
+        seconds(120).await;
+        assert_eq!(seen.all(), ["job", "job"], "{call:?}");
+        assert_eq!(queue.depth().await.ok(), Some(0), "{call:?}");
+    }
+}
