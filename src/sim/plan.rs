@@ -216,7 +216,7 @@ impl ListenerPlan {
             visibility: seconds(rng.u64(4..12)),
             mute,
             terse: rng.u32(0..3) == 0,
-            talkative: rng.bool(),
+            talkative: rng.u32(0..4) != 0,
             latency: [1, 20, 200][rng.usize(0..3)],
             handling: [20, 500, 3_000][rng.usize(0..3)],
             polls: false,
@@ -250,7 +250,7 @@ fn sparse(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAddress>) {
     let mut plan = |selectors| {
         let mut plan = ListenerPlan::new(selectors, rng);
         let exact = plan.selectors.iter().all(|selector| !selector.is_pattern());
-        plan.scaled = exact && rng.bool();
+        plan.scaled = exact && rng.u32(0..3) == 0;
         plan.mute &= !plan.scaled;
         plan.polls = !plan.scaled && rng.u32(0..20) == 0;
         plan

@@ -135,6 +135,19 @@ impl World {
         self.scaled_step(number, queue);
     }
 
+    /// Somebody starts a task by hand: it may find what nobody was told of.
+    pub(super) fn looks_by_hand(&mut self, queue: usize) {
+        let (now, mut who) = (self.now, 0..self.listeners.len());
+        let found = who.find(|number| {
+            let listener = &self.listeners[*number];
+            listener.scaled.contains_key(&queue) && listener.paused_until <= now
+        });
+        if let Some(number) = found {
+            self.machine(number, queue).start_more(1, now);
+            self.scaled_step(number, queue);
+        }
+    }
+
     /// What the tasks of a listener that dies hold comes back within one time-out.
     pub(super) fn scaled_lost(&mut self, number: usize) {
         let comes_back = self.now + self.plan.listeners[number].visibility;
@@ -239,7 +252,7 @@ impl World {
 
     /// Returns a message that is held for long although the relay does not know of it.
     fn held_in_secret(&self, number: usize, queue: usize, scaled: &Scaled) -> Option<MessageId> {
-        const LONG: Duration = Duration::from_secs(8);
+        const LONG: Duration = Duration::from_millis(2_500);
         let listener = &self.listeners[number];
         let quiet = self.plan.may(Trouble::ReportsLost)
             || !self.is_well(number)

@@ -145,6 +145,9 @@ impl World {
             "put",
             &[publisher as u64, queue as u64, message as u64],
         );
+        if self.rng.u32(0..3) == 0 {
+            self.looks_by_hand(queue);
+        }
         let slow = self.rng.u32(0..3) == 0;
         let within = if slow { 100 } else { 3 };
         self.within_millis(within, Event::Says(publisher, life, message));
