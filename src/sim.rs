@@ -9,6 +9,7 @@
 mod check;
 mod faults;
 mod flags;
+mod groups;
 mod listener;
 mod log;
 mod net;

@@ -95,14 +95,14 @@ impl Claim {
         self.covered = self.covered.max(Some(sequence));
     }
 
-    /// Returns whether what is open is to be handed on at once, because a member that was not told
-    /// of it drained the queue at `sequence` (R15). Once for each sequence: in dense traffic every
-    /// report is a little late, and would wake one more.
-    pub(super) fn hurry(&mut self, sequence: u64) -> bool {
-        let Some(open) = &self.open else { return false };
-        let rest = open.upto > sequence && self.hurried.is_none_or(|upto| upto < open.upto);
+    /// Returns whether what is open, up to `head`, is to be handed on at once, because a member that
+    /// was not told of it drained the queue at `sequence` (R15). Once for each head: in dense traffic
+    /// every report is a little late, and would wake one more.
+    pub(super) fn hurry(&mut self, sequence: u64, head: u64) -> bool {
+        let new = self.hurried.is_none_or(|upto| upto < head);
+        let rest = self.is_open() && head > sequence && new;
         if rest {
-            self.hurried = Some(open.upto);
+            self.hurried = Some(head);
         }
         rest
     }

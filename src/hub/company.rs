@@ -146,6 +146,7 @@ impl Company {
         });
         let group = self.groups[at].as_mut().expect("found or made");
         let slot = group.join(link, now);
+        self.link_joined(now);
         self.dirty = true;
         Seat {
             group: u32::try_from(at).expect("fewer groups than numbers"),
@@ -158,6 +159,18 @@ impl Company {
             group.leave(seat.slot, busy, now);
             self.dirty = true;
         }
+    }
+
+    /// A listener came.
+    pub(super) fn link_joined(&mut self, now: Tick) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.join(now);
+            self.dirty |= sentinel.due() <= now;
+        }
+    }
+
+    pub(super) fn has_sentinel(&self) -> bool {
+        self.sentinel.is_some()
     }
 
     /// A listener outside of groups left.

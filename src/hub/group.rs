@@ -133,14 +133,19 @@ impl Group {
             return false;
         }
         self.owe(WakeReason::Sentinel);
-        self.claim.owe(head.sequence, now, self.timeout);
+        if !planted!(self.fault, AskedCountsAsLooked) {
+            self.claim.owe(head.sequence, now, self.timeout);
+        }
         true
     }
 
     /// The queue has counted up to `head`: what is new must be covered in time.
     pub(super) fn counted(&mut self, head: &Tally, now: Tick) {
         let new = head.sequence > self.place.sequence;
-        if (new || self.owed.is_some()) && self.len() > 0 {
+        let asks = self.owed.is_some_and(|reason| {
+            reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
+        });
+        if (new || asks) && self.len() > 0 {
             self.claim.owe(head.sequence, now, self.timeout);
         }
     }
@@ -200,10 +205,10 @@ impl Group {
         }
         let rest = heard.state == ReportState::Drained && sent <= Some(heard.sequence);
         if rest
-            && head.sequence > heard.sequence
             && !planted!(self.fault, DrainedBehindIsDone)
-            && self.claim.hurry(heard.sequence)
+            && self.claim.hurry(heard.sequence, head.sequence)
         {
+            self.untry(slot);
             self.owe(WakeReason::Reassigned);
             self.claim.again(now + self.timeout);
         }
@@ -348,6 +353,16 @@ impl Group {
     fn reassign(&mut self, now: Tick) {
         self.owe(WakeReason::Reassigned);
         self.claim.owe(self.place.sequence, now, self.timeout);
+    }
+
+    /// A member is there all the same: it may be asked again in this round.
+    fn untry(&mut self, slot: u32) {
+        let round = self.claim.round;
+        let member = self.members.member_mut(slot);
+        if member.tried == round {
+            member.tried = 0;
+            self.claim.tried -= 1;
+        }
     }
 
     fn mark_tried(&mut self, slot: u32) {

@@ -29,12 +29,11 @@ type Key = (Selector, Option<GroupName>);
 /// What is known of one of them.
 struct Look {
     listeners: usize,
-    left_at: Tick,
-    /// A CATCH_UP is owed to one of them.
-    owed: bool,
+    /// A look is owed at once, and why.
+    owed: Option<WakeReason>,
     due: Tick,
-    /// Who was asked last, and has not reported a queue that matches since.
-    asked: Option<SubscriptionId>,
+    /// Who was asked last, and why, as long as that matters where its stream ends.
+    asked: Option<(SubscriptionId, WakeReason)>,
     last: Option<SubscriptionId>,
     rng: fastrand::Rng,
 }
@@ -55,32 +54,26 @@ impl Hub {
         if subscription.group.is_none() && !sentinel {
             return;
         }
+        // A new group is in doubt; so is one that comes back: while nobody was here, queues may have
+        // come and been forgotten.
+        let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
         let mut table = lock(&self.looks.table);
         for key in keys(subscription) {
-            let look = table.entry(key).or_insert_with(|| {
-                let mut look = Look {
-                    listeners: 0,
-                    left_at: now,
-                    owed: subscription.group.is_some(),
-                    due: Tick::NEVER,
-                    asked: None,
-                    last: None,
-                    rng: fastrand::Rng::with_seed(self.config.seed),
-                };
-                look.due = if look.owed {
-                    now
-                } else {
-                    self.next_look(&mut look, now)
-                };
-                look
+            let look = table.entry(key).or_insert_with(|| Look {
+                listeners: 0,
+                owed: None,
+                due: Tick::NEVER,
+                asked: None,
+                last: None,
+                rng: fastrand::Rng::with_seed(self.config.seed),
             });
+            if look.listeners == 0 {
+                look.owed = look.owed.max(first);
+                look.due = self.next_look(look, now);
+            }
             look.listeners += 1;
-            if look.owed || look.due == Tick::NEVER {
-                look.due = if look.owed {
-                    now
-                } else {
-                    self.next_look(look, now)
-                };
+            if look.owed.is_some() {
+                look.due = now;
             }
         }
         drop(table);
@@ -97,11 +90,11 @@ impl Hub {
             };
             left = true;
             look.listeners = look.listeners.saturating_sub(1);
-            if look.asked == Some(subscription.id) {
-                (look.asked, look.owed, look.due) = (None, true, now);
+            if let Some((_, reason)) = look.asked.take_if(|(id, _)| *id == subscription.id) {
+                look.owed = look.owed.max(Some(reason));
+                look.due = now;
             }
             if look.listeners == 0 {
-                look.left_at = now;
                 look.due = now + self.config.pace.keep;
             }
         }
@@ -111,13 +104,16 @@ impl Hub {
         }
     }
 
-    /// A listener reported a queue.
+    /// A listener reported a queue: the sentinel's interval begins again. That it looked at all the
+    /// others that a CATCH_UP was for, no report says.
     pub(super) fn looked(&self, subscription: &Subscription, queue: &QueueAddress, now: Tick) {
         let mut table = lock(&self.looks.table);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
             if let Some(look) = table.get_mut(&key) {
-                look.asked = None;
-                if !look.owed {
+                look.asked = look
+                    .asked
+                    .filter(|(_, reason)| *reason == WakeReason::CatchUp);
+                if look.owed.is_none() {
                     look.due = self.next_look(look, now);
                 }
             }
@@ -157,24 +153,20 @@ impl Hub {
             .values()
             .next()
             .is_some_and(|one| one.knows(&key.0));
-        let chosen = match known && !owed {
+        let chosen = match known && owed.is_none() {
             true => None,
-            false => choose(&listeners, last, owed, now),
+            false => choose(&listeners, last, owed.is_some(), now),
         };
+        let reason = owed.unwrap_or(WakeReason::Sentinel);
         if let Some(chosen) = chosen {
-            let reason = if owed {
-                WakeReason::CatchUp
-            } else {
-                WakeReason::Sentinel
-            };
             chosen.ask(&key.0, reason);
         }
         if let Some(look) = lock(&self.looks.table).get_mut(key) {
             if let Some(chosen) = chosen {
-                (look.asked, look.last) = (Some(chosen.id), Some(chosen.id));
+                (look.asked, look.last) = (Some((chosen.id, reason)), Some(chosen.id));
             }
             if chosen.is_some() || known {
-                look.owed = false;
+                look.owed = None;
                 look.due = self.next_look(look, now);
             }
         }
@@ -216,7 +208,9 @@ fn choose(
     };
     let mut reporting = turn().filter(|one| one.reports());
     let free = |one: &&Arc<Subscription>| one.reserve_once();
-    reporting.find(free).or_else(|| turn().find(free))
+    // A first look is conflated with whatever its stream sends: it need not stand aside.
+    let first = reporting.find(free).or_else(|| turn().find(free));
+    first.or_else(|| turn().next().filter(|_| anybody))
 }
 
 fn keys(subscription: &Subscription) -> impl Iterator<Item = Key> {

@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) asks: bool,
     pub(super) timers: QueueTimers,
     pub(super) company: Option<Box<Company>>,
-    armed: Option<Tick>,
+    pub(super) armed: Option<Tick>,
 }
 
 /// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
@@ -211,8 +211,10 @@ impl Record {
         }
         if planted!(self.pace.fault, ForgetWithTimer) {
             state.timers = QueueTimers::default();
-            let _ = state.rearm(self, timers);
         }
+        state.company = None;
+        // Its sentinel's time may still stand in the order: a dead record would come up for ever.
+        let _ = state.rearm(self, timers);
         true
     }
 }

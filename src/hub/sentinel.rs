@@ -66,6 +66,14 @@ impl Sentinel {
         self.due = now + about(self.interval, &mut self.rng);
     }
 
+    /// Somebody came: a look that was due while nobody was here is due now. Streams that come and go
+    /// faster than the interval must not put it off for ever.
+    pub(super) fn join(&mut self, now: Tick) {
+        if self.due == Tick::NEVER {
+            self.due = now;
+        }
+    }
+
     pub(super) fn is_asked(&self, slot: usize) -> bool {
         self.asked == Some(slot)
     }
@@ -80,6 +88,11 @@ impl Sentinel {
 
     /// Asks the next listener; where everybody was asked, the look waits for the next interval.
     pub(super) fn ask(&mut self, links: &Links, now: Tick, targets: &mut Vec<Link>) {
+        if links.len() == 0 {
+            self.begin_again(now);
+            self.due = Tick::NEVER;
+            return;
+        }
         let count = links.slots();
         let mut round = self.round.unwrap_or(Round {
             left: count,

@@ -17,7 +17,7 @@ impl State {
     /// Puts a queue that has a subscriber under a sentinel, where there is one.
     pub(super) fn guard(&mut self, record: &Record, now: Tick) {
         if !record.pace.sentinel.is_zero() {
-            self.company(record, now);
+            self.company(record, now).link_joined(now);
         }
     }
 
@@ -104,7 +104,8 @@ impl State {
         if let Err(seat) = place {
             company.report(seat, heard, &self.tally, now);
         }
-        company.dirty
+        // Its sentinel is not in the timers' order yet where the report made the record.
+        company.dirty || self.armed.is_none_or(|armed| armed > company.tend_at)
     }
 
     /// Does what is due for groups and sentinel, and hands out what is owed; returns whether there
@@ -140,9 +141,13 @@ impl State {
             .get_or_insert_with(|| Box::new(Company::new(&record.pace, record.number(), now)))
     }
 
-    /// Gives up what nobody needs any more.
+    /// Gives up what nobody needs any more. A sentinel stays for as long as the queue is remembered.
     pub(super) fn dismiss(&mut self) {
-        if !self.grouped && self.links.len() == 0 {
+        let stays = self
+            .company
+            .as_ref()
+            .is_some_and(|company| company.has_sentinel());
+        if !self.grouped && self.links.len() == 0 && !stays {
             (self.company, self.asks) = (None, false);
         }
     }

@@ -6,6 +6,7 @@ mod admin;
 mod binary;
 mod cli;
 mod client;
+mod groups;
 mod hostile;
 mod layers;
 mod protocol;

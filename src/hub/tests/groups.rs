@@ -426,6 +426,8 @@ fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_end
         ..options(&["ord*"])
     };
     let members = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
+    // What another one says of some queue is no such look.
+    say(&hub, &members[1], Drained, 0, Tick::default());
     hub.unsubscribe(&members[0], after(SECOND));
     assert!(hub.next_timer() <= Some(after(SECOND)));
     hub.fire(after(SECOND));
@@ -476,4 +478,25 @@ fn time_outs_are_as_configured() {
     assert_eq!(who(&hub, &members, after(4 * SECOND)), []);
     hub.fire(after(5 * SECOND));
     assert_eq!(who(&hub, &members, after(5 * SECOND)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgotten() {
+    let hub = hub_with(HubConfig {
+        forget_after: SECOND,
+        ..HubConfig::default()
+    });
+    let by_pattern = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["ord*"])
+    };
+    let member = subscribe_with(&hub, &by_pattern, Tick::default());
+    take(&hub, &member, Tick::default());
+    hub.unsubscribe(&member, Tick::default());
+    notify(&hub, "orders");
+    hub.forget(after(10 * SECOND));
+    assert_eq!(hub.stats().queues, 0);
+    let back = subscribe_with(&hub, &by_pattern, after(10 * SECOND));
+    let told = take(&hub, &back, after(10 * SECOND));
+    assert_eq!(told, [entry("ord*", CatchUp, 0)]);
 }

@@ -165,7 +165,7 @@ fn that_somebody_polls_is_believed_for_two_intervals() {
     };
     say_with(&hub, &all[0], &polls, Tick::default());
     assert_eq!(asked(&hub, &all, 1, 119), []);
-    assert_eq!(by(&asked(&hub, &all, 120, 200)), [0]);
+    assert_eq!(first_asked(&hub, &all, 120).2, Sentinel);
 }
 
 #[test]
@@ -280,6 +280,16 @@ fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
 }
 
 #[test]
+fn a_pattern_that_comes_back_is_looked_at_within_an_interval() {
+    let hub = guarded();
+    let gone = settled(&hub, &["ord*"]);
+    hub.unsubscribe(&gone, Tick::default());
+    let back = [settled(&hub, &["ord*"])];
+    let (second, ..) = first_asked(&hub, &back, 1);
+    assert!(second <= 67, "{second}");
+}
+
+#[test]
 fn an_interval_of_zero_is_none() {
     let hub = hub();
     let all = listeners(&hub, 1, 1);
@@ -306,4 +316,50 @@ fn who_is_asked_is_taken_to_be_busy() {
     hub.unsubscribe(&all[0], now);
     let due = hub.next_timer().expect("set");
     assert!(due >= now + Duration::from_secs(32), "{due:?}");
+}
+
+#[test]
+fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
+    let hub = guarded();
+    let all = [settled(&hub, &["ord*"])];
+    say(&hub, &all[0], Busy, Tick::default());
+    let (_, _, reason) = first_asked(&hub, &all, 1);
+    assert_eq!(reason, Sentinel);
+}
+
+#[test]
+fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
+    let hub = hub_with(HubConfig {
+        forget_after: SECOND,
+        pace: Pace {
+            sentinel: INTERVAL,
+            ..Pace::default()
+        },
+        ..HubConfig::default()
+    });
+    let all = listeners(&hub, 1, 1);
+    hub.unsubscribe(&all[0], Tick::default());
+    hub.forget(after(2 * SECOND));
+    assert_eq!(hub.stats().queues, 0);
+    assert_eq!(hub.fire(after(HOUR)), None);
+    assert_eq!(hub.stats().queues, 0);
+}
+
+#[test]
+fn streams_that_come_and_go_do_not_put_it_off() {
+    let hub = guarded();
+    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let mut told = Vec::new();
+    for second in (0..90).step_by(10) {
+        let now = after(Duration::from_secs(second));
+        let resumed = resuming(&["orders"], &[("orders", &head)]);
+        let listener = [subscribe_with(&hub, &resumed, now)];
+        told.extend(asked(&hub, &listener, second, second + 5));
+        hub.unsubscribe(&listener[0], after(Duration::from_secs(second + 5)));
+        hub.fire(after(Duration::from_secs(second + 9)));
+    }
+    assert!(
+        told.iter().any(|(.., reason)| *reason == Sentinel),
+        "{told:?}"
+    );
 }
