@@ -106,6 +106,18 @@ pub(crate) enum Fault {
     DrainedEarly,
     /// Section 3: nobody says when messages become visible again.
     HiddenUnsaid,
+    /// R11: a listener that was asked counts as one that looked.
+    AskedCountsAsLooked,
+    /// R12: a busy member is counted, and not sent the wake-up.
+    BusyCountedNotSent,
+    /// R13: what a member does not cover in time is handed to nobody else.
+    UncoveredNotReassigned,
+    /// R14: a busy member's lease never lapses.
+    LeaseNeverLapses,
+    /// R15: what was counted after the sequence that a member drained is not owed at once.
+    DrainedBehindIsDone,
+    /// R16: the end of a busy member's stream hands its wake-up to nobody.
+    BusyEndNotReassigned,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

@@ -25,7 +25,8 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
     hub::{
-        Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, QueueView, SubscriptionId,
+        Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
+        SubscriptionId,
     },
     task::Scope,
     words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
@@ -40,6 +41,16 @@ pub struct RelayConfig {
     pub forget_after: Duration,
     /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
+    /// A queue where nobody reported a look for this long, give or take a tenth, is looked at by one
+    /// listener: it finds what a publisher put that died before it notified. Zero: never.
+    pub sentinel_interval: Duration,
+    /// A wake-up that only one listener is sent, a group's or the sentinel's, goes to another one
+    /// where no report of it comes within this.
+    pub claim_timeout: Duration,
+    /// A group's member that reported that it is busy is believed for this long after each report.
+    pub busy_lease: Duration,
+    /// A group is remembered for this long after its last member left.
+    pub group_keep: Duration,
     /// A stream ends by itself at this age, give or take a tenth, so that streams spread over
     /// relays again after one was away.
     pub stream_max_age: Duration,
@@ -92,6 +103,10 @@ impl Default for RelayConfig {
             relay_id: "relay".to_owned(),
             forget_after: Duration::from_secs(3600),
             max_queues: 1_000_000,
+            sentinel_interval: Duration::from_secs(60),
+            claim_timeout: Duration::from_secs(1),
+            busy_lease: Duration::from_secs(30),
+            group_keep: Duration::from_secs(600),
             stream_max_age: Duration::from_secs(30 * 60),
         }
     }
@@ -111,6 +126,13 @@ impl Relay {
             seed: fastrand::u64(..),
             forget_after: config.forget_after,
             max_queues: config.max_queues,
+            pace: Pace {
+                sentinel: config.sentinel_interval,
+                claim: config.claim_timeout,
+                lease: config.busy_lease,
+                keep: config.group_keep,
+                ..Pace::default()
+            },
             ..HubConfig::default()
         }));
         let feeds = FeedConfig {

@@ -17,7 +17,7 @@ mod work;
 pub use address::{QueueAddress, Selector};
 pub use flag::{FlagEvent, FlagName, FlagState, UnleashOptions};
 pub use limits::Limits;
-pub use name::ListenerId;
+pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};
 pub use notification::{Accepted, Notification};
 pub use position::{Position, Token};

@@ -34,6 +34,8 @@ struct ListenerRow {
     owed: u32,
     active_dequeue_tasks: u32,
     total_dequeue_tasks: u32,
+    group: Option<String>,
+    polling: bool,
     #[serde(skip)]
     connected_for: Span,
 }
@@ -59,6 +61,8 @@ impl From<ListenerInfo> for ListenerRow {
             owed: listener.owed,
             active_dequeue_tasks: listener.active_dequeue_tasks,
             total_dequeue_tasks: listener.total_dequeue_tasks,
+            group: listener.group,
+            polling: listener.polling,
             connected_for: Span(listener.connected_for),
         }
     }
@@ -68,12 +72,14 @@ impl Row for ListenerRow {
     const HEADERS: &'static [&'static str] = &[
         "LISTENER",
         "LISTENS TO",
+        "GROUP",
         "CONNECTED",
         "QUEUES",
         "BUSY",
         "OWED",
         "TASKS",
         "MOST TASKS",
+        "STATE",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -85,12 +91,14 @@ impl Row for ListenerRow {
         vec![
             self.listener_id.clone(),
             selectors,
+            self.group.clone().unwrap_or_else(|| "-".to_owned()),
             self.connected_for.to_string(),
             self.queues.to_string(),
             self.busy.to_string(),
             self.owed.to_string(),
             self.active_dequeue_tasks.to_string(),
             self.total_dequeue_tasks.to_string(),
+            if self.polling { "polling" } else { "pushed" }.to_owned(),
         ]
     }
 }

@@ -40,6 +40,9 @@ pub(super) struct Args {
     /// Forget a queue that nobody listens to and nobody has notified for this long [default: 1h]
     #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     forget_after: Option<Duration>,
+    /// Ask one listener of each queue to look where none did for this long; 0 is never [default: 60s]
+    #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    sentinel: Option<Duration>,
     /// Connections at one time; further ones wait [default: 100000]
     #[arg(
         long,
@@ -152,6 +155,10 @@ impl Args {
                         .forget_after
                         .or(file.forget_after)
                         .unwrap_or(relay.forget_after),
+                    sentinel_interval: self
+                        .sentinel
+                        .or(file.sentinel)
+                        .unwrap_or(relay.sentinel_interval),
                     ..relay
                 },
                 listen,
@@ -240,6 +247,7 @@ mod tests {
         let plan = typed.resolve(&settings).expect("a good plan");
         assert_eq!(plan.node.relay.relay_id, "flag");
         assert_eq!(plan.grace, Duration::from_secs(3));
+        assert_eq!(plan.node.relay.sentinel_interval, Duration::from_secs(60));
         assert_eq!(plan.node.listen.port(), 7600);
         assert_eq!(plan.node.admin_listen.map(|at| at.port()), Some(7601));
     }

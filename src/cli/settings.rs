@@ -34,6 +34,8 @@ pub(super) struct ServeSettings {
     pub(super) grace: Option<Duration>,
     #[serde(deserialize_with = "span")]
     pub(super) forget_after: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(super) sentinel: Option<Duration>,
     pub(super) max_connections: Option<usize>,
     pub(super) insecure: Option<bool>,
     pub(super) log: Option<LogFormat>,

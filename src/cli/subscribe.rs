@@ -6,8 +6,8 @@ mod wake;
 use std::time::Duration;
 
 use reveille::{
-    Client, ConnectionState, Error, ErrorKind, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
+    Client, ConnectionState, GroupName, LinkState, ListenerId, Report, ReportState, Selector,
+    SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
 };
 use tokio::sync::watch;
 
@@ -50,14 +50,9 @@ pub(super) struct Args {
     /// Run this on each wake-up
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
-    /// Share wake-ups with the members of a group (not in this version)
-    #[arg(
-        long,
-        value_name = "GROUP",
-        default_value = "",
-        hide_default_value = true
-    )]
-    group: String,
+    /// Share wake-ups with the other members of this group, instead of being told of every one
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
     /// Messages that are taken on at once
     #[arg(
         long,
@@ -124,19 +119,12 @@ impl Args {
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
-        if !self.group.is_empty() {
-            let group = &self.group;
-            let message = format!(
-                "group: `{group}` cannot be joined, groups are not part of this version; leave \
-                 --group out, and every subscriber is told of every wake-up"
-            );
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
         let listener_id = match &self.listener_id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("cli")?,
         };
         let options = SubscribeOptions {
+            group: self.group.as_deref().map(GroupName::new).transpose()?,
             capacity: self.capacity,
             visibility_timeout: self.visibility_timeout,
             heartbeat: self.heartbeat,
@@ -280,21 +268,29 @@ fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use reveille::ErrorKind;
 
-    use super::*;
     use crate::cli::{Cli, Verb};
 
     #[test]
-    fn a_group_is_refused_by_its_name_and_with_what_to_do() {
-        let typed = ["reveille", "subscribe", "acct/orders", "--group", "workers"];
-        let cli = Cli::try_parse_from(typed).expect("parsed");
-        let Verb::Subscribe(args) = cli.verb else {
-            panic!("another verb")
+    fn a_group_is_joined_by_its_name_and_a_bad_one_is_refused_by_the_rule() {
+        let options = |group| {
+            let typed = ["reveille", "subscribe", "acct/orders", "--group", group];
+            let cli = Cli::try_parse_from(typed).expect("parsed");
+            let Verb::Subscribe(args) = cli.verb else {
+                panic!("another verb")
+            };
+            args.options()
         };
-        let error = args.options().expect_err("not in this version");
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        for word in ["group: ", "`workers`", "leave --group out"] {
-            assert!(error.message().contains(word), "{error}");
+        let group = options("workers").expect("a good name").group;
+        assert_eq!(group.expect("stated").as_str(), "workers");
+        for bad in ["a/b", ""] {
+            let error = options(bad).expect_err("a bad name");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(
+                error.message().starts_with("group: must be 1 to 128"),
+                "{error}"
+            );
         }
     }
 }

@@ -35,6 +35,10 @@ pub struct ListenerInfo {
     pub active_dequeue_tasks: u32,
     /// Of its newest report: the most that were ever active at one time.
     pub total_dequeue_tasks: u32,
+    /// The group that it shares wake-ups with; `None` where it is told of every one.
+    pub group: Option<String>,
+    /// By its newest report it looks by itself.
+    pub polling: bool,
 }
 
 /// What the relay remembers of one queue.
@@ -131,6 +135,8 @@ impl ListenerInfo {
             owed: listener.owed,
             active_dequeue_tasks: listener.active_dequeue_tasks,
             total_dequeue_tasks: listener.total_dequeue_tasks,
+            group: (!listener.group.is_empty()).then_some(listener.group),
+            polling: listener.polling,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     core::{Hub, too_many_queues},
     cursors::Cursors,
     record::Record,
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    subscription::{Attached, Ended, Start, Subscription, SubscriptionId},
     sync::lock,
     timers::Timer,
 };
@@ -56,15 +56,25 @@ impl Hub {
             self.add_pattern(&subscription);
         }
         let foreign = self.attach_all(&subscription, &mut cursors, options, now);
-        if pattern && !planted!(self.config.fault, PatternWithoutSelectorEntry) {
+        // A new group's look is one member's, and asked for below.
+        let told = options.group.is_none();
+        if pattern && told && !planted!(self.config.fault, PatternWithoutSelectorEntry) {
             cursors.doubt_patterns(&subscription.selectors);
         }
         if foreign {
             cursors.catch_up_at = now + jitter(self.config.catch_up_spread, rng);
         }
+        let records = self.to_tend(&subscription, &cursors);
         drop(cursors);
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         subscription.mark_all();
+        for record in records {
+            self.tend(record, now, |_| {});
+        }
+        if pattern {
+            self.join_looks(&subscription, now);
+            self.fire_looks(now);
+        }
         Ok(subscription)
     }
 
@@ -78,19 +88,31 @@ impl Hub {
                 .write()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             patterns.retain(|other| !Arc::ptr_eq(other, subscription));
+            drop(patterns);
+            self.leave_looks(subscription, now);
         }
-        for record in subscription.close(now) {
-            if planted!(self.config.fault, NoTimerForBusy) {
-                continue;
+        for Ended { record, busy } in subscription.close(now) {
+            // To another member at once; and to all when what it held is visible again (R16).
+            self.tend(Arc::clone(&record), now, |_| {});
+            if busy && !planted!(self.config.fault, NoTimerForBusy) {
+                let delay = subscription.visibility_timeout + VISIBLE_AGAIN;
+                self.wake_after(record, delay, Timer::plain(), now);
             }
-            let delay = subscription.visibility_timeout + VISIBLE_AGAIN;
-            self.wake_after(record, delay, Timer::plain(), now);
         }
+    }
+
+    /// Returns the queues of a new subscription that have groups or a sentinel.
+    fn to_tend(&self, subscription: &Subscription, cursors: &Cursors) -> Vec<Arc<Record>> {
+        if subscription.group.is_none() && self.config.pace.sentinel.is_zero() {
+            return Vec::new();
+        }
+        let records = cursors.list.iter().map(|cursor| &cursor.record);
+        records.cloned().collect()
     }
 
     /// Attaches the subscribers by pattern to a new record. Whoever registers its pattern after
     /// this has read the list finds the record in the map.
-    pub(super) fn attach_patterns(&self, record: &Arc<Record>) {
+    pub(super) fn attach_patterns(&self, record: &Arc<Record>, now: Tick) {
         let patterns = self
             .patterns
             .read()
@@ -104,7 +126,7 @@ impl Hub {
         for subscription in wanting {
             let mut cursors = subscription.lock();
             // A dead record is found out by whoever counts.
-            subscription.attach(&mut cursors, record, Start::Birth);
+            subscription.attach(&mut cursors, record, Start::Birth, now);
         }
         record.attached();
     }
@@ -186,7 +208,7 @@ impl Hub {
         now: Tick,
     ) -> (Arc<Record>, Attached) {
         loop {
-            match subscription.attach(cursors, &record, start) {
+            match subscription.attach(cursors, &record, start, now) {
                 Attached::Dead => {
                     self.records.remove(&record);
                     record = self.make_record(record.address(), now);

@@ -10,11 +10,14 @@ use std::{
 };
 
 use super::{
+    company::Pace,
     fanout::{Fanout, Walk},
+    links::mark,
+    looks::Looks,
     map::Map,
     place::{Epoch, Tally},
     record::{Newest, Record, Refusal, State, Wake},
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
     timers::{Timer, Timers},
 };
@@ -22,7 +25,7 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{Accepted, Limits, Notification, QueueAddress, Report, check_text},
+    words::{Accepted, Limits, Notification, QueueAddress, check_text},
 };
 
 /// How a hub behaves.
@@ -40,12 +43,15 @@ pub(crate) struct HubConfig {
     pub(crate) inline: usize,
     /// CATCH_UPs after a change of epoch are spread over this span.
     pub(crate) catch_up_spread: Duration,
+    /// How long groups and the sentinel wait.
+    pub(crate) pace: Pace,
     pub(crate) fault: Fault,
 }
 
 /// Who is owed a wake-up.
 pub(crate) struct Hub {
     pub(super) config: HubConfig,
+    pace: Arc<Pace>,
     pub(super) records: Map,
     record_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
@@ -54,6 +60,7 @@ pub(crate) struct Hub {
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Fanout,
     pub(super) timers: Timers,
+    pub(super) looks: Looks,
     counters: Counters,
 }
 
@@ -92,6 +99,7 @@ impl Default for HubConfig {
             max_queues: 1_000_000,
             inline: super::record::CHUNK,
             catch_up_spread: Duration::from_secs(2),
+            pace: Pace::default(),
             fault: Fault::NONE,
         }
     }
@@ -99,7 +107,13 @@ impl Default for HubConfig {
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
+        let pace = Pace {
+            seed: config.seed,
+            fault: config.fault,
+            ..config.pace
+        };
         Self {
+            pace: Arc::new(pace),
             records: Map::new(config.seed),
             record_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
@@ -107,6 +121,7 @@ impl Hub {
             subscriptions: Mutex::default(),
             fanout: Fanout::new(),
             timers: Timers::new(),
+            looks: Looks::default(),
             counters: Counters::default(),
             config,
         }
@@ -149,40 +164,6 @@ impl Hub {
         Ok(accepted)
     }
 
-    /// Takes a listener's report.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not listen on.
-    pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
-        report.check()?;
-        let found = lock(&self.subscriptions).get(&id).cloned();
-        let subscription = found.ok_or_else(unknown_subscription)?;
-        if !subscription.wants(&report.queue) {
-            let rule = format_args!(
-                "{} is matched by no selector of the subscription",
-                report.queue
-            );
-            return Err(Error::invalid("queue_name", rule));
-        }
-        let record = self.record(&report.queue, now, self.config.max_queues)?;
-        let mut cursors = subscription.lock();
-        // A pattern's listener may report a queue that nobody has notified yet.
-        let (record, attached) =
-            self.attach(&subscription, &mut cursors, record, Start::Birth, now);
-        if attached == Attached::Closed {
-            // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
-            return Err(unknown_subscription());
-        }
-        cursors.report(report, self.config.fault);
-        drop(cursors);
-        match report.visible_in {
-            None => {}
-            Some(Duration::ZERO) if planted!(self.config.fault, VisibleNowIgnored) => {}
-            Some(delay) => self.wake_after(record, delay, Timer::plain(), now),
-        }
-        Ok(())
-    }
-
     /// Returns the next walk that is left to the fan-out.
     pub(crate) fn next_walk(&self) -> Option<Walk> {
         self.fanout.pop()
@@ -196,18 +177,22 @@ impl Hub {
     /// Fires the timers that are due; returns when the next one is.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
         while let Some(record) = self.timers.due(now) {
-            self.count_in(record, now, |state| {
+            self.count_in(record, now, true, |state| {
                 let fired = state.count_due(now);
                 self.counters.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
         }
-        self.timers.next()
+        self.fire_looks(now);
+        self.next_timer()
     }
 
     /// Returns when the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Tick> {
-        self.timers.next()
+        match (self.timers.next(), self.looks.next()) {
+            (Some(timer), Some(look)) => Some(timer.min(look)),
+            (timer, look) => timer.or(look),
+        }
     }
 
     /// Wakes every stream: to end it, say.
@@ -283,13 +268,7 @@ impl Hub {
         self.records.get_or_insert(address, || {
             let number = self.record_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            Arc::new(Record::new(
-                address.clone(),
-                number,
-                start,
-                now,
-                self.config.fault,
-            ))
+            Arc::new(Record::new(address.clone(), number, start, now, &self.pace))
         })
     }
 
@@ -302,7 +281,7 @@ impl Hub {
         now: Tick,
         accepted: &mut Vec<Accepted>,
     ) {
-        self.count_in(record, now, |state| {
+        self.count_in(record, now, false, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
             let mut any = false;
             for notification in run {
@@ -327,7 +306,7 @@ impl Hub {
     /// Wakes the queue after `delay`, or at once.
     pub(super) fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
         let mut timer = Some(timer);
-        self.count_in(record, now, |state| {
+        self.count_in(record, now, false, |state| {
             let timer = timer.take().expect("counted once");
             if delay.is_zero() {
                 state.count_timed(timer, now);
@@ -340,25 +319,29 @@ impl Hub {
 
     /// Counts under the lock of a live record of this queue, and wakes its subscribers where
     /// `count` says so. The only way to move a counter or to set a timer.
-    fn count_in(
+    pub(super) fn count_in(
         &self,
         mut record: Arc<Record>,
         now: Tick,
+        tend: bool,
         mut count: impl FnMut(&mut State) -> bool,
     ) {
+        let mut targets = Vec::new();
         let (wake, first) = loop {
             let mut state = record.lock();
             match state.check_live() {
                 Ok(()) => {
-                    let wake = match count(&mut state) {
-                        true => state.wake(self.config.inline),
+                    let counted = count(&mut state);
+                    let more = (tend || state.grouped) && state.tend(now, &mut targets);
+                    let wake = match counted || more {
+                        true => state.wake(self.config.inline, more),
                         false => Wake::Told,
                     };
                     break (wake, state.rearm(&record, &self.timers));
                 }
                 Err(Refusal::Unattached) => {
                     drop(state);
-                    self.attach_patterns(&record);
+                    self.attach_patterns(&record, now);
                 }
                 Err(Refusal::Dead) => {
                     drop(state);
@@ -370,6 +353,7 @@ impl Hub {
         if first {
             self.timers.waker.wake();
         }
+        mark(&targets);
         match wake {
             Wake::Told => {}
             Wake::Here => {
@@ -396,12 +380,6 @@ impl Timer {
         sums.add(notification);
         Self::new(sums, Some(Newest::of(publisher, notification)))
     }
-}
-
-#[cold]
-fn unknown_subscription() -> Error {
-    let message = "subscription_id: not known here, wait for the next Welcome";
-    Error::new(ErrorKind::NotFound, message)
 }
 
 #[cold]

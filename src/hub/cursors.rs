@@ -4,12 +4,16 @@
 //! its stream is told (R1). Where the relay is not certain what a subscriber has seen, a cursor is
 //! in doubt and a CATCH_UP is owed (R2). It also knows who is taken to be busy (R8).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
+    company::Seat,
+    group::Heard,
+    links::Link,
     place::{Epoch, Read, Tally},
     record::{Record, State},
     room::{Room, look_at_all, wake_up},
+    roster::Grant,
     subscription::{Attached, Subscription},
 };
 use crate::{
@@ -25,7 +29,7 @@ pub(super) struct Cursors {
     /// Where each queue's cursor is; empty while a look through the list is as quick.
     pub(super) index: HashMap<QueueAddress, usize>,
     /// Pattern selectors whose CATCH_UP is still owed.
-    doubts: Vec<usize>,
+    doubts: Vec<(usize, WakeReason)>,
     /// Until then CATCH_UPs wait: they are spread after a change of epoch.
     pub(super) catch_up_at: Tick,
     /// The last take left CATCH_UPs for then.
@@ -41,8 +45,9 @@ pub(super) struct Cursors {
 /// A subscriber's place in one queue.
 pub(super) struct Cursor {
     pub(super) record: Arc<Record>,
-    /// Its slot among the record's links.
+    /// Its slot among the record's links; a member's is in its seat.
     pub(super) slot: usize,
+    seat: Option<Seat>,
     place: Tally,
     /// The relay is not certain what the subscriber has seen: a CATCH_UP is owed (R2).
     doubt: bool,
@@ -55,6 +60,21 @@ pub(super) struct Cursor {
     busy: bool,
     /// The newest report's number.
     number: u64,
+}
+
+/// A wake-up that is owed, the place after it, and what was taken for it.
+struct Due {
+    entry: WorkDetected,
+    head: Tally,
+    given: Given,
+}
+
+/// What a wake-up was given to this listener alone for.
+enum Given {
+    Nothing,
+    /// The sentinel asks.
+    Ask,
+    Grant(Grant),
 }
 
 /// Cursors up to which there is no index: most subscriptions have one, and a map with one entry
@@ -108,7 +128,20 @@ impl Cursors {
     /// Owes a CATCH_UP under the selector's own name for each pattern (R2).
     pub(super) fn doubt_patterns(&mut self, selectors: &[Selector]) {
         let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
-        self.doubts = patterns.map(|(index, _)| index).collect();
+        self.doubts = patterns
+            .map(|(index, _)| (index, WakeReason::CatchUp))
+            .collect();
+    }
+
+    /// Owes a look under one selector's own name.
+    pub(super) fn ask(&mut self, selectors: &[Selector], asked: &Selector, reason: WakeReason) {
+        let Some(at) = selectors.iter().position(|selector| selector == asked) else {
+            return;
+        };
+        match self.doubts.iter_mut().find(|(known, _)| *known == at) {
+            Some(known) => known.1 = known.1.max(reason),
+            None => self.doubts.push((at, reason)),
+        }
     }
 
     fn in_doubt(&self) -> bool {
@@ -118,8 +151,7 @@ impl Cursors {
     /// Counts the cursors where the listener is taken to be busy, and those that are owed.
     pub(super) fn busy_and_owed(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let owed =
-            |cursor: &&Cursor| cursor.doubt || cursor.record.lock().owed(&cursor.place).is_some();
+        let owed = |cursor: &&Cursor| cursor.is_owed();
         (
             self.list.iter().filter(busy).count(),
             self.list.iter().filter(owed).count(),
@@ -128,25 +160,50 @@ impl Cursors {
 
     /// Takes a report's word on a queue that this subscription has a cursor for. A sequence above
     /// the queue's own counts as 0 (R9).
-    pub(super) fn report(&mut self, report: &Report, fault: Fault) {
+    /// Returns whether there is something to do for it; who is to be woken is added to `targets`.
+    pub(super) fn report(
+        &mut self,
+        subscription: &Subscription,
+        report: &Report,
+        now: Tick,
+        targets: &mut Vec<Link>,
+    ) -> bool {
         self.reports = true;
         let Some(index) = self.find(&report.queue) else {
-            return;
+            return false;
         };
         let cursor = &mut self.list[index];
         if report.number < cursor.number {
-            return;
+            return false;
         }
+        // The first word on a stream that was not woken repeats what an earlier stream was told.
+        let looked = report.state != ReportState::Unspecified
+            && (cursor.number > 0 || cursor.woken.is_some());
         cursor.number = report.number;
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
-        let head = {
-            let mut state = cursor.record.lock();
-            state.depth = Some(report.current_queue_depth);
-            state.tally.sequence
+        let fault = subscription.fault;
+        let polls = report.state == ReportState::Drained && report.active_dequeue_tasks > 0;
+        let believed = if polls {
+            cursor.record.pace.sentinel * 2
+        } else {
+            Duration::ZERO
         };
+        let told = report.state != ReportState::Unspecified;
+        subscription.shows(told.then(|| now + believed));
+        let mut state = cursor.record.lock();
+        state.depth = Some(report.current_queue_depth);
+        let head = state.tally.sequence;
         let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
         let sequence = if trusted { report.sequence } else { 0 };
+        let heard = Heard {
+            state: report.state,
+            sequence,
+            depth: report.current_queue_depth,
+        };
+        let place = cursor.seat.map_or(Ok(cursor.slot), Err);
+        let to_do = state.report(place, (heard, looked), subscription.capacity, now, targets);
+        drop(state);
         match report.state {
             ReportState::Busy => cursor.busy = true,
             ReportState::Drained => {
@@ -155,6 +212,7 @@ impl Cursors {
             }
             ReportState::Unspecified => {}
         }
+        to_do
     }
 
     /// Returns whether CATCH_UPs that the last take left are owed by now.
@@ -173,8 +231,8 @@ impl Cursors {
         let mut room = Room::new(subscription.fault);
         let certain = now >= self.catch_up_at;
         self.waiting = !certain && self.in_doubt();
-        while certain && let Some(&selector) = self.doubts.last() {
-            if !room.take(look_at_all(&subscription.selectors[selector])) {
+        while certain && let Some(&(selector, reason)) = self.doubts.last() {
+            if !room.take(look_at_all(&subscription.selectors[selector], reason)) {
                 return (room.work, marks);
             }
             self.doubts.pop();
@@ -211,13 +269,15 @@ impl Cursors {
         let certain = now >= self.catch_up_at;
         for index in (range.start..self.list.len().min(range.end)).step_by(64) {
             let cursor = &mut self.list[index];
-            let Some((entry, head)) = cursor.due(subscription.epoch, certain) else {
+            let Some(due) = cursor.due(subscription.epoch, certain) else {
                 continue;
             };
+            let Due { entry, head, given } = due;
             if !room.take(entry) {
+                cursor.give_back(given);
                 return Some(index);
             }
-            cursor.advance(head, now);
+            cursor.advance(head, !matches!(given, Given::Nothing), now);
         }
         None
     }
@@ -230,6 +290,7 @@ impl Cursor {
         Self {
             record,
             slot,
+            seat: None,
             place,
             doubt,
             woken,
@@ -237,6 +298,25 @@ impl Cursor {
             drained,
             busy,
             number,
+        }
+    }
+
+    /// Makes a member's, whose place is its group's.
+    pub(super) fn member(record: Arc<Record>, seat: Seat) -> Self {
+        let mut cursor = Self::new(record, usize::MAX, Tally::default(), false);
+        cursor.seat = Some(seat);
+        cursor
+    }
+
+    pub(super) fn seat(&self) -> Option<Seat> {
+        self.seat
+    }
+
+    fn is_owed(&self) -> bool {
+        let state = self.record.lock();
+        match self.seat {
+            Some(seat) => state.is_given(seat),
+            None => self.doubt || state.owed(&self.place).is_some(),
         }
     }
 
@@ -252,31 +332,54 @@ impl Cursor {
     }
 
     /// Returns the wake-up that is owed, and the place after it.
-    fn due(&self, epoch: Epoch, certain: bool) -> Option<(WorkDetected, Tally)> {
-        let state = self.record.lock();
+    fn due(&self, epoch: Epoch, certain: bool) -> Option<Due> {
+        let mut state = self.record.lock();
+        if let Some(seat) = self.seat {
+            let grant = state.take_grant(seat)?;
+            let head = Tally {
+                sequence: grant.sequence,
+                ..state.tally
+            };
+            let newest = state.newest.clone();
+            drop(state);
+            let address = self.record.address();
+            let entry = wake_up(address, grant.reason, grant.sums, &head, newest, epoch);
+            let given = Given::Grant(grant);
+            return Some(Due { entry, head, given });
+        }
         let doubt = (self.doubt && certain).then_some(WakeReason::CatchUp);
-        let reason = state.owed(&self.place).or(doubt)?;
+        let asked = state.take_ask(self.slot);
+        let reason = state
+            .owed(&self.place)
+            .or_else(|| asked.then_some(WakeReason::Sentinel));
+        let reason = reason.or(doubt)?;
         let head = state.tally;
         let newest = state.newest.clone();
         drop(state);
-        Some((
-            wake_up(
-                self.record.address(),
-                reason,
-                &self.place,
-                &head,
-                newest,
-                epoch,
-            ),
-            head,
-        ))
+        let sums = head.sums_since(&self.place);
+        let entry = wake_up(self.record.address(), reason, sums, &head, newest, epoch);
+        let given = if asked { Given::Ask } else { Given::Nothing };
+        Some(Due { entry, head, given })
+    }
+
+    /// Puts back what was given to this listener alone and found no room.
+    #[cold]
+    fn give_back(&self, given: Given) {
+        let mut state = self.record.lock();
+        match (given, self.seat) {
+            (Given::Grant(grant), Some(seat)) => state.give_back(seat, grant),
+            (Given::Ask, _) => state.give_ask_back(self.slot),
+            _ => {}
+        }
     }
 
     /// Moves to the place up to which its stream has been told. Whoever was woken is taken to be
     /// busy until it says otherwise (R8).
-    fn advance(&mut self, head: Tally, now: Tick) {
+    fn advance(&mut self, head: Tally, given: bool, now: Tick) {
         self.place = head;
         self.doubt = false;
+        // One that was given to it alone may bear a sequence that it has drained already.
+        self.busy |= given;
         self.woken = Some(head.sequence);
         self.woken_at = now;
     }

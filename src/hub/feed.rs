@@ -111,6 +111,17 @@ impl Feed {
 
     /// Returns what to send next; `draining` while the relay shuts down.
     pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+        let next = self.look(now, draining, waker);
+        match next {
+            // Asked again, its transport has taken the last message; waiting, all of them.
+            Next::Wait(_) => self.hub.has_sent(&self.subscription, now),
+            Next::Send(_) => self.subscription.sends(),
+            Next::End => {}
+        }
+        next
+    }
+
+    fn look(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
         if self.ended {
             return Next::End;
         }

@@ -125,6 +125,32 @@ pub(crate) struct Sums {
     pub(crate) messages: u64,
 }
 
+impl Sums {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.notifications = self.notifications.saturating_add(other.notifications);
+        self.payload = self.payload.saturating_add(other.payload);
+        self.messages = self.messages.saturating_add(other.messages);
+    }
+
+    /// Returns for how many messages listeners are needed: at least one for each notification, and
+    /// at least one at all.
+    pub(crate) fn needs(&self) -> u64 {
+        self.messages.max(self.notifications).max(1)
+    }
+
+    /// Takes a part with so many messages; the first part has all notifications and payload, so
+    /// that the parts add up.
+    pub(crate) fn split(&mut self, messages: u64, first: bool) -> Self {
+        let messages = messages.min(self.messages);
+        self.messages -= messages;
+        let whole = if first { *self } else { Self::default() };
+        if first {
+            (self.notifications, self.payload) = (0, 0);
+        }
+        Self { messages, ..whole }
+    }
+}
+
 pub(crate) fn saturate(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }

@@ -7,14 +7,15 @@
 use std::{sync::Arc, time::SystemTime};
 
 use super::{
+    company::{Company, Pace},
+    links::{Link, Links, mark},
     place::Tally,
-    subscription::Subscription,
     sync::{Mutex, MutexGuard, lock},
     timers::{QueueTimers, Timer, Timers},
 };
 use crate::{
     clock::Tick,
-    fault::{Fault, planted},
+    fault::planted,
     words::{Notification, QueueAddress, WakeReason},
 };
 
@@ -26,7 +27,7 @@ pub(crate) struct Record {
     address: QueueAddress,
     /// Tells records apart in the order of timers, alike in every simulated run.
     number: u64,
-    fault: Fault,
+    pub(super) pace: Arc<Pace>,
     state: Mutex<State>,
 }
 
@@ -37,21 +38,25 @@ pub(super) struct State {
     pub(super) start: u64,
     pub(super) tally: Tally,
     /// The sequence of the newest notification, and of the newest timed wake-up.
-    notified: u64,
-    timed: u64,
+    pub(super) notified: u64,
     pub(super) newest: Newest,
     pub(super) active_at: Tick,
     /// When the last subscriber left: its token is good for as long as a queue is remembered.
-    left_at: Tick,
+    pub(super) left_at: Tick,
     /// Of the newest report that told one.
     pub(super) depth: Option<u64>,
-    links: Links,
+    pub(super) links: Links,
     /// It was said that nobody listens.
     unheard: bool,
     /// A walk by the fan-out is due.
     marked: bool,
+    /// A group has been here: what is counted is handed out.
+    pub(super) grouped: bool,
+    /// The sentinel asks somebody whose stream has not taken the question yet.
+    pub(super) asks: bool,
     pub(super) timers: QueueTimers,
-    armed: Option<Tick>,
+    pub(super) company: Option<Box<Company>>,
+    pub(super) armed: Option<Tick>,
 }
 
 /// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
@@ -93,34 +98,19 @@ pub(super) enum Wake {
     Told,
 }
 
-/// A subscriber's entry: the subscription, and the index of its cursor for this queue.
-#[derive(Clone)]
-pub(super) struct Link {
-    pub(super) subscription: Arc<Subscription>,
-    pub(super) cursor: usize,
-}
-
-/// Slots that keep their places, so that a walk can be interrupted.
-#[derive(Default)]
-struct Links {
-    slots: Vec<Option<Link>>,
-    free: Vec<usize>,
-}
-
 impl Record {
     pub(super) fn new(
         address: QueueAddress,
         number: u64,
         start: u64,
         now: Tick,
-        fault: Fault,
+        pace: &Arc<Pace>,
     ) -> Self {
         let state = State {
             life: Life::New,
             start,
             tally: Tally::starting_at(start),
             notified: 0,
-            timed: 0,
             newest: Newest::default(),
             active_at: now,
             left_at: now,
@@ -128,13 +118,16 @@ impl Record {
             links: Links::default(),
             unheard: false,
             marked: false,
+            grouped: false,
+            asks: false,
             timers: QueueTimers::default(),
+            company: None,
             armed: None,
         };
         Self {
             address,
             number,
-            fault,
+            pace: Arc::clone(pace),
             state: Mutex::new(state),
         }
     }
@@ -154,15 +147,22 @@ impl Record {
     /// Wakes one step's subscribers from slot `from` on; returns where to go on, or `None` at the
     /// end. Subscribers are woken after the lock is released.
     pub(super) fn walk(&self, from: usize) -> Option<usize> {
-        let late = planted!(self.fault, MarkClearedAfterWalk);
+        let late = planted!(self.pace.fault, MarkClearedAfterWalk);
         let mut chunk = [const { None }; CHUNK];
+        let mut targets = Vec::new();
         let next = {
             let mut state = self.lock();
             if from == 0 && !late {
                 state.marked = false;
             }
-            state.links.copy(from, &mut chunk)
+            let next = state.links.copy(from, &mut chunk);
+            if next.is_none() && state.grouped && state.hand_out(&mut targets) {
+                Some(state.links.slots())
+            } else {
+                next
+            }
         };
+        mark(&targets);
         for link in chunk.into_iter().flatten() {
             link.subscription.mark(link.cursor);
         }
@@ -174,7 +174,7 @@ impl Record {
 
     /// Says that the walk that was due is not coming.
     pub(super) fn unmark(&self) {
-        if !planted!(self.fault, WalkLeavesMark) {
+        if !planted!(self.pace.fault, WalkLeavesMark) {
             self.lock().marked = false;
         }
     }
@@ -196,22 +196,25 @@ impl Record {
         floor: impl FnOnce(u64),
     ) -> bool {
         let mut state = self.lock();
-        let timed = state.timers.len() > 0 && !planted!(self.fault, ForgetWithTimer);
+        let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
         if state.life == Life::Dead
             || state.links.len() > 0
             || timed
+            || state.grouped
             || state.active_at.max(state.left_at) > idle_since
         {
             return false;
         }
         floor(state.tally.sequence + 1);
-        if !planted!(self.fault, DeadNotMarked) {
+        if !planted!(self.pace.fault, DeadNotMarked) {
             state.life = Life::Dead;
         }
-        if planted!(self.fault, ForgetWithTimer) {
+        if planted!(self.pace.fault, ForgetWithTimer) {
             state.timers = QueueTimers::default();
-            let _ = state.rearm(self, timers);
         }
+        state.company = None;
+        // Its sentinel's time may still stand in the order: a dead record would come up for ever.
+        let _ = state.rearm(self, timers);
         true
     }
 }
@@ -222,12 +225,16 @@ impl State {
     }
 
     pub(super) fn listeners(&self) -> usize {
-        self.links.len()
+        let members = match &self.company {
+            Some(company) if self.grouped => company.members(),
+            _ => 0,
+        };
+        self.links.len() + members
     }
 
     /// Returns whether this is the first time that nobody listens.
     pub(super) fn first_unheard(&mut self) -> bool {
-        self.links.len() == 0 && !std::mem::replace(&mut self.unheard, true)
+        self.listeners() == 0 && !std::mem::replace(&mut self.unheard, true)
     }
 
     /// Refuses to count in a record that is not live.
@@ -252,7 +259,6 @@ impl State {
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
         self.tally.sequence += 1;
         self.tally.add_sums(&timer.sums);
-        self.timed = self.tally.sequence;
         self.active_at = now;
         if let Some(newest) = timer.newest {
             self.newest = newest;
@@ -272,12 +278,20 @@ impl State {
     /// Tells the hub's order of this record's next timer; returns whether it is the first of all.
     #[must_use]
     pub(super) fn rearm(&mut self, record: &Arc<Record>, timers: &Timers) -> bool {
-        timers.rearm(record, &mut self.armed, self.timers.next())
+        let next = match &self.company {
+            Some(company) if company.tend_at != Tick::NEVER => {
+                let timer = self.timers.next().unwrap_or(Tick::NEVER);
+                Some(timer.min(company.tend_at))
+            }
+            _ => self.timers.next(),
+        };
+        timers.rearm(record, &mut self.armed, next)
     }
 
-    /// Decides who wakes the subscribers of what was just counted.
-    pub(super) fn wake(&mut self, inline: usize) -> Wake {
-        if self.links.slots.len() <= inline.min(CHUNK) {
+    /// Decides who wakes the subscribers of what was just counted; where there is `more` to hand
+    /// out to groups than one step may, the fan-out does.
+    pub(super) fn wake(&mut self, inline: usize, more: bool) -> Wake {
+        if !more && self.links.slots() <= inline.min(CHUNK) {
             Wake::Here
         } else if std::mem::replace(&mut self.marked, true) {
             Wake::Told
@@ -288,21 +302,14 @@ impl State {
 
     /// Returns why a subscriber at `place` is owed a wake-up, or `None` where it is not.
     pub(super) fn owed(&self, place: &Tally) -> Option<WakeReason> {
-        if place.sequence >= self.tally.sequence {
-            return None;
-        }
-        Some(if self.notified > place.sequence {
-            WakeReason::Notified
-        } else {
-            WakeReason::Timed
-        })
+        self.head().owed(place)
     }
 
     /// Returns how much its lists hold room for: subscribers' slots and timers.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 3] {
         let links = &self.links;
-        let (slots, free) = (links.slots.capacity(), links.free.capacity());
+        let [slots, free] = links.capacities();
         [slots, free, self.timers.capacity()]
     }
 
@@ -310,9 +317,15 @@ impl State {
         self.links.insert(link)
     }
 
-    pub(super) fn unlink(&mut self, slot: usize, now: Tick) {
+    /// Takes out a link; returns whether there is something to do for it.
+    pub(super) fn unlink(&mut self, slot: usize, now: Tick) -> bool {
         self.links.remove(slot);
         self.left_at = now;
+        if let Some(company) = &mut self.company {
+            company.link_left(slot, now);
+        }
+        self.dismiss();
+        self.company.as_ref().is_some_and(|company| company.dirty)
     }
 }
 
@@ -337,43 +350,5 @@ impl Newest {
             }
         }
         self.published_at = notification.published_at;
-    }
-}
-
-impl Links {
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
-    fn insert(&mut self, link: Link) -> usize {
-        if let Some(slot) = self.free.pop() {
-            self.slots[slot] = Some(link);
-            return slot;
-        }
-        self.slots.push(Some(link));
-        self.slots.len() - 1
-    }
-
-    fn remove(&mut self, slot: usize) {
-        if self.slots[slot].take().is_some() {
-            self.free.push(slot);
-        }
-        if self.len() == 0 {
-            *self = Self::default();
-        }
-    }
-
-    /// Copies the links from slot `from` on; returns the slot after the last, or `None` at the end.
-    fn copy(&self, from: usize, chunk: &mut [Option<Link>; CHUNK]) -> Option<usize> {
-        let mut filled = 0;
-        for (slot, link) in self.slots.iter().enumerate().skip(from) {
-            let Some(link) = link else { continue };
-            if filled == CHUNK {
-                return Some(slot);
-            }
-            chunk[filled] = Some(link.clone());
-            filled += 1;
-        }
-        None
     }
 }

@@ -1,7 +1,7 @@
 //! One wake: its entries, and what still fits into it (R1).
 
 use super::{
-    place::{Epoch, Tally},
+    place::{Epoch, Sums, Tally},
     record::Newest,
 };
 use crate::{
@@ -41,12 +41,11 @@ impl Room {
 pub(super) fn wake_up(
     address: &QueueAddress,
     reason: WakeReason,
-    place: &Tally,
+    sums: Sums,
     head: &Tally,
     newest: Newest,
     epoch: Epoch,
 ) -> WorkDetected {
-    let sums = head.sums_since(place);
     WorkDetected {
         queue: address.into(),
         reason,
@@ -61,8 +60,8 @@ pub(super) fn wake_up(
     }
 }
 
-/// A pattern's CATCH_UP: look at all the queues you know that match.
-pub(super) fn look_at_all(selector: &Selector) -> WorkDetected {
+/// A pattern's look: at all the queues you know that match.
+pub(super) fn look_at_all(selector: &Selector, reason: WakeReason) -> WorkDetected {
     let Newest {
         publisher,
         published_at,
@@ -70,7 +69,7 @@ pub(super) fn look_at_all(selector: &Selector) -> WorkDetected {
     } = Newest::default();
     WorkDetected {
         queue: selector.clone(),
-        reason: WakeReason::CatchUp,
+        reason,
         sequence: 0,
         notifications: 0,
         payload_size: 0,

@@ -13,6 +13,10 @@
 
 #[path = "attach.rs"]
 mod attach;
+#[path = "claim.rs"]
+mod claim;
+#[path = "company.rs"]
+mod company;
 #[path = "core.rs"]
 mod core;
 #[path = "cursors.rs"]
@@ -21,14 +25,28 @@ mod cursors;
 mod fanout;
 #[path = "feed.rs"]
 mod feed;
+#[path = "group.rs"]
+mod group;
+#[path = "hear.rs"]
+mod hear;
+#[path = "links.rs"]
+mod links;
+#[path = "looks.rs"]
+mod looks;
 #[path = "place.rs"]
 mod place;
 #[path = "record.rs"]
 mod record;
 #[path = "room.rs"]
 mod room;
+#[path = "roster.rs"]
+mod roster;
+#[path = "sentinel.rs"]
+mod sentinel;
 #[path = "subscription.rs"]
 mod subscription;
+#[path = "tend.rs"]
+mod tend;
 #[path = "timers.rs"]
 mod timers;
 

@@ -7,15 +7,20 @@
 use std::{collections::HashMap, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
+    company::Seat,
     cursors::{Cursor, Cursors},
+    links::Link,
     place::{Epoch, Tally},
-    record::{Link, Record},
+    record::Record,
     sync::{AtomicU64, AtomicWaker, Mutex, MutexGuard, Ordering, lock},
 };
 use crate::{
     clock::Tick,
     fault::{Fault, planted},
-    words::{Limits, ListenerId, QueueAddress, Selector, SubscribeOptions, Token, WorkDetected},
+    words::{
+        GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions, Token, WakeReason,
+        WorkDetected,
+    },
 };
 
 /// The random part of a subscription's id.
@@ -27,6 +32,7 @@ pub(crate) struct Subscription {
     pub(super) id: SubscriptionId,
     pub(super) listener_id: ListenerId,
     pub(super) selectors: Box<[Selector]>,
+    pub(super) group: Option<GroupName>,
     pub(super) capacity: u32,
     pub(super) visibility_timeout: Duration,
     pub(super) since: Tick,
@@ -35,6 +41,10 @@ pub(crate) struct Subscription {
     /// Which cursors may be behind: bit i for those whose index is i modulo 64.
     marks: AtomicU64,
     waker: AtomicWaker,
+    /// Whether its stream has sent all it had, and what kind of listener it is; see [`SENDING`].
+    stream: AtomicU64,
+    /// Until then it is believed that it looks by itself, in nanoseconds.
+    polls_until: AtomicU64,
     cursors: Mutex<Cursors>,
 }
 
@@ -69,8 +79,23 @@ pub(super) enum Start<'a> {
     Token(Option<&'a Token>),
 }
 
+/// What close finds of a queue.
+pub(super) struct Ended {
+    pub(super) record: Arc<Record>,
+    /// Its listener is taken to be busy (R8).
+    pub(super) busy: bool,
+}
+
 /// A slot that is linked at the first take only: a planted fault.
 const UNLINKED: usize = usize::MAX;
+
+/// A message is on its way to this stream, or a wake-up that was given to it alone: it is given no
+/// other such one.
+const SENDING: u64 = 1 << 63;
+/// It has reported at least once.
+const REPORTS: u64 = 1 << 62;
+/// The other bits: members among its cursors, by their indices, that wait until it has sent.
+const WAITING: u64 = 60;
 
 #[cfg(test)]
 impl Taken {
@@ -92,6 +117,7 @@ impl Subscription {
             id,
             listener_id: options.listener_id.clone(),
             selectors: distinct(&options.selectors),
+            group: options.group.clone(),
             capacity: options.capacity.max(1),
             visibility_timeout: match options.visibility_timeout {
                 Duration::ZERO => Limits::VISIBILITY,
@@ -102,6 +128,8 @@ impl Subscription {
             fault,
             marks: AtomicU64::new(0),
             waker: AtomicWaker::new(),
+            stream: AtomicU64::new(0),
+            polls_until: AtomicU64::new(0),
             cursors: Mutex::new(Cursors::new(now, options.selectors.len())),
         }
     }
@@ -134,11 +162,80 @@ impl Subscription {
         }
     }
 
+    /// Keeps the stream for a wake-up that is given to it alone; `false` where it has not sent its
+    /// last message yet. In either case the member is told when it has.
+    pub(super) fn reserve(&self, cursor: usize) -> bool {
+        let bits = SENDING | 1 << (cursor as u64 % WAITING);
+        self.stream.fetch_or(bits, Ordering::AcqRel) & SENDING == 0
+    }
+
+    /// The same for one that is not told.
+    pub(super) fn reserve_once(&self) -> bool {
+        self.stream.fetch_or(SENDING, Ordering::AcqRel) & SENDING == 0
+    }
+
+    /// A message is on its way.
+    pub(super) fn sends(&self) {
+        if self.stream.load(Ordering::Acquire) & SENDING == 0 {
+            self.stream.fetch_or(SENDING, Ordering::AcqRel);
+        }
+    }
+
+    /// All messages were sent. Returns which members wait for that, as bits of their indices.
+    pub(super) fn has_sent(&self) -> u64 {
+        if self.stream.load(Ordering::Acquire) & !REPORTS == 0 {
+            return 0;
+        }
+        self.stream.fetch_and(REPORTS, Ordering::AcqRel) & !REPORTS & !SENDING
+    }
+
+    pub(super) fn reports(&self) -> bool {
+        self.stream.load(Ordering::Acquire) & REPORTS != 0
+    }
+
+    /// Returns whether it is believed to look by itself.
+    pub(super) fn polls(&self, now: Tick) -> bool {
+        now.as_nanos() < self.polls_until.load(Ordering::Acquire)
+    }
+
+    /// Notes what kind of listener a report shows: who drained a queue and keeps tasks that wait
+    /// for work looks by itself. Believed until then only: what was once told may hold no longer.
+    pub(super) fn shows(&self, polls_until: Option<Tick>) {
+        if !self.reports() {
+            self.stream.fetch_or(REPORTS, Ordering::AcqRel);
+        }
+        if let Some(until) = polls_until {
+            self.polls_until.store(until.as_nanos(), Ordering::Release);
+        }
+    }
+
+    /// Returns the members' queues whose bits [`Subscription::has_sent`] returned.
+    pub(super) fn waiting(&self, bits: u64) -> Vec<(Arc<Record>, Seat)> {
+        let cursors = self.lock();
+        let waits = |(at, _): &(usize, _)| bits & 1 << (*at as u64 % WAITING) != 0;
+        let all = cursors.list.iter().enumerate().filter(waits);
+        all.filter_map(|(_, cursor)| Some((Arc::clone(&cursor.record), cursor.seat()?)))
+            .collect()
+    }
+
     /// Marks all cursors: a look at every one of them is due.
     pub(crate) fn mark_all(&self) {
         if self.marks.swap(u64::MAX, Ordering::AcqRel) == 0 {
             self.waker.wake();
         }
+    }
+
+    /// Asks for a look under a selector's own name.
+    pub(super) fn ask(&self, selector: &Selector, reason: WakeReason) {
+        self.lock().ask(&self.selectors, selector, reason);
+        self.mark_all();
+    }
+
+    /// Returns whether it has a cursor on a queue that the selector matches.
+    pub(super) fn knows(&self, selector: &Selector) -> bool {
+        let cursors = self.lock();
+        let mut records = cursors.list.iter().map(|cursor| &cursor.record);
+        records.any(|record| selector.matches(record.address()))
     }
 
     /// Wakes the stream without marking anything.
@@ -207,12 +304,15 @@ impl Subscription {
         cursors: &mut Cursors,
         record: &Arc<Record>,
         start: Start<'_>,
+        now: Tick,
     ) -> Attached {
         if cursors.closed {
             return Attached::Closed;
         }
         if let Some(known) = cursors.find(record.address()) {
-            if let Start::Token(Some(token)) = start {
+            if let Start::Token(Some(token)) = start
+                && self.group.is_none()
+            {
                 cursors.list[known].compare(token, self.epoch, self.fault);
             }
             return Attached::Yes;
@@ -227,6 +327,18 @@ impl Subscription {
             subscription: Arc::clone(self),
             cursor: index,
         };
+        if let Some(group) = &self.group {
+            // A member's token does not count: the group's place does, or else nobody's.
+            let (place, doubt) = match start {
+                Start::Birth => (Tally::starting_at(state.start), false),
+                Start::Token(_) => (state.tally, true),
+            };
+            let seat = state.join(record, (group, link), (place, doubt), now);
+            drop(state);
+            cursors.push(Cursor::member(Arc::clone(record), seat));
+            return Attached::Yes;
+        }
+        state.guard(record, now);
         let late = planted!(self.fault, SnapshotBeforeRegister) && matches!(start, Start::Token(_));
         let slot = if late { UNLINKED } else { state.link(link) };
         let (place, doubt, attached) = match start {
@@ -244,32 +356,38 @@ impl Subscription {
         attached
     }
 
-    /// Ends the subscription: detaches every cursor, and returns the queues where its listener is
-    /// taken to be busy (R8).
-    pub(super) fn close(&self, now: Tick) -> Vec<Arc<Record>> {
+    /// Ends the subscription: detaches every cursor, and returns the queues where its end matters.
+    pub(super) fn close(&self, now: Tick) -> Vec<Ended> {
         let mut cursors = self.lock();
         cursors.closed = true;
         let reports = cursors.reports;
         let list = std::mem::take(&mut cursors.list);
         cursors.index = HashMap::new();
         drop(cursors);
-        let mut busy = Vec::new();
+        let mut ended = Vec::new();
         for cursor in list {
-            if cursor.slot != UNLINKED {
-                cursor.record.lock().unlink(cursor.slot, now);
-            }
-            if cursor.is_busy(reports, now, self) {
-                busy.push(cursor.record);
+            let busy = cursor.is_busy(reports, now, self);
+            let dirty = match cursor.seat() {
+                Some(seat) => {
+                    cursor.record.lock().leave(seat, busy, now);
+                    true
+                }
+                None if cursor.slot != UNLINKED => cursor.record.lock().unlink(cursor.slot, now),
+                None => false,
+            };
+            if busy || dirty {
+                let record = cursor.record;
+                ended.push(Ended { record, busy });
             }
         }
-        busy
+        ended
     }
 
     /// Registers what a planted fault left unregistered when it took the snapshot.
     #[cfg(test)]
     pub(super) fn link_late(self: &Arc<Self>) {
         for (cursor, at) in self.lock().list.iter_mut().zip(0..) {
-            if cursor.slot == UNLINKED {
+            if cursor.slot == UNLINKED && cursor.seat().is_none() {
                 let link = Link {
                     subscription: Arc::clone(self),
                     cursor: at,

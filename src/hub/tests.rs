@@ -4,12 +4,14 @@
 
 mod counting;
 mod forgetting;
+mod groups;
 mod limits;
 mod memory;
 mod model;
 mod reporting;
 mod resuming;
 mod room;
+mod sentinel;
 mod timing;
 mod waking;
 

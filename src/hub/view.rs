@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    words::{ListenerId, QueueAddress, Selector},
+    words::{GroupName, ListenerId, QueueAddress, Selector},
 };
 
 /// One queue.
@@ -45,6 +45,8 @@ pub(crate) struct ListenerView {
     pub(crate) owed: usize,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
+    pub(crate) group: Option<GroupName>,
+    pub(crate) polling: bool,
 }
 
 impl Hub {
@@ -123,6 +125,8 @@ impl Subscription {
             owed,
             active_dequeue_tasks: cursors.active_dequeue_tasks,
             total_dequeue_tasks: cursors.total_dequeue_tasks,
+            group: self.group.clone(),
+            polling: self.polls(now),
         }
     }
 }

@@ -14,6 +14,15 @@ fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
 }
 
+/// A relay whose sentinel asks nobody.
+fn unguarded() -> Relay {
+    let config = RelayConfig {
+        sentinel_interval: Duration::ZERO,
+        ..RelayConfig::default()
+    };
+    Relay::start(config).expect("started")
+}
+
 async fn looked(relay: &Relay, queue: &str) -> LocalSubscription {
     let mut wakes = relay.subscribe(options(queue)).expect("subscribed");
     let work = wakes.next().await.expect("alive").expect("no refusal");
@@ -88,7 +97,7 @@ async fn many_subscribers_are_woken_by_the_fan_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delayed_notification_wakes_when_it_is_due() {
-    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let relay = unguarded();
     let mut wakes = looked(&relay, "a/q").await;
     let delay = Duration::from_secs(60);
     let started = tokio::time::Instant::now();
@@ -123,7 +132,7 @@ async fn a_listener_that_ends_busy_has_its_queue_woken_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_in_process_subscription_never_grows_old() {
-    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let relay = unguarded();
     let mut wakes = looked(&relay, "a/q").await;
     let waited = tokio::time::timeout(Duration::from_secs(24 * 3600), wakes.next()).await;
     assert!(waited.is_err(), "a day of heartbeats, and no end");
@@ -180,4 +189,35 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
         .unheard(&event("acct/order").queue)
         .expect("the first time");
     assert_eq!(nearest.expect("one is near").to_string(), "acct/orders");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sentinel_asks_for_a_look_within_an_interval_and_a_tenth() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let started = tokio::time::Instant::now();
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::Sentinel);
+    assert!(started.elapsed() <= Duration::from_secs(67));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_report_is_followed_by_another() {
+    let relay = unguarded();
+    let group = crate::words::GroupName::new("g").expect("a name");
+    let member = || {
+        let options = SubscribeOptions {
+            group: Some(group.clone()),
+            ..options("a/q")
+        };
+        relay.subscribe(options).expect("subscribed")
+    };
+    let (mut first, mut second) = (member(), member());
+    let started = tokio::time::Instant::now();
+    let look = first.next().await.expect("alive").expect("no refusal");
+    assert_eq!(look.reason, WakeReason::CatchUp);
+    let look = second.next().await.expect("alive").expect("no refusal");
+    assert_eq!(look.reason, WakeReason::Reassigned);
+    let waited = started.elapsed().as_millis();
+    assert!((1000..1100).contains(&waited), "{waited}");
 }

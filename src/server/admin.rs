@@ -139,6 +139,12 @@ fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
         owed: count(view.owed),
         active_dequeue_tasks: view.active_dequeue_tasks,
         total_dequeue_tasks: view.total_dequeue_tasks,
+        group: view
+            .group
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        polling: view.polling,
     }
 }
 

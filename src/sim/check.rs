@@ -76,6 +76,7 @@ impl World {
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
             if self.is_well(number)
+                && !self.is_member(number)
                 && listener.ok_from.as_nanos() <= settled
                 && listener.wants(&self.queues.list[queue].address)
             {
@@ -87,7 +88,7 @@ impl World {
     /// A listener that nothing has been wrong with for a while knows all that it must.
     pub(super) fn check_listener(&mut self, number: usize, life: u64) {
         let listener = &self.listeners[number];
-        if !listener.is_alive(life) || !self.is_well(number) {
+        if !listener.is_alive(life) || !self.is_well(number) || self.is_member(number) {
             return;
         }
         if listener.ok_from + SOON > self.now {
@@ -133,17 +134,20 @@ impl World {
             counters,
         };
         let before = self.listeners[number].tokens.insert(queue, told);
-        let same = before.filter(|before| {
+        let same = before.filter(|_| !self.is_member(number));
+        let same = same.filter(|before| {
             here && before.life == life && life == self.relay.life && before.forgotten == forgotten
         });
         let Some(before) = same.filter(|_| work.reason != WakeReason::CatchUp) else {
             return;
         };
         let before = before.counters;
+        let moved = counters.sequence > before.sequence
+            || (work.reason == WakeReason::Sentinel && counters.sequence == before.sequence);
         let exact = counters.notifications == before.notifications + u128::from(work.notifications)
             && counters.payload == before.payload + u128::from(work.payload_size)
             && counters.messages == before.messages + u128::from(work.messages)
-            && counters.sequence > before.sequence;
+            && moved;
         if !exact {
             self.violate(|| {
                 format!("I2: listener {number} is told {work:?}, {counters:?} after {before:?}")
@@ -164,11 +168,18 @@ impl World {
                 continue;
             }
             match message.announced {
-                Announced::Nobody => self.totals.unannounced += 1,
+                Announced::Nobody
+                    if self.plan.sentinel.is_zero() || !self.is_known(message.queue) =>
+                {
+                    self.totals.unannounced += 1;
+                }
                 by => self.violate(|| format!("I1: message {id} is never handled, {by:?}")),
             }
         }
         for number in 0..self.listeners.len() {
+            if self.is_member(number) {
+                continue;
+            }
             if self.is_well(number) {
                 self.check_heads(number);
             } else if self.plan.max_age > SILENCE {
@@ -190,6 +201,8 @@ impl World {
         if self.queues.list[queue].forbidden {
             return;
         }
+        self.check_orphan(id);
+        let message = &self.queues.messages[id];
         let due = match message.announced {
             Announced::Due(due) => due.max(message.visible_at),
             Announced::Publisher(number, life) => {
@@ -207,8 +220,12 @@ impl World {
             }
             Announced::Listener(..) | Announced::Nobody => return,
         };
+        self.check_fleet(id, due);
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
+            if self.is_member(number) {
+                continue;
+            }
             let from = due.max(listener.ok_from);
             let depth = self.queues.list[queue].messages.len();
             let (works, within) = match listener.scaled.get(&queue) {

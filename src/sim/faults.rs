@@ -60,9 +60,7 @@ impl World {
             }
             T::PauseListener => {
                 let until = self.until(1_000, 60_000);
-                prolong(&mut self.listeners[listener].paused_until, until);
-                self.impair(listener, until);
-                self.unanswered(listener, until);
+                self.pause_listener(listener, until);
             }
             T::PausePublisher => {
                 let until = self.until(1_000, 20_000);
@@ -101,8 +99,16 @@ impl World {
             | T::CrashHolding
             | T::GetsFail
             | T::GetsHang
-            | T::HandlersHang => {}
+            | T::HandlersHang
+            | T::PauseBusy => {}
         }
+    }
+
+    /// A listener is frozen for a while, and its stream with it.
+    pub(super) fn pause_listener(&mut self, listener: usize, until: Tick) {
+        prolong(&mut self.listeners[listener].paused_until, until);
+        self.impair(listener, until);
+        self.unanswered(listener, until);
     }
 
     /// All troubles end: who was away comes back, who was frozen goes on.
@@ -210,7 +216,7 @@ impl World {
     }
 
     /// Chooses until when a trouble lasts; none outlasts the time of troubles.
-    fn until(&mut self, from: u64, to: u64) -> Tick {
+    pub(super) fn until(&mut self, from: u64, to: u64) -> Tick {
         // Short ones are as likely as long ones.
         let longest = if self.rng.bool() { to } else { from * 3 };
         let span = Duration::from_millis(self.rng.u64(from..longest));

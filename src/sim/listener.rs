@@ -129,11 +129,12 @@ impl Listener {
 impl World {
     pub(super) fn listener_starts(&mut self, number: usize) {
         let plan = &self.plan.listeners[number];
+        let id = ListenerId::new(&format!("listener-{number}")).expect("a name");
+        let options = self.as_member(number, SubscribeOptions::new(id, plan.selectors.clone()));
         let listener = &mut self.listeners[number];
         if listener.session.is_some() {
             return;
         }
-        let id = ListenerId::new(&format!("listener-{number}")).expect("a name");
         let (life, attempts) = (listener.life + 1, std::mem::take(&mut listener.attempts));
         *listener = Listener {
             life,
@@ -146,7 +147,7 @@ impl World {
             options: SubscribeOptions {
                 visibility_timeout: plan.visibility,
                 heartbeat: plan.heartbeat,
-                ..SubscribeOptions::new(id, plan.selectors.clone())
+                ..options
             },
             ..Listener::new()
         };

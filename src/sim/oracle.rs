@@ -107,6 +107,7 @@ impl World {
             }
             _ => {}
         }
+        self.member_reported(id, queue, report);
     }
 
     /// A stream ended at the relay: where its listener was busy, the relay wakes the queue when
@@ -250,26 +251,31 @@ impl World {
             self.violate(|| format!("R1: a wake of {} entries and {bytes} bytes", work.len()));
         }
         let (now, mut wrong) = (self.now, None);
-        let stream = self.relay.streams.get_mut(&id).expect("it sends");
-        let selectors = self.listeners[stream.listener].options.selectors.len();
+        let listener = self.relay.streams[&id].listener;
+        let selectors = self.listeners[listener].options.selectors.len();
         for entry in work {
             let Some(address) = entry.queue.as_address() else {
-                stream.selectors_told += 1;
-                if stream.selectors_told > selectors {
+                let stream = self.relay.streams.get_mut(&id).expect("it sends");
+                let once = entry.reason == WakeReason::CatchUp;
+                stream.selectors_told += usize::from(once);
+                if stream.selectors_told > selectors && !self.is_member(listener) {
                     wrong = Some("I2: a pattern is told twice".to_owned());
                 }
                 continue;
             };
             let queue = self.queues.find(&address).expect("all queues are known");
+            let alone = self.given(listener, queue, entry);
+            let stream = self.relay.streams.get_mut(&id).expect("it sends");
             let place = stream.places.entry(queue).or_default();
             let again = place.woken.is_some_and(|woken| entry.sequence <= woken);
             let hollow = entry.reason == WakeReason::Notified && entry.notifications == 0;
-            if again || hollow {
+            if (again || hollow) && !alone {
                 wrong = Some(format!(
                     "I2: a wake without a cause: {entry:?} after {place:?}"
                 ));
             }
-            (place.woken, place.woken_at) = (Some(entry.sequence), now);
+            (place.woken, place.woken_at) = (place.woken.max(Some(entry.sequence)), now);
+            place.busy |= alone;
             self.log.note(
                 now,
                 "wakes",
@@ -291,6 +297,13 @@ impl World {
 
     pub(super) fn may(&self, trouble: Trouble) -> bool {
         !self.healed && self.plan.may(trouble)
+    }
+}
+
+impl Stream {
+    /// Returns the newest sequence of the queue that it was sent.
+    pub(super) fn woken(&self, queue: usize) -> Option<u64> {
+        self.places.get(&queue)?.woken
     }
 }
 

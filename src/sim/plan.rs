@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::words::{QueueAddress, Selector};
+use super::groups;
+use crate::words::{GroupName, QueueAddress, Selector};
 
 /// How the fleet looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(super) enum Shape {
     Wide,
     /// Some hundred listeners on one queue, so that a walk has several steps.
     Crowd,
+    /// Several listeners on one queue or two, mostly of one group.
+    Fleet,
 }
 
 /// A fault that may happen in a run.
@@ -43,6 +46,7 @@ pub(super) enum Trouble {
     GetsFail,
     GetsHang,
     HandlersHang,
+    PauseBusy,
 }
 
 /// Something that the workload does.
@@ -55,6 +59,10 @@ pub(super) enum Work {
     Burst,
     Forbidden,
     FreshQueue,
+    /// Of fleets only.
+    PutBatch,
+    /// By a publisher that dies before it notifies; only where there is a sentinel.
+    PutUntold,
 }
 
 /// All that a seed chose.
@@ -79,6 +87,8 @@ pub(super) struct Plan {
     /// Troubles come close to an operation, instead of at any time.
     pub(super) aimed: bool,
     pub(super) conflate: bool,
+    /// The sentinel's interval; zero: none.
+    pub(super) sentinel: Duration,
 }
 
 /// One listener.
@@ -103,9 +113,11 @@ pub(super) struct ListenerPlan {
     pub(super) scaled: bool,
     /// Messages of one get.
     pub(super) batch: usize,
+    pub(super) group: Option<GroupName>,
+    pub(super) capacity: u32,
 }
 
-const TROUBLES: [Trouble; 25] = [
+const TROUBLES: [Trouble; 26] = [
     Trouble::Reset,
     Trouble::ResetUnseen,
     Trouble::SilentBoth,
@@ -131,6 +143,23 @@ const TROUBLES: [Trouble; 25] = [
     Trouble::GetsFail,
     Trouble::GetsHang,
     Trouble::HandlersHang,
+    Trouble::PauseBusy,
+];
+
+/// Troubles of which places that are no longer true come.
+const RESTLESS: [Trouble; 4] = [
+    Trouble::RelayCrash,
+    Trouble::Reset,
+    Trouble::CrashHolding,
+    Trouble::ListenerCrash,
+];
+
+/// Troubles that keep a listener away with its tokens.
+const FORGETFUL: [Trouble; 4] = [
+    Trouble::Reset,
+    Trouble::SilentBoth,
+    Trouble::Partition,
+    Trouble::PauseListener,
 ];
 
 const WORKS: [Work; 7] = [
@@ -150,12 +179,13 @@ const CROWD: usize = 70;
 
 impl Plan {
     pub(super) fn new(rng: &mut fastrand::Rng) -> Self {
-        let shape = match rng.u32(0..30) {
+        let shape = match rng.u32(0..50) {
             0 => Shape::Wide,
             1 => Shape::Crowd,
+            2..=18 => Shape::Fleet,
             _ => Shape::Sparse,
         };
-        let small = shape == Shape::Sparse;
+        let small = matches!(shape, Shape::Sparse | Shape::Fleet);
         let mut works: Vec<Work> = WORKS.into_iter().filter(|_| rng.bool()).collect();
         if works.is_empty() {
             works = vec![Work::Put];
@@ -163,14 +193,38 @@ impl Plan {
         if shape == Shape::Crowd {
             works = vec![Work::PutTwice];
         }
+        let sentinel = groups::sentinel(rng);
+        if small && !sentinel.is_zero() {
+            works.push(Work::PutUntold);
+        }
+        if shape == Shape::Fleet && rng.u32(0..3) != 0 {
+            works.extend([Work::PutBatch; 3]);
+        }
         if shape == Shape::Wide {
             works.push(Work::Burst);
         }
-        let (listeners, queues) = match shape {
+        let (mut listeners, queues) = match shape {
             Shape::Sparse => sparse(rng),
             Shape::Wide => wide(rng),
             Shape::Crowd => crowd(rng),
+            Shape::Fleet => groups::fleet(rng),
         };
+        // Relays that live shortly, and listeners that repeat to each what they told the last.
+        let special = (shape == Shape::Sparse).then(|| rng.u32(0..20));
+        let restless = matches!(special, Some(0 | 1));
+        // Queues that are forgotten while a listener is away that has seen a few of their messages.
+        let forgetful = matches!(special, Some(2 | 3));
+        if forgetful {
+            works = vec![Work::Put];
+        }
+        let troubles = match (restless, forgetful) {
+            (true, _) => RESTLESS.to_vec(),
+            (_, true) => FORGETFUL.to_vec(),
+            _ => TROUBLES.into_iter().filter(|_| rng.bool()).collect(),
+        };
+        for listener in listeners.iter_mut().filter(|_| restless) {
+            (listener.talkative, listener.mute) = (true, false);
+        }
         Self {
             shape,
             listeners,
@@ -182,7 +236,7 @@ impl Plan {
             } else {
                 64
             },
-            forget_after: seconds(if rng.u32(0..3) == 0 {
+            forget_after: seconds(if forgetful || rng.u32(0..3) == 0 {
                 rng.u64(1..8)
             } else {
                 3600
@@ -192,13 +246,14 @@ impl Plan {
             } else {
                 3600
             }),
-            troubles: TROUBLES.into_iter().filter(|_| rng.bool()).collect(),
+            troubles,
             works,
             work_gap: [2_000, 8_000, 20_000][rng.usize(0..3)],
             trouble_gap: [2_000, 10_000, 30_000][rng.usize(0..3)],
             steady: (small && rng.u32(0..6) == 0).then(|| seconds(rng.u64(1..4))),
             aimed: rng.bool(),
             conflate: rng.u32(0..4) != 0,
+            sentinel,
         }
     }
 
@@ -208,7 +263,7 @@ impl Plan {
 }
 
 impl ListenerPlan {
-    fn new(selectors: Vec<Selector>, rng: &mut fastrand::Rng) -> Self {
+    pub(super) fn new(selectors: Vec<Selector>, rng: &mut fastrand::Rng) -> Self {
         let mute = rng.u32(0..5) == 0;
         Self {
             selectors,
@@ -222,6 +277,8 @@ impl ListenerPlan {
             polls: false,
             scaled: false,
             batch: rng.usize(1..=3),
+            group: None,
+            capacity: 1,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Publisher {
     pub(super) ok_from: Tick,
     /// Its messages by queue, in the order of their bits.
     bits: BTreeMap<usize, Vec<MessageId>>,
+    /// Messages that the next notification of their queue tells of as well.
+    pub(super) along: Vec<MessageId>,
     waiters: BTreeMap<WaiterId, usize>,
     config: PublisherConfig,
     /// Its stream is open.
@@ -62,6 +64,7 @@ impl Publisher {
             partition_until: Tick::default(),
             ok_from: Tick::default(),
             bits: BTreeMap::new(),
+            along: Vec::new(),
             waiters: BTreeMap::new(),
             config,
             open: false,
@@ -91,6 +94,7 @@ impl World {
         publisher.life += 1;
         publisher.session = PublisherSession::new(publisher.config.clone());
         publisher.waiters.clear();
+        publisher.along.clear();
         (publisher.conn, publisher.open, publisher.pump_at) = (None, false, None);
     }
 
@@ -127,14 +131,31 @@ impl World {
         let bits = publisher.bits.entry(queue).or_default();
         if bits.len() == BITS {
             self.queues.messages[message].announced = Announced::Nobody;
+            for along in publisher.along.drain(..) {
+                self.queues.messages[along].announced = Announced::Nobody;
+            }
             return;
         }
-        let payload_size = 1 << bits.len();
+        let delay = visible_at.since(now);
+        let (mut payload_size, mut messages) = (1 << bits.len(), 1);
         bits.push(message);
+        let all = &self.queues.messages;
+        let room = BITS - bits.len();
+        let told = |along: &mut MessageId| delay.is_zero() && all[*along].queue == queue;
+        for along in publisher.along.extract_if(.., told).take(room) {
+            payload_size |= 1 << bits.len();
+            messages += 1;
+            bits.push(along);
+        }
+        if bits.len() == BITS {
+            for along in publisher.along.drain(..) {
+                self.queues.messages[along].announced = Announced::Nobody;
+            }
+        }
         let notification = Notification {
             payload_size,
-            messages: 1,
-            delay: visible_at.since(now),
+            messages,
+            delay,
             ..Notification::new(self.queues.list[queue].address.clone())
         };
         if self.rng.u32(0..3) == 0 {

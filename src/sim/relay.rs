@@ -11,9 +11,11 @@ use std::{
 };
 
 use super::{
+    groups::{self, Fleets},
     net::{Client, ConnId, Down, Up},
     oracle::Place,
     plan::{Plan, Shape, Trouble},
+    queue::MessageId,
     world::{Event, World},
 };
 use crate::{
@@ -45,6 +47,9 @@ pub(super) struct RelayNode {
     pub(super) walks: u64,
     /// The newest cause that was counted in this life, by queue.
     pub(super) causes: BTreeMap<usize, (u64, Tick)>,
+    pub(super) fleets: Fleets,
+    /// Since when nobody owes a wake-up for a message.
+    pub(super) orphans: BTreeMap<MessageId, Tick>,
     walk: Option<Walk>,
     fanout_at: Option<Tick>,
     timers_at: Option<Tick>,
@@ -53,6 +58,7 @@ pub(super) struct RelayNode {
     forget_after: Duration,
     max_age: Duration,
     many: u64,
+    sentinel: Duration,
     fault: Fault,
 }
 
@@ -122,6 +128,9 @@ impl RelayNode {
             applied: 0,
             walks: 0,
             causes: BTreeMap::new(),
+            fleets: Fleets::default(),
+            orphans: BTreeMap::new(),
+            sentinel: plan.sentinel,
             walk: None,
             fanout_at: None,
             timers_at: None,
@@ -163,6 +172,7 @@ impl World {
         }
         relay.life += 1;
         relay.causes.clear();
+        relay.fleets = Fleets::default();
         (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
         (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);
         let hub = Hub::new(HubConfig {
@@ -170,6 +180,7 @@ impl World {
             seed: self.rng.u64(..),
             forget_after: relay.forget_after,
             inline: relay.inline,
+            pace: groups::pace(relay.sentinel),
             fault: relay.fault,
             ..HubConfig::default()
         });
@@ -261,6 +272,7 @@ impl World {
             self.log.note(self.now, "stream ends", &[id as u64]);
             stream.feed.close(self.now);
             self.relay.ids.retain(|_, conn| *conn != id);
+            self.member_was_lost(id);
             self.stream_was_lost(&stream);
         }
         self.send_down(id, Down::Closed(None));
@@ -391,7 +403,10 @@ impl World {
             return;
         };
         let (number, now) = (self.rng.u128(..), self.now);
-        let expected = self.expected(listener, options);
+        let expected = match self.is_member(listener) {
+            false => self.expected(listener, options),
+            true => Vec::new(),
+        };
         let subscription = hub
             .subscribe(SubscriptionId(number), options, now, &mut self.rng)
             .expect("the options keep the rules");

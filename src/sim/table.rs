@@ -8,7 +8,7 @@ use crate::fault::Fault;
 /// A fault, the rule that it breaks, and what it does.
 type Row = (Fault, &'static str, &'static str);
 
-pub(super) const FAULTS: [Row; 49] = [
+pub(super) const FAULTS: [Row; 55] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -139,6 +139,36 @@ pub(super) const FAULTS: [Row; 49] = [
         Fault::VisibleNowIgnored,
         "R10",
         "`visible_in = 0` wakes nobody",
+    ),
+    (
+        Fault::AskedCountsAsLooked,
+        "R11",
+        "who was asked counts as one that looked",
+    ),
+    (
+        Fault::BusyCountedNotSent,
+        "R12",
+        "a busy member is counted and sent nothing",
+    ),
+    (
+        Fault::UncoveredNotReassigned,
+        "R13",
+        "what is not covered goes to nobody else",
+    ),
+    (
+        Fault::LeaseNeverLapses,
+        "R14",
+        "a busy member's lease never lapses",
+    ),
+    (
+        Fault::DrainedBehindIsDone,
+        "R15",
+        "what came after a drained sequence is not owed",
+    ),
+    (
+        Fault::BusyEndNotReassigned,
+        "R16",
+        "a busy member's end hands nothing on",
     ),
     (
         Fault::PublisherGivesUp,

@@ -69,6 +69,8 @@ impl World {
                 self.put(publisher, forbidden);
                 self.put(publisher, queue);
             }
+            Work::PutBatch => self.put_batch(publisher, queue),
+            Work::PutUntold => self.put_untold(queue),
             Work::FreshQueue => self.put_into_fresh_queue(publisher),
         }
     }
@@ -123,7 +125,7 @@ impl World {
         first
     }
 
-    fn put(&mut self, publisher: usize, queue: usize) {
+    pub(super) fn put(&mut self, publisher: usize, queue: usize) {
         self.put_with(publisher, queue, Duration::ZERO);
     }
 

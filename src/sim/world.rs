@@ -67,6 +67,8 @@ pub(super) struct Totals {
     pub(super) timed: u64,
     pub(super) forgotten: u64,
     pub(super) reports: u64,
+    pub(super) reassigned: u64,
+    pub(super) looks: u64,
 }
 
 /// Something that happens at its time.
@@ -113,6 +115,8 @@ pub(super) enum Event {
     Check,
     CauseCheck(usize, u64, u64),
     ListenerCheck(usize, u64),
+    /// A member, its stream, the queue, the relay's life, and what must be handed out.
+    RestCheck(usize, ConnId, usize, u64, u64),
 }
 
 #[derive(Debug)]
@@ -312,6 +316,9 @@ impl World {
             Event::Check => self.check(),
             Event::CauseCheck(queue, life, sequence) => self.check_cause(queue, life, sequence),
             Event::ListenerCheck(listener, life) => self.check_listener(listener, life),
+            Event::RestCheck(listener, conn, queue, life, head) => {
+                self.check_rest(listener, conn, queue, life, head);
+            }
         }
     }
 
@@ -340,6 +347,8 @@ impl Totals {
             self.timed,
             self.forgotten,
             self.reports,
+            self.reassigned,
+            self.looks,
         ];
         kinds.into_iter().min().unwrap_or_default()
     }
@@ -361,6 +370,8 @@ impl Totals {
         self.timed += other.timed;
         self.forgotten += other.forgotten;
         self.reports += other.reports;
+        self.reassigned += other.reassigned;
+        self.looks += other.looks;
     }
 }
 

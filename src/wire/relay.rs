@@ -12,8 +12,8 @@ use crate::words::{
 };
 #[cfg(feature = "server")]
 use crate::{
-    error::{Error, ErrorKind, Result},
-    words::{ListenerId, QueueAddress},
+    error::{Error, Result},
+    words::{GroupName, ListenerId, QueueAddress},
 };
 
 /// Reads what was accepted.
@@ -29,10 +29,10 @@ pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> 
 #[cfg(feature = "server")]
 pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<SubscribeOptions> {
     let listener_id = ListenerId::new(&request.listener_id)?;
-    if !request.group.is_empty() {
-        let message = "group: groups are not part of this version; leave it empty";
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
+    let group = match request.group.as_str() {
+        "" => None,
+        name => Some(GroupName::new(name)?),
+    };
     let selector =
         |selector: proto::Selector| Selector::new(&selector.storage_account, &selector.queue_name);
     let options = SubscribeOptions {
@@ -42,6 +42,7 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
             .into_iter()
             .map(selector)
             .collect::<Result<_>>()?,
+        group,
         capacity: request.capacity.max(1),
         visibility_timeout: checked_span("visibility_timeout", request.visibility_timeout)?
             .unwrap_or_default(),
@@ -76,7 +77,11 @@ pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeR
     proto::SubscribeRequest {
         listener_id: options.listener_id.to_string(),
         selectors: options.selectors.iter().map(selector_to_wire).collect(),
-        group: String::new(),
+        group: options
+            .group
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         capacity: options.capacity,
         visibility_timeout: Some(span_to_wire(options.visibility_timeout)),
         positions: options.positions.iter().map(position).collect(),

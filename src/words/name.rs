@@ -48,6 +48,38 @@ impl fmt::Debug for ListenerId {
     }
 }
 
+/// A fleet whose members share wake-ups: each is given to as many of them as it needs.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupName(Arc<str>);
+
+impl GroupName {
+    /// Makes a group's name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    pub fn new(name: &str) -> Result<Self> {
+        check_name("group", name)?;
+        Ok(Self(name.into()))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Checks a name against the rule; `field` is named in the error.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     if is_name(name) {

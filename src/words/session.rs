@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Limits, ListenerId, Position, Selector, WorkDetected, notification::check_delay};
+use super::{
+    GroupName, Limits, ListenerId, Position, Selector, WorkDetected, notification::check_delay,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a subscriber asks for.
@@ -12,6 +14,8 @@ pub struct SubscribeOptions {
     pub listener_id: ListenerId,
     /// Which queues; at least one.
     pub selectors: Vec<Selector>,
+    /// Shares wake-ups with the other members of a group; `None`: told of every one.
+    pub group: Option<GroupName>,
     /// Messages taken on at once; 0 counts as 1.
     pub capacity: u32,
     /// For how long the queue hides a message that this listener has got; at most 14 days.
@@ -125,6 +129,7 @@ impl SubscribeOptions {
         Self {
             listener_id,
             selectors: selectors.into_iter().map(Into::into).collect(),
+            group: None,
             capacity: 1,
             visibility_timeout: Limits::VISIBILITY,
             positions: Vec::new(),

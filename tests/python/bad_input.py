@@ -101,7 +101,7 @@ TABLE = [
     ("two stars", subscribe(selectors=[selector("or**")]), INVALID, "queue_name", "at its end"),
     ("a star in the account", subscribe(selectors=[selector(account="a*t")]), INVALID, "storage_account"),
     ("a bad selector", subscribe(selectors=[selector("a/b")]), INVALID, "queue_name"),
-    ("a group", subscribe(group="workers"), grpc.StatusCode.UNIMPLEMENTED, "group"),
+    ("a bad group", subscribe(group="a/b"), INVALID, "group"),
     ("a visibility below zero", subscribe(visibility_timeout=span(-1)), INVALID, "visibility_timeout"),
     ("a visibility of 15 days", subscribe(visibility_timeout=span(15 * 86400)), INVALID, "visibility_timeout"),
     ("a heartbeat below zero", subscribe(heartbeat=span(-5)), INVALID, "heartbeat"),

@@ -6,11 +6,7 @@
 use std::mem::size_of;
 
 use super::{
-    super::{
-        cursors::Cursor,
-        record::{Link, Record},
-        subscription::Subscription as Stream,
-    },
+    super::{cursors::Cursor, links::Link, record::Record, subscription::Subscription as Stream},
     *,
 };
 
@@ -49,7 +45,7 @@ fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
 fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_queue(40) <= 450, "{}", of_queue(40));
     assert!(of_cursor() <= 370, "{}", of_cursor());
-    assert!(size_of::<Stream>() <= 280, "{}", size_of::<Stream>());
+    assert!(size_of::<Stream>() <= 310, "{}", size_of::<Stream>());
 }
 
 #[test]

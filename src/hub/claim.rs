@@ -1,0 +1,115 @@
+//! Which wake-ups of a group are proven to have been heard, and until when the others may wait.
+//!
+//! A sequence is covered by a member's report of it: a get was issued after that wake-up had arrived
+//! (R13). Two points in time are kept, whatever is handed out meanwhile: when the oldest that is not
+//! covered was, and when the first one after it was. So nothing waits longer than the time-out, and
+//! nothing grows. Locks nothing.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+
+/// The open claim of a group, and its rounds.
+#[derive(Debug, Default)]
+pub(super) struct Claim {
+    open: Option<Open>,
+    /// The greatest sequence that a member has reported.
+    covered: Option<u64>,
+    /// Numbers the rounds: in each, a member is asked once.
+    pub(super) round: u64,
+    /// Members that were asked in this round.
+    pub(super) tried: usize,
+    /// Up to where the rest was handed to another one at once, after a member had drained (R15).
+    hurried: Option<u64>,
+}
+
+/// Something is handed out, or owed, that nobody has reported yet.
+#[derive(Debug)]
+struct Open {
+    upto: u64,
+    due: Tick,
+    /// When more was first owed, after `upto`.
+    beyond: Option<Tick>,
+}
+
+impl Claim {
+    /// Something is owed up to a sequence: it must be covered within `timeout`.
+    pub(super) fn owe(&mut self, upto: u64, now: Tick, timeout: Duration) {
+        match &mut self.open {
+            Some(open) if open.due != Tick::NEVER => {
+                if upto > open.upto {
+                    open.beyond.get_or_insert(now);
+                }
+            }
+            _ => self.begin(upto, now + timeout),
+        }
+    }
+
+    /// Returns when another member is to be asked.
+    pub(super) fn due(&self) -> Tick {
+        self.open.as_ref().map_or(Tick::NEVER, |open| open.due)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Returns whether it is open with nobody left to ask in this round.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.is_open() && self.due() == Tick::NEVER
+    }
+
+    /// Another member is asked: it has as long.
+    pub(super) fn again(&mut self, due: Tick) {
+        if let Some(open) = &mut self.open {
+            open.due = due;
+        }
+    }
+
+    /// Everybody was asked: the sentinel's turn, or that of whoever comes.
+    pub(super) fn exhaust(&mut self) {
+        self.again(Tick::NEVER);
+    }
+
+    /// A member reports `sequence`; `asked` in this round it took its wake-up. What was owed after
+    /// that, up to `handed`, stays open.
+    pub(super) fn report(
+        &mut self,
+        sequence: u64,
+        asked: bool,
+        handed: u64,
+        now: Tick,
+        timeout: Duration,
+    ) {
+        if let Some(open) = &self.open {
+            // A report of what was covered before may be older than the question.
+            let new = self.covered.is_none_or(|covered| open.upto > covered);
+            if sequence >= open.upto && (new || asked) {
+                let beyond = open.beyond.unwrap_or(now);
+                self.open = None;
+                if handed > sequence {
+                    self.begin(handed, (beyond + timeout).max(now));
+                }
+            }
+        }
+        self.covered = self.covered.max(Some(sequence));
+    }
+
+    /// Returns whether what is open, up to `head`, is to be handed on at once, because a member that
+    /// was not told of it drained the queue at `sequence` (R15). Once for each head: in dense traffic
+    /// every report is a little late, and would wake one more.
+    pub(super) fn hurry(&mut self, sequence: u64, head: u64) -> bool {
+        let new = self.hurried.is_none_or(|upto| upto < head);
+        let rest = self.is_open() && head > sequence && new;
+        if rest {
+            self.hurried = Some(head);
+        }
+        rest
+    }
+
+    fn begin(&mut self, upto: u64, due: Tick) {
+        (self.round, self.tried) = (self.round + 1, 0);
+        let beyond = None;
+        self.open = Some(Open { upto, due, beyond });
+    }
+}

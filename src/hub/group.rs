@@ -1,0 +1,375 @@
+//! One group on one queue: its cursor, its members, and who of them is given what is owed.
+//!
+//! The owed messages go to as many members as they need, idle ones first, then who was woken least
+//! recently; each is counted with its own capacity, and each that is counted is sent a wake-up (R12).
+//! A member whose stream has not sent its last message yet stands aside until it has. To choose n
+//! members takes n steps, however many there are. A plain structure: the record's lock guards it.
+
+use std::time::Duration;
+
+use super::{
+    claim::Claim,
+    links::Link,
+    place::{Sums, Tally},
+    roster::{Among, Grant, Roster},
+};
+use crate::{
+    clock::Tick,
+    fault::{Fault, planted},
+    words::{GroupName, ReportState, WakeReason},
+};
+
+/// The group's state on the queue.
+pub(super) struct Group {
+    pub(super) name: GroupName,
+    /// Up to where was handed out.
+    place: Tally,
+    /// Messages of it that found no stream which reads.
+    rest: u64,
+    /// A wake-up is owed besides what was counted, and why.
+    owed: Option<WakeReason>,
+    /// What was given to streams that ended before they took it.
+    returned: Sums,
+    claim: Claim,
+    members: Roster,
+    /// Whom the sentinel asked last.
+    looker: Option<u32>,
+    /// When the last member left.
+    left_at: Option<Tick>,
+    timeout: Duration,
+    lease: Duration,
+    fault: Fault,
+}
+
+/// What a member says of the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    pub(super) state: ReportState,
+    pub(super) sequence: u64,
+    pub(super) depth: u64,
+}
+
+impl Group {
+    pub(super) fn new(
+        name: GroupName,
+        place: Tally,
+        (timeout, lease): (Duration, Duration),
+        fault: Fault,
+    ) -> Self {
+        Self {
+            name,
+            place,
+            rest: 0,
+            owed: None,
+            returned: Sums::default(),
+            claim: Claim::default(),
+            members: Roster::default(),
+            looker: None,
+            left_at: None,
+            timeout,
+            lease,
+            fault,
+        }
+    }
+
+    /// Returns up to where was handed out.
+    pub(super) fn place(&self) -> &Tally {
+        &self.place
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns whether the last member left at `since` or before.
+    pub(super) fn was_left(&self, since: Tick) -> bool {
+        self.left_at.is_some_and(|at| at <= since)
+    }
+
+    pub(super) fn left_at(&self) -> Option<Tick> {
+        self.left_at
+    }
+
+    /// Takes on a member. Where nobody was left to ask, it is asked.
+    pub(super) fn join(&mut self, link: Link, now: Tick) -> u32 {
+        self.left_at = None;
+        let slot = self.members.join(link);
+        if self.claim.is_exhausted() {
+            self.owe(WakeReason::Reassigned);
+            self.claim.again(now + self.timeout);
+        }
+        slot
+    }
+
+    /// A member's stream ended. What it was given and did not take, or took and was busy with, is
+    /// another one's at once (R16).
+    pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) {
+        let Some(member) = self.members.leave(slot) else {
+            return;
+        };
+        if member.tried == self.claim.round {
+            self.claim.tried = self.claim.tried.saturating_sub(1);
+        }
+        let untaken = member.grant.is_some();
+        if let Some(grant) = member.grant {
+            self.returned.add(&grant.sums);
+        }
+        if untaken || busy && !planted!(self.fault, BusyEndNotReassigned) {
+            self.reassign(now);
+        }
+        if self.len() == 0 {
+            self.left_at = Some(now);
+        }
+    }
+
+    /// A wake-up is owed to one member, whatever is counted.
+    pub(super) fn owe(&mut self, reason: WakeReason) {
+        self.owed = self.owed.max(Some(reason));
+    }
+
+    /// One member is asked to look (R11); `false` where there is none.
+    pub(super) fn look(&mut self, head: &Tally, now: Tick) -> bool {
+        if self.len() == 0 {
+            return false;
+        }
+        self.owe(WakeReason::Sentinel);
+        if !planted!(self.fault, AskedCountsAsLooked) {
+            self.claim.owe(head.sequence, now, self.timeout);
+        }
+        true
+    }
+
+    /// The queue has counted up to `head`: what is new must be covered in time.
+    pub(super) fn counted(&mut self, head: &Tally, now: Tick) {
+        let new = head.sequence > self.place.sequence;
+        let asks = self.owed.is_some_and(|reason| {
+            reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
+        });
+        if (new || asks) && self.len() > 0 {
+            self.claim.owe(head.sequence, now, self.timeout);
+        }
+    }
+
+    /// Returns when something is to be done here.
+    pub(super) fn due(&self) -> Tick {
+        self.claim.due().min(self.members.lease())
+    }
+
+    /// Does what is due: who has not covered what it was given, and whose lease has ended, has its
+    /// wake-up handed to another one (R13, R14).
+    pub(super) fn fire(&mut self, now: Tick) {
+        while let Some(slot) = self.members.lapsed(now) {
+            if !planted!(self.fault, LeaseNeverLapses) {
+                self.reassign(now);
+                self.mark_tried(slot);
+                self.members.postpone(slot);
+            }
+        }
+        if self.claim.due() > now {
+            return;
+        }
+        if self.claim.tried < self.len() && !planted!(self.fault, UncoveredNotReassigned) {
+            self.owe(WakeReason::Reassigned);
+            self.claim.again(now + self.timeout);
+        } else {
+            self.claim.exhaust();
+        }
+    }
+
+    /// A member reports.
+    pub(super) fn report(&mut self, slot: u32, heard: Heard, head: &Tally, now: Tick) {
+        let Some(member) = self.members.get(slot) else {
+            return;
+        };
+        let asked = member.tried == self.claim.round && member.grant.is_none();
+        let (sent, capacity) = (member.sent, u64::from(member.link.subscription.capacity));
+        let looked = self.looker == Some(slot);
+        match heard.state {
+            ReportState::Busy => {
+                let lease = Some(now + self.lease);
+                self.members.set_busy(slot, true, lease);
+            }
+            ReportState::Drained if sent <= Some(heard.sequence) => {
+                self.members.set_busy(slot, false, None);
+            }
+            ReportState::Drained => {}
+            ReportState::Unspecified => return,
+        }
+        self.claim
+            .report(heard.sequence, asked, head.sequence, now, self.timeout);
+        if looked {
+            self.looker = None;
+            if heard.state == ReportState::Busy && heard.depth > capacity {
+                self.rest = self.rest.saturating_add(heard.depth);
+            }
+        }
+        let rest = heard.state == ReportState::Drained && sent <= Some(heard.sequence);
+        if rest
+            && !planted!(self.fault, DrainedBehindIsDone)
+            && self.claim.hurry(heard.sequence, head.sequence)
+        {
+            self.untry(slot);
+            self.owe(WakeReason::Reassigned);
+            self.claim.again(now + self.timeout);
+        }
+    }
+
+    /// Returns whether anything is owed that a member could be given.
+    pub(super) fn is_owed(&self, counted: bool) -> bool {
+        (counted || self.rest > 0 || self.owed.is_some()) && self.members.any_ready()
+    }
+
+    /// Gives what is owed to as many members as it needs, `limit` at most; their links are added
+    /// to `targets`. Returns whether there is more to give. `counted` is why something is owed that
+    /// was counted after the group's place.
+    pub(super) fn hand_out(
+        &mut self,
+        head: &Tally,
+        counted: Option<WakeReason>,
+        now: Tick,
+        limit: usize,
+        targets: &mut Vec<Link>,
+    ) -> bool {
+        let mut left = self.rest;
+        if counted.is_some() {
+            left = left.saturating_add(head.sums_since(&self.place).needs());
+        }
+        let Some(reason) = counted
+            .max(self.owed)
+            .or_else(|| (left > 0).then_some(WakeReason::Reassigned))
+        else {
+            return false;
+        };
+        let among = match (left, reason) {
+            (1.., _) if counted.is_some() => Among::All,
+            (1.., _) => Among::Untold,
+            (0, WakeReason::Sentinel) => Among::Lookers,
+            (0, _) => Among::Untried,
+        };
+        let asks = left == 0;
+        left = left.max(1);
+        let mut sums = head.sums_since(&self.place);
+        sums.add(&self.returned);
+        let (mut last, mut given) = (None, 0);
+        while left > 0 && targets.len() < limit {
+            let Some(slot) = self
+                .members
+                .choose(among, head.sequence, self.claim.round, now)
+            else {
+                break;
+            };
+            let Some(link) = self.members.reserve(slot) else {
+                continue;
+            };
+            let capacity = u64::from(link.subscription.capacity);
+            let share = sums.split(capacity.min(left), given == 0);
+            left -= capacity.min(left);
+            let sequence = head.sequence;
+            if self.give(
+                slot,
+                Grant {
+                    reason,
+                    sequence,
+                    sums: share,
+                },
+            ) {
+                targets.push(link);
+            }
+            (last, given) = (Some(slot), given + 1);
+        }
+        let more = left > 0 && targets.len() >= limit;
+        match last {
+            Some(last) => {
+                // Others stand aside, or follow in the next step; else everybody was told.
+                let waits = !asks && given < self.len();
+                self.gave(last, head, sums, if waits { left } else { 0 });
+            }
+            None if asks && self.claim.tried >= self.len() => {
+                self.owed = None;
+                self.claim.exhaust();
+            }
+            None if among == Among::Untold && self.members.all_ready() => self.rest = 0,
+            None => {}
+        }
+        more
+    }
+
+    /// Returns the wake-up that waits for the member's stream, which is sending it now.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Grant> {
+        self.members.get_mut(slot)?.grant.take()
+    }
+
+    /// A wake-up found no room: it waits for the next.
+    pub(super) fn give_back(&mut self, slot: u32, grant: Grant) {
+        if let Some(member) = self.members.get_mut(slot) {
+            member.grant = Some(grant);
+        }
+    }
+
+    pub(super) fn is_given(&self, slot: u32) -> bool {
+        self.members
+            .get(slot)
+            .is_some_and(|member| member.grant.is_some())
+    }
+
+    /// The member's stream has sent all it had: it can be given more.
+    pub(super) fn ready(&mut self, slot: u32) {
+        self.members.ready(slot);
+    }
+
+    /// Gives a member a wake-up; returns whether its stream is to be woken for it.
+    fn give(&mut self, slot: u32, grant: Grant) -> bool {
+        self.mark_tried(slot);
+        if grant.reason == WakeReason::Sentinel {
+            self.looker = Some(slot);
+        }
+        self.members.postpone(slot);
+        let fault = self.fault;
+        let member = self.members.member_mut(slot);
+        member.sent = Some(grant.sequence);
+        if member.busy && planted!(fault, BusyCountedNotSent) {
+            return true;
+        }
+        member.busy = true;
+        match &mut member.grant {
+            None => member.grant = Some(grant),
+            Some(waiting) => waiting.merge(&grant),
+        }
+        true
+    }
+
+    /// Notes that all was given, but for what found no stream that reads.
+    fn gave(&mut self, last: u32, head: &Tally, sums: Sums, left: u64) {
+        // What is beyond everybody's capacity is told to somebody all the same.
+        if let Some(grant) = &mut self.members.member_mut(last).grant {
+            grant.sums.add(&sums);
+        }
+        self.place = *head;
+        self.returned = Sums::default();
+        self.owed = None;
+        self.rest = left;
+    }
+
+    fn reassign(&mut self, now: Tick) {
+        self.owe(WakeReason::Reassigned);
+        self.claim.owe(self.place.sequence, now, self.timeout);
+    }
+
+    /// A member is there all the same: it may be asked again in this round.
+    fn untry(&mut self, slot: u32) {
+        let round = self.claim.round;
+        let member = self.members.member_mut(slot);
+        if member.tried == round {
+            member.tried = 0;
+            self.claim.tried -= 1;
+        }
+    }
+
+    fn mark_tried(&mut self, slot: u32) {
+        let round = self.claim.round;
+        let member = self.members.member_mut(slot);
+        if std::mem::replace(&mut member.tried, round) != round {
+            self.claim.tried += 1;
+        }
+    }
+}

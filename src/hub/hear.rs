@@ -1,0 +1,89 @@
+//! What the hub hears of its listeners: their reports, and that their streams have sent all they had.
+//!
+//! A report moves no counter. It may set a timer, cover what a group was given, put off the sentinel,
+//! and show that something is to be handed on.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    links::mark,
+    record::{Record, State},
+    subscription::{Attached, Start, Subscription, SubscriptionId},
+    sync::lock,
+    timers::Timer,
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind, Result},
+    fault::planted,
+    words::{Report, ReportState},
+};
+
+impl Hub {
+    /// Takes a listener's report.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not listen on.
+    pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
+        report.check()?;
+        let found = lock(&self.subscriptions).get(&id).cloned();
+        let subscription = found.ok_or_else(unknown_subscription)?;
+        if !subscription.wants(&report.queue) {
+            let rule = format_args!(
+                "{} is matched by no selector of the subscription",
+                report.queue
+            );
+            return Err(Error::invalid("queue_name", rule));
+        }
+        let record = self.record(&report.queue, now, self.config.max_queues)?;
+        let mut cursors = subscription.lock();
+        // A pattern's listener may report a queue that nobody has notified yet.
+        let (record, attached) =
+            self.attach(&subscription, &mut cursors, record, Start::Birth, now);
+        if attached == Attached::Closed {
+            // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
+            return Err(unknown_subscription());
+        }
+        let mut targets = Vec::new();
+        let to_do = cursors.report(&subscription, report, now, &mut targets);
+        drop(cursors);
+        mark(&targets);
+        if report.state != ReportState::Unspecified && subscription.has_pattern() {
+            self.looked(&subscription, &report.queue, now);
+        }
+        if to_do {
+            self.tend(Arc::clone(&record), now, |_| {});
+        }
+        match report.visible_in {
+            None => {}
+            Some(Duration::ZERO) if planted!(self.config.fault, VisibleNowIgnored) => {}
+            Some(delay) => self.wake_after(record, delay, Timer::plain(), now),
+        }
+        Ok(())
+    }
+
+    /// Does what is due for the queue's groups and its sentinel, after `change`.
+    pub(super) fn tend(&self, record: Arc<Record>, now: Tick, change: impl Fn(&mut State)) {
+        self.count_in(record, now, true, |state| {
+            change(state);
+            false
+        });
+    }
+
+    /// A stream has sent all it had: members that stood aside for that can be given more.
+    pub(super) fn has_sent(&self, subscription: &Subscription, now: Tick) {
+        let bits = subscription.has_sent();
+        if bits != 0 {
+            for (record, seat) in subscription.waiting(bits) {
+                self.tend(record, now, |state| state.ready(seat));
+            }
+        }
+    }
+}
+
+#[cold]
+fn unknown_subscription() -> Error {
+    let message = "subscription_id: not known here, wait for the next Welcome";
+    Error::new(ErrorKind::NotFound, message)
+}

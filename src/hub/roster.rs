@@ -1,0 +1,223 @@
+//! The members of one group on one queue, and the order in which they are given wake-ups.
+//!
+//! Idle ones first, then who was woken least recently; whose stream has not sent its last message
+//! yet is out of the order until it has. Choosing costs the logarithm of their number, but for the
+//! sentinel's looks, which pass over those that never report. A plain structure.
+
+use std::collections::BTreeSet;
+
+use super::{links::Link, place::Sums};
+use crate::{clock::Tick, words::WakeReason};
+
+/// The members, in slots that keep their places.
+#[derive(Default)]
+pub(super) struct Roster {
+    members: Vec<Option<Member>>,
+    free: Vec<u32>,
+    /// Who can be given a wake-up now, the first one first.
+    ready: BTreeSet<Turn>,
+    /// Busy members by the end of their leases (R14).
+    leases: BTreeSet<(Tick, u32)>,
+    turns: u64,
+}
+
+/// A member's place in the order: idle before busy, then by when it was woken last.
+type Turn = (bool, u64, u32);
+
+/// One subscription of the group.
+pub(super) struct Member {
+    pub(super) link: Link,
+    pub(super) grant: Option<Grant>,
+    /// The newest sequence that it was given.
+    pub(super) sent: Option<u64>,
+    pub(super) woken: u64,
+    /// The round in which it was asked last.
+    pub(super) tried: u64,
+    pub(super) busy: bool,
+    pub(super) lease: Option<Tick>,
+}
+
+/// A wake-up that waits for its member's stream.
+#[derive(Debug, Clone)]
+pub(super) struct Grant {
+    pub(super) reason: WakeReason,
+    pub(super) sequence: u64,
+    pub(super) sums: Sums,
+}
+
+/// Whom to choose among.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Among {
+    All,
+    /// Those that were not told of this sequence.
+    Untold,
+    /// Those that were not asked in this round.
+    Untried,
+    /// The same, and not those that look by themselves; those first that report (R11).
+    Lookers,
+}
+
+impl Roster {
+    pub(super) fn len(&self) -> usize {
+        self.members.len() - self.free.len()
+    }
+
+    /// Returns whether each member can be given a wake-up.
+    pub(super) fn all_ready(&self) -> bool {
+        self.ready.len() == self.len()
+    }
+
+    pub(super) fn any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(super) fn join(&mut self, link: Link) -> u32 {
+        let member = Member {
+            link,
+            grant: None,
+            sent: None,
+            woken: 0,
+            tried: 0,
+            busy: false,
+            lease: None,
+        };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.members[slot as usize] = Some(member);
+                slot
+            }
+            None => {
+                self.members.push(Some(member));
+                u32::try_from(self.members.len() - 1).expect("fewer members than numbers")
+            }
+        };
+        self.ready(slot);
+        slot
+    }
+
+    pub(super) fn leave(&mut self, slot: u32) -> Option<Member> {
+        let member = self.members.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        self.ready.remove(&member.turn(slot));
+        if let Some(end) = member.lease {
+            self.leases.remove(&(end, slot));
+        }
+        if self.len() == 0 {
+            (self.members, self.free) = (Vec::new(), Vec::new());
+        }
+        Some(member)
+    }
+
+    /// The member's stream has sent all it had.
+    pub(super) fn ready(&mut self, slot: u32) {
+        if let Some(member) = self.get(slot) {
+            let turn = member.turn(slot);
+            self.ready.insert(turn);
+        }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Member> {
+        self.members.get(slot as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Member> {
+        self.members.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Returns when the next lease ends.
+    pub(super) fn lease(&self) -> Tick {
+        self.leases.first().map_or(Tick::NEVER, |(end, _)| *end)
+    }
+
+    /// Takes a lease that has ended.
+    pub(super) fn lapsed(&mut self, now: Tick) -> Option<u32> {
+        let &(end, slot) = self.leases.first()?;
+        if end > now {
+            return None;
+        }
+        self.leases.pop_first();
+        self.member_mut(slot).lease = None;
+        Some(slot)
+    }
+
+    /// Chooses the next one; `head` is the sequence that is told, `round` the one that goes on.
+    pub(super) fn choose(&self, among: Among, head: u64, round: u64, now: Tick) -> Option<u32> {
+        let untold = |turn: &&Turn| self.member(turn.2).sent < Some(head);
+        let untried = |turn: &&Turn| self.member(turn.2).tried != round;
+        // In each half, who was told or asked comes after who was not.
+        let idle = self.ready.first();
+        let busy = self.ready.range((true, 0, 0)..).next();
+        let chosen = match among {
+            Among::All => idle,
+            Among::Untold => idle.filter(untold).or_else(|| busy.filter(untold)),
+            Among::Untried => idle.filter(untried).or_else(|| busy.filter(untried)),
+            Among::Lookers => {
+                let looks = |turn: &&Turn| !self.member(turn.2).link.subscription.polls(now);
+                let reports = |turn: &&Turn| self.member(turn.2).link.subscription.reports();
+                let mut of_those = self.ready.iter().filter(untried).filter(looks);
+                let first = of_those.clone().next();
+                of_those.find(reports).or(first)
+            }
+        };
+        chosen.map(|turn| turn.2)
+    }
+
+    /// Takes a member out of the order until its stream says that it is ready again; returns its
+    /// link, unless the stream has not sent its last message yet.
+    pub(super) fn reserve(&mut self, slot: u32) -> Option<Link> {
+        let member = self.members[slot as usize].as_mut()?;
+        self.ready.remove(&member.turn(slot));
+        let free = member.link.subscription.reserve(member.link.cursor);
+        free.then(|| member.link.clone())
+    }
+
+    /// Puts a member last among its like.
+    pub(super) fn postpone(&mut self, slot: u32) {
+        self.turns += 1;
+        let turns = self.turns;
+        let member = self.members[slot as usize].as_mut().expect("it is there");
+        let was = self.ready.remove(&member.turn(slot));
+        member.woken = turns;
+        if was {
+            self.ready.insert(member.turn(slot));
+        }
+    }
+
+    pub(super) fn set_busy(&mut self, slot: u32, busy: bool, lease: Option<Tick>) {
+        let member = self.members[slot as usize].as_mut().expect("it reports");
+        if let Some(end) = std::mem::replace(&mut member.lease, lease) {
+            self.leases.remove(&(end, slot));
+        }
+        if let Some(end) = lease {
+            self.leases.insert((end, slot));
+        }
+        let was = self.ready.remove(&member.turn(slot));
+        member.busy = busy;
+        if was {
+            self.ready.insert(member.turn(slot));
+        }
+    }
+
+    fn member(&self, slot: u32) -> &Member {
+        self.members[slot as usize].as_ref().expect("in the order")
+    }
+
+    pub(super) fn member_mut(&mut self, slot: u32) -> &mut Member {
+        self.members[slot as usize].as_mut().expect("in the order")
+    }
+}
+
+impl Member {
+    fn turn(&self, slot: u32) -> Turn {
+        (self.busy, self.woken, slot)
+    }
+}
+
+impl Grant {
+    /// Conflates with a newer one: the strongest reason is named.
+    pub(super) fn merge(&mut self, newer: &Self) {
+        self.reason = self.reason.max(newer.reason);
+        self.sequence = self.sequence.max(newer.sequence);
+        self.sums.add(&newer.sums);
+    }
+}

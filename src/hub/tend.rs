@@ -1,0 +1,154 @@
+//! What a record's lock guards besides the counters: how groups and the sentinel are tended.
+//!
+//! Whoever holds the lock gathers links to wake, and wakes them when it has let go. A queue without
+//! a group pays for none of this on the way of a notification.
+
+use super::{
+    company::{Company, Head, Seat},
+    group::Heard,
+    links::Link,
+    place::Tally,
+    record::{CHUNK, Record, State},
+    roster::Grant,
+};
+use crate::{clock::Tick, words::GroupName};
+
+impl State {
+    /// Puts a queue that has a subscriber under a sentinel, where there is one.
+    pub(super) fn guard(&mut self, record: &Record, now: Tick) {
+        if !record.pace.sentinel.is_zero() {
+            self.company(record, now).link_joined(now);
+        }
+    }
+
+    /// Takes a member into its group; a group that is not known starts at `place`.
+    pub(super) fn join(
+        &mut self,
+        record: &Record,
+        (name, link): (&GroupName, Link),
+        (place, doubt): (Tally, bool),
+        now: Tick,
+    ) -> Seat {
+        self.grouped = true;
+        let company = self.company(record, now);
+        company.join(name, link, place, doubt, now)
+    }
+
+    pub(super) fn leave(&mut self, seat: Seat, busy: bool, now: Tick) {
+        self.left_at = now;
+        if let Some(company) = &mut self.company {
+            company.leave(seat, busy, now);
+        }
+    }
+
+    /// A member's stream has sent all it had.
+    pub(super) fn ready(&mut self, seat: Seat) {
+        if let Some(group) = self.company.as_mut().and_then(|c| c.group(seat)) {
+            group.ready(seat.slot);
+        }
+    }
+
+    /// Returns whether a wake-up waits for the member's stream.
+    pub(super) fn is_given(&self, seat: Seat) -> bool {
+        self.company
+            .as_ref()
+            .is_some_and(|company| company.is_given(seat))
+    }
+
+    pub(super) fn take_grant(&mut self, seat: Seat) -> Option<Grant> {
+        self.company.as_mut()?.take_grant(seat)
+    }
+
+    pub(super) fn give_back(&mut self, seat: Seat, grant: Grant) {
+        if let Some(group) = self.company.as_mut().and_then(|c| c.group(seat)) {
+            group.give_back(seat.slot, grant);
+        }
+    }
+
+    /// Takes the sentinel's question to this slot; `false` where there is none.
+    pub(super) fn take_ask(&mut self, slot: usize) -> bool {
+        if !self.asks {
+            return false;
+        }
+        let Some(company) = &mut self.company else {
+            return false;
+        };
+        let (taken, others) = company.take_ask(slot);
+        self.asks = others;
+        taken
+    }
+
+    pub(super) fn give_ask_back(&mut self, slot: usize) {
+        if let Some(company) = &mut self.company {
+            company.give_ask_back(slot);
+            self.asks = true;
+        }
+    }
+
+    /// A subscriber reports. Returns whether there is something to do for it.
+    pub(super) fn report(
+        &mut self,
+        place: Result<usize, Seat>,
+        (heard, looked): (Heard, bool),
+        capacity: u32,
+        now: Tick,
+        targets: &mut Vec<Link>,
+    ) -> bool {
+        let Some(company) = &mut self.company else {
+            return false;
+        };
+        if looked {
+            company.looked(place.ok(), heard, capacity, &self.links, now, targets);
+            self.asks |= !targets.is_empty();
+        }
+        if let Err(seat) = place {
+            company.report(seat, heard, &self.tally, now);
+        }
+        // Its sentinel is not in the timers' order yet where the report made the record.
+        company.dirty || self.armed.is_none_or(|armed| armed > company.tend_at)
+    }
+
+    /// Does what is due for groups and sentinel, and hands out what is owed; returns whether there
+    /// is more to hand out.
+    pub(super) fn tend(&mut self, now: Tick, targets: &mut Vec<Link>) -> bool {
+        let head = self.head();
+        let Some(company) = &mut self.company else {
+            return false;
+        };
+        self.asks |= company.fire(&head, &self.links, now, targets);
+        if self.grouped && company.groups() == 0 {
+            self.grouped = false;
+            self.left_at = now;
+            self.dismiss();
+        }
+        self.grouped && self.hand_out(targets)
+    }
+
+    /// Hands out what is owed to groups, as much as one step may.
+    pub(super) fn hand_out(&mut self, targets: &mut Vec<Link>) -> bool {
+        let head = self.head();
+        let company = self.company.as_mut();
+        company.is_some_and(|company| company.hand_out(&head, CHUNK, targets))
+    }
+
+    pub(super) fn head(&self) -> Head {
+        let (tally, notified) = (self.tally, self.notified);
+        Head { tally, notified }
+    }
+
+    fn company(&mut self, record: &Record, now: Tick) -> &mut Company {
+        self.company
+            .get_or_insert_with(|| Box::new(Company::new(&record.pace, record.number(), now)))
+    }
+
+    /// Gives up what nobody needs any more. A sentinel stays for as long as the queue is remembered.
+    pub(super) fn dismiss(&mut self) {
+        let stays = self
+            .company
+            .as_ref()
+            .is_some_and(|company| company.has_sentinel());
+        if !self.grouped && self.links.len() == 0 && !stays {
+            (self.company, self.asks) = (None, false);
+        }
+    }
+}

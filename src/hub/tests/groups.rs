@@ -1,0 +1,502 @@
+//! Groups: who is given what is owed, and what becomes of it (R12 to R16).
+
+use super::{super::Pace, *};
+use crate::words::GroupName;
+
+const CLAIM: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A fleet's options; its members listen on `orders`.
+fn of_group(group: &str, capacity: u32) -> SubscribeOptions {
+    SubscribeOptions {
+        group: Some(GroupName::new(group).expect("a name")),
+        capacity,
+        ..options(&["orders"])
+    }
+}
+
+fn join(hub: &Arc<Hub>, group: &str) -> Arc<Subscription> {
+    join_at(hub, group, Tick::default())
+}
+
+fn join_at(hub: &Arc<Hub>, group: &str, now: Tick) -> Arc<Subscription> {
+    subscribe_with(hub, &of_group(group, 1), now)
+}
+
+/// Takes what a stream is owed, and says that it was sent, as a feed does.
+fn take(hub: &Hub, subscription: &Subscription, now: Tick) -> Vec<Entry> {
+    let work = drain(subscription, now);
+    hub.has_sent(subscription, now);
+    entries(&work)
+}
+
+/// Members of one group on `orders` that have looked, and say so.
+fn fleet(hub: &Arc<Hub>, count: usize) -> Vec<Arc<Subscription>> {
+    let members: Vec<_> = (0..count).map(|_| join(hub, "g")).collect();
+    take_all(hub, &members, Tick::default());
+    say(hub, &members[0], Drained, 0, Tick::default());
+    members
+}
+
+fn take_all(hub: &Hub, members: &[Arc<Subscription>], now: Tick) -> Vec<Vec<Entry>> {
+    members
+        .iter()
+        .map(|member| take(hub, member, now))
+        .collect()
+}
+
+/// Returns which members were woken, and why.
+fn who(hub: &Hub, members: &[Arc<Subscription>], now: Tick) -> Vec<(usize, WakeReason)> {
+    let all = take_all(hub, members, now);
+    let each = all.into_iter().enumerate();
+    each.flat_map(|(at, work)| work.into_iter().map(move |(_, reason, _)| (at, reason)))
+        .collect()
+}
+
+fn say(hub: &Hub, member: &Subscription, state: ReportState, sequence: u64, now: Tick) {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let said = hub.report(member.id, &report("orders", state, sequence, number), now);
+    said.expect("it listens on the queue");
+}
+
+fn put(hub: &Hub, messages: u64, now: Tick) {
+    let notification = Notification {
+        messages,
+        ..notification("orders")
+    };
+    notify_with(hub, notification, now);
+}
+
+use ReportState::{Busy, Drained};
+use WakeReason::{CatchUp, Notified, Reassigned, Timed};
+
+#[test]
+fn a_new_group_wakes_one_member_to_catch_up() {
+    let hub = hub();
+    let members: Vec<_> = (0..5).map(|_| join(&hub, "g")).collect();
+    assert_eq!(who(&hub, &members, Tick::default()), [(0, CatchUp)]);
+    let other = join(&hub, "h");
+    assert_eq!(who(&hub, &[other], Tick::default()), [(0, CatchUp)]);
+}
+
+#[test]
+fn one_message_wakes_one_of_a_thousand_members() {
+    let hub = hub();
+    let members = fleet(&hub, 1000);
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()).len(), 1);
+}
+
+#[test]
+fn as_many_members_are_woken_as_the_messages_need_each_by_its_own_capacity() {
+    let hub = hub();
+    let capacities = [10, 1, 4, 10];
+    let members =
+        capacities.map(|capacity| subscribe_with(&hub, &of_group("g", capacity), Tick::default()));
+    take_all(&hub, &members, Tick::default());
+    put(&hub, 6, Tick::default());
+    // The first has caught up, and is busy by now: 1 + 4 + 1 of 10.
+    let told: Vec<_> = who(&hub, &members, Tick::default());
+    assert_eq!(told, [(1, Notified), (2, Notified), (3, Notified)]);
+}
+
+#[test]
+fn a_wake_up_that_needs_more_members_than_one_step_wakes_is_left_to_the_fan_out() {
+    let hub = hub();
+    let members = fleet(&hub, 200);
+    put(&hub, 150, Tick::default());
+    let given = |members: &[Arc<Subscription>]| {
+        let taken = members.iter().map(|member| drain(member, Tick::default()));
+        taken.filter(|work| !work.is_empty()).count()
+    };
+    assert_eq!(given(&members), 64);
+    while let Some(mut walk) = hub.next_walk() {
+        while walk.step() {}
+    }
+    assert_eq!(given(&members), 150 - 64);
+}
+
+#[test]
+fn the_parts_add_up_to_what_was_counted() {
+    let hub = hub();
+    let members = fleet(&hub, 4);
+    let batch = Notification {
+        messages: 3,
+        notifications: 2,
+        payload_size: 7,
+        ..notification("orders")
+    };
+    notify_with(&hub, batch, Tick::default());
+    let work: Vec<_> = members
+        .iter()
+        .flat_map(|member| drain(member, Tick::default()))
+        .collect();
+    assert_eq!(work.len(), 3);
+    assert_eq!(work.iter().map(|entry| entry.messages).sum::<u64>(), 3);
+    assert_eq!(work.iter().map(|entry| entry.notifications).sum::<u64>(), 2);
+    assert_eq!(work.iter().map(|entry| entry.payload_size).sum::<u64>(), 7);
+    assert!(work.iter().all(|entry| entry.sequence == 1));
+}
+
+#[test]
+fn a_payload_is_no_count_of_messages() {
+    let hub = hub();
+    let members = fleet(&hub, 4);
+    let large = Notification {
+        payload_size: 1_000_000,
+        ..notification("orders")
+    };
+    notify_with(&hub, large, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()).len(), 1);
+}
+
+#[test]
+fn idle_members_come_first_and_then_who_was_woken_least_recently() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    let mut order = Vec::new();
+    for sequence in 1..=6 {
+        put(&hub, 1, Tick::default());
+        let (at, _) = who(&hub, &members, Tick::default())[0];
+        order.push(at);
+        // The second never says that it drained.
+        let state = if at == 1 { Busy } else { Drained };
+        say(&hub, &members[at], state, sequence, Tick::default());
+    }
+    assert_eq!(order, [1, 2, 0, 2, 0, 2]);
+}
+
+#[test]
+fn a_busy_member_that_is_counted_is_sent_the_wake_up() {
+    let hub = hub();
+    let members = fleet(&hub, 1);
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [(0, Notified)]);
+    say(&hub, &members[0], Busy, 1, Tick::default());
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [(0, Notified)]);
+}
+
+#[test]
+fn subscribers_without_a_group_are_all_woken_besides() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    let others = [settled(&hub, &["orders"]), settled(&hub, &["ord*"])];
+    let accepted = notify(&hub, "orders");
+    assert_eq!(accepted.listeners, 5);
+    assert_eq!(who(&hub, &members, Tick::default()).len(), 1);
+    assert_eq!(who(&hub, &others, Tick::default()).len(), 2);
+}
+
+#[test]
+fn each_group_has_a_cursor_of_its_own() {
+    let hub = hub();
+    let (g, h) = (join(&hub, "g"), join(&hub, "h"));
+    let both = [g, h];
+    who(&hub, &both, Tick::default());
+    put(&hub, 1, Tick::default());
+    let told = who(&hub, &both, Tick::default());
+    assert_eq!(told, [(0, Notified), (1, Notified)]);
+}
+
+#[test]
+fn a_timed_wake_up_goes_to_one_member() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    let delayed = Notification {
+        delay: SECOND,
+        ..notification("orders")
+    };
+    notify_with(&hub, delayed, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), []);
+    hub.fire(after(2 * SECOND));
+    assert_eq!(who(&hub, &members, after(2 * SECOND)), [(1, Timed)]);
+}
+
+#[test]
+fn what_is_not_covered_in_time_goes_to_each_other_member_once() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    put(&hub, 1, Tick::default());
+    let mut told = who(&hub, &members, Tick::default());
+    for second in 1..=10 {
+        hub.fire(after(second * CLAIM));
+        told.extend(who(&hub, &members, after(second * CLAIM)));
+    }
+    assert_eq!(told, [(1, Notified), (2, Reassigned), (0, Reassigned)]);
+}
+
+#[test]
+fn a_sequence_is_covered_by_a_report_of_it_busy_or_drained() {
+    for (state, sequence, covered) in [
+        (Busy, 1, true),
+        (Drained, 1, true),
+        (Busy, 0, false),
+        (Drained, 2, false), // above the head: counts as 0 (R9)
+        (ReportState::Unspecified, 1, false),
+    ] {
+        let hub = hub();
+        let members = fleet(&hub, 2);
+        put(&hub, 1, Tick::default());
+        who(&hub, &members, Tick::default());
+        say(&hub, &members[1], state, sequence, Tick::default());
+        hub.fire(after(CLAIM));
+        let told = who(&hub, &members, after(CLAIM));
+        assert_eq!(told.is_empty(), covered, "{state:?} {sequence}: {told:?}");
+    }
+}
+
+#[test]
+fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_out() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    put(&hub, 1, Tick::default());
+    put(&hub, 1, after(CLAIM / 2));
+    assert_eq!(who(&hub, &members, after(CLAIM / 2)).len(), 2);
+    // The first is covered; the second, which was given to another one, is not.
+    say(&hub, &members[1], Busy, 1, after(CLAIM / 2));
+    hub.fire(after(CLAIM));
+    assert_eq!(who(&hub, &members, after(CLAIM)), []);
+    hub.fire(after(CLAIM * 3 / 2));
+    assert_eq!(who(&hub, &members, after(CLAIM * 3 / 2)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_report_from_before_the_question_does_not_answer_it() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    put(&hub, 1, Tick::default());
+    who(&hub, &members, Tick::default());
+    say(&hub, &members[1], Busy, 1, Tick::default());
+    hub.unsubscribe(&members[1], Tick::default());
+    // Given to the third now; the first repeats what it said of the sequence long ago.
+    say(&hub, &members[0], Drained, 1, Tick::default());
+    assert_eq!(who(&hub, &members[2..], Tick::default()), [(0, Reassigned)]);
+    hub.fire(after(CLAIM));
+    assert_eq!(who(&hub, &members[..1], after(CLAIM)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_lease_lapses_once_and_further_reports_renew_it() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    who(&hub, &members, Tick::default());
+    say(&hub, &members[1], Busy, 1, Tick::default());
+    say(&hub, &members[1], Busy, 1, after(LEASE / 2));
+    hub.fire(after(LEASE));
+    assert_eq!(who(&hub, &members, after(LEASE)), []);
+    let lapsed = after(LEASE * 3 / 2);
+    hub.fire(lapsed);
+    assert_eq!(who(&hub, &members, lapsed), [(0, Reassigned)]);
+    say(&hub, &members[0], Drained, 1, lapsed);
+    hub.fire(lapsed + HOUR);
+    assert_eq!(who(&hub, &members, lapsed + HOUR), [], "once");
+}
+
+#[test]
+fn what_was_counted_after_a_member_drained_is_owed_at_once() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    put(&hub, 1, Tick::default());
+    put(&hub, 1, Tick::default());
+    let told = who(&hub, &members, Tick::default());
+    assert_eq!(told, [(1, Notified), (2, Notified)]);
+    // The second drained before the second message; the third has not said a word.
+    say(&hub, &members[1], Drained, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [(0, Reassigned)]);
+    say(&hub, &members[0], Drained, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [], "once for each");
+}
+
+#[test]
+fn the_end_of_a_busy_member_reassigns_at_once_and_sets_a_timer() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    put(&hub, 1, Tick::default());
+    who(&hub, &members, Tick::default());
+    say(&hub, &members[1], Busy, 1, Tick::default());
+    hub.unsubscribe(&members[1], Tick::default());
+    let left = [Arc::clone(&members[0]), Arc::clone(&members[2])];
+    assert_eq!(who(&hub, &left, Tick::default()), [(1, Reassigned)]);
+    say(&hub, &left[1], Drained, 1, Tick::default());
+    let visible = after(Duration::from_secs(34));
+    hub.fire(visible);
+    assert_eq!(who(&hub, &left, visible), [(0, Timed)]);
+}
+
+#[test]
+fn what_a_stream_did_not_take_before_its_end_is_told_to_another_with_its_sums() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    notify(&hub, "orders");
+    hub.unsubscribe(&members[1], Tick::default());
+    let told = take(&hub, &members[0], Tick::default());
+    assert_eq!(told, [entry("orders", Reassigned, 1)]);
+}
+
+#[test]
+fn a_stream_with_an_unsent_message_stands_aside_and_is_given_the_rest_when_it_has_sent() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    put(&hub, 1, Tick::default());
+    put(&hub, 1, Tick::default());
+    let woken: Vec<_> = members
+        .iter()
+        .map(|member| entries(&drain(member, Tick::default())))
+        .collect();
+    assert!(woken.iter().all(|work| work.len() == 1), "{woken:?}");
+    hub.has_sent(&members[0], Tick::default());
+    let told = take(&hub, &members[0], Tick::default());
+    assert_eq!(told, [entry("orders", Notified, 1)]);
+}
+
+#[test]
+fn a_group_is_kept_for_a_while_after_its_last_member_left() {
+    for (away, told) in [(599, Notified), (601, CatchUp)] {
+        let hub = hub();
+        let members = fleet(&hub, 1);
+        hub.unsubscribe(&members[0], Tick::default());
+        notify(&hub, "orders");
+        let now = after(Duration::from_secs(away));
+        hub.fire(now);
+        hub.forget(now);
+        let back = join_at(&hub, "g", now);
+        assert_eq!(who(&hub, &[back], now), [(0, told)]);
+    }
+}
+
+#[test]
+fn a_group_that_is_kept_keeps_its_queue() {
+    let hub = hub_with(HubConfig {
+        forget_after: SECOND,
+        ..HubConfig::default()
+    });
+    let members = fleet(&hub, 1);
+    hub.unsubscribe(&members[0], Tick::default());
+    hub.forget(after(60 * SECOND));
+    assert_eq!(hub.stats().queues, 1);
+    hub.fire(after(HOUR));
+    hub.forget(after(2 * HOUR));
+    assert_eq!(hub.stats().queues, 0);
+}
+
+#[test]
+fn members_tokens_do_not_count() {
+    let hub = hub();
+    let members = fleet(&hub, 1);
+    put(&hub, 1, Tick::default());
+    let first = drain(&members[0], Tick::default());
+    hub.has_sent(&members[0], Tick::default());
+    say(&hub, &members[0], Drained, 1, Tick::default());
+    let stale = super::super::place::Tally::starting_at(0).token(EPOCH);
+    for token in [first[0].token.clone(), stale, Token::default()] {
+        let options = SubscribeOptions {
+            group: Some(GroupName::new("g").expect("a name")),
+            ..resuming(&["orders"], &[("orders", &token)])
+        };
+        let back = subscribe_with(&hub, &options, Tick::default());
+        assert_eq!(who(&hub, &[back], Tick::default()), []);
+    }
+}
+
+#[test]
+fn a_group_by_pattern_hears_of_new_queues_once() {
+    let hub = hub();
+    let by_pattern = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["ord*"])
+    };
+    let members: Vec<_> = (0..3)
+        .map(|_| subscribe_with(&hub, &by_pattern, Tick::default()))
+        .collect();
+    let told = take_all(&hub, &members, Tick::default());
+    assert_eq!(told, [vec![entry("ord*", CatchUp, 0)], vec![], vec![]]);
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()).len(), 1);
+}
+
+#[test]
+fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_ends() {
+    let hub = hub();
+    let by_pattern = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["ord*"])
+    };
+    let members = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
+    // What another one says of some queue is no such look.
+    say(&hub, &members[1], Drained, 0, Tick::default());
+    hub.unsubscribe(&members[0], after(SECOND));
+    assert!(hub.next_timer() <= Some(after(SECOND)));
+    hub.fire(after(SECOND));
+    assert_eq!(who(&hub, &members[1..], after(SECOND)), [(0, CatchUp)]);
+}
+
+#[test]
+fn whoever_joins_is_asked_where_nobody_was_left_to_ask() {
+    let hub = hub();
+    let members = fleet(&hub, 1);
+    put(&hub, 1, Tick::default());
+    who(&hub, &members, Tick::default());
+    (1..=5).for_each(|second| _ = hub.fire(after(second * CLAIM)));
+    let new = join_at(&hub, "g", after(5 * CLAIM));
+    assert_eq!(who(&hub, &[new], after(5 * CLAIM)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
+    let hub = hub();
+    let members = fleet(&hub, 1);
+    put(&hub, 1, Tick::default());
+    // The mark is taken, and the wake-up is not.
+    let record = hub.records.get(&queue("orders")).expect("known");
+    let seat = members[0].lock().list[0].seat().expect("a member");
+    let grant = record.lock().take_grant(seat).expect("given");
+    assert!(members[0].take(Tick::default()).some().is_none());
+    record.lock().give_back(seat, grant);
+    assert!(members[0].take(Tick::default()).some().is_none());
+    let healed = members[0].verify(Tick::default()).some().expect("found");
+    assert_eq!(entries(&healed), [entry("orders", Notified, 1)]);
+}
+
+#[test]
+fn time_outs_are_as_configured() {
+    let pace = Pace {
+        claim: 5 * SECOND,
+        ..Pace::default()
+    };
+    let hub = hub_with(HubConfig {
+        pace,
+        ..HubConfig::default()
+    });
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    who(&hub, &members, Tick::default());
+    hub.fire(after(4 * SECOND));
+    assert_eq!(who(&hub, &members, after(4 * SECOND)), []);
+    hub.fire(after(5 * SECOND));
+    assert_eq!(who(&hub, &members, after(5 * SECOND)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgotten() {
+    let hub = hub_with(HubConfig {
+        forget_after: SECOND,
+        ..HubConfig::default()
+    });
+    let by_pattern = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["ord*"])
+    };
+    let member = subscribe_with(&hub, &by_pattern, Tick::default());
+    take(&hub, &member, Tick::default());
+    hub.unsubscribe(&member, Tick::default());
+    notify(&hub, "orders");
+    hub.forget(after(10 * SECOND));
+    assert_eq!(hub.stats().queues, 0);
+    let back = subscribe_with(&hub, &by_pattern, after(10 * SECOND));
+    let told = take(&hub, &back, after(10 * SECOND));
+    assert_eq!(told, [entry("ord*", CatchUp, 0)]);
+}

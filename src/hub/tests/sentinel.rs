@@ -1,0 +1,365 @@
+//! The sentinel: one look per queue and interval, by one listener that says so (R11).
+
+use super::{super::Pace, *};
+use crate::words::GroupName;
+use ReportState::{Busy, Drained};
+use WakeReason::{CatchUp, Notified, Sentinel};
+
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// A hub with a sentinel.
+fn guarded() -> Arc<Hub> {
+    hub_with(HubConfig {
+        pace: Pace {
+            sentinel: INTERVAL,
+            ..Pace::default()
+        },
+        ..HubConfig::default()
+    })
+}
+
+/// Listeners on `orders` that have looked; the first `reporting` of them have said so.
+fn listeners(hub: &Arc<Hub>, count: usize, reporting: usize) -> Vec<Arc<Subscription>> {
+    let all: Vec<_> = (0..count).map(|_| settled(hub, &["orders"])).collect();
+    for listener in &all[..reporting] {
+        say(hub, listener, Drained, Tick::default());
+    }
+    all
+}
+
+fn say(hub: &Hub, listener: &Subscription, state: ReportState, now: Tick) {
+    say_with(hub, listener, &report("orders", state, 0, number()), now);
+}
+
+fn say_with(hub: &Hub, listener: &Subscription, report: &Report, now: Tick) {
+    let said = hub.report(listener.id, report, now);
+    said.expect("it listens on the queue");
+}
+
+fn number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Fires the timers second by second; returns who was asked in which.
+fn asked(
+    hub: &Hub,
+    listeners: &[Arc<Subscription>],
+    from: u64,
+    to: u64,
+) -> Vec<(u64, usize, WakeReason)> {
+    let mut all = Vec::new();
+    for second in from..=to {
+        let now = after(Duration::from_secs(second));
+        hub.fire(now);
+        for (at, listener) in listeners.iter().enumerate() {
+            let work = drain(listener, now);
+            hub.has_sent(listener, now);
+            all.extend(work.iter().map(|entry| (second, at, entry.reason)));
+        }
+    }
+    all
+}
+
+/// Goes on until somebody is asked; returns when, who and why.
+fn first_asked(hub: &Hub, all: &[Arc<Subscription>], from: u64) -> (u64, usize, WakeReason) {
+    let mut told = (from..from + 70).flat_map(|second| asked(hub, all, second, second));
+    told.next().expect("somebody is asked")
+}
+
+fn by(asked: &[(u64, usize, WakeReason)]) -> Vec<usize> {
+    asked.iter().map(|(_, at, _)| *at).collect()
+}
+
+#[test]
+fn one_of_those_that_report_is_asked_once_an_interval_give_or_take_a_tenth() {
+    let hub = guarded();
+    let all = listeners(&hub, 3, 3);
+    let first = first_asked(&hub, &all, 1);
+    assert!(matches!(first, (54..=66, 0, Sentinel)), "{first:?}");
+}
+
+#[test]
+fn a_question_that_nobody_reports_goes_to_each_other_one_in_turn() {
+    let hub = guarded();
+    let all = listeners(&hub, 4, 3);
+    let told = asked(&hub, &all, 1, 70);
+    // Who never reports is asked last, where none of the others did.
+    assert_eq!(by(&told), [0, 1, 2, 3]);
+    let gaps: Vec<_> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert_eq!(gaps, [1, 1, 1]);
+}
+
+#[test]
+fn a_report_ends_the_question_and_the_next_one_has_the_next_turn() {
+    let hub = guarded();
+    let all = listeners(&hub, 3, 3);
+    let (mut order, mut at) = (Vec::new(), 0);
+    for _ in 0..4 {
+        let (second, who, _) = first_asked(&hub, &all, at + 1);
+        at = second;
+        order.push(who);
+        say(&hub, &all[who], Drained, after(Duration::from_secs(at)));
+    }
+    assert_eq!(order, [0, 1, 2, 0]);
+}
+
+#[test]
+fn a_look_that_happened_by_itself_puts_it_off() {
+    for state in [Busy, Drained] {
+        let hub = guarded();
+        let all = listeners(&hub, 1, 1);
+        assert_eq!(asked(&hub, &all, 1, 50), []);
+        say(&hub, &all[0], state, after(Duration::from_secs(50)));
+        assert_eq!(asked(&hub, &all, 51, 103), []);
+        assert_eq!(by(&asked(&hub, &all, 104, 116)), [0]);
+    }
+}
+
+#[test]
+fn a_report_repeated_on_a_new_stream_is_no_look() {
+    let hub = guarded();
+    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let again = |now| {
+        let resumed = resuming(&["orders"], &[("orders", &head)]);
+        let listener = subscribe_with(&hub, &resumed, now);
+        say(&hub, &listener, Drained, now);
+        listener
+    };
+    let stays = listeners(&hub, 1, 1);
+    let mut told = Vec::new();
+    for second in 1..=66 {
+        let now = after(Duration::from_secs(second));
+        told.extend(asked(&hub, &stays, second, second));
+        let listener = again(now);
+        hub.unsubscribe(&listener, now);
+    }
+    assert!(
+        told.iter().any(|(.., reason)| *reason == Sentinel),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn who_polls_is_left_alone_until_it_says_otherwise() {
+    let hub = guarded();
+    let all = listeners(&hub, 2, 2);
+    let polls = |tasks| Report {
+        active_dequeue_tasks: tasks,
+        ..report("orders", Drained, 0, number())
+    };
+    say_with(&hub, &all[0], &polls(1), Tick::default());
+    assert!(hub.listeners(None, 10, Tick::default())[0].polling);
+    assert_eq!(by(&asked(&hub, &all, 1, 70)), [1]);
+    say_with(&hub, &all[0], &polls(0), after(Duration::from_secs(70)));
+    assert_eq!(by(&asked(&hub, &all, 71, 139)), [0, 1]);
+}
+
+#[test]
+fn that_somebody_polls_is_believed_for_two_intervals() {
+    let hub = guarded();
+    let all = listeners(&hub, 1, 1);
+    let polls = Report {
+        active_dequeue_tasks: 1,
+        ..report("orders", Drained, 0, number())
+    };
+    say_with(&hub, &all[0], &polls, Tick::default());
+    assert_eq!(asked(&hub, &all, 1, 119), []);
+    assert_eq!(first_asked(&hub, &all, 120).2, Sentinel);
+}
+
+#[test]
+fn a_stream_with_an_unsent_message_is_not_asked() {
+    let hub = guarded();
+    let all = listeners(&hub, 2, 2);
+    all[0].sends();
+    let now = after(Duration::from_secs(67));
+    hub.fire(now);
+    assert_eq!(drain(&all[0], now), []);
+    assert_eq!(drain(&all[1], now).len(), 1);
+}
+
+#[test]
+fn where_every_stream_is_sending_it_asks_again_soon() {
+    let hub = guarded();
+    let all = listeners(&hub, 1, 1);
+    all[0].sends();
+    hub.fire(after(Duration::from_secs(67)));
+    assert_eq!(drain(&all[0], after(Duration::from_secs(67))), []);
+    hub.has_sent(&all[0], after(Duration::from_secs(67)));
+    assert_eq!(by(&asked(&hub, &all, 68, 69)), [0]);
+}
+
+#[test]
+fn the_end_of_the_asked_ones_stream_asks_the_next_at_once() {
+    let hub = guarded();
+    let all = listeners(&hub, 2, 2);
+    let second = first_asked(&hub, &all, 1).0;
+    let now = after(Duration::from_secs(second));
+    hub.unsubscribe(&all[0], now);
+    hub.fire(now);
+    assert_eq!(
+        entries(&drain(&all[1], now)),
+        [entry("orders", Sentinel, 0)]
+    );
+}
+
+#[test]
+fn a_look_that_finds_more_than_its_listener_takes_on_wakes_as_many_more() {
+    let hub = guarded();
+    let all = listeners(&hub, 5, 5);
+    let second = first_asked(&hub, &all, 1).0;
+    let deep = Report {
+        current_queue_depth: 3,
+        ..report("orders", Busy, 0, number())
+    };
+    say_with(&hub, &all[0], &deep, after(Duration::from_secs(second)));
+    assert_eq!(by(&asked(&hub, &all, second, second)), [1, 2, 3]);
+}
+
+#[test]
+fn a_question_is_no_cause_and_moves_no_counter() {
+    let hub = guarded();
+    let all = listeners(&hub, 1, 1);
+    notify(&hub, "orders");
+    let before = drain(&all[0], Tick::default())[0].clone();
+    hub.has_sent(&all[0], Tick::default());
+    let now = after(Duration::from_secs(67));
+    hub.fire(now);
+    let look = drain(&all[0], now)[0].clone();
+    assert_eq!((look.reason, look.notifications), (Sentinel, 0));
+    assert_eq!(
+        (look.sequence, &look.token),
+        (before.sequence, &before.token)
+    );
+    hub.has_sent(&all[0], now);
+    notify_with(&hub, notification("orders"), now);
+    let next = drain(&all[0], now)[0].clone();
+    assert_eq!(
+        (next.reason, next.notifications, next.sequence),
+        (Notified, 1, 2)
+    );
+}
+
+#[test]
+fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_followed() {
+    let hub = guarded();
+    let outside = settled(&hub, &["orders"]);
+    say(&hub, &outside, Drained, Tick::default());
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["orders"])
+    };
+    let mut all: Vec<_> = (0..2)
+        .map(|_| subscribe_with(&hub, &options, Tick::default()))
+        .collect();
+    assert_eq!(asked(&hub, &all, 0, 0), [(0, 0, CatchUp)]);
+    say(&hub, &all[0], Drained, Tick::default());
+    all.push(outside);
+    let told = asked(&hub, &all, 1, 70);
+    assert_eq!(by(&told), [0, 1], "one that reports, then the other");
+    assert_eq!(told[0].2, Sentinel);
+}
+
+#[test]
+fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
+    let hub = guarded();
+    let all = [(); 2].map(|()| settled(&hub, &["ord*"]));
+    let told = asked(&hub, &all, 1, 67);
+    assert!(matches!(told[..], [(54..=66, _, Sentinel)]), "{told:?}");
+    notify(&hub, "orders");
+    asked(&hub, &all, 68, 68);
+    say(&hub, &all[0], Drained, after(Duration::from_secs(68)));
+    let told = asked(&hub, &all, 69, 140);
+    let names: Vec<_> = told.iter().map(|(.., reason)| *reason).collect();
+    assert_eq!(
+        names,
+        [Sentinel, Sentinel],
+        "the queue's own, of each in turn"
+    );
+}
+
+#[test]
+fn a_pattern_that_comes_back_is_looked_at_within_an_interval() {
+    let hub = guarded();
+    let gone = settled(&hub, &["ord*"]);
+    hub.unsubscribe(&gone, Tick::default());
+    let back = [settled(&hub, &["ord*"])];
+    let (second, ..) = first_asked(&hub, &back, 1);
+    assert!(second <= 67, "{second}");
+}
+
+#[test]
+fn an_interval_of_zero_is_none() {
+    let hub = hub();
+    let all = listeners(&hub, 1, 1);
+    assert_eq!(hub.next_timer(), None);
+    assert_eq!(asked(&hub, &all, 1, 200), []);
+}
+
+#[test]
+fn a_queue_that_nobody_listens_to_is_not_looked_at() {
+    let hub = guarded();
+    let all = listeners(&hub, 1, 1);
+    hub.unsubscribe(&all[0], Tick::default());
+    notify(&hub, "orders");
+    hub.fire(after(HOUR));
+    assert_eq!(hub.next_timer(), None);
+}
+
+#[test]
+fn who_is_asked_is_taken_to_be_busy() {
+    let hub = guarded();
+    let all = listeners(&hub, 1, 1);
+    let second = asked(&hub, &all, 1, 66)[0].0;
+    let now = after(Duration::from_secs(second));
+    hub.unsubscribe(&all[0], now);
+    let due = hub.next_timer().expect("set");
+    assert!(due >= now + Duration::from_secs(32), "{due:?}");
+}
+
+#[test]
+fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
+    let hub = guarded();
+    let all = [settled(&hub, &["ord*"])];
+    say(&hub, &all[0], Busy, Tick::default());
+    let (_, _, reason) = first_asked(&hub, &all, 1);
+    assert_eq!(reason, Sentinel);
+}
+
+#[test]
+fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
+    let hub = hub_with(HubConfig {
+        forget_after: SECOND,
+        pace: Pace {
+            sentinel: INTERVAL,
+            ..Pace::default()
+        },
+        ..HubConfig::default()
+    });
+    let all = listeners(&hub, 1, 1);
+    hub.unsubscribe(&all[0], Tick::default());
+    hub.forget(after(2 * SECOND));
+    assert_eq!(hub.stats().queues, 0);
+    assert_eq!(hub.fire(after(HOUR)), None);
+    assert_eq!(hub.stats().queues, 0);
+}
+
+#[test]
+fn streams_that_come_and_go_do_not_put_it_off() {
+    let hub = guarded();
+    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let mut told = Vec::new();
+    for second in (0..90).step_by(10) {
+        let now = after(Duration::from_secs(second));
+        let resumed = resuming(&["orders"], &[("orders", &head)]);
+        let listener = [subscribe_with(&hub, &resumed, now)];
+        told.extend(asked(&hub, &listener, second, second + 5));
+        hub.unsubscribe(&listener[0], after(Duration::from_secs(second + 5)));
+        hub.fire(after(Duration::from_secs(second + 9)));
+    }
+    assert!(
+        told.iter().any(|(.., reason)| *reason == Sentinel),
+        "{told:?}"
+    );
+}
