@@ -1,5 +1,5 @@
-//! `reveille bench burst|wake|wake-all|idle|queue|listen`: what a relay costs and how fast it wakes,
-//! what a queue takes, and what becomes of both in a listener.
+//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain`: what a relay costs and how fast it
+//! wakes, what a queue takes, and what becomes of both in a listener.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -7,6 +7,7 @@
 //! public API only.
 
 mod broker;
+mod drain;
 mod fleet;
 mod helper;
 mod listen;
@@ -20,7 +21,7 @@ mod subscribers;
 mod usage;
 mod work;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -54,9 +55,11 @@ enum Work {
     Queue(QueueArgs),
     /// A listener on a queue: how long a message takes to its handler, pushed and polled.
     Listen(ListenArgs),
+    /// Very many messages through one listener: how fast, and that its memory does not grow.
+    Drain(DrainArgs),
     /// A relay for one run.
     #[command(hide = true)]
-    Relay,
+    Relay(RelayArgs),
     /// A nats-server for one run.
     #[command(hide = true)]
     Nats,
@@ -190,6 +193,16 @@ struct ListenArgs {
     /// How many listeners there are on the queue.
     #[arg(long, default_value_t = 1, value_parser = positive())]
     listeners: u64,
+    /// They are members of one group: a message wakes one of them instead of all.
+    #[arg(long)]
+    grouped: bool,
+    /// How often the relay has one of them look unasked; 0 turns that off.
+    #[arg(long, default_value = "0", value_parser = duration::parse)]
+    sentinel: Duration,
+    /// What Azurite printed so far, for a queue of its: the requests of the idle time are counted
+    /// there as well.
+    #[arg(long, value_name = "FILE")]
+    azurite_log: Option<PathBuf>,
     /// How many messages the same listeners handle by polling; 0 leaves that out.
     #[arg(long, default_value_t = 20)]
     polled: u64,
@@ -202,6 +215,34 @@ struct ListenArgs {
     /// How to print the result.
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     output: Output,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench drain --messages 1000000")]
+struct DrainArgs {
+    /// Measure with this queue, which must be empty [default: a SQLite file in the temporary
+    /// directory, where a commit costs what it costs there].
+    #[arg(long, value_name = "QUEUE_URL")]
+    queue: Option<String>,
+    /// How many messages.
+    #[arg(long, default_value_t = 1_000_000, value_parser = positive())]
+    messages: u64,
+    /// Bytes of a message.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
+    size: u16,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// What the parent tells its relay's process.
+#[derive(Debug, Clone, Args)]
+struct RelayArgs {
+    #[arg(long, value_parser = duration::parse)]
+    sentinel: Option<Duration>,
 }
 
 /// What the parent tells its subscribers' process.
@@ -256,7 +297,11 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
             let args = args.clone();
             tokio::spawn(async move { listen::measure(args).await }).await??;
         }
-        Work::Relay => broker::serve_relay().await?,
+        Work::Drain(args) => {
+            let args = args.clone();
+            tokio::spawn(async move { drain::measure(args).await }).await??;
+        }
+        Work::Relay(args) => broker::serve_relay(args.sentinel).await?,
         Work::Nats => broker::serve_nats().await?,
         Work::Fleet(args) => subscribers::run(args).await?,
         // On one of the runtime's own threads, where publishers usually are: from another thread,
@@ -303,7 +348,7 @@ impl Work {
             Self::Wake(args) => ("wake", &args.common),
             Self::WakeAll(args) => ("wake-all", &args.common),
             Self::Idle(args) => ("idle", &args.common),
-            Self::Queue(_) | Self::Listen(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+            _ => {
                 bail!("this is no work by itself")
             }
         })
@@ -315,7 +360,7 @@ impl Work {
             Self::Wake(args) => work::wake(args, broker, progress).await,
             Self::WakeAll(args) => work::wake_all(args, broker, progress).await,
             Self::Idle(args) => work::idle(args, broker, progress).await,
-            Self::Queue(_) | Self::Listen(_) | Self::Relay | Self::Nats | Self::Fleet(_) => {
+            _ => {
                 bail!("this is no work by itself")
             }
         }

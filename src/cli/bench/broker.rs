@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use reveille::{Node, NodeConfig};
+use reveille::{Node, NodeConfig, RelayConfig};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::Command,
@@ -51,7 +51,22 @@ impl Broker {
                 "nats"
             }
         };
-        let mut helper = Helper::start(name, &[])?;
+        Self::spawn(side, name, &[]).await
+    }
+
+    /// Starts a relay that has somebody look unasked so often; 0 for never.
+    pub(super) async fn relay(sentinel: Duration) -> Result<Self> {
+        let sentinel = format!("{}ms", sentinel.as_millis());
+        Self::spawn(
+            Side::Reveille,
+            "relay",
+            &["--sentinel".to_owned(), sentinel],
+        )
+        .await
+    }
+
+    async fn spawn(side: Side, name: &'static str, args: &[String]) -> Result<Self> {
+        let mut helper = Helper::start(name, args)?;
         let line = helper.line().await?;
         let (target, pid) = match line.split_once(' ') {
             Some((target, pid)) => (target.to_owned(), pid.parse().ok()),
@@ -79,12 +94,15 @@ impl Broker {
 }
 
 /// The relay's process: prints its URL, and serves until its parent lets go.
-pub(super) async fn serve_relay() -> Result<()> {
+pub(super) async fn serve_relay(sentinel: Option<Duration>) -> Result<()> {
     helper::raise_limits();
+    let mut relay = RelayConfig::default();
+    relay.sentinel_interval = sentinel.unwrap_or(relay.sentinel_interval);
     let config = NodeConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         admin_listen: None,
         store: "memory:".to_owned(),
+        relay,
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;

@@ -6,6 +6,7 @@
 //! each listener on a subscription of its own. Every transaction with the queue is counted.
 
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 use reveille::{
-    Client, ListenerId, Notification, Publisher,
+    Client, GroupName, ListenerId, Notification, Publisher,
     listener::{Delivery, Listener, ListenerConfig},
     queue::{self, Metered, NewMessage, QueueUsage, WorkQueue},
 };
@@ -63,7 +64,7 @@ pub(super) async fn measure(args: ListenArgs) -> Result<()> {
 
 async fn once(args: &ListenArgs, progress: &Progress) -> Result<Figures> {
     let place = Place::of(args.queue.as_deref())?;
-    let broker = Broker::start(Side::Reveille, None).await?;
+    let broker = Broker::relay(args.sentinel).await?;
     let queue: Counted = Arc::new(Metered::new(queue::open(&place.url).await?));
     queue.create().await?;
     ensure!(queue.depth().await? == 0, "{queue} is not empty");
@@ -83,12 +84,12 @@ async fn once(args: &ListenArgs, progress: &Progress) -> Result<Figures> {
     let (used, woken) = (queue.usage().since(&before), fleet.wake_ups() - woken);
     pushed(&mut figures, args, &took, &used, woken);
     progress.say("idle, pushed");
-    let idle = idle(args, &queue).await;
-    figures.add("idle transactions/min", Unit::Count, Some(idle));
+    idle(&mut figures, args, &queue, "idle transactions/min").await?;
     fleet.stop().await;
     if args.polled > 0 {
         polled(&mut figures, args, &queue, progress).await?;
     }
+    figures.add("fdatasync", Unit::Micros, place.fdatasync()?);
     broker.stop().await;
     Ok(figures)
 }
@@ -110,18 +111,39 @@ async fn polled(
     let each = used.total() as f64 / args.polled as f64;
     figures.add("polled transactions/message", Unit::Count, Some(each));
     progress.say("idle, polled");
-    let idle = idle(args, queue).await;
-    figures.add("polled idle transactions/min", Unit::Count, Some(idle));
+    idle(figures, args, queue, "polled idle transactions/min").await?;
     fleet.stop().await;
     Ok(())
 }
 
-/// Returns the transactions of an idle minute.
-async fn idle(args: &ListenArgs, queue: &Counted) -> f64 {
-    let before = queue.usage();
+/// Counts the transactions of an idle minute.
+async fn idle(
+    figures: &mut Figures,
+    args: &ListenArgs,
+    queue: &Counted,
+    name: &'static str,
+) -> Result<()> {
+    let log = || args.azurite_log.as_deref().map(requests).transpose();
+    let (before, logged) = (queue.usage(), log()?);
     tokio::time::sleep(args.hold).await;
     let used = queue.usage().since(&before).total();
-    used as f64 * 60.0 / args.hold.as_secs_f64()
+    let minute = |count: u64| Some(count as f64 * 60.0 / args.hold.as_secs_f64());
+    figures.add(name, Unit::Count, minute(used));
+    if let Some((logged, before)) = log()?.zip(logged) {
+        figures.add(
+            "the same by Azurite's log",
+            Unit::Count,
+            minute(logged - before),
+        );
+    }
+    Ok(())
+}
+
+/// Returns how many requests Azurite has printed: a line each, as web servers print them.
+fn requests(log: &Path) -> Result<u64> {
+    let text = std::fs::read_to_string(log)
+        .with_context(|| format!("--azurite-log {} cannot be read", log.display()))?;
+    Ok(text.matches(" HTTP/1.1\" ").count() as u64)
 }
 
 /// Puts one message, notifies, and waits until it is handled; again and again.
@@ -161,6 +183,7 @@ impl Fleet {
     async fn start(args: &ListenArgs, queue: &Counted, relay: Option<&str>) -> Result<Self> {
         let (said, handled) = mpsc::channel(16);
         let mut listeners = Vec::new();
+        let group = args.grouped.then(|| GroupName::new("bench")).transpose()?;
         let config = ListenerConfig {
             dequeue_batch_size: 1,
             ..ListenerConfig::default()
@@ -176,7 +199,8 @@ impl Fleet {
             let mut builder = Listener::builder(Arc::clone(&queue)).config(config.clone());
             if let Some(clients) = &clients {
                 let id = ListenerId::new(&format!("bench-{number}"))?;
-                let options = config.subscription(id, queue.address());
+                let mut options = config.subscription(id, queue.address());
+                options.group = group.clone();
                 let client = &clients[usize::try_from(number / 100)?];
                 builder = builder.wakes(client.subscribe(options)?);
             }

@@ -61,7 +61,7 @@ pub(super) async fn measure(args: QueueArgs) -> Result<()> {
 
 async fn once(args: &QueueArgs, progress: &Progress) -> Result<Figures> {
     let place = Place::of(args.queue.as_deref())?;
-    let sync = place.directory().map(|of| fdatasync(&of)).transpose()?;
+    let sync = place.fdatasync()?;
     let queue = queue::open(&place.url).await?;
     queue.create().await?;
     let depth = queue.depth().await?;
@@ -213,6 +213,12 @@ impl Place {
             url: format!("sqlite:{}/bench.db?queue=bench", directory.display()),
             own: Some(directory),
         })
+    }
+
+    /// Returns how long the disk of the queue's file takes for one fdatasync, in microseconds; `None`
+    /// for a queue that is no file.
+    pub(super) fn fdatasync(&self) -> Result<Option<f64>> {
+        self.directory().map(|of| fdatasync(&of)).transpose()
     }
 
     /// Returns where the queue's file is.

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reveille::{
+    NodeConfig, RelayConfig,
     listener::{ListenerConfig, ListenerMode},
     queue::{AzureQueue, WorkQueue},
     scaling::StepPolicy,
@@ -61,6 +62,41 @@ async fn a_pushed_listener_sends_no_request_while_there_is_no_work() {
     let stats = listener.state().stats;
     assert_eq!((stats.handled, stats.errors), (2, 0), "{stats:?}");
     listener.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sentinel_costs_a_fleet_one_request_per_interval() {
+    let name = "sentinel-of-twenty";
+    let config = NodeConfig {
+        relay: RelayConfig {
+            sentinel_interval: Duration::from_secs(2),
+            ..RelayConfig::default()
+        },
+        ..NodeConfig::default()
+    };
+    let relay = TestRelay::with_config(config).await.expect("a relay");
+    let queue = queue_of(azurite(), name).await;
+    let mut fleet = Vec::new();
+    for _ in 0..20 {
+        let builder = hearing(&relay, &queue, ListenerConfig::default());
+        let listener = builder.start(Seen::default().handler(Duration::ZERO)).await;
+        fleet.push(listener.expect("started"));
+    }
+    for listener in &fleet {
+        pushed_and_idle(listener).await;
+    }
+    let before = requests(name).len();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let looks = requests(name)[before..].to_vec();
+    // Five intervals, each a tenth shorter or longer; the first and the last may be cut.
+    assert!((3..=7).contains(&looks.len()), "{looks:?}");
+    assert!(
+        looks.iter().all(|look| look.starts_with("GET ")),
+        "{looks:?}"
+    );
+    for listener in fleet {
+        listener.shutdown().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
