@@ -15,6 +15,7 @@ mod delivery;
 mod dequeue;
 mod handler;
 mod hooks;
+mod notes;
 mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
@@ -46,7 +47,7 @@ use self::{
 };
 pub use crate::scaling::ListenerMode;
 use crate::{
-    error::{ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     fault::Fault,
     queue::WorkQueue,
     scaling::{Scaler, ScalerConfig},
@@ -157,8 +158,7 @@ impl Listener {
     ///
     /// Returns what it has done in all.
     pub async fn shutdown(self) -> ListenerStats {
-        self.shared.ask(|core, _| core.scaler.stop());
-        self.shared.stopping.cancel();
+        self.shared.stop();
         let ended = tokio::time::timeout(self.shared.config.grace, self.tasks.ended()).await;
         if ended.is_err() {
             self.shared.abandoning.cancel();
@@ -186,6 +186,10 @@ impl Listener {
 impl ListenerBuilder {
     /// Hears of work by these wake-ups; without any it polls. Make them with
     /// [`ListenerConfig::subscription`].
+    ///
+    /// They are those of one address. On a queue of several, such as
+    /// [`Partitioned`](crate::queue::Partitioned), start a listener for each of its queues, and have
+    /// all of them share a [`Budget`].
     #[must_use]
     pub fn wakes(mut self, wakes: impl Wakes) -> Self {
         self.wakes = Some(Box::new(wakes));
@@ -224,7 +228,8 @@ impl ListenerBuilder {
     /// Starts the listener; needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the configuration breaks a rule;
+    /// [`ErrorKind::Invalid`] where the configuration breaks a rule, or where there are wake-ups and
+    /// the queue has several addresses;
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached just now is no error.
     pub async fn start(self, handler: impl Handler) -> Result<Listener> {
@@ -243,6 +248,9 @@ impl ListenerBuilder {
 
     async fn launch(self, handlers: Handlers) -> Result<Listener> {
         let config = self.config.fit(&*self.queue)?;
+        if self.wakes.is_some() {
+            check_addresses(&*self.queue)?;
+        }
         check(&*self.queue).await?;
         let scaler = Scaler::new(
             ScalerConfig {
@@ -276,6 +284,21 @@ impl ListenerBuilder {
             conductor,
         })
     }
+}
+
+/// Wake-ups of one address say nothing of messages under another: such a listener would sleep
+/// beside a full queue.
+fn check_addresses(queue: &dyn WorkQueue) -> Result<()> {
+    let addresses = queue.addresses();
+    if addresses.len() < 2 {
+        return Ok(());
+    }
+    let rule = format_args!(
+        "`{queue}` has {} addresses, and a listener hears of one: start a listener for each of its \
+         queues, with clones of one `Budget`",
+        addresses.len()
+    );
+    Err(Error::invalid("wakes", rule))
 }
 
 /// Asks the queue whether it is there and lets us in.

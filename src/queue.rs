@@ -71,6 +71,12 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// Returns the address under which its wake-ups are published.
     fn address(&self) -> &QueueAddress;
 
+    /// Returns the addresses of all queues that it is made of, each of which is notified by itself:
+    /// its own by default.
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        vec![self.address()]
+    }
+
     /// Returns what the queue allows.
     fn limits(&self) -> QueueLimits;
 

@@ -57,8 +57,11 @@ first as there is more work, up to --max-tasks times --concurrency commands at a
 
 Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by
 SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0
-where no command was cut off, else 143. The command's output is passed through; what is told of the
-listener goes to stderr, with `-o json` as JSON objects, one a line.")]
+where no command was cut off, else 143. SIGKILL leaves no time for that: commands that run then go on
+by themselves, while their messages are handed out again after the visibility time-out.
+
+The command's output is passed through; what is told of the listener goes to stderr, with `-o json`
+as JSON objects, one a line.")]
 pub(super) struct Args {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]

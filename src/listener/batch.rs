@@ -28,6 +28,10 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// Handles the messages of one get together: `Ok` deletes all of them, an error has all of them
     /// handed out again. A message's last try before the poison queue is a batch of its own, so that
     /// it does not take the others with it.
+    ///
+    /// [`Rejected`] does not say which of several messages is the bad one: they are handed out again
+    /// as well, each as a batch of its own, and only a message that is rejected alone goes to the
+    /// poison queue at once.
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
 }
 
@@ -70,6 +74,10 @@ struct Seat {
     table: Arc<Table>,
     taken: AtomicBool,
 }
+
+/// One of several messages that were rejected together: nobody knows whose fault it is.
+#[derive(Debug)]
+pub(super) struct RejectedTogether(Shared);
 
 /// One error, told to all of a batch.
 #[derive(Debug, Clone)]
@@ -180,8 +188,10 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
         Ended::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
     let outcome = outcome.map_err(Told::from);
+    let together = answers.len() > 1;
     for answer in answers {
-        let _ = answer.send(outcome.as_ref().copied().map_err(Told::error));
+        let told = outcome.as_ref().copied();
+        let _ = answer.send(told.map_err(|told| told.error(together)));
     }
 }
 
@@ -206,12 +216,25 @@ impl From<HandlerError> for Told {
 }
 
 impl Told {
-    fn error(&self) -> HandlerError {
+    fn error(&self, together: bool) -> HandlerError {
         match self {
+            Self::Rejected(reason) if together => RejectedTogether(reason.clone()).into(),
             Self::Failed(error) => error.clone().into(),
             Self::Rejected(reason) => Rejected::because(reason.clone()).into(),
             Self::Postponed(postponed) => (*postponed).into(),
         }
+    }
+}
+
+impl fmt::Display for RejectedTogether {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rejected with others: {}", self.0)
+    }
+}
+
+impl std::error::Error for RejectedTogether {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
     }
 }
 

@@ -25,6 +25,12 @@ pub struct ListenerConfig {
     /// A handler that takes longer has failed: it is told, and the message is handed out again.
     pub max_handling_time: Duration,
     /// After so many tries a message goes to the poison queue, where there is one.
+    ///
+    /// A try is a get, as queues count these, but for those gets of this listener that came to no
+    /// try: the body could not be had for a reason that passes, such as a claim check's blob store
+    /// that is away, the handler [postponed](super::Postponed) it, or its turn did not come. Such
+    /// gets are remembered of 16,384 messages at least, the latest, until the listener ends. Those
+    /// of other listeners and of earlier processes count in full.
     pub max_dequeue_count: u32,
     /// The wait before a message is handed out again after a handler failed: up to `0` the first
     /// time, doubled each time, never over `1`.

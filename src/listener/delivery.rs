@@ -7,6 +7,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    batch::RejectedTogether,
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult, Postponed, Rejected},
     hooks::Action,
     poison,
@@ -24,6 +25,8 @@ enum Outcome {
     Failed(HandlerError),
     /// No further try would help.
     Rejected(HandlerError),
+    /// That, of a batch: it may be another's fault.
+    Suspected(HandlerError),
     /// Not tried.
     Postponed(Duration),
     /// Nobody waits for it any longer.
@@ -34,6 +37,8 @@ enum Outcome {
 struct Held<'a> {
     shared: &'a Shared,
     message: &'a Message,
+    /// Its gets so far but those that were no try, as far as this listener knows.
+    tries: u32,
     receipt: Receipt,
     /// It stays hidden until then at least, and until then at most, by our clock: the queue counts
     /// from when it served the call.
@@ -65,6 +70,7 @@ pub(super) async fn deliver(
         shared,
         receipt: message.receipt.clone(),
         message: &message,
+        tries: shared.notes().tries(&message),
         until: far(asked, timeout),
         back_by: far(Instant::now(), timeout),
         renew_at: far(asked, timeout / 2),
@@ -72,24 +78,31 @@ pub(super) async fn deliver(
         gone: false,
     };
     if let Err(fault) = message.payload() {
-        return held.unreadable(fault).await;
-    }
-    if message.dequeue_count > shared.config.max_dequeue_count && shared.poison.is_some() {
         // Nobody waits for it in vain.
         drop(handler);
-        let tries = message.dequeue_count - 1;
+        return held.unreadable(fault).await;
+    }
+    if held.tries > shared.config.max_dequeue_count && shared.poison.is_some() {
+        drop(handler);
+        let tries = held.tries - 1;
         let error = format!("was got {tries} times, and never handled to its end");
         return held.poison(error.into()).await;
     }
     match held.handle(turns, handler).await {
         Outcome::Handled => held.delete().await,
         // Whoever has got it since judges it.
-        Outcome::Failed(error) | Outcome::Rejected(error) if held.gone => {
+        Outcome::Failed(error) | Outcome::Rejected(error) | Outcome::Suspected(error)
+            if held.gone =>
+        {
             count(&shared.counters.failed);
             let text = format!("message `{}`: {error}", message.id);
             held.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
         }
         Outcome::Failed(error) => held.failed(error).await,
+        Outcome::Suspected(error) => {
+            shared.notes().suspect(&message.id);
+            held.failed(error).await;
+        }
         Outcome::Rejected(error) => {
             count(&shared.counters.failed);
             match shared.poison.is_some() {
@@ -97,9 +110,9 @@ pub(super) async fn deliver(
                 false => held.failed(error).await,
             }
         }
-        Outcome::Postponed(delay) => held.release(delay).await,
-        Outcome::Abandoned if held.gone => {}
-        Outcome::Abandoned => held.release(Duration::ZERO).await,
+        Outcome::Postponed(delay) => held.spare(delay).await,
+        Outcome::Abandoned if held.gone => shared.notes().spare(&message.id),
+        Outcome::Abandoned => held.spare(Duration::ZERO).await,
     }
 }
 
@@ -211,11 +224,9 @@ impl Held<'_> {
     async fn delete(&mut self) {
         let (outcome, in_doubt) = self.retry(|| self.shared.queue.delete(&self.receipt)).await;
         match outcome {
-            Ok(()) => count(&self.shared.counters.handled),
+            Ok(()) => self.handled(),
             // By a try before, whose answer was lost.
-            Err(error) if error.kind() == ErrorKind::Conflict && in_doubt => {
-                count(&self.shared.counters.handled);
-            }
+            Err(error) if error.kind() == ErrorKind::Conflict && in_doubt => self.handled(),
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 // Whoever has got it since handles it once more; nothing is left to do here.
                 if !self.gone {
@@ -229,8 +240,13 @@ impl Held<'_> {
         }
     }
 
+    fn handled(&self) {
+        count(&self.shared.counters.handled);
+        self.shared.notes().forget(&self.message.id);
+    }
+
     async fn failed(&mut self, error: HandlerError) {
-        let (shared, tries) = (self.shared, self.message.dequeue_count);
+        let (shared, tries) = (self.shared, self.tries);
         count(&shared.counters.failed);
         let text = format!("message `{}`, try {tries}: {error}", self.message.id);
         self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
@@ -249,9 +265,19 @@ impl Held<'_> {
         self.complain(Action::Handle, fault.clone());
         if passes || shared.poison.is_none() {
             let delay = shared.retry_after(self.message.dequeue_count);
-            return self.release(delay).await;
+            return match passes {
+                true => self.spare(delay).await,
+                false => self.release(delay).await,
+            };
         }
         self.poison(fault.into()).await;
+    }
+
+    /// Gives back a message that was not tried. Noted first, as its next get may come before the
+    /// answer.
+    async fn spare(&mut self, delay: Duration) {
+        self.shared.notes().spare(&self.message.id);
+        self.release(delay).await;
     }
 
     /// Gives the message back: it is seen again after `delay`, and the relay is told.
@@ -278,6 +304,7 @@ impl Held<'_> {
         match poison::put(self.shared, self.message, &error).await {
             Ok(()) => {
                 count(&self.shared.counters.poisoned);
+                self.shared.notes().forget(&self.message.id);
                 let delete = self.retry(|| self.shared.queue.delete(&self.receipt));
                 if let (Err(error), _) = delete.await {
                     if error.kind() != ErrorKind::Conflict {
@@ -353,6 +380,7 @@ fn outcome(ended: Ended<HandlerResult>) -> Outcome {
     match ended {
         Ended::Done(Ok(())) => Outcome::Handled,
         Ended::Done(Err(error)) if error.is::<Rejected>() => Outcome::Rejected(error),
+        Ended::Done(Err(error)) if error.is::<RejectedTogether>() => Outcome::Suspected(error),
         Ended::Done(Err(error)) => match error.downcast_ref::<Postponed>() {
             Some(postponed) => Outcome::Postponed(postponed.delay()),
             None => Outcome::Failed(error),

@@ -49,9 +49,12 @@ pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
             Ok(batch) if batch.is_empty() => empty(&shared, id),
             Ok(batch) => {
                 handle(&shared, id, batch, asked).await;
-                if shared.config.budget.should_yield(shared.number) {
+                // Whoever pauses needs none.
+                let pauses = !shared.config.dequeue_interval.is_zero();
+                if pauses || shared.config.budget.should_yield(shared.number) {
                     slot = None;
                 }
+                pause(&shared, id).await;
                 Rest::Again
             }
             Err(error) => failed(&shared, id, error),
@@ -137,6 +140,10 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>, asked: In
     }
     shared.stirred.notify_one();
     deliver(shared, batch, asked).await;
+}
+
+/// Lets the time between two batches pass; the task is ready for the next one then.
+async fn pause(shared: &Shared, id: TaskId) {
     if !shared.config.dequeue_interval.is_zero() {
         let pause = tokio::time::sleep(shared.config.dequeue_interval);
         tokio::select! {
@@ -149,13 +156,18 @@ async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>, asked: In
     shared.stirred.notify_one();
 }
 
+/// Says for each message of a batch whether it is to share no run: who would go to the poison queue
+/// next takes no other one there, and who was rejected in company has to show whose fault it was.
+fn alone(shared: &Shared, batch: &[Message]) -> Vec<bool> {
+    let notes = shared.notes();
+    let last = |one: &Message| notes.tries(one) >= shared.config.max_dequeue_count;
+    let alone = |one: &Message| notes.is_suspect(&one.id) || shared.poison.is_some() && last(one);
+    batch.iter().map(alone).collect()
+}
+
 async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>, asked: Instant) {
-    let config = &shared.config;
-    // Who would go to the poison queue next takes no other message of its batch there.
-    let last = |message: &Message| message.dequeue_count >= config.max_dequeue_count;
-    let alone = batch.iter().map(|one| shared.poison.is_some() && last(one));
-    let (handlers, runs) = shared.handlers.seat(&alone.collect::<Vec<_>>());
-    let turns = Semaphore::new(config.handled_at_once());
+    let (handlers, runs) = shared.handlers.seat(&alone(shared, &batch));
+    let turns = Semaphore::new(shared.config.handled_at_once());
     let mut deliveries: FuturesUnordered<_> = std::iter::zip(batch, handlers)
         .map(|(message, handler)| delivery::deliver(shared, &turns, message, handler, asked))
         .collect();

@@ -52,8 +52,8 @@ pub struct Delivery {
 pub struct Rejected(HandlerError);
 
 /// Says that the message was not tried: it is handed out again after a while, here or elsewhere, and
-/// nothing has failed. It was got all the same, which counts towards
-/// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count).
+/// nothing has failed. Its get counts towards
+/// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count) with other listeners only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Postponed(Duration);
 

@@ -17,6 +17,7 @@ use super::{
     complaints::Complaints,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
+    notes::Notes,
     state::Counters,
 };
 use crate::{
@@ -49,6 +50,7 @@ pub(super) struct Shared {
     pub(super) abandoning: CancellationToken,
     core: Mutex<Core>,
     complaints: Mutex<Complaints>,
+    notes: Mutex<Notes>,
 }
 
 /// What the lock guards. A leaf: nothing else is locked and nothing is called under it.
@@ -97,6 +99,7 @@ impl Shared {
             abandoning: CancellationToken::new(),
             core: Mutex::new(Core { scaler, rng }),
             complaints: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 
@@ -107,6 +110,17 @@ impl Shared {
     /// Asks the machine something that needs the time.
     pub(super) fn ask<T>(&self, question: impl FnOnce(&mut Core, Tick) -> T) -> T {
         question(&mut self.core(), self.clock.now())
+    }
+
+    /// Returns what is remembered of single messages; a leaf as well.
+    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has nothing more got.
+    pub(super) fn stop(&self) {
+        self.ask(|core, _| core.scaler.stop());
+        self.stopping.cancel();
     }
 
     /// Has the conductor look, and, where one was `roused`, the tasks that sleep.

@@ -3,7 +3,9 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::{Arc, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_core::Stream;
@@ -11,7 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Listener, ListenerBuilder,
-    handler::{Delivery, HandlerError, HandlerResult},
+    handler::{Delivery, HandlerError, HandlerResult, Postponed},
+    shared::Shared,
 };
 use crate::error::Result;
 
@@ -19,10 +22,18 @@ use crate::error::Result;
 ///
 /// Messages that nobody takes out stay with their handlers, so a reader that stops holds up no more
 /// than [`concurrency`](super::ListenerConfig::concurrency) of each task.
+///
+/// Dropping it gives back at once what was not taken out, as not tried, and has the listener get
+/// nothing more: nobody would take it. Shut that down as well, so that its relay knows.
 #[derive(Debug)]
-pub struct Messages(mpsc::Receiver<Received>);
+pub struct Messages {
+    offered: mpsc::Receiver<Received>,
+    // Weak: the listener holds the other end, by which this one hears of its end.
+    listener: Weak<Shared>,
+}
 
-/// A message taken from a stream. Dropping it without a word counts as a failure.
+/// A message taken from a stream. Dropping it without a word counts as a failure; after the stream
+/// itself was dropped it only gives the message back.
 #[derive(Debug)]
 pub struct Received {
     /// The message, and whether it was lost meanwhile.
@@ -46,12 +57,22 @@ impl ListenerBuilder {
                 let offer = offer.clone();
                 async move {
                     let (answer, answered) = oneshot::channel();
-                    offer.send(Received { delivery, answer }).await?;
-                    answered.await.unwrap_or_else(|_| Err(Dropped.into()))
+                    if offer.send(Received { delivery, answer }).await.is_err() {
+                        return not_taken();
+                    }
+                    match answered.await {
+                        Ok(answer) => answer,
+                        Err(_) if offer.is_closed() => not_taken(),
+                        Err(_) => Err(Dropped.into()),
+                    }
                 }
             })
             .await?;
-        Ok((listener, Messages(take)))
+        let messages = Messages {
+            offered: take,
+            listener: Arc::downgrade(&listener.shared),
+        };
+        Ok((listener, messages))
     }
 }
 
@@ -61,7 +82,7 @@ impl Messages {
     /// # Cancel safety
     /// Safe: a message that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Received> {
-        self.0.recv().await
+        self.offered.recv().await
     }
 }
 
@@ -81,8 +102,22 @@ impl Stream for Messages {
     type Item = Received;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Received>> {
-        self.0.poll_recv(cx)
+        self.offered.poll_recv(cx)
     }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        // First, or what is given back would be got again by ourselves.
+        if let Some(listener) = self.listener.upgrade() {
+            listener.stop();
+        }
+    }
+}
+
+/// Nobody takes messages any more: others may have it at once.
+fn not_taken() -> HandlerResult {
+    Err(Postponed::by(Duration::ZERO).into())
 }
 
 impl fmt::Display for Dropped {

@@ -5,6 +5,8 @@ mod failing;
 mod modes;
 mod polling;
 mod scaling;
+mod spared;
+mod streams;
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,7 +15,7 @@ use std::{
 
 use crate::{
     listener::{Delivery, Handler, HandlerResult, Listener, ListenerBuilder, ListenerConfig},
-    queue::{MemoryQueue, Metered, NewMessage, QueueUsage, WorkQueue},
+    queue::{MemoryQueue, Metered, NewMessage, Partitioned, QueueUsage, WorkQueue},
     relay::{Relay, RelayConfig},
     words::{ListenerId, Notification, Notify},
 };

@@ -40,9 +40,10 @@ use crate::{
 ///
 /// **A body that cannot be had.** A get returns the other messages all the same, and this one with
 /// the reference as its body and a [`Fault`]:
-/// * the store does not answer: the kind of its error, which [is
-///   retryable](ErrorKind::is_retryable). Give the message back with a delay, however often it was
-///   got: the count says nothing of it, as the queue counted before the body was looked for;
+/// * the store does not answer, or not within [`ClaimConfig::read_timeout`]: the kind of its error,
+///   which [is retryable](ErrorKind::is_retryable). Give the message back with a delay, however often it was
+///   got: the count says nothing of it, as the queue counted before the body was looked for (a
+///   [`Listener`](crate::listener::Listener) keeps account of that);
 /// * the blob is gone: [`ErrorKind::NotFound`]; it cannot be decompressed, is not as long as it was,
 ///   is above [`ClaimConfig::max_body`], or the reference is of a newer version:
 ///   [`ErrorKind::Invalid`]. That stays so: do away with the message as with one that cannot be
@@ -70,6 +71,9 @@ pub struct ClaimConfig {
     /// The largest body that is put, and that is made of a blob; the limit on what a get may take of
     /// memory is [`QueueLimits::batch`] times that.
     pub max_body: usize,
+    /// How long reading one body may take; then it is as where the store does not answer, and the
+    /// other messages of its get wait no longer for it.
+    pub read_timeout: Duration,
     /// What the blobs' names begin with. Queues may share it; nothing else may use it, as whoever
     /// can put into the queue can name any blob below it.
     pub prefix: String,
@@ -164,13 +168,22 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     async fn resolve(&self, body: Bytes) -> Resolved {
         let found = match Claim::read(&body) {
             None => Ok((body.clone(), None)),
-            Some(claim) => self.check_out(claim).await,
+            Some(claim) => self.check_out_in_time(claim).await,
         };
         let (fault, (body, blob)) = match found {
             Ok(found) => (None, found),
             Err(error) => (Some(Fault::from(error)), (body, None)),
         };
         Resolved { body, fault, blob }
+    }
+
+    async fn check_out_in_time(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
+        let limit = self.config.read_timeout;
+        let read = tokio::time::timeout(limit, self.check_out(claim)).await;
+        read.unwrap_or_else(|_| {
+            let words = format!("its body was not read within {limit:?} from {}", self.store);
+            Err(Error::new(ErrorKind::Timeout, words))
+        })
     }
 
     async fn check_out(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
@@ -239,6 +252,10 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     fn address(&self) -> &QueueAddress {
         self.inner.address()
+    }
+
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        self.inner.addresses()
     }
 
     /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
@@ -346,6 +363,9 @@ impl Default for ClaimConfig {
             inline: 32 * 1024,
             // A full get of 32 is 256 MiB then.
             max_body: 8 * 1024 * 1024,
+            // Ten times what the largest takes at 10 MB/s; and a full get of 32, so many at a time
+            // as they are read, stays below the minute after which a listener gives it up.
+            read_timeout: Duration::from_secs(10),
             prefix: "claims/".to_owned(),
             // No service keeps a message for longer than two weeks unless it is told to.
             keep: Duration::from_secs(90 * 24 * 3600),

@@ -169,6 +169,10 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
         self.inner.address()
     }
 
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        self.inner.addresses()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.inner.limits()
     }

@@ -33,6 +33,10 @@ use crate::{
 /// A get or a peek asks one partition after the other until it has enough, so that an empty one
 /// costs a transaction of each. A partition that fails is passed over as long as another has
 /// messages; with none, its error is returned.
+///
+/// Wake-ups are published under each partition's own address ([`WorkQueue::addresses`]), so one
+/// [`Listener`](crate::listener::Listener) on all of them can only poll. To be woken, start one for
+/// each partition, all with clones of one [`Budget`](crate::listener::Budget).
 #[derive(Debug)]
 pub struct Partitioned {
     partitions: Vec<Arc<dyn WorkQueue>>,
@@ -61,11 +65,6 @@ impl Partitioned {
             next_get: AtomicUsize::new(0),
             next_peek: AtomicUsize::new(0),
         })
-    }
-
-    /// Returns the addresses of all partitions, in their order. Each is notified by itself.
-    pub fn addresses(&self) -> impl Iterator<Item = &QueueAddress> {
-        self.partitions.iter().map(|queue| queue.address())
     }
 
     /// Puts messages to the one partition that belongs to the key; returns their ids in the same
@@ -142,9 +141,15 @@ impl Partitioned {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl WorkQueue for Partitioned {
-    /// Returns the address of the first partition; [`Partitioned::addresses`] returns all.
+    /// Returns the address of the first partition; [`WorkQueue::addresses`] returns all.
     fn address(&self) -> &QueueAddress {
         self.partitions[0].address()
+    }
+
+    /// Returns the addresses of all partitions, in their order.
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        let all = self.partitions.iter();
+        all.flat_map(|queue| queue.addresses()).collect()
     }
 
     /// Returns the strictest limits of all partitions.

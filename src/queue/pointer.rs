@@ -16,6 +16,10 @@ macro_rules! forward {
                 (**self).address()
             }
 
+            fn addresses(&self) -> Vec<&QueueAddress> {
+                (**self).addresses()
+            }
+
             fn limits(&self) -> QueueLimits {
                 (**self).limits()
             }
@@ -69,10 +73,13 @@ forward!(Box<Q>);
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{MemoryQueue, Metered, Partitioned, RetryConfig, Retrying, contract},
+        super::{
+            ClaimCheck, ClaimConfig, MemoryQueue, Metered, Partitioned, RetryConfig, Retrying,
+            contract,
+        },
         *,
     };
-    use crate::testing::ScriptedQueue;
+    use crate::{store::MemoryStore, testing::ScriptedQueue};
 
     fn memory() -> MemoryQueue {
         MemoryQueue::new("local/jobs".parse().expect("an address"))
@@ -87,6 +94,30 @@ mod tests {
         contract::check(&boxed).await;
         assert!(wrapped.usage().total() > 0);
         assert_eq!(boxed.to_string(), "memory:jobs");
+    }
+
+    #[test]
+    fn no_wrapper_hides_that_there_are_several_addresses() {
+        let address = |number| -> QueueAddress {
+            format!("local/jobs-{number}").parse().expect("an address")
+        };
+        let one = |number| -> Arc<dyn WorkQueue> { Arc::new(MemoryQueue::new(address(number))) };
+        let two = || Partitioned::new(vec![one(0), one(1)]).expect("two");
+        let (store, config) = (Arc::new(MemoryStore::new()), ClaimConfig::default());
+        let (shared, boxed): (Arc<dyn WorkQueue>, Box<dyn WorkQueue>) =
+            (Arc::new(two()), Box::new(two()));
+        let wrapped: [&dyn WorkQueue; 6] = [
+            &shared,
+            &boxed,
+            &Metered::new(two()),
+            &Retrying::new(two(), RetryConfig::default()),
+            &ClaimCheck::new(two(), store, config).expect("a good prefix"),
+            &Partitioned::new(vec![Arc::new(two())]).expect("one"),
+        ];
+        for queue in wrapped {
+            assert_eq!(queue.addresses(), [&address(0), &address(1)], "{queue:?}");
+        }
+        assert_eq!(one(0).addresses(), [&address(0)]);
     }
 
     /// What a wrapper forgot to forward would be the trait's default.

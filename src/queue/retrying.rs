@@ -110,6 +110,10 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
         self.inner.address()
     }
 
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        self.inner.addresses()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.inner.limits()
     }

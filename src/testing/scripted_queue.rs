@@ -223,6 +223,10 @@ impl WorkQueue for ScriptedQueue {
         self.inner.address()
     }
 
+    fn addresses(&self) -> Vec<&QueueAddress> {
+        self.inner.addresses()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.inner.limits()
     }

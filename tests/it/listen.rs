@@ -1,5 +1,7 @@
 //! `listen`: the real binary around real programs, on real queues, with real relays.
 
+mod settings;
+
 use std::{
     fs,
     path::PathBuf,

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::{
-    listener::{Hooks, ListenerMode, Postponed},
+    error::{Error, ErrorKind},
+    listener::{Hooks, ListenerMode, Postponed, Rejected},
     queue::Message,
+    testing::{Call, ScriptedQueue},
 };
 
 /// What a batch handler was handed, batch by batch.
@@ -102,6 +104,59 @@ async fn a_message_that_is_poisoned_unhandled_keeps_no_batch_waiting() {
     seconds(5).await;
     assert_eq!(batches.all(), [["fine"]]);
     assert_eq!(bench.depth().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_cannot_be_read_keeps_no_batch_waiting() {
+    let queue = Arc::new(ScriptedQueue::new(
+        "local/jobs".parse().expect("an address"),
+    ));
+    queue.spoil(1, Error::new(ErrorKind::Unavailable, "the store is away"));
+    queue.hang(Call::Release, 1, Duration::from_secs(20));
+    let put = vec![NewMessage::new("unread"), NewMessage::new("fine")];
+    queue.put(put).await.expect("put");
+    let batches = Batches::default();
+    let noting = batches.clone();
+    let builder = Listener::builder(queue as Arc<dyn WorkQueue>).config(config());
+    let listener = builder.start_batches(move |batch: Vec<Delivery>| {
+        noting.note(&batch);
+        std::future::ready(HandlerResult::Ok(()))
+    });
+    let _listener = listener.await.expect("started");
+    seconds(5).await;
+    assert_eq!(batches.all(), [["fine"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_rejected_is_tried_one_by_one_before_any_of_it_is_poisoned() {
+    let bench = Bench::new();
+    bench.put(&["bad", "good", "fine"]).await;
+    let (batches, poison) = (Batches::default(), poison());
+    let noting = batches.clone();
+    let builder = bench
+        .pulling()
+        .poison(Arc::clone(&poison) as Arc<dyn WorkQueue>);
+    let listener = builder.start_batches(move |batch: Vec<Delivery>| {
+        let bad = noting.note(&batch).contains(&"bad".to_owned());
+        async move {
+            match bad {
+                true => Err(Rejected::because("one is bad").into()),
+                false => Ok(()),
+            }
+        }
+    });
+    let listener = listener.await.expect("started");
+    seconds(10).await;
+    let all = batches.all();
+    assert_eq!(all[0], ["bad", "fine", "good"]);
+    assert_eq!(all.len(), 4, "and each by itself: {all:?}");
+    assert_eq!(bench.depth().await, 0);
+    let stats = listener.state().stats;
+    assert_eq!((stats.handled, stats.failed, stats.poisoned), (2, 4, 1));
+    let poisoned = poison.get(9, Duration::from_secs(30)).await.expect("got");
+    let poisoned: crate::listener::PoisonedMessage =
+        serde_json::from_slice(&poisoned[0].body).expect("JSON");
+    assert_eq!((&*poisoned.body, poisoned.dequeue_count), ("bad", 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -390,29 +390,6 @@ async fn what_a_shutdown_cannot_wait_for_is_given_back_and_others_are_told() {
     assert_eq!(all, ["running", "waiting"], "long before their time-out");
 }
 
-#[tokio::test(start_paused = true)]
-async fn messages_come_as_a_stream_and_are_deleted_when_they_are_done() {
-    let bench = Bench::new();
-    bench.put(&["one", "two", "three"]).await;
-    let (listener, mut messages) = bench.pulling().start_stream().await.expect("started");
-    for _ in 0..2 {
-        messages.next().await.expect("there are three").done();
-    }
-    drop(messages.next().await.expect("there are three"));
-    seconds(1).await;
-    assert_eq!(bench.depth().await, 1, "one was dropped without a word");
-    messages
-        .next()
-        .await
-        .expect("it comes back")
-        .failed("once more");
-    messages.next().await.expect("and again").done();
-    seconds(1).await;
-    assert_eq!(bench.depth().await, 0);
-    listener.shutdown().await;
-    assert!(messages.next().await.is_none());
-}
-
 #[tokio::test]
 async fn a_handler_that_blocks_its_thread_keeps_its_message() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

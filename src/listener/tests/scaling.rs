@@ -221,3 +221,26 @@ async fn tasks_never_exceed_what_was_set() {
     seconds(30).await;
     assert_eq!(listener.state().total_dequeue_tasks, 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_pauses_between_two_batches_holds_no_slot() {
+    let (pausing, other) = (Bench::new(), Bench::new());
+    let shared = ListenerConfig {
+        budget: Budget::new(1),
+        ..config()
+    };
+    let config = ListenerConfig {
+        dequeue_interval: Duration::from_secs(3600),
+        ..shared.clone()
+    };
+    pausing.put(&["job"]).await;
+    let seen = Seen::default();
+    let listener = pausing.pulling().config(config).start(seen.handler());
+    let _pausing = listener.await.expect("started");
+    seen.wait(1).await;
+    other.put(&["job"]).await;
+    let listener = other.pulling().config(shared).start(seen.handler()).await;
+    let _other = listener.expect("started");
+    seconds(5).await;
+    assert_eq!(seen.all().len(), 2, "long before the pause is over");
+}

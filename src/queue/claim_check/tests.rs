@@ -47,6 +47,8 @@ async fn names(store: &dyn BlobStore) -> Vec<BlobName> {
 struct Poor {
     inner: MemoryStore,
     fails: Arc<std::sync::atomic::AtomicBool>,
+    /// A blob that is never read to its end.
+    stuck: Arc<std::sync::OnceLock<BlobName>>,
 }
 
 impl Poor {
@@ -72,6 +74,9 @@ impl Display for Poor {
 impl BlobStore for Poor {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
         self.answer()?;
+        if self.stuck.get() == Some(name) {
+            std::future::pending::<()>().await;
+        }
         self.inner.get(name).await
     }
 
@@ -231,6 +236,28 @@ async fn a_store_that_does_not_answer_is_no_fault_of_the_message() {
     let deleted = queue.delete(&got[0].receipt).await;
     deleted.expect("the blob is left to its end");
     assert_eq!(names(&store).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blob_that_is_never_read_to_its_end_holds_up_nobody_for_ever() {
+    let memory = MemoryQueue::new("local/jobs".parse().expect("an address"));
+    let store = Poor::default();
+    let queue = ClaimCheck::new(memory, Arc::new(store.clone()), small());
+    let queue = queue.expect("a good prefix");
+    put(&queue, large()).await;
+    let blobs = names(&store).await;
+    store.stuck.set(blobs[0].clone()).expect("once");
+    put(&queue, large()).await;
+    let got = tokio::time::timeout(Duration::from_secs(60), queue.get(9, LONG)).await;
+    let got = got.expect("in time").expect("got");
+    let error = got[0].payload().expect_err("stuck");
+    assert_eq!(
+        (error.kind(), error.is_retryable()),
+        (ErrorKind::Timeout, true)
+    );
+    assert_eq!(got[1].payload().expect("the other one"), &large());
+    let peeked = tokio::time::timeout(Duration::from_secs(60), queue.peek(9)).await;
+    assert!(peeked.expect("in time").is_ok());
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ fn it_is_made_of_one_at_least_and_named_after_the_first() {
     assert_eq!(over(&parts[..1]).to_string(), "memory:jobs-0");
     assert_eq!(queue.address(), parts[0].address());
     let all: Vec<_> = parts.iter().map(|part| part.address()).collect();
-    assert_eq!(queue.addresses().collect::<Vec<_>>(), all);
+    assert_eq!(queue.addresses(), all);
 }
 
 #[tokio::test]

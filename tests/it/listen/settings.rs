@@ -1,0 +1,66 @@
+//! What `listen` is told by others: a policy file that changes, credentials that are refused.
+
+use super::*;
+use crate::support::azurite::{ACCOUNT, KEY, azurite};
+
+fn policy(most: usize) -> String {
+    format!("policy = \"steps\"\nsteps = []\nmost = {most}")
+}
+
+#[tokio::test]
+async fn a_policy_that_changes_is_followed_while_it_runs() {
+    let place = Place::new().await;
+    place.put(&[&b"x"[..]; 100]).await;
+    let file = place.file("policy.toml");
+    fs::write(&file, policy(1)).expect("written");
+    let options = ["--no-relay", "--policy", file.to_str().expect("plain")];
+    // Whoever finds another run beside it says so.
+    let script = "mkdir alone 2>&- || { touch beside; exit; }; sleep 0.1; touch ran; rmdir alone";
+    let listening = place.listen(&options, script);
+    until("the first has run", async || place.file("ran").exists()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!place.file("beside").exists(), "one at a time");
+    fs::write(&file, "policy = \"none\"").expect("written");
+    until("a slip is said", async || {
+        said(&listening, "stays as it was")
+    })
+    .await;
+    fs::write(&file, policy(4)).expect("written");
+    until("it is followed", async || place.file("beside").exists()).await;
+    assert!(said(&listening, "the scale policy has changed"));
+    listening.signal("TERM");
+    assert_eq!(listening.ends().await.code, Some(0));
+}
+
+fn said(listening: &Listening, words: &str) -> bool {
+    let events = listening.events.lock().expect("no panic");
+    events.iter().any(|event| event.to_string().contains(words))
+}
+
+#[tokio::test]
+async fn a_queue_that_lets_nobody_in_is_told_apart_by_the_exit_code() {
+    let place = Place::new().await;
+    let (url, endpoint) = (
+        format!("azure://{ACCOUNT}/orders"),
+        azurite().queue_endpoint(),
+    );
+    let wrong = KEY.replace("Eby8", "AAAA");
+    let wrong = [
+        ("AZURE_STORAGE_ACCOUNT", ACCOUNT),
+        ("AZURE_STORAGE_KEY", &wrong),
+        ("AZURE_STORAGE_QUEUE_ENDPOINT", &endpoint),
+    ];
+    for (variables, words) in [
+        (&[][..], "AZURE_STORAGE_CONNECTION_STRING"),
+        (&wrong, "check the URL's credentials"),
+    ] {
+        let arguments = ["listen", &url, "--no-relay", "--", "true"];
+        let mut command = reveille(&place.home, &arguments);
+        command.envs(variables.iter().copied());
+        let output = within("the end", command.output()).await.expect("started");
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(4), "{complaint}");
+        assert!(complaint.contains(words), "{complaint}");
+        assert!(!complaint.contains("AAAA"), "no secret");
+    }
+}
