@@ -354,6 +354,27 @@ fn a_stream_with_an_unsent_message_stands_aside_and_is_given_the_rest_when_it_ha
 }
 
 #[test]
+fn what_is_handed_on_does_not_wait_for_a_stream_that_the_rest_waits_for() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    let now = Tick::default();
+    put(&hub, 1, now);
+    // Its message is not sent yet: it stands aside, and a third of the next batch with it.
+    assert_eq!(drain(&members[1], now).len(), 1);
+    put(&hub, 3, now);
+    assert_eq!(take(&hub, &members[0], now).len(), 1);
+    assert_eq!(take(&hub, &members[2], now).len(), 1);
+    say(&hub, &members[0], Drained, 2, now);
+    say(&hub, &members[2], Busy, 2, now);
+    hub.unsubscribe(&members[2], now);
+    let told = take(&hub, &members[0], now);
+    assert_eq!(told, [entry("orders", Reassigned, 0)]);
+    hub.has_sent(&members[1], now);
+    let rest = take(&hub, &members[1], now);
+    assert_eq!(rest, [entry("orders", Reassigned, 0)]);
+}
+
+#[test]
 fn a_group_is_kept_for_a_while_after_its_last_member_left() {
     for (away, told) in [(599, Notified), (601, CatchUp)] {
         let hub = hub();
