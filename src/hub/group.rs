@@ -175,7 +175,7 @@ impl Group {
             self.owe(WakeReason::Reassigned);
             self.claim.again(now + self.timeout);
         } else {
-            self.claim.exhaust();
+            self.claim.exhaust(now, self.timeout);
         }
     }
 
@@ -282,7 +282,7 @@ impl Group {
             None if more => {}
             None if asks && self.claim.tried >= self.len() => {
                 self.owed = None;
-                self.claim.exhaust();
+                self.claim.exhaust(now, self.timeout);
             }
             None if !asks && self.members.all_ready() => self.set_rest(0),
             None => {}

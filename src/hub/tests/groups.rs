@@ -263,6 +263,22 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
 }
 
 #[test]
+fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_own() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [(1, Notified)]);
+    let half = after(CLAIM / 2);
+    put(&hub, 1, half);
+    assert_eq!(who(&hub, &members, half), [(0, Notified)]);
+    // Nobody covers anything, and the other one was never told of the second message.
+    hub.fire(after(CLAIM));
+    let now = half + CLAIM;
+    hub.fire(now);
+    assert_eq!(who(&hub, &members, now), [(1, Reassigned)]);
+}
+
+#[test]
 fn a_report_from_before_the_question_does_not_answer_it() {
     let hub = hub();
     let members = fleet(&hub, 3);
