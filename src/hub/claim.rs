@@ -28,8 +28,8 @@ pub(super) struct Claim {
 struct Open {
     upto: u64,
     due: Tick,
-    /// When more was first owed, after `upto`.
-    beyond: Option<Tick>,
+    /// When more was first owed, after `upto`, and up to where by now.
+    beyond: Option<(Tick, u64)>,
 }
 
 impl Claim {
@@ -38,7 +38,8 @@ impl Claim {
         match &mut self.open {
             Some(open) if open.due != Tick::NEVER => {
                 if upto > open.upto {
-                    open.beyond.get_or_insert(now);
+                    let (_, most) = open.beyond.get_or_insert((now, upto));
+                    *most = upto.max(*most);
                 }
             }
             _ => self.begin(upto, now + timeout),
@@ -66,9 +67,13 @@ impl Claim {
         }
     }
 
-    /// Everybody was asked: the sentinel's turn, or that of whoever comes.
-    pub(super) fn exhaust(&mut self) {
-        self.again(Tick::NEVER);
+    /// Everybody was asked: the sentinel's turn, or that of whoever comes. What was owed meanwhile
+    /// not everybody was told of: it has a round of its own.
+    pub(super) fn exhaust(&mut self, now: Tick, timeout: Duration) {
+        match self.open.as_ref().and_then(|open| open.beyond) {
+            Some((since, upto)) => self.begin(upto, (since + timeout).max(now)),
+            None => self.again(Tick::NEVER),
+        }
     }
 
     /// A member reports `sequence`; `asked` in this round it took its wake-up. What was owed after
@@ -85,7 +90,7 @@ impl Claim {
             // A report of what was covered before may be older than the question.
             let new = self.covered.is_none_or(|covered| open.upto > covered);
             if sequence >= open.upto && (new || asked) {
-                let beyond = open.beyond.unwrap_or(now);
+                let beyond = open.beyond.map_or(now, |(since, _)| since);
                 self.open = None;
                 if handed > sequence {
                     self.begin(handed, (beyond + timeout).max(now));

@@ -24,8 +24,10 @@ pub(super) struct Group {
     pub(super) name: GroupName,
     /// Up to where was handed out.
     place: Tally,
-    /// Messages of it that found no stream which reads.
+    /// Messages that found no stream which reads, or that a look found besides.
     rest: u64,
+    /// A look found some of the rest: who was told of this sequence before is woken for it as well.
+    found: bool,
     /// A wake-up is owed besides what was counted, and why.
     owed: Option<WakeReason>,
     /// What was given to streams that ended before they took it.
@@ -60,6 +62,7 @@ impl Group {
             name,
             place,
             rest: 0,
+            found: false,
             owed: None,
             returned: Sums::default(),
             claim: Claim::default(),
@@ -172,7 +175,7 @@ impl Group {
             self.owe(WakeReason::Reassigned);
             self.claim.again(now + self.timeout);
         } else {
-            self.claim.exhaust();
+            self.claim.exhaust(now, self.timeout);
         }
     }
 
@@ -201,6 +204,7 @@ impl Group {
             self.looker = None;
             if heard.state == ReportState::Busy && heard.depth > capacity {
                 self.rest = self.rest.saturating_add(heard.depth);
+                self.found = true;
             }
         }
         let rest = heard.state == ReportState::Drained && sent <= Some(heard.sequence);
@@ -230,22 +234,11 @@ impl Group {
         limit: usize,
         targets: &mut Vec<Link>,
     ) -> bool {
-        let mut left = self.rest;
-        if counted.is_some() {
-            left = left.saturating_add(head.sums_since(&self.place).needs());
-        }
-        let Some(reason) = counted
-            .max(self.owed)
-            .or_else(|| (left > 0).then_some(WakeReason::Reassigned))
-        else {
+        let rest = (self.rest > 0).then_some(WakeReason::Reassigned);
+        let Some(reason) = counted.max(self.owed).or(rest) else {
             return false;
         };
-        let among = match (left, reason) {
-            (1.., _) if counted.is_some() => Among::All,
-            (1.., _) => Among::Untold,
-            (0, WakeReason::Sentinel) => Among::Lookers,
-            (0, _) => Among::Untried,
-        };
+        let (mut left, among) = self.wanted(head, counted.is_some(), reason, now);
         let asks = left == 0;
         left = left.max(1);
         let mut sums = head.sums_since(&self.place);
@@ -264,15 +257,12 @@ impl Group {
             let capacity = u64::from(link.subscription.capacity);
             let share = sums.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
-            let sequence = head.sequence;
-            if self.give(
-                slot,
-                Grant {
-                    reason,
-                    sequence,
-                    sums: share,
-                },
-            ) {
+            let grant = Grant {
+                reason,
+                sequence: head.sequence,
+                sums: share,
+            };
+            if self.give(slot, grant) {
                 targets.push(link);
             }
             (last, given) = (Some(slot), given + 1);
@@ -281,17 +271,46 @@ impl Group {
         match last {
             Some(last) => {
                 // Others stand aside, or follow in the next step; else everybody was told.
-                let waits = !asks && given < self.len();
-                self.gave(last, head, sums, if waits { left } else { 0 });
+                let rest = match asks {
+                    true => self.rest,
+                    false if given < self.len() => left,
+                    false => 0,
+                };
+                self.gave(last, head, sums, rest);
             }
+            // Another group's members have filled this step.
+            None if more => {}
             None if asks && self.claim.tried >= self.len() => {
                 self.owed = None;
-                self.claim.exhaust();
+                self.claim.exhaust(now, self.timeout);
             }
-            None if among == Among::Untold && self.members.all_ready() => self.rest = 0,
+            None if !asks && self.members.all_ready() => self.set_rest(0),
             None => {}
         }
         more
+    }
+
+    /// Returns for how many messages members are to be chosen, 0 where one is asked to look, and
+    /// among whom. What is handed on does not wait for the streams that the rest waits for: they
+    /// may never read.
+    fn wanted(&self, head: &Tally, counted: bool, reason: WakeReason, now: Tick) -> (u64, Among) {
+        if counted {
+            let needs = head.sums_since(&self.place).needs();
+            return (self.rest.saturating_add(needs), Among::All);
+        }
+        let of_rest = match self.found {
+            true => Among::Untried,
+            false => Among::Untold,
+        };
+        let round = self.claim.round;
+        let can = |among| self.members.choose(among, head.sequence, round, now);
+        if self.rest > 0 && (self.owed.is_none() || can(of_rest).is_some()) {
+            return (self.rest, of_rest);
+        }
+        match reason {
+            WakeReason::Sentinel => (0, Among::Lookers),
+            _ => (0, Among::Untried),
+        }
     }
 
     /// Returns the wake-up that waits for the member's stream, which is sending it now.
@@ -301,8 +320,13 @@ impl Group {
 
     /// A wake-up found no room: it waits for the next.
     pub(super) fn give_back(&mut self, slot: u32, grant: Grant) {
-        if let Some(member) = self.members.get_mut(slot) {
-            member.grant = Some(grant);
+        let Some(member) = self.members.get_mut(slot) else {
+            return;
+        };
+        // It may have been given another one since this was taken.
+        match &mut member.grant {
+            None => member.grant = Some(grant),
+            Some(newer) => newer.merge(&grant),
         }
     }
 
@@ -339,7 +363,7 @@ impl Group {
     }
 
     /// Notes that all was given, but for what found no stream that reads.
-    fn gave(&mut self, last: u32, head: &Tally, sums: Sums, left: u64) {
+    fn gave(&mut self, last: u32, head: &Tally, sums: Sums, rest: u64) {
         // What is beyond everybody's capacity is told to somebody all the same.
         if let Some(grant) = &mut self.members.member_mut(last).grant {
             grant.sums.add(&sums);
@@ -347,7 +371,12 @@ impl Group {
         self.place = *head;
         self.returned = Sums::default();
         self.owed = None;
-        self.rest = left;
+        self.set_rest(rest);
+    }
+
+    fn set_rest(&mut self, rest: u64) {
+        self.rest = rest;
+        self.found &= rest > 0;
     }
 
     fn reassign(&mut self, now: Tick) {

@@ -47,6 +47,16 @@ impl Looks {
     }
 }
 
+impl Look {
+    /// What this listener was asked is owed by another one, as its stream has ended.
+    fn ask_another(&mut self, asked: SubscriptionId, now: Tick) {
+        if let Some((_, reason)) = self.asked.take_if(|(id, _)| *id == asked) {
+            self.owed = self.owed.max(Some(reason));
+            self.due = now;
+        }
+    }
+}
+
 impl Hub {
     /// A pattern's listener came: one of a new group looks.
     pub(super) fn join_looks(&self, subscription: &Subscription, now: Tick) {
@@ -90,10 +100,7 @@ impl Hub {
             };
             left = true;
             look.listeners = look.listeners.saturating_sub(1);
-            if let Some((_, reason)) = look.asked.take_if(|(id, _)| *id == subscription.id) {
-                look.owed = look.owed.max(Some(reason));
-                look.due = now;
-            }
+            look.ask_another(subscription.id, now);
             if look.listeners == 0 {
                 look.due = now + self.config.pace.keep;
             }
@@ -169,6 +176,19 @@ impl Hub {
                 look.owed = None;
                 look.due = self.next_look(look, now);
             }
+        }
+        if let Some(chosen) = chosen {
+            self.check_asked(key, chosen.id, now);
+        }
+    }
+
+    /// Its stream may have ended before it stood there as the one that was asked; whoever ends it
+    /// takes it out of the subscriptions first, and then comes to the table.
+    fn check_asked(&self, key: &Key, asked: SubscriptionId, now: Tick) {
+        let here = lock(&self.subscriptions).contains_key(&asked);
+        if !here && let Some(look) = lock(&self.looks.table).get_mut(key) {
+            look.ask_another(asked, now);
+            self.timers.waker.wake();
         }
     }
 

@@ -10,8 +10,9 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     net::ConnId,
     oracle::SOON,
-    plan::{ListenerPlan, Trouble, address, seconds},
+    plan::{ListenerPlan, Plan, Trouble, Work, address, seconds},
     queue::{Announced, MessageId},
+    scaled::Scaled,
     world::{Event, World},
 };
 use crate::{
@@ -86,6 +87,29 @@ pub(super) fn sentinel(rng: &mut fastrand::Rng) -> Duration {
         0 => seconds(5),
         1 | 2 => seconds(25),
         _ => Duration::ZERO,
+    }
+}
+
+impl Plan {
+    /// Now and then makes a fleet in which nothing hides what a busy member leaves behind: each
+    /// takes on a whole batch and says so, then dies or freezes at its first messages; and long
+    /// after that nothing new wakes anybody.
+    pub(super) fn strain(&mut self, rng: &mut fastrand::Rng) {
+        if rng.u32(0..3) != 0 {
+            return;
+        }
+        for member in &mut self.listeners {
+            (member.mute, member.terse) = (false, false);
+            (member.capacity, member.handling) = (6, 3_000);
+        }
+        self.works = vec![Work::PutBatch];
+        self.troubles = vec![match rng.u32(0..3) {
+            0 => Trouble::CrashHolding,
+            _ => Trouble::PauseBusy,
+        }];
+        (self.work_gap, self.trouble_gap) = (20_000, 30_000);
+        (self.active, self.steady) = (seconds(90), None);
+        self.sentinel = Duration::ZERO;
     }
 }
 
@@ -328,7 +352,9 @@ impl World {
             let listener = &self.listeners[*number];
             let worker = listener.workers.get(&queue);
             let awake = listener.session.is_some() && listener.paused_until <= self.now;
-            awake && !listener.leaving && worker.is_some_and(|worker| worker.active)
+            // With each of its tasks at work it has no slot free to look: the next free one does (R18).
+            let full = listener.scaled.get(&queue).is_some_and(Scaled::is_full);
+            awake && !listener.leaving && (full || worker.is_some_and(|worker| worker.active))
         })
     }
 

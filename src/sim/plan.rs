@@ -225,7 +225,7 @@ impl Plan {
         for listener in listeners.iter_mut().filter(|_| restless) {
             (listener.talkative, listener.mute) = (true, false);
         }
-        Self {
+        let mut plan = Self {
             shape,
             listeners,
             publishers: rng.usize(1..=3),
@@ -254,7 +254,11 @@ impl Plan {
             aimed: rng.bool(),
             conflate: rng.u32(0..4) != 0,
             sentinel,
+        };
+        if shape == Shape::Fleet {
+            plan.strain(rng);
         }
+        plan
     }
 
     pub(super) fn may(&self, trouble: Trouble) -> bool {

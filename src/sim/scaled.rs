@@ -547,15 +547,23 @@ impl World {
 }
 
 impl Scaled {
+    /// Returns whether no slot is free for another task.
+    pub(super) fn is_full(&self) -> bool {
+        self.scaler.active().0 >= MAX_TASKS
+    }
+
     /// Returns whether the queue was looked into since, or need not or cannot be now: as many tasks
     /// have work as the depth needs, or needed by then, or as there may be, or the queue fails, or one has work and the
     /// next one's get hangs.
     pub(super) fn has_looked(&self, depth: usize, due: Tick, from: Tick, now: Tick) -> bool {
-        let full = self.scaler.active().0 >= MAX_TASKS;
         let stuck = !self.held.is_empty() && now < self.hangs_until;
         let seen = !self.held.is_empty() && self.looked_at >= due;
         let enough = seen || self.held.len() >= tasks_for(depth as u64);
-        self.looked_at >= from || enough || full || stuck || now < self.excused_until + LOOKED
+        self.looked_at >= from
+            || enough
+            || self.is_full()
+            || stuck
+            || now < self.excused_until + LOOKED
     }
 }
 

@@ -263,6 +263,22 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
 }
 
 #[test]
+fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_own() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    assert_eq!(who(&hub, &members, Tick::default()), [(1, Notified)]);
+    let half = after(CLAIM / 2);
+    put(&hub, 1, half);
+    assert_eq!(who(&hub, &members, half), [(0, Notified)]);
+    // Nobody covers anything, and the other one was never told of the second message.
+    hub.fire(after(CLAIM));
+    let now = half + CLAIM;
+    hub.fire(now);
+    assert_eq!(who(&hub, &members, now), [(1, Reassigned)]);
+}
+
+#[test]
 fn a_report_from_before_the_question_does_not_answer_it() {
     let hub = hub();
     let members = fleet(&hub, 3);
@@ -351,6 +367,27 @@ fn a_stream_with_an_unsent_message_stands_aside_and_is_given_the_rest_when_it_ha
     hub.has_sent(&members[0], Tick::default());
     let told = take(&hub, &members[0], Tick::default());
     assert_eq!(told, [entry("orders", Notified, 1)]);
+}
+
+#[test]
+fn what_is_handed_on_does_not_wait_for_a_stream_that_the_rest_waits_for() {
+    let hub = hub();
+    let members = fleet(&hub, 3);
+    let now = Tick::default();
+    put(&hub, 1, now);
+    // Its message is not sent yet: it stands aside, and a third of the next batch with it.
+    assert_eq!(drain(&members[1], now).len(), 1);
+    put(&hub, 3, now);
+    assert_eq!(take(&hub, &members[0], now).len(), 1);
+    assert_eq!(take(&hub, &members[2], now).len(), 1);
+    say(&hub, &members[0], Drained, 2, now);
+    say(&hub, &members[2], Busy, 2, now);
+    hub.unsubscribe(&members[2], now);
+    let told = take(&hub, &members[0], now);
+    assert_eq!(told, [entry("orders", Reassigned, 0)]);
+    hub.has_sent(&members[1], now);
+    let rest = take(&hub, &members[1], now);
+    assert_eq!(rest, [entry("orders", Reassigned, 0)]);
 }
 
 #[test]

@@ -262,6 +262,39 @@ fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_follow
 }
 
 #[test]
+fn a_members_look_that_finds_more_wakes_others_whatever_they_were_told_before() {
+    let hub = guarded();
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["orders"])
+    };
+    let all: Vec<_> = (0..4)
+        .map(|_| subscribe_with(&hub, &options, Tick::default()))
+        .collect();
+    asked(&hub, &all, 0, 0);
+    let batch = Notification {
+        messages: 4,
+        ..notification("orders")
+    };
+    notify_with(&hub, batch, Tick::default());
+    assert_eq!(asked(&hub, &all, 0, 0).len(), 4);
+    for member in &all {
+        let drained = report("orders", Drained, 1, number());
+        say_with(&hub, member, &drained, Tick::default());
+    }
+    let (second, looker, reason) = first_asked(&hub, &all, 1);
+    assert_eq!(reason, Sentinel);
+    let deep = Report {
+        current_queue_depth: 2,
+        ..report("orders", Busy, 1, number())
+    };
+    let now = after(Duration::from_secs(second));
+    say_with(&hub, &all[looker], &deep, now);
+    let more = by(&asked(&hub, &all, second, second));
+    assert!(more.len() == 2 && !more.contains(&looker), "{more:?}");
+}
+
+#[test]
 fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
     let hub = guarded();
     let all = [(); 2].map(|()| settled(&hub, &["ord*"]));
