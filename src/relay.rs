@@ -45,9 +45,10 @@ pub struct RelayConfig {
     /// listener: it finds what a publisher put that died before it notified. Zero: never.
     pub sentinel_interval: Duration,
     /// A wake-up that only one listener is sent, a group's or the sentinel's, goes to another one
-    /// where no report of it comes within this.
+    /// where no report of it comes within this; at least 10 ms.
     pub claim_timeout: Duration,
-    /// A group's member that reported that it is busy is believed for this long after each report.
+    /// A group's member that reported that it is busy is believed for this long after each report; at
+    /// least 10 ms.
     pub busy_lease: Duration,
     /// A group is remembered for this long after its last member left.
     pub group_keep: Duration,
@@ -55,6 +56,9 @@ pub struct RelayConfig {
     /// relays again after one was away.
     pub stream_max_age: Duration,
 }
+
+/// Shorter ones would be over before a report can come back.
+const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
 
 /// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last
 /// handle.
@@ -116,10 +120,21 @@ impl Relay {
     /// Starts a relay on the present tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the relay's id breaks the names' rule,
+    /// [`ErrorKind::Invalid`] where the relay's id breaks the names' rule, or `claim_timeout` or
+    /// `busy_lease` is below 10 ms;
     /// [`ErrorKind::Internal`] where the operating system gives no random numbers.
     pub fn start(config: RelayConfig) -> Result<Self> {
         check_name("relay_id", &config.relay_id)?;
+        for (field, span) in [
+            ("claim_timeout", config.claim_timeout),
+            ("busy_lease", config.busy_lease),
+        ] {
+            // Else one wake-up would go from member to member without end.
+            if span < SHORTEST_CLAIM {
+                let rule = format_args!("must be at least {SHORTEST_CLAIM:?}, not {span:?}");
+                return Err(Error::invalid(field, rule));
+            }
+        }
         let epoch = Epoch(random()?);
         let hub = Arc::new(Hub::new(HubConfig {
             epoch,

@@ -31,6 +31,21 @@ async fn looked(relay: &Relay, queue: &str) -> LocalSubscription {
 }
 
 #[tokio::test]
+async fn a_claim_that_is_over_at_once_is_refused() {
+    let none = |config: &mut RelayConfig, field: &str| match field {
+        "claim_timeout" => config.claim_timeout = Duration::ZERO,
+        _ => config.busy_lease = Duration::ZERO,
+    };
+    for field in ["claim_timeout", "busy_lease"] {
+        let mut config = RelayConfig::default();
+        none(&mut config, field);
+        let error = Relay::start(config).expect_err(field);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains(field), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_notification_wakes_a_subscriber_of_this_process() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let mut wakes = looked(&relay, "a/q").await;
