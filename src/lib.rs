@@ -10,7 +10,7 @@
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
-//! | on stores | `flag`, [`queue`] |
+//! | on stores | `flag`, [`queue`], [`unique_id`] |
 //! | drivers | `client`, [`listener`], `release` |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
@@ -62,6 +62,8 @@ mod sync;
 mod task;
 #[cfg(feature = "server")]
 pub mod testing;
+#[cfg(feature = "server")]
+pub mod unique_id;
 mod wire;
 mod words;
 

@@ -172,6 +172,7 @@ impl Cursors {
         let Some(index) = self.find(&report.queue) else {
             return false;
         };
+        let alone = self.list.len() == 1;
         let cursor = &mut self.list[index];
         if report.number < cursor.number {
             return false;
@@ -183,7 +184,10 @@ impl Cursors {
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let fault = subscription.fault;
-        let polls = report.state == ReportState::Drained && report.active_dequeue_tasks > 0;
+        // Of a stream for several queues this says nothing about the others, where a task may wait in
+        // vain for an answer about this one: it is asked, at the cost of a look at most.
+        let polls =
+            report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
         let believed = if polls {
             cursor.record.pace.sentinel * 2
         } else {

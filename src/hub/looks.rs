@@ -15,7 +15,7 @@ use super::{
 use crate::{
     backoff::about,
     clock::Tick,
-    words::{GroupName, QueueAddress, Selector, WakeReason},
+    words::{GroupName, ListenerId, QueueAddress, Selector, WakeReason},
 };
 
 /// The patterns that are listened to, by selector and group.
@@ -34,6 +34,8 @@ struct Look {
     due: Tick,
     /// Who was asked last, and why, as long as that matters where its stream ends.
     asked: Option<(SubscriptionId, WakeReason)>,
+    /// Whose stream that was.
+    asked_of: Option<ListenerId>,
     last: Option<SubscriptionId>,
     rng: fastrand::Rng,
 }
@@ -74,6 +76,7 @@ impl Hub {
                 owed: None,
                 due: Tick::NEVER,
                 asked: None,
+                asked_of: None,
                 last: None,
                 rng: fastrand::Rng::with_seed(self.config.seed),
             });
@@ -82,6 +85,12 @@ impl Hub {
                 look.due = self.next_look(look, now);
             }
             look.listeners += 1;
+            // It has given up the stream where it was asked.
+            if look.asked_of.as_ref() == Some(&subscription.listener_id) {
+                if let Some((asked, _)) = look.asked {
+                    look.ask_another(asked, now);
+                }
+            }
             if look.owed.is_some() {
                 look.due = now;
             }
@@ -171,6 +180,7 @@ impl Hub {
         if let Some(look) = lock(&self.looks.table).get_mut(key) {
             if let Some(chosen) = chosen {
                 (look.asked, look.last) = (Some((chosen.id, reason)), Some(chosen.id));
+                look.asked_of = Some(chosen.listener_id.clone());
             }
             if chosen.is_some() || known {
                 look.owed = None;
@@ -192,7 +202,8 @@ impl Hub {
         }
     }
 
-    /// Returns those that listen by this selector in this group.
+    /// Returns those that listen by this selector in this group. Of several streams of one listener
+    /// only the newest counts: whoever opened it has given up the others, which may never end.
     fn sharing(&self, (selector, group): &Key) -> BTreeMap<SubscriptionId, Arc<Subscription>> {
         let patterns = self
             .patterns
@@ -200,7 +211,13 @@ impl Hub {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let shares =
             |one: &&Arc<Subscription>| one.group == *group && one.selectors.contains(selector);
-        let sharing = patterns.iter().filter(shares);
+        // In the order in which they came.
+        let newest: BTreeMap<_, _> = patterns
+            .iter()
+            .filter(shares)
+            .map(|one| (one.listener_id.as_str(), one))
+            .collect();
+        let sharing = newest.into_values();
         sharing.map(|one| (one.id, Arc::clone(one))).collect()
     }
 

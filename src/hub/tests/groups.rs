@@ -447,7 +447,15 @@ fn a_group_by_pattern_hears_of_new_queues_once() {
         ..options(&["ord*"])
     };
     let members: Vec<_> = (0..3)
-        .map(|_| subscribe_with(&hub, &by_pattern, Tick::default()))
+        .map(|number| {
+            let listener_id = ListenerId::new(&format!("listener-{number}"));
+            let listener_id = listener_id.expect("a name");
+            let options = SubscribeOptions {
+                listener_id,
+                ..by_pattern.clone()
+            };
+            subscribe_with(&hub, &options, Tick::default())
+        })
         .collect();
     let told = take_all(&hub, &members, Tick::default());
     assert_eq!(told, [vec![entry("ord*", CatchUp, 0)], vec![], vec![]]);
@@ -469,6 +477,29 @@ fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_end
     assert!(hub.next_timer() <= Some(after(SECOND)));
     hub.fire(after(SECOND));
     assert_eq!(who(&hub, &members[1..], after(SECOND)), [(0, CatchUp)]);
+}
+
+#[test]
+fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
+    let hub = hub();
+    let by_pattern = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["ord*"])
+    };
+    let lost = subscribe_with(&hub, &by_pattern, Tick::default());
+    hub.fire(Tick::default());
+    // The relay does not know that this stream is dead, and it may never be told.
+    let streams = [lost, subscribe_with(&hub, &by_pattern, after(SECOND))];
+    hub.fire(after(SECOND));
+    let told = who(&hub, &streams[1..], after(SECOND));
+    assert_eq!(told, [(0, CatchUp)]);
+
+    // The same where both came before anybody was asked.
+    let hub = self::hub();
+    let streams = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
+    hub.fire(Tick::default());
+    let told = who(&hub, &streams, Tick::default());
+    assert!(told.contains(&(1, CatchUp)), "{told:?}");
 }
 
 #[test]

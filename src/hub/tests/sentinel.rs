@@ -295,6 +295,19 @@ fn a_members_look_that_finds_more_wakes_others_whatever_they_were_told_before() 
 }
 
 #[test]
+fn a_task_that_waits_on_one_queue_keeps_no_other_from_being_looked_at() {
+    let hub = guarded();
+    let all = [settled(&hub, &["orders", "bills"])];
+    let waits = Report {
+        active_dequeue_tasks: 1,
+        ..report("orders", Drained, 0, number())
+    };
+    say_with(&hub, &all[0], &waits, Tick::default());
+    let told = asked(&hub, &all, 1, 67);
+    assert_eq!(told.len(), 2, "one look at each queue: {told:?}");
+}
+
+#[test]
 fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
     let hub = guarded();
     let all = [(); 2].map(|()| settled(&hub, &["ord*"]));

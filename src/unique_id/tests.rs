@@ -1,0 +1,263 @@
+//! No id twice, whatever fails.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+
+use super::*;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    store::{BlobContent, BlobName, BlobStore, MemoryStore},
+};
+
+fn blob() -> BlobName {
+    BlobName::new("ids/orders").expect("a name")
+}
+
+fn memory() -> Arc<dyn BlobStore> {
+    Arc::new(MemoryStore::new())
+}
+
+fn generator(store: &Arc<dyn BlobStore>, config: IdConfig) -> UniqueIdGenerator {
+    let store = BlobSyncStore::new(Arc::clone(store), blob());
+    UniqueIdGenerator::new(store, config).expect("a generator")
+}
+
+fn by(range_size: u64) -> IdConfig {
+    IdConfig {
+        range_size,
+        ..IdConfig::default()
+    }
+}
+
+async fn content(store: &Arc<dyn BlobStore>) -> String {
+    let found = store.get(&blob()).await.expect("get").expect("a blob");
+    String::from_utf8(found.content.bytes.to_vec()).expect("a text")
+}
+
+/// Writes over what is there.
+async fn edit(store: &Arc<dyn BlobStore>, text: &'static str) {
+    store.delete(&blob(), None).await.expect("delete");
+    let content = BlobContent::from(text);
+    store.create(&blob(), content).await.expect("create");
+}
+
+#[tokio::test]
+async fn the_first_id_is_the_stored_number_or_the_start() {
+    let store = memory();
+    let config = IdConfig { start: 7, ..by(10) };
+    let ids = generator(&store, config);
+    assert_eq!(ids.next_id().await.ok(), Some(7));
+    assert_eq!(content(&store).await, "17");
+    // A second one goes on where the first one's range ends, whatever its own start is.
+    let ids = generator(&store, by(5));
+    assert_eq!(ids.next_ids(7).await.ok(), Some((17..24).collect()));
+}
+
+#[tokio::test]
+async fn the_next_range_comes_before_the_present_one_runs_out() {
+    let store = memory();
+    let ids = generator(&store, by(10));
+    assert_eq!(ids.next_ids(4).await.ok(), Some((0..4).collect()));
+    assert_eq!(content(&store).await, "10", "more than half is left");
+    assert_eq!(ids.next_id().await.ok(), Some(4));
+    while content(&store).await != "20" {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ids.next_ids(15).await.ok(), Some((5..20).collect()));
+}
+
+#[tokio::test]
+async fn what_is_no_number_is_shown_and_mended_by_hand() {
+    for text in ["", "ten", "-5", "+5", "1.5", "9223372036854775808", "5 6"] {
+        let store = memory();
+        edit(&store, text).await;
+        let ids = generator(&store, by(10));
+        let error = ids.next_id().await.expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.message().contains(&format!("{text:?}")), "{error}");
+        assert!(error.message().contains("ids/orders"), "{error}");
+        edit(&store, "40\n").await;
+        assert_eq!(ids.next_id().await.ok(), Some(40), "it tries again");
+    }
+}
+
+#[tokio::test]
+async fn a_blob_that_was_there_and_is_gone_is_no_beginning() {
+    let store = memory();
+    let ids = generator(&store, by(1));
+    assert_eq!(ids.next_ids(2).await.ok(), Some(vec![0, 1]));
+    while content(&store).await != "3" {
+        tokio::task::yield_now().await;
+    }
+    store.delete(&blob(), None).await.expect("delete");
+    assert_eq!(ids.next_id().await.ok(), Some(2), "it was in memory");
+    let error = ids.next_id().await.expect_err("deleted");
+    assert!(error.message().contains("was deleted"), "{error}");
+}
+
+#[tokio::test]
+async fn numbers_end_before_they_begin_again() {
+    let store = memory();
+    edit(&store, "9223372036854775800").await;
+    let ids = generator(&store, by(7));
+    assert_eq!(ids.next_id().await.ok(), Some(9_223_372_036_854_775_800));
+    let error = ids.next_ids(7).await.expect_err("too many");
+    assert!(error.message().contains("no 7 ids are left"), "{error}");
+    for (config, field) in [
+        (by(0), "range_size"),
+        (by(u64::MAX), "range_size"),
+        (
+            IdConfig {
+                start: u64::MAX,
+                ..by(1)
+            },
+            "start",
+        ),
+    ] {
+        let store = BlobSyncStore::new(memory(), blob());
+        let error = UniqueIdGenerator::new(store, config).expect_err(field);
+        assert!(error.message().contains(field), "{error}");
+    }
+}
+
+/// A store that fails as seeded: before it does anything, or after it did.
+#[derive(Debug)]
+struct Faulty {
+    inner: BlobSyncStore,
+    rng: fastrand::Rng,
+    writes: Arc<AtomicU64>,
+}
+
+impl Faulty {
+    fn fails(&mut self) -> Result<()> {
+        match self.rng.u32(0..8) {
+            0 => Err(Error::new(ErrorKind::Unavailable, "cut off")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+#[async_trait]
+impl OptimisticSyncStore for Faulty {
+    async fn get_data(&mut self) -> Result<Option<String>> {
+        self.fails()?;
+        let data = self.inner.get_data().await;
+        // So that others come in between.
+        tokio::task::yield_now().await;
+        data
+    }
+
+    async fn try_optimistic_write(&mut self, data: &str) -> Result<bool> {
+        self.fails()?;
+        let written = self.inner.try_optimistic_write(data).await?;
+        self.writes.fetch_add(u64::from(written), Ordering::Relaxed);
+        self.fails()?;
+        Ok(written)
+    }
+}
+
+/// Takes ids with generators that are dropped and made again, as processes are killed.
+async fn node(store: Arc<dyn BlobStore>, seed: u64, writes: Arc<AtomicU64>) -> Vec<u64> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut taken = Vec::new();
+    while taken.len() < 60 {
+        let source = Faulty {
+            inner: BlobSyncStore::new(Arc::clone(&store), blob()),
+            rng: rng.fork(),
+            writes: Arc::clone(&writes),
+        };
+        let config = IdConfig {
+            max_retries: 1000,
+            seed: Some(rng.u64(..)),
+            ..by(5)
+        };
+        let ids = UniqueIdGenerator::new(source, config).expect("a generator");
+        let last = rng.usize(1..30);
+        for _ in 0..last {
+            tokio::select! {
+                biased;
+                id = ids.next_id() => taken.push(id.expect("it tries on")),
+                // Killed in the middle of whatever it does.
+                () = steps(rng.usize(0..40)) => break,
+            }
+        }
+    }
+    taken
+}
+
+async fn steps(count: usize) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+        if count % 3 == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_id_comes_twice_whoever_dies_and_whatever_answer_is_lost() {
+    for seed in 0..40 {
+        let (store, writes) = (memory(), Arc::<AtomicU64>::default());
+        let nodes = (0..6).map(|number| {
+            tokio::spawn(node(
+                Arc::clone(&store),
+                seed * 100 + number,
+                Arc::clone(&writes),
+            ))
+        });
+        let mut seen = HashSet::new();
+        for node in nodes.collect::<Vec<_>>() {
+            for id in node.await.expect("no panic") {
+                assert!(seen.insert(id), "seed {seed}: {id} twice");
+            }
+        }
+        let writes = writes.load(Ordering::Relaxed);
+        assert_eq!(
+            content(&store).await,
+            (writes * 5).to_string(),
+            "seed {seed}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_always_too_slow_is_told_so() {
+    #[derive(Debug)]
+    struct Slow(AtomicU64);
+    impl fmt::Display for Slow {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a busy blob")
+        }
+    }
+    #[async_trait]
+    impl OptimisticSyncStore for Slow {
+        async fn get_data(&mut self) -> Result<Option<String>> {
+            Ok(Some(self.0.fetch_add(1, Ordering::Relaxed).to_string()))
+        }
+        async fn try_optimistic_write(&mut self, _data: &str) -> Result<bool> {
+            Ok(false)
+        }
+    }
+    let ids = UniqueIdGenerator::new(Slow(AtomicU64::new(0)), IdConfig::default());
+    let error = ids.expect("a generator").next_id().await;
+    let error = error.expect_err("too slow");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(
+        error.message().contains("faster 26 times at a busy blob"),
+        "{error}"
+    );
+}
