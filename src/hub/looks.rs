@@ -86,10 +86,10 @@ impl Hub {
             }
             look.listeners += 1;
             // It has given up the stream where it was asked.
-            if look.asked_of.as_ref() == Some(&subscription.listener_id) {
-                if let Some((asked, _)) = look.asked {
-                    look.ask_another(asked, now);
-                }
+            if look.asked_of.as_ref() == Some(&subscription.listener_id)
+                && let Some((asked, _)) = look.asked
+            {
+                look.ask_another(asked, now);
             }
             if look.owed.is_some() {
                 look.due = now;

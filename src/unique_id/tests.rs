@@ -202,7 +202,7 @@ async fn node(store: Arc<dyn BlobStore>, seed: u64, writes: Arc<AtomicU64>) -> V
 async fn steps(count: usize) {
     for _ in 0..count {
         tokio::task::yield_now().await;
-        if count % 3 == 0 {
+        if count.is_multiple_of(3) {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     }
