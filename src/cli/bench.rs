@@ -291,15 +291,9 @@ enum Output {
 /// A work that could not be done, or that came to a wrong sum.
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
-        Work::Queue(args) => queue::measure(args.clone()).await?,
         // On one of the runtime's own threads, as below.
-        Work::Listen(args) => {
-            let args = args.clone();
-            tokio::spawn(async move { listen::measure(args).await }).await??;
-        }
-        Work::Drain(args) => {
-            let args = args.clone();
-            tokio::spawn(async move { drain::measure(args).await }).await??;
+        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) => {
+            tokio::spawn(async move { measure_queue(&args.work).await }).await??;
         }
         Work::Relay(args) => broker::serve_relay(args.sentinel).await?,
         Work::Nats => broker::serve_nats().await?,
@@ -311,6 +305,31 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Does a work that has no peer as often as asked for, and prints what it came to.
+async fn measure_queue(work: &Work) -> Result<()> {
+    let (name, runs, output) = match work {
+        Work::Queue(args) => ("queue", args.runs, args.output),
+        Work::Listen(args) => ("listen", args.runs, args.output),
+        Work::Drain(args) => ("drain", args.runs, args.output),
+        _ => bail!("this work may have a peer"),
+    };
+    let progress = Progress::new(name, runs as usize);
+    let mut report = Report::new(name);
+    for run in 1..=runs {
+        progress.begin(&format!("run {run} of {runs}"));
+        let figures = match work {
+            Work::Queue(args) => queue::once(args, &progress).await?,
+            Work::Listen(args) => listen::once(args, &progress).await?,
+            Work::Drain(args) => drain::once(args, &progress).await?,
+            _ => bail!("this work may have a peer"),
+        };
+        report.add(Side::Reveille, figures);
+        progress.done();
+    }
+    progress.finish();
+    report.print(output)
 }
 
 /// Does one work as often as asked for, each side in turn, and prints what it came to.

@@ -33,11 +33,15 @@ struct Look {
     owed: Option<WakeReason>,
     due: Tick,
     /// Who was asked last, and why, as long as that matters where its stream ends.
-    asked: Option<(SubscriptionId, WakeReason)>,
-    /// Whose stream that was.
-    asked_of: Option<ListenerId>,
+    asked: Option<Asked>,
     last: Option<SubscriptionId>,
     rng: fastrand::Rng,
+}
+
+struct Asked {
+    stream: SubscriptionId,
+    listener: ListenerId,
+    reason: WakeReason,
 }
 
 impl Looks {
@@ -50,10 +54,10 @@ impl Looks {
 }
 
 impl Look {
-    /// What this listener was asked is owed by another one, as its stream has ended.
-    fn ask_another(&mut self, asked: SubscriptionId, now: Tick) {
-        if let Some((_, reason)) = self.asked.take_if(|(id, _)| *id == asked) {
-            self.owed = self.owed.max(Some(reason));
+    /// What was asked in vain is owed by another one.
+    fn ask_another(&mut self, now: Tick, in_vain: impl Fn(&Asked) -> bool) {
+        if let Some(asked) = self.asked.take_if(|asked| in_vain(asked)) {
+            self.owed = self.owed.max(Some(asked.reason));
             self.due = now;
         }
     }
@@ -76,7 +80,6 @@ impl Hub {
                 owed: None,
                 due: Tick::NEVER,
                 asked: None,
-                asked_of: None,
                 last: None,
                 rng: fastrand::Rng::with_seed(self.config.seed),
             });
@@ -86,11 +89,7 @@ impl Hub {
             }
             look.listeners += 1;
             // It has given up the stream where it was asked.
-            if look.asked_of.as_ref() == Some(&subscription.listener_id)
-                && let Some((asked, _)) = look.asked
-            {
-                look.ask_another(asked, now);
-            }
+            look.ask_another(now, |asked| asked.listener == subscription.listener_id);
             if look.owed.is_some() {
                 look.due = now;
             }
@@ -109,7 +108,7 @@ impl Hub {
             };
             left = true;
             look.listeners = look.listeners.saturating_sub(1);
-            look.ask_another(subscription.id, now);
+            look.ask_another(now, |asked| asked.stream == subscription.id);
             if look.listeners == 0 {
                 look.due = now + self.config.pace.keep;
             }
@@ -126,9 +125,8 @@ impl Hub {
         let mut table = lock(&self.looks.table);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
             if let Some(look) = table.get_mut(&key) {
-                look.asked = look
-                    .asked
-                    .filter(|(_, reason)| *reason == WakeReason::CatchUp);
+                look.asked
+                    .take_if(|asked| asked.reason != WakeReason::CatchUp);
                 if look.owed.is_none() {
                     look.due = self.next_look(look, now);
                 }
@@ -179,8 +177,12 @@ impl Hub {
         }
         if let Some(look) = lock(&self.looks.table).get_mut(key) {
             if let Some(chosen) = chosen {
-                (look.asked, look.last) = (Some((chosen.id, reason)), Some(chosen.id));
-                look.asked_of = Some(chosen.listener_id.clone());
+                look.asked = Some(Asked {
+                    stream: chosen.id,
+                    listener: chosen.listener_id.clone(),
+                    reason,
+                });
+                look.last = Some(chosen.id);
             }
             if chosen.is_some() || known {
                 look.owed = None;
@@ -197,7 +199,7 @@ impl Hub {
     fn check_asked(&self, key: &Key, asked: SubscriptionId, now: Tick) {
         let here = lock(&self.subscriptions).contains_key(&asked);
         if !here && let Some(look) = lock(&self.looks.table).get_mut(key) {
-            look.ask_another(asked, now);
+            look.ask_another(now, |of| of.stream == asked);
             self.timers.waker.wake();
         }
     }

@@ -177,11 +177,15 @@ impl UniqueIdGenerator {
         if ids.present.is_empty() {
             ids.present = ids.next.take()?;
         }
-        let first = ids.present.start;
-        let end = first + most.min(ids.present.end - first);
+        let Range {
+            start: first,
+            end: last,
+        } = ids.present;
+        let end = first + most.min(last - first);
         ids.present.start = end;
-        let left = ids.present.end - end;
-        if ids.next.is_none() && left <= self.shared.config.range_size / 2 {
+        // Once a range: where that fails, whoever needs the next one tries again.
+        let half = self.shared.config.range_size / 2;
+        if last - first > half && last - end <= half {
             self.fetch(&mut ids);
         }
         Some(first..end)

@@ -103,6 +103,49 @@ async fn a_blob_that_was_there_and_is_gone_is_no_beginning() {
     assert!(error.message().contains("was deleted"), "{error}");
 }
 
+/// Counts reads, and has nothing to add after the first range.
+#[derive(Debug)]
+struct Refusing(BlobSyncStore, Arc<AtomicU64>);
+
+impl fmt::Display for Refusing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[async_trait]
+impl OptimisticSyncStore for Refusing {
+    async fn get_data(&mut self) -> Result<Option<String>> {
+        match self.1.fetch_add(1, Ordering::Relaxed) {
+            0 => self.0.get_data().await,
+            _ => Err(Error::new(ErrorKind::Denied, "no longer")),
+        }
+    }
+
+    async fn try_optimistic_write(&mut self, data: &str) -> Result<bool> {
+        self.0.try_optimistic_write(data).await
+    }
+}
+
+#[tokio::test]
+async fn a_fetch_ahead_that_fails_is_not_repeated_for_each_id() {
+    let reads = Arc::<AtomicU64>::default();
+    let store = Refusing(BlobSyncStore::new(memory(), blob()), Arc::clone(&reads));
+    let ids = UniqueIdGenerator::new(store, by(100)).expect("a generator");
+    for id in 0..100 {
+        assert_eq!(ids.next_id().await.ok(), Some(id));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reads.load(Ordering::Relaxed), 2);
+    let error = ids.next_id().await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert_eq!(
+        reads.load(Ordering::Relaxed),
+        3,
+        "tried again where it is needed"
+    );
+}
+
 #[tokio::test]
 async fn numbers_end_before_they_begin_again() {
     let store = memory();

@@ -18,7 +18,7 @@ use anyhow::{Result, ensure};
 use reveille::{
     Client, ListenerId,
     listener::{Delivery, Listener, ListenerConfig},
-    queue::{self, Metered, NewMessage, WorkQueue},
+    queue::{Metered, NewMessage, WorkQueue},
 };
 
 use super::{
@@ -26,7 +26,7 @@ use super::{
     broker::Broker,
     progress::Progress,
     queue::Place,
-    report::{Figures, Report, Unit},
+    report::{Figures, Unit},
     usage::Usage,
 };
 
@@ -51,24 +51,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Messages that are not handled for so long are lost.
 const LOST: Duration = Duration::from_secs(120);
 
-/// Does the work as often as asked for, and prints what it came to.
-pub(super) async fn measure(args: DrainArgs) -> Result<()> {
-    let progress = Progress::new("drain", args.runs as usize);
-    let mut report = Report::new("drain");
-    for run in 1..=args.runs {
-        progress.begin(&format!("run {run} of {}", args.runs));
-        report.add(Side::Reveille, once(&args, &progress).await?);
-        progress.done();
-    }
-    progress.finish();
-    report.print(args.output)
-}
-
-async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figures> {
+/// Does the work once.
+pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figures> {
     let place = Place::of(args.queue.as_deref())?;
-    let queue = Arc::new(Metered::new(queue::open(&place.url).await?));
-    queue.create().await?;
-    ensure!(queue.depth().await? == 0, "{queue} is not empty");
+    let queue = Arc::new(Metered::new(place.open().await?));
     progress.say(&format!("putting {} messages", args.messages));
     put_all(&*queue, args).await?;
 

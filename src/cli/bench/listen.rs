@@ -11,21 +11,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use reveille::{
     Client, GroupName, ListenerId, Notification, Publisher,
     listener::{Delivery, Listener, ListenerConfig},
-    queue::{self, Metered, NewMessage, QueueUsage, WorkQueue},
+    queue::{Metered, NewMessage, QueueUsage, WorkQueue},
 };
 use tokio::sync::mpsc;
 
 use super::{
-    ListenArgs, Side,
+    ListenArgs,
     broker::Broker,
     progress::Progress,
     queue::Place,
-    report::{Figures, Report, Unit},
+    report::{Figures, Unit},
 };
 
 /// A queue whose transactions are counted.
@@ -49,25 +49,11 @@ const SETTLED: Duration = Duration::from_secs(4);
 /// A poller sleeps about a second; a message that took longer than this was lost.
 const LOST: Duration = Duration::from_secs(60);
 
-/// Does the work as often as asked for, and prints what it came to.
-pub(super) async fn measure(args: ListenArgs) -> Result<()> {
-    let progress = Progress::new("listen", args.runs as usize);
-    let mut report = Report::new("listen");
-    for run in 1..=args.runs {
-        progress.begin(&format!("run {run} of {}", args.runs));
-        report.add(Side::Reveille, once(&args, &progress).await?);
-        progress.done();
-    }
-    progress.finish();
-    report.print(args.output)
-}
-
-async fn once(args: &ListenArgs, progress: &Progress) -> Result<Figures> {
+/// Does the work once.
+pub(super) async fn once(args: &ListenArgs, progress: &Progress) -> Result<Figures> {
     let place = Place::of(args.queue.as_deref())?;
     let broker = Broker::relay(args.sentinel).await?;
-    let queue: Counted = Arc::new(Metered::new(queue::open(&place.url).await?));
-    queue.create().await?;
-    ensure!(queue.depth().await? == 0, "{queue} is not empty");
+    let queue: Counted = Arc::new(Metered::new(place.open().await?));
     let client = Client::new(&broker.target)?;
     let publisher = client.publisher("bench");
 

@@ -21,9 +21,9 @@ use reveille::queue::{self, NewMessage, WorkQueue};
 use tokio::task::JoinSet;
 
 use super::{
-    QueueArgs, Side,
+    QueueArgs,
     progress::Progress,
-    report::{Figures, Report, Unit, median},
+    report::{Figures, Unit, median},
     usage::Usage,
 };
 
@@ -46,29 +46,11 @@ const HIDDEN: Duration = Duration::from_secs(3600);
 /// One that lasts until it is on the disk takes from microseconds to tens of milliseconds.
 const SYNCS: usize = 50;
 
-/// Does the work as often as asked for, and prints what it came to.
-pub(super) async fn measure(args: QueueArgs) -> Result<()> {
-    let progress = Progress::new("queue", args.runs as usize);
-    let mut report = Report::new("queue");
-    for run in 1..=args.runs {
-        progress.begin(&format!("run {run} of {}", args.runs));
-        report.add(Side::Reveille, once(&args, &progress).await?);
-        progress.done();
-    }
-    progress.finish();
-    report.print(args.output)
-}
-
-async fn once(args: &QueueArgs, progress: &Progress) -> Result<Figures> {
+/// Does the work once.
+pub(super) async fn once(args: &QueueArgs, progress: &Progress) -> Result<Figures> {
     let place = Place::of(args.queue.as_deref())?;
     let sync = place.fdatasync()?;
-    let queue = queue::open(&place.url).await?;
-    queue.create().await?;
-    let depth = queue.depth().await?;
-    ensure!(
-        depth == 0,
-        "{queue} holds {depth} messages: name an empty queue, as all that is in it is handled"
-    );
+    let queue = place.open().await?;
     let before = Usage::of(Some(std::process::id()));
     progress.say(&format!("putting {} messages", args.messages));
     let put = timed(args, &queue, |queue, args, tally| async move {
@@ -213,6 +195,18 @@ impl Place {
             url: format!("sqlite:{}/bench.db?queue=bench", directory.display()),
             own: Some(directory),
         })
+    }
+
+    /// Opens the queue, which must be empty.
+    pub(super) async fn open(&self) -> Result<Arc<dyn WorkQueue>> {
+        let queue = queue::open(&self.url).await?;
+        queue.create().await?;
+        let depth = queue.depth().await?;
+        ensure!(
+            depth == 0,
+            "{queue} holds {depth} messages: name an empty queue, as all that is in it is handled"
+        );
+        Ok(queue)
     }
 
     /// Returns how long the disk of the queue's file takes for one fdatasync, in microseconds; `None`

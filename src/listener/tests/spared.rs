@@ -19,12 +19,18 @@ fn two_tries() -> ListenerConfig {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_outage_of_the_blob_store_costs_a_message_no_try() {
+/// A queue with one message, whose body is away for nine gets.
+async fn behind_an_outage() -> ScriptedQueue {
     let queue = ScriptedQueue::new("local/jobs".parse().expect("an address"));
     queue.spoil(9, Error::new(ErrorKind::Unavailable, "the store is away"));
     let put = queue.put(vec![NewMessage::new("job")]).await;
     put.expect("put");
+    queue
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_blob_store_costs_a_message_no_try() {
+    let queue = behind_an_outage().await;
     let (poison, seen) = (poison(), Seen::default());
     let noting = seen.clone();
     let builder = Listener::builder(Arc::new(queue.clone())).config(two_tries());
@@ -43,10 +49,7 @@ async fn an_outage_of_the_blob_store_costs_a_message_no_try() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_still_goes_to_the_poison_queue_after_as_many_tries_as_it_has() {
-    let queue = ScriptedQueue::new("local/jobs".parse().expect("an address"));
-    queue.spoil(9, Error::new(ErrorKind::Unavailable, "the store is away"));
-    let put = queue.put(vec![NewMessage::new("job")]).await;
-    put.expect("put");
+    let queue = behind_an_outage().await;
     let (poison, seen) = (poison(), Seen::default());
     let noting = seen.clone();
     let builder = Listener::builder(Arc::new(queue.clone())).config(two_tries());
