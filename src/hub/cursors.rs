@@ -204,9 +204,10 @@ impl Cursors {
             state: report.state,
             sequence,
             depth: report.current_queue_depth,
+            looked,
         };
         let place = cursor.seat.map_or(Ok(cursor.slot), Err);
-        let to_do = state.report(place, (heard, looked), subscription.capacity, now, targets);
+        let to_do = state.report(place, heard, subscription.capacity, now, targets);
         drop(state);
         match report.state {
             ReportState::Busy => cursor.busy = true,

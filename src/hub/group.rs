@@ -49,6 +49,8 @@ pub(super) struct Heard {
     pub(super) state: ReportState,
     pub(super) sequence: u64,
     pub(super) depth: u64,
+    /// It looked since; else it repeats on a new stream what it said on another.
+    pub(super) looked: bool,
 }
 
 impl Group {
@@ -198,8 +200,11 @@ impl Group {
             ReportState::Drained => {}
             ReportState::Unspecified => return,
         }
-        self.claim
-            .report(heard.sequence, asked, head.sequence, now, self.timeout);
+        // What is repeated may be of another life of the relay, and speaks of no wake-up of this one.
+        if heard.looked {
+            self.claim
+                .report(heard.sequence, asked, head.sequence, now, self.timeout);
+        }
         if looked {
             self.looker = None;
             if heard.state == ReportState::Busy && heard.depth > capacity {

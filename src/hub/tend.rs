@@ -89,7 +89,7 @@ impl State {
     pub(super) fn report(
         &mut self,
         place: Result<usize, Seat>,
-        (heard, looked): (Heard, bool),
+        heard: Heard,
         capacity: u32,
         now: Tick,
         targets: &mut Vec<Link>,
@@ -97,7 +97,7 @@ impl State {
         let Some(company) = &mut self.company else {
             return false;
         };
-        if looked {
+        if heard.looked {
             company.looked(place.ok(), heard, capacity, &self.links, now, targets);
             self.asks |= !targets.is_empty();
         }

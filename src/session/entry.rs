@@ -22,8 +22,8 @@ pub(super) struct Entry {
     pub(super) notification: Notification,
     /// The first submission in it.
     pub(super) oldest: u64,
-    /// Sent by itself, because it was in a request that was refused.
-    pub(super) alone: bool,
+    /// Sent among this many at most: half of the request that it was refused in.
+    pub(super) among: usize,
     /// Whom to answer, and as which of the caller's notifications.
     pub(super) waiters: Vec<(WaiterId, usize)>,
     /// It holds something that was posted.
@@ -45,7 +45,7 @@ impl Entry {
             kept.traceparent = new.traceparent;
         }
         self.oldest = self.oldest.min(other.oldest);
-        self.alone |= other.alone;
+        self.among = self.among.min(other.among);
         self.posted |= other.posted;
         self.waiters.extend(other.waiters);
     }

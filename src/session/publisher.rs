@@ -2,8 +2,8 @@
 //!
 //! What waits is one entry per queue and delay slot, so an unreachable relay costs memory for
 //! queues, not for events. Several requests may be on their way; the answers come in their order.
-//! A request that was refused for good is sent again one entry at a time, and only the bad ones
-//! fail to their callers (R19). Whoever waits is answered: accepted, refused, or out of time.
+//! A request that was refused for good is sent again in halves, down to single entries, and only the
+//! bad ones fail to their callers (R19). Whoever waits is answered: accepted, refused, or out of time.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -143,18 +143,13 @@ impl PublisherSession {
             return None;
         }
         let mut entries = Vec::new();
-        while entries.len() < self.config.batch.clamp(1, Limits::EVENTS) {
-            let Some(front) = self.pending.front() else {
-                break;
-            };
-            let alone = front.alone;
-            if alone && !entries.is_empty() {
+        let mut most = self.config.batch.clamp(1, Limits::EVENTS);
+        while let Some(front) = self.pending.front() {
+            most = most.min(front.among);
+            if entries.len() >= most {
                 break;
             }
             entries.extend(self.pending.pop());
-            if alone {
-                break;
-            }
         }
         if entries.is_empty() {
             return None;
@@ -336,7 +331,7 @@ impl PublisherSession {
             key,
             notification,
             oldest: self.submitted,
-            alone: false,
+            among: usize::MAX,
             waiters: Vec::new(),
             posted: false,
         })
@@ -369,14 +364,16 @@ impl PublisherSession {
         }
     }
 
-    /// Sends the entries of a refused request one by one; one that was alone is what was refused.
+    /// Sends a refused request again in halves; an entry that was alone is what was refused. So the
+    /// good ones wait for the logarithm of their number, and not for each other.
     fn refuse(&mut self, mut request: Request, error: &Error) {
         if planted!(self.config.fault, BatchDropped) && request.entries.len() > 1 {
             return;
         }
         if request.entries.len() > 1 {
+            let half = request.entries.len().div_ceil(2);
             for entry in &mut request.entries {
-                entry.alone = true;
+                entry.among = half;
             }
             self.put_back(vec![request]);
             return;

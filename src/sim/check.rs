@@ -126,8 +126,9 @@ impl World {
             return;
         };
         let life = self.listeners[number].stream_life;
-        let stats = self.relay.hub.as_ref().map(|hub| hub.stats());
-        let forgotten = stats.map_or(0, |stats| stats.forgotten);
+        // As of its sending: it may have lain with a listener that was paused.
+        let sent = self.relay.sent.get(&(queue, counters.sequence));
+        let forgotten = sent.copied().unwrap_or_default();
         let told = Told {
             life,
             forgotten,

@@ -107,6 +107,7 @@ impl World {
     /// A listener is frozen for a while, and its stream with it.
     pub(super) fn pause_listener(&mut self, listener: usize, until: Tick) {
         prolong(&mut self.listeners[listener].paused_until, until);
+        self.scaled_paused(listener);
         self.impair(listener, until);
         self.unanswered(listener, until);
     }

@@ -76,7 +76,7 @@ pub(super) struct Worker {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     pub(super) life: u64,
-    /// Queues that the relay had forgotten by then: whether the record may be another.
+    /// Queues that the relay had forgotten when it sent it: whether the record may be another.
     pub(super) forgotten: u64,
     pub(super) counters: Counters,
 }

@@ -253,6 +253,7 @@ impl World {
         let (now, mut wrong) = (self.now, None);
         let listener = self.relay.streams[&id].listener;
         let selectors = self.listeners[listener].options.selectors.len();
+        let forgotten = self.relay.hub.as_ref().map(|hub| hub.stats().forgotten);
         for entry in work {
             let Some(address) = entry.queue.as_address() else {
                 let stream = self.relay.streams.get_mut(&id).expect("it sends");
@@ -265,6 +266,8 @@ impl World {
             };
             let queue = self.queues.find(&address).expect("all queues are known");
             let alone = self.given(listener, queue, entry);
+            let sent = (queue, entry.sequence);
+            self.relay.sent.extend(forgotten.map(|count| (sent, count)));
             let stream = self.relay.streams.get_mut(&id).expect("it sends");
             let place = stream.places.entry(queue).or_default();
             let again = place.woken.is_some_and(|woken| entry.sequence <= woken);

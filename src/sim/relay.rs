@@ -47,6 +47,8 @@ pub(super) struct RelayNode {
     pub(super) walks: u64,
     /// The newest cause that was counted in this life, by queue.
     pub(super) causes: BTreeMap<usize, (u64, Tick)>,
+    /// How many queues were forgotten when a sequence of a queue was sent.
+    pub(super) sent: BTreeMap<(usize, u64), u64>,
     pub(super) fleets: Fleets,
     /// Since when nobody owes a wake-up for a message.
     pub(super) orphans: BTreeMap<MessageId, Tick>,
@@ -128,6 +130,7 @@ impl RelayNode {
             applied: 0,
             walks: 0,
             causes: BTreeMap::new(),
+            sent: BTreeMap::new(),
             fleets: Fleets::default(),
             orphans: BTreeMap::new(),
             sentinel: plan.sentinel,
@@ -172,6 +175,7 @@ impl World {
         }
         relay.life += 1;
         relay.causes.clear();
+        relay.sent.clear();
         relay.fleets = Fleets::default();
         (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
         (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);

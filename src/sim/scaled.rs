@@ -148,6 +148,22 @@ impl World {
         }
     }
 
+    /// Who is frozen keeps nothing hidden: what its tasks hold comes back within one time-out.
+    pub(super) fn scaled_paused(&mut self, number: usize) {
+        let comes_back = self.now + self.plan.listeners[number].visibility;
+        let listener = &self.listeners[number];
+        if listener.paused_until <= comes_back {
+            return;
+        }
+        let held = listener.scaled.values().flat_map(|s| s.held.values());
+        for (id, receipt) in held.flatten() {
+            let message = &mut self.queues.messages[*id];
+            if message.gets == *receipt {
+                message.visible_at = message.visible_at.min(comes_back);
+            }
+        }
+    }
+
     /// What the tasks of a listener that dies hold comes back within one time-out.
     pub(super) fn scaled_lost(&mut self, number: usize) {
         let comes_back = self.now + self.plan.listeners[number].visibility;

@@ -294,6 +294,21 @@ fn a_report_from_before_the_question_does_not_answer_it() {
 }
 
 #[test]
+fn what_is_repeated_on_a_new_stream_covers_nothing() {
+    let hub = hub();
+    // Whom the relay asks is not there any more, and it does not know that yet.
+    let lost = fleet(&hub, 1);
+    let now = after(SECOND);
+    put(&hub, 1, now);
+    assert_eq!(who(&hub, &lost, now), [(0, Notified)]);
+    // On its new stream it repeats what it knows of the relay's former life, which came as far.
+    let again = [join_at(&hub, "g", now)];
+    say(&hub, &again[0], Drained, 1, now);
+    hub.fire(now + CLAIM);
+    assert_eq!(who(&hub, &again, now + CLAIM), [(0, Reassigned)]);
+}
+
+#[test]
 fn a_lease_lapses_once_and_further_reports_renew_it() {
     let hub = hub();
     let members = fleet(&hub, 2);

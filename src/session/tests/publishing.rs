@@ -180,6 +180,30 @@ fn of_a_refused_batch_only_the_bad_one_fails() {
 }
 
 #[test]
+fn a_bad_one_among_many_is_found_by_halves() {
+    let mut session = one_at_a_time();
+    for number in 0..256 {
+        let name = if number == 200 { "bad" } else { "good" };
+        let notification = event(&format!("a/{name}-{number}"));
+        session.post(notification, at(0)).expect("taken");
+    }
+    let (mut requests, mut accepted) = (0, 0);
+    while let Some(sent) = session.request(at(0)) {
+        requests += 1;
+        let is_bad = |event: &Notification| event.queue.queue_name().starts_with("bad");
+        if sent.iter().any(is_bad) {
+            let denied = Error::new(ErrorKind::Denied, "notify on `a/bad-200` is not allowed");
+            session.answered(Err(denied), at(0), &mut rng());
+        } else {
+            accepted += sent.len();
+            accept(&mut session, &vec![1; sent.len()]);
+        }
+    }
+    assert_eq!((requests, accepted), (17, 255));
+    assert!(!session.has_work());
+}
+
+#[test]
 fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
     let mut session = session();
     session
