@@ -13,4 +13,6 @@ mod http;
 mod signing;
 
 pub use self::account::StorageAccount;
+#[cfg(feature = "cloud")]
+pub(crate) use self::account::{Credential, EMULATOR, EMULATOR_KEY};
 pub(crate) use self::{account::check_name, error::AzureError, http::client_options};

@@ -33,6 +33,8 @@ mod error;
 mod fault;
 #[cfg(feature = "server")]
 pub mod flag;
+#[cfg(feature = "azure")]
+mod https;
 #[cfg(feature = "server")]
 mod hub;
 #[cfg(feature = "server")]
@@ -66,6 +68,15 @@ pub mod testing;
 pub mod unique_id;
 mod wire;
 mod words;
+
+#[cfg(all(test, feature = "azure"))]
+#[path = "../tests/it/support/azurite.rs"]
+#[allow(dead_code, reason = "the integration tests use more of it")]
+mod azurite;
+#[cfg(all(test, feature = "cloud"))]
+#[path = "../tests/it/support/moto.rs"]
+#[allow(dead_code, reason = "the integration tests use more of it")]
+mod moto;
 
 /// The guides, whose blocks are documentation tests.
 #[cfg(doctest)]

@@ -27,10 +27,6 @@ mod retrying;
 mod sqlite;
 mod url;
 
-#[cfg(all(test, feature = "azure"))]
-#[path = "../tests/it/support/azurite.rs"]
-#[allow(dead_code, reason = "the integration tests use more of it")]
-pub(crate) mod azurite;
 #[cfg(test)]
 pub(crate) mod contract;
 

@@ -5,6 +5,8 @@
 //! same contract, and one suite of checks (`contract`) holds them to it. Knows nothing of what is
 //! stored.
 
+#[cfg(feature = "cloud")]
+mod cloud;
 mod memory;
 mod name;
 #[cfg(feature = "sqlite")]
@@ -23,6 +25,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
+#[cfg(feature = "cloud")]
+pub use self::cloud::CloudStore;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteStore;
 pub use self::{
@@ -95,7 +99,8 @@ pub struct BlobContent {
     /// The value.
     pub bytes: Bytes,
     /// Names and values beside it. A name is an identifier of at most 64 bytes of
-    /// `[A-Za-z0-9_]`, a value at most 1,024 printable ASCII characters: what all clouds take.
+    /// `[A-Za-z0-9_]`, a value at most 1,024 printable ASCII characters: what all clouds take. Names
+    /// are the same in any case, and are read in lower case: they are names of HTTP headers.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -136,24 +141,57 @@ pub struct Capabilities {
     pub conditional_delete: bool,
     /// Keeps metadata.
     pub metadata: bool,
+    /// An ETag stands for a write. Where not, it stands for a content, and two writes of the same
+    /// bytes have the same one: S3.
+    pub unique_etags: bool,
 }
 
 /// What [`open`] understands, for its error.
-const SUPPORTED: &str = if cfg!(feature = "sqlite") {
+const SUPPORTED: &str = if cfg!(feature = "cloud") && cfg!(feature = "sqlite") {
+    "`memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`, `s3://BUCKET[/PREFIX]` and \
+     `gs://BUCKET[/PREFIX]`"
+} else if cfg!(feature = "sqlite") {
     "`memory:` and `sqlite:PATH`"
 } else {
     "`memory:`"
 };
 
+/// An environment: names and values.
+type Variables = BTreeMap<String, String>;
+
 /// Entries of a page, where nothing is said.
 const PAGE: usize = 100;
 
-/// Opens the store that a URL names: `memory:`, `sqlite:PATH`.
+/// Opens the store that a URL names: `memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`,
+/// `s3://BUCKET[/PREFIX]`, `gs://BUCKET[/PREFIX]`.
+///
+/// A cloud's account, credential and endpoint come from the environment, by the names that
+/// `object_store` reads: `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`,
+/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`, and so
+/// on. On Azure `AZURE_STORAGE_CONNECTION_STRING` comes before all others, and
+/// `AZURE_STORAGE_ACCOUNT` and `AZURE_STORAGE_KEY` are read as well.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no store, with a list of those that do; what is
-/// wrong with the path, in one line.
+/// wrong with the path, in one line. For a cloud's: [`ErrorKind::NotFound`] where there is no such
+/// container, [`ErrorKind::Denied`] where the credential is refused.
 pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
+    let variables = std::env::vars_os();
+    let variables = variables.filter_map(|(key, value)| {
+        // What is no text is no setting of ours.
+        Some((key.into_string().ok()?, value.into_string().ok()?))
+    });
+    open_with(url, &variables.collect()).await
+}
+
+/// Opens a store with these variables as its environment.
+pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dyn BlobStore>> {
+    #[cfg(feature = "cloud")]
+    if let Some((scheme, rest)) = url.split_once(':')
+        && let Some(store) = cloud::open(scheme, rest, variables).await
+    {
+        return Ok(Arc::new(store?));
+    }
     match url.split_once(':') {
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "sqlite")]
@@ -182,12 +220,13 @@ async fn open_sqlite(path: &str) -> Result<SqliteStore> {
 }
 
 impl BlobContent {
-    /// Checks the metadata's rule.
+    /// Checks the metadata's rule, and returns it with its names in lower case.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] with the name of what breaks it.
-    pub fn check(&self) -> Result<()> {
-        for (name, value) in &self.metadata {
+    pub fn checked(self) -> Result<Self> {
+        let mut metadata = BTreeMap::new();
+        for (name, value) in self.metadata {
             let first = name.bytes().next().unwrap_or(b'0');
             let fits = name.len() <= 64
                 && !first.is_ascii_digit()
@@ -196,12 +235,20 @@ impl BlobContent {
                 let rule = format_args!("the name {name:?} is no identifier of at most 64 bytes");
                 return Err(Error::invalid("metadata", rule));
             }
-            if value.len() > 1024 || !value.bytes().all(|b| (b' '..=b'~').contains(&b)) {
-                let rule = format_args!("{name} must be at most 1024 printable ASCII characters");
+            let printable = value.bytes().all(|b| (b' '..=b'~').contains(&b));
+            if value.len() > 1024 || !printable || value.trim() != value {
+                let rule = format_args!(
+                    "{name} must be at most 1024 printable ASCII characters, with no space at \
+                     either end"
+                );
+                return Err(Error::invalid("metadata", rule));
+            }
+            if metadata.insert(name.to_ascii_lowercase(), value).is_some() {
+                let rule = format_args!("{name} stands there twice");
                 return Err(Error::invalid("metadata", rule));
             }
         }
-        Ok(())
+        Ok(Self { metadata, ..self })
     }
 }
 
@@ -256,6 +303,7 @@ impl Default for Capabilities {
         Self {
             conditional_delete: true,
             metadata: true,
+            unique_etags: true,
         }
     }
 }
@@ -290,9 +338,9 @@ mod tests {
     #[tokio::test]
     async fn what_names_no_store_is_told_which_do() {
         for (url, words) in [
-            ("ftp://host/x", "`memory:` and `sqlite:PATH`"),
-            ("flags.db", "`memory:` and `sqlite:PATH`"),
-            ("memory:x", "`memory:` and `sqlite:PATH`"),
+            ("ftp://host/x", "`memory:`, `sqlite:PATH`"),
+            ("flags.db", "`memory:`, `sqlite:PATH`"),
+            ("memory:x", "`memory:`, `sqlite:PATH`"),
             ("sqlite:", "needs the path of a file"),
             ("sqlite:x.db?queue=jobs", "takes no parameters"),
         ] {

@@ -1,4 +1,4 @@
-//! A storage account: its name, where its queues are, and by what right they are used.
+//! A storage account: its name, where its queues and blobs are, and by what right they are used.
 
 use azure_core::http::Url;
 
@@ -13,12 +13,27 @@ use crate::{
 pub struct StorageAccount {
     name: String,
     queue_endpoint: Url,
+    blob_endpoint: Url,
     credential: Credential,
+}
+
+/// Where an account's services are, as far as it was said.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
+    pub(super) queue: Option<Url>,
+    pub(super) blob: Option<Url>,
+}
+
+/// A service of an account.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Service {
+    Queue,
+    Blob,
 }
 
 /// By what right requests are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Credential {
+pub(crate) enum Credential {
     /// Each request is signed by the account's key, which is base64.
     SharedKey(Secret),
     /// Each request carries a signature that somebody made beforehand, without its `?`.
@@ -26,11 +41,9 @@ pub(super) enum Credential {
 }
 
 /// The account of the emulator, whose name and key are the same everywhere.
-pub(super) const EMULATOR: &str = "devstoreaccount1";
-const EMULATOR_KEY: &str =
+pub(crate) const EMULATOR: &str = "devstoreaccount1";
+pub(crate) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-/// Where the emulator serves queues unless it is told otherwise.
-const EMULATOR_QUEUE_PORT: u16 = 10001;
 /// Of the public cloud.
 pub(super) const SUFFIX: &str = "core.windows.net";
 
@@ -41,7 +54,8 @@ impl StorageAccount {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name or a key that cannot be one.
     pub fn with_key(name: &str, key: &str) -> Result<Self> {
-        Self::of(name, None, Credential::key("AccountKey", key)?)
+        let credential = Credential::key("AccountKey", key)?;
+        Self::of(name, Endpoints::default(), credential)
     }
 
     /// Makes an account of the public cloud that is used by a shared access signature; of the
@@ -52,7 +66,7 @@ impl StorageAccount {
     /// one.
     pub fn with_signature(name: &str, signature: &str) -> Result<Self> {
         let credential = Credential::signature("SharedAccessSignature", signature)?;
-        Self::of(name, None, credential)
+        Self::of(name, Endpoints::default(), credential)
     }
 
     /// Reads a connection string, as the portal shows it.
@@ -83,17 +97,23 @@ impl StorageAccount {
         self.queue_endpoint.as_str()
     }
 
-    /// Makes an account; without an endpoint, at the one that its name has.
-    pub(super) fn of(name: &str, at: Option<Url>, credential: Credential) -> Result<Self> {
+    /// Returns where the account's blobs are.
+    pub fn blob_endpoint(&self) -> &str {
+        self.blob_endpoint.as_str()
+    }
+
+    /// Makes an account; a service of which nothing is said is where the account's name has it.
+    pub(super) fn of(name: &str, at: Endpoints, credential: Credential) -> Result<Self> {
         let name = check_name(name)?;
-        let queue_endpoint = match at {
-            Some(endpoint) => endpoint,
-            None if name == EMULATOR => emulator_endpoint(None)?,
-            None => cloud_endpoint("https", &name, SUFFIX)?,
+        let usual = |service| match name == EMULATOR {
+            true => emulator_endpoint(None, service),
+            false => cloud_endpoint("https", &name, service, SUFFIX),
         };
+        let or_usual = |at: Option<Url>, service| at.map_or_else(|| usual(service), Ok);
         Ok(Self {
+            queue_endpoint: or_usual(at.queue, Service::Queue)?,
+            blob_endpoint: or_usual(at.blob, Service::Blob)?,
             name,
-            queue_endpoint,
             credential,
         })
     }
@@ -101,10 +121,14 @@ impl StorageAccount {
     /// The emulator of this machine, or of the one that `host` names by `http://HOST`.
     pub(super) fn emulator(host: Option<&str>) -> Result<Self> {
         let credential = Credential::key("AccountKey", EMULATOR_KEY)?;
-        Self::of(EMULATOR, Some(emulator_endpoint(host)?), credential)
+        let at = Endpoints {
+            queue: Some(emulator_endpoint(host, Service::Queue)?),
+            blob: Some(emulator_endpoint(host, Service::Blob)?),
+        };
+        Self::of(EMULATOR, at, credential)
     }
 
-    pub(super) fn credential(&self) -> &Credential {
+    pub(crate) fn credential(&self) -> &Credential {
         &self.credential
     }
 
@@ -165,15 +189,29 @@ pub(super) fn endpoint(field: &str, text: &str) -> Result<Url> {
 }
 
 /// Returns where the queues of an account in the cloud are.
-pub(super) fn cloud_endpoint(protocol: &str, name: &str, suffix: &str) -> Result<Url> {
-    let url = format!("{protocol}://{name}.queue.{suffix}/");
+pub(super) fn cloud_endpoint(
+    protocol: &str,
+    name: &str,
+    service: Service,
+    suffix: &str,
+) -> Result<Url> {
+    let service = match service {
+        Service::Queue => "queue",
+        Service::Blob => "blob",
+    };
+    let url = format!("{protocol}://{name}.{service}.{suffix}/");
     endpoint("EndpointSuffix", &url)
 }
 
-fn emulator_endpoint(host: Option<&str>) -> Result<Url> {
+/// Where the emulator serves unless it is told otherwise.
+fn emulator_endpoint(host: Option<&str>, service: Service) -> Result<Url> {
+    let port = match service {
+        Service::Queue => 10001,
+        Service::Blob => 10000,
+    };
     const FIELD: &str = "DevelopmentStorageProxyUri";
     let mut url = endpoint(FIELD, host.unwrap_or("http://127.0.0.1"))?;
-    if url.set_port(Some(EMULATOR_QUEUE_PORT)).is_err() {
+    if url.set_port(Some(port)).is_err() {
         return Err(Error::invalid(FIELD, "must take a port"));
     }
     url.set_path(EMULATOR);

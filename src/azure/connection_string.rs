@@ -5,7 +5,9 @@
 
 use azure_core::http::Url;
 
-use super::account::{Credential, EMULATOR, SUFFIX, StorageAccount, cloud_endpoint, endpoint};
+use super::account::{
+    Credential, EMULATOR, Endpoints, SUFFIX, Service, StorageAccount, cloud_endpoint, endpoint,
+};
 use crate::error::{Error, Result};
 
 /// What a connection string says; empty values are none.
@@ -16,6 +18,7 @@ struct Settings<'a> {
     key: Option<&'a str>,
     signature: Option<&'a str>,
     queue_endpoint: Option<&'a str>,
+    blob_endpoint: Option<&'a str>,
     suffix: Option<&'a str>,
     emulator: Option<&'a str>,
     emulator_host: Option<&'a str>,
@@ -33,24 +36,26 @@ pub(super) fn parse(text: &str) -> Result<StorageAccount> {
         None => {}
     }
     let credential = settings.credential()?;
-    let at = settings
-        .queue_endpoint
-        .map(|url| endpoint("QueueEndpoint", url))
-        .transpose()?;
-    match (settings.name, at) {
-        (Some(name), None) => {
-            let at = settings.cloud_endpoint(name)?;
-            StorageAccount::of(name, at, credential)
+    let at = |name, url: Option<&str>| url.map(|url| endpoint(name, url)).transpose();
+    let mut at = Endpoints {
+        queue: at("QueueEndpoint", settings.queue_endpoint)?,
+        blob: at("BlobEndpoint", settings.blob_endpoint)?,
+    };
+    let name = match (settings.name, at.queue.as_ref().or(at.blob.as_ref())) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(url)) => name_of(url)
+            .ok_or_else(|| Error::invalid("AccountName", "is missing, and no endpoint names it"))?,
+        (None, None) => return Err(Error::invalid(WHOLE, "needs an AccountName")),
+    };
+    for (service, at) in [
+        (Service::Queue, &mut at.queue),
+        (Service::Blob, &mut at.blob),
+    ] {
+        if at.is_none() {
+            *at = settings.cloud_endpoint(&name, service)?;
         }
-        (Some(name), at) => StorageAccount::of(name, at, credential),
-        (None, Some(at)) => {
-            let name = name_of(&at).ok_or_else(|| {
-                Error::invalid("AccountName", "is missing, and QueueEndpoint names none")
-            })?;
-            StorageAccount::of(&name, Some(at), credential)
-        }
-        (None, None) => Err(Error::invalid(WHOLE, "needs an AccountName")),
     }
+    StorageAccount::of(&name, at, credential)
 }
 
 impl<'a> Settings<'a> {
@@ -81,6 +86,7 @@ impl<'a> Settings<'a> {
             ("AccountKey", &mut self.key),
             ("SharedAccessSignature", &mut self.signature),
             ("QueueEndpoint", &mut self.queue_endpoint),
+            ("BlobEndpoint", &mut self.blob_endpoint),
             ("EndpointSuffix", &mut self.suffix),
             ("UseDevelopmentStorage", &mut self.emulator),
             ("DevelopmentStorageProxyUri", &mut self.emulator_host),
@@ -106,7 +112,7 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns where an account in the cloud is, where anything is said of it.
-    fn cloud_endpoint(&self, name: &str) -> Result<Option<Url>> {
+    fn cloud_endpoint(&self, name: &str, service: Service) -> Result<Option<Url>> {
         if name.eq_ignore_ascii_case(EMULATOR) && self.suffix.is_none() {
             return Ok(None);
         }
@@ -117,7 +123,7 @@ impl<'a> Settings<'a> {
         }
         let name = super::check_name(name)?;
         let suffix = self.suffix.unwrap_or(SUFFIX);
-        cloud_endpoint(&protocol, &name, suffix).map(Some)
+        cloud_endpoint(&protocol, &name, service, suffix).map(Some)
     }
 }
 
@@ -126,7 +132,7 @@ impl<'a> Settings<'a> {
 fn name_of(endpoint: &Url) -> Option<String> {
     let host = endpoint.host_str()?;
     let (name, rest) = host.split_once('.')?;
-    if rest.starts_with("queue.") {
+    if rest.starts_with("queue.") || rest.starts_with("blob.") {
         return Some(name.to_owned());
     }
     let first = endpoint.path_segments()?.next()?;

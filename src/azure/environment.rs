@@ -1,6 +1,6 @@
 //! An account from the environment, by the names that Azure's own tools use.
 
-use super::account::{Credential, EMULATOR, StorageAccount, check_name, endpoint};
+use super::account::{Credential, EMULATOR, Endpoints, StorageAccount, check_name, endpoint};
 use crate::error::{Error, ErrorKind, Result};
 
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
@@ -38,19 +38,20 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
             if let Some(other) = read(ACCOUNT) {
                 check_same(ACCOUNT, other.trim(), &name)?;
             }
-            StorageAccount::of(&name, None, Credential::key(KEY, key.trim())?)?
+            StorageAccount::of(
+                &name,
+                Endpoints::default(),
+                Credential::key(KEY, key.trim())?,
+            )?
         }
         (None, None, Some(text)) => {
             let credential = Credential::signature(SIGNATURE, text.trim())?;
-            StorageAccount::of(&name, None, credential)?
+            StorageAccount::of(&name, Endpoints::default(), credential)?
         }
         (None, None, None) => return Err(no_credentials(&name)),
     };
     match read(QUEUE_ENDPOINT) {
-        Some(url) => {
-            let url = endpoint(QUEUE_ENDPOINT, url.trim())?;
-            StorageAccount::of(&name, Some(url), account.credential().clone())
-        }
+        Some(url) => account.at_queue_endpoint(endpoint(QUEUE_ENDPOINT, url.trim())?.as_str()),
         None => Ok(account),
     }
 }

@@ -52,13 +52,16 @@ async fn what_was_written_is_read(store: &dyn BlobStore) {
     assert_eq!(read(store, "read/none").await, None);
     let everything: Vec<u8> = (0..=255).collect();
     let mut content = BlobContent::from(Bytes::from(everything));
+    let value = || "Thu, 01 Jan 2099 00:00:00 GMT".to_owned();
     if store.capabilities().metadata {
-        let value = "Thu, 01 Jan 2099 00:00:00 GMT".to_owned();
-        content.metadata.insert("TimeToLive".to_owned(), value);
+        content.metadata.insert("TimeToLive".to_owned(), value());
     }
     let etag = store.create(&name("read/a b/ä"), content.clone()).await;
     let blob = read(store, "read/a b/ä").await.expect("a blob");
-    assert_eq!(blob.content, content);
+    if content.metadata.remove("TimeToLive").is_some() {
+        content.metadata.insert("timetolive".to_owned(), value());
+    }
+    assert_eq!(blob.content, content, "names of metadata are in lower case");
     assert_eq!(blob.etag, etag.expect("create"));
 
     let empty = BlobContent::default();
@@ -149,6 +152,9 @@ async fn deleting_keeps_its_condition(store: &dyn BlobStore) {
 }
 
 async fn etags_are_never_used_twice(store: &dyn BlobStore) {
+    if !store.capabilities().unique_etags {
+        return same_content_has_the_same_etag(store).await;
+    }
     let mut seen = HashSet::new();
     for blob in [name("etag/a"), name("etag/b")] {
         for _ in 0..3 {
@@ -163,6 +169,14 @@ async fn etags_are_never_used_twice(store: &dyn BlobStore) {
             store.delete(&blob, None).await.expect("delete");
         }
     }
+}
+
+/// Where it is so, it is said, and whoever stands on ETags writes no bytes twice.
+async fn same_content_has_the_same_etag(store: &dyn BlobStore) {
+    let blob = name("etag/a");
+    let first = store.create(&blob, bytes(b"same")).await.expect("create");
+    let second = store.update(&blob, bytes(b"same"), &first).await;
+    assert_eq!(second.expect("update"), first, "they are unique: say so");
 }
 
 async fn lists_come_in_pages_and_in_order(store: &dyn BlobStore) {
@@ -231,6 +245,7 @@ async fn bad_requests_are_refused(store: &dyn BlobStore) {
         ("1a", "x"),
         ("a", "ä"),
         ("a", "x\ny"),
+        ("a", " x"),
     ] {
         let mut content = bytes(b"");
         content.metadata.insert(key.to_owned(), value.to_owned());

@@ -69,7 +69,7 @@ impl BlobStore for MemoryStore {
     }
 
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
-        content.check()?;
+        let content = content.checked()?;
         let now = (self.wall)();
         let mut blobs = lock(&self.blobs);
         if blobs.etag_of(name).is_some() {
@@ -79,7 +79,7 @@ impl BlobStore for MemoryStore {
     }
 
     async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
-        content.check()?;
+        let content = content.checked()?;
         let now = (self.wall)();
         let mut blobs = lock(&self.blobs);
         if blobs.etag_of(name) != Some(etag) {

@@ -58,7 +58,7 @@ struct Write {
 
 impl Write {
     fn new(name: &BlobName, content: BlobContent) -> Result<Self> {
-        content.check()?;
+        let content = content.checked()?;
         let internal = |what| Error::new(ErrorKind::Internal, what);
         let metadata = serde_json::to_string(&content.metadata).map_err(|error| {
             internal("metadata that cannot be written as text").with_source(error)

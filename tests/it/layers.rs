@@ -9,7 +9,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     (
         "base",
         &[
-            "backoff", "clock", "duration", "error", "fault", "secret", "sync", "task",
+            "backoff", "clock", "duration", "error", "fault", "https", "secret", "sync", "task",
         ],
     ),
     ("words", &["words"]),
@@ -28,7 +28,7 @@ const BINARY: [&str; 2] = ["main", "cli"];
 /// The error is named through the crate's root as often as through its module.
 const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
 /// Base modules that others of the base stand on.
-const WITHIN_BASE: [(&str, &str); 1] = [("duration", "error")];
+const WITHIN_BASE: [(&str, &str); 2] = [("duration", "error"), ("https", "error")];
 
 const LONGEST_FILE: usize = 450;
 

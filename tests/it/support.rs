@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod azurite;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
+pub(crate) mod moto;
 
 use std::{
     future::Future,

@@ -6,9 +6,9 @@ mod restart;
 use azure_core::{credentials, hmac::hmac_sha256};
 
 use super::*;
-use crate::queue::{
+use crate::{
     azurite::{ACCOUNT, KEY, azurite},
-    contract,
+    queue::contract,
 };
 
 fn account() -> StorageAccount {

@@ -299,7 +299,7 @@ async fn every_blob_says_from_when_on_it_may_be_swept() {
     let mut lives = Vec::new();
     for name in names(&store).await {
         let blob = store.get(&name).await.expect("get").expect("a blob");
-        let text = &blob.content.metadata["TimeToLive"];
+        let text = &blob.content.metadata["timetolive"];
         assert!(text.ends_with('Z') && text.len() == 20, "{text}");
         let end: Timestamp = text.parse().expect("RFC 3339");
         let end = SystemTime::try_from(end).expect("a time");

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{super::*, shown, shows_no_secret, signature};
-use crate::queue::azurite::{ACCOUNT, KEY};
+use crate::azurite::{ACCOUNT, KEY};
 
 /// Answers one request a connection with the next of these, and then never again.
 struct Server {

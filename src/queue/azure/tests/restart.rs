@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 
 use super::super::*;
-use crate::queue::{RetryConfig, Retrying, azurite::Azurite};
+use crate::{
+    azurite::Azurite,
+    queue::{RetryConfig, Retrying},
+};
 
 type Queue = Retrying<AzureQueue>;
 

@@ -1,0 +1,110 @@
+//! Requests to Azure that the client cannot make: to delete under a condition, to list by any
+//! prefix and with metadata, to make a container.
+//!
+//! They are signed by the same credential as the client's own.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header::IF_MATCH};
+use object_store::{
+    azure::{AzureAuthorizer, MicrosoftAzure},
+    client::{HttpClient, HttpRequest, HttpRequestBody},
+    path::Path,
+};
+use reqwest::Url;
+
+use super::{
+    super::{ETag, PageOptions},
+    READS, RETRY_AFTER,
+    error::CloudError,
+    listing::{self, Listing},
+};
+
+/// A container of Azure, spoken to directly.
+pub(super) struct Direct {
+    pub(super) http: HttpClient,
+    /// Whose credential is used.
+    pub(super) client: Arc<MicrosoftAzure>,
+    pub(super) account: String,
+    /// Of the container.
+    pub(super) url: Url,
+}
+
+type Result<T> = std::result::Result<T, CloudError>;
+
+impl Direct {
+    /// Deletes a blob that has this ETag still; returns whether there was one to delete.
+    pub(super) async fn delete(&self, path: &Path, etag: &ETag) -> Result<bool> {
+        let etag = HeaderValue::from_str(etag.as_str()).map_err(|_| CloudError::Unreadable)?;
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path.parts().map(|part| part.as_ref().to_owned()));
+        }
+        let headers = [(IF_MATCH, etag)].into_iter().collect();
+        match self.send(Method::DELETE, &url, headers).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_absent() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a page of the list of blobs whose names begin with `prefix`, with their metadata.
+    pub(super) async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Listing> {
+        let mut url = self.url.clone();
+        let size = page.size.max(1).to_string();
+        url.query_pairs_mut()
+            .append_pair("restype", "container")
+            .append_pair("comp", "list")
+            .append_pair("include", "metadata")
+            .append_pair("maxresults", &size);
+        if !prefix.is_empty() {
+            url.query_pairs_mut().append_pair("prefix", prefix);
+        }
+        if let Some(marker) = &page.token {
+            url.query_pairs_mut().append_pair("marker", marker);
+        }
+        let answer = self.read(&url).await?;
+        listing::parse(&answer).ok_or(CloudError::Unreadable)
+    }
+
+    /// Reads, and tries again what may pass.
+    async fn read(&self, url: &Url) -> Result<Bytes> {
+        let mut wait = RETRY_AFTER;
+        for _ in 0..READS {
+            match self.send(Method::GET, url, HeaderMap::new()).await {
+                Err(error) if error.may_pass() => tokio::time::sleep(wait).await,
+                answer => return answer,
+            }
+            wait *= 2;
+        }
+        self.send(Method::GET, url, HeaderMap::new()).await
+    }
+
+    async fn send(&self, method: Method, url: &Url, headers: HeaderMap) -> Result<Bytes> {
+        let request = http::Request::builder().method(method).uri(url.as_str());
+        let request = request.body(HttpRequestBody::empty());
+        let mut request: HttpRequest = request.map_err(|_| CloudError::Unreadable)?;
+        request.headers_mut().extend(headers);
+        let credential = self.client.credentials().get_credential().await?;
+        AzureAuthorizer::new(&credential, &self.account).try_authorize(&mut request)?;
+        let answer = self.http.execute(request).await;
+        let answer = answer.map_err(|error| CloudError::from(&error))?;
+        let status = answer.status();
+        let body = answer.into_body().bytes().await;
+        let body = body.map_err(|error| CloudError::from(&error))?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let body = String::from_utf8_lossy(&body);
+        Err(CloudError::answered(status.as_u16(), &body))
+    }
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct")
+            .field("account", &self.account)
+            .finish()
+    }
+}

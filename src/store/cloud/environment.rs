@@ -1,0 +1,273 @@
+//! A store of the clouds from its URL and the environment.
+//!
+//! The variables are those that the client knows by itself (`AZURE_STORAGE_ACCOUNT_NAME`,
+//! `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, ...); for Azure those of its own command line and
+//! a connection string besides, which name the same account for queues.
+
+use std::sync::Arc;
+
+use object_store::{
+    ClientOptions,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    client::{HttpClient, HttpConnector},
+    gcp::GoogleCloudStorageBuilder,
+};
+use reqwest::Url;
+
+use super::{CloudStore, REQUEST, Service, direct::Direct, error::CloudError, retry};
+use crate::{
+    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount},
+    error::{Error, ErrorKind, Result},
+    https::{self, Target},
+    store::{BlobName, Variables},
+};
+
+/// Comes before all others: it names account, credential and endpoint together.
+const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// Opens what `SCHEME://BUCKET[/PREFIX]` names, and looks whether it is there.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a name that none can have, or a variable that breaks a rule;
+/// [`ErrorKind::NotFound`] where there is no such container; [`ErrorKind::Denied`] without a
+/// credential that allows it; whatever kept the service from answering.
+pub(in crate::store) async fn open(
+    scheme: &str,
+    rest: &str,
+    variables: &Variables,
+) -> Option<Result<CloudStore>> {
+    let connect = match scheme {
+        "az" => azure,
+        "s3" => s3,
+        "gs" => gcs,
+        _ => return None,
+    };
+    let store = match place(scheme, rest).and_then(|place| connect(place, variables)) {
+        Ok(store) => store,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(store.check().await.map(|()| store))
+}
+
+/// A bucket, and a prefix that is empty or ends in `/`.
+type Place = (String, String);
+
+fn place(scheme: &str, rest: &str) -> Result<Place> {
+    let rule = |what: &str| {
+        let rule = format!("`{scheme}:{rest}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
+        Err(Error::invalid("store", rule))
+    };
+    let Some(rest) = rest.strip_prefix("//") else {
+        return rule("has no container");
+    };
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.$".contains(c);
+    if bucket.is_empty() || bucket.len() > 222 || !bucket.chars().all(fits) {
+        return rule("names no container that there can be");
+    }
+    let prefix = prefix.trim_end_matches('/');
+    if prefix.is_empty() {
+        return Ok((bucket.to_owned(), String::new()));
+    }
+    let prefix = BlobName::new(prefix).map_err(|e| Error::invalid("store", e.message()))?;
+    Ok((bucket.to_owned(), format!("{prefix}/")))
+}
+
+fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
+    let mut builder = MicrosoftAzureBuilder::new();
+    for (key, value) in of(variables, "AZURE_") {
+        if let Ok(key) = key.parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if let Some(url) = read(variables, "MSI_ENDPOINT") {
+        builder = builder.with_msi_endpoint(url);
+    }
+    let (builder, account) = account(builder, variables)?;
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    let endpoint = endpoint.unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
+    let endpoint = endpoint.trim_end_matches('/');
+    let mut url = parse("AZURE_STORAGE_ENDPOINT", endpoint)?;
+    let connector = Connector(Target::of(&url));
+    let (bucket, prefix) = place;
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().push(&bucket);
+    }
+    let builder = builder
+        .with_endpoint(endpoint.to_owned())
+        .with_container_name(&bucket)
+        .with_http_connector(connector);
+    let build = |reads| builder.clone().with_retry(retry(reads)).build();
+    let (reads, writes) = (build(true).map_err(bad)?, build(false).map_err(bad)?);
+    let reads = Arc::new(reads);
+    let direct = Direct {
+        http: connector.connect(&ClientOptions::default()).map_err(bad)?,
+        client: Arc::clone(&reads),
+        account,
+        url,
+    };
+    Ok(CloudStore {
+        service: Service::Azure,
+        bucket,
+        prefix,
+        reads,
+        writes: Arc::new(writes),
+        direct: Some(direct),
+    })
+}
+
+/// Says which account it is, where that account is, and by what right it is used, where the
+/// client's own variables do not: a connection string, the emulator, the names of Azure's command
+/// line.
+fn account(
+    mut builder: MicrosoftAzureBuilder,
+    variables: &Variables,
+) -> Result<(MicrosoftAzureBuilder, String)> {
+    let has = |builder: &MicrosoftAzureBuilder, key| builder.get_config_value(&key).is_some();
+    if let Some(text) = read(variables, CONNECTION_STRING) {
+        let account = StorageAccount::from_connection_string(text);
+        let account =
+            account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))?;
+        builder = match account.credential() {
+            Credential::SharedKey(key) => builder.with_access_key(key.reveal()),
+            Credential::Signature(text) => {
+                builder.with_config(AzureConfigKey::SasKey, text.reveal())
+            }
+        };
+        builder = builder
+            .with_account(account.name())
+            .with_endpoint(account.blob_endpoint().to_owned());
+        return Ok((builder, account.name().to_owned()));
+    }
+    let emulator = builder.get_config_value(&AzureConfigKey::UseEmulator);
+    let emulator = emulator.is_some_and(|flag| !matches!(&*flag, "false" | "0"));
+    if !has(&builder, AzureConfigKey::AccountName) {
+        let usual = emulator.then_some(EMULATOR);
+        let name = read(variables, "AZURE_STORAGE_ACCOUNT").or(usual);
+        let name = name.ok_or_else(no_account)?;
+        builder = builder.with_account(name);
+    }
+    if !has(&builder, AzureConfigKey::AccessKey) {
+        let usual = emulator.then_some(EMULATOR_KEY);
+        let key = read(variables, "AZURE_STORAGE_KEY").or(usual);
+        builder = match key {
+            Some(key) => builder.with_access_key(key),
+            None => builder,
+        };
+    }
+    let name = builder.get_config_value(&AzureConfigKey::AccountName);
+    let name = name.unwrap_or_default();
+    if emulator {
+        let url = read(variables, "AZURITE_BLOB_STORAGE_URL").unwrap_or("http://127.0.0.1:10000");
+        let url = format!("{}/{name}", url.trim_end_matches('/'));
+        builder = builder.with_use_emulator(false).with_endpoint(url);
+    }
+    Ok((builder, name))
+}
+
+fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
+    let mut builder = AmazonS3Builder::new();
+    for (key, value) in of(variables, "AWS_") {
+        if let Ok(key) = key.parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+    let target = target("AWS_ENDPOINT", endpoint.as_deref())?;
+    let builder = builder
+        .with_bucket_name(&bucket)
+        .with_http_connector(Connector(target));
+    let build = |reads| builder.clone().with_retry(retry(reads)).build();
+    Ok(CloudStore {
+        service: Service::S3,
+        bucket,
+        prefix,
+        reads: Arc::new(build(true).map_err(bad)?),
+        writes: Arc::new(build(false).map_err(bad)?),
+        direct: None,
+    })
+}
+
+fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
+    let mut builder = GoogleCloudStorageBuilder::new();
+    if let Some(path) = read(variables, "SERVICE_ACCOUNT") {
+        builder = builder.with_service_account_path(path);
+    }
+    for (key, value) in of(variables, "GOOGLE_") {
+        if let Ok(key) = key.parse() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let builder = builder
+        .with_bucket_name(&bucket)
+        .with_http_connector(Connector(target("GOOGLE_BASE_URL", None)?));
+    let build = |reads| builder.clone().with_retry(retry(reads)).build();
+    Ok(CloudStore {
+        service: Service::Gcs,
+        bucket,
+        prefix,
+        reads: Arc::new(build(true).map_err(bad)?),
+        writes: Arc::new(build(false).map_err(bad)?),
+        direct: None,
+    })
+}
+
+/// Makes the HTTP clients of a store.
+#[derive(Debug, Clone, Copy)]
+struct Connector(Target);
+
+impl HttpConnector for Connector {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let client = https::client(self.0, REQUEST);
+        let client = client.map_err(|error| object_store::Error::Generic {
+            store: "HTTP",
+            source: Box::new(error),
+        })?;
+        Ok(HttpClient::new(client))
+    }
+}
+
+/// Returns the variables that begin so, by their names in lower case, as the clients know them.
+fn of<'a>(variables: &'a Variables, prefix: &'a str) -> impl Iterator<Item = (String, &'a String)> {
+    let own = variables
+        .iter()
+        .filter(move |(key, value)| key.starts_with(prefix) && !value.is_empty());
+    own.map(|(key, value)| (key.to_ascii_lowercase(), value))
+}
+
+fn read<'a>(variables: &'a Variables, key: &str) -> Option<&'a str> {
+    let value = variables.get(key)?.trim();
+    (!value.is_empty()).then_some(value)
+}
+
+fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
+    match endpoint {
+        Some(url) => parse(variable, url).map(|url| Target::of(&url)),
+        None => Ok(Target {
+            secure: true,
+            loopback: false,
+        }),
+    }
+}
+
+fn parse(variable: &str, url: &str) -> Result<Url> {
+    let invalid = |_| Error::invalid(variable, "must be an `http` or `https` URL");
+    Url::parse(url).map_err(invalid)
+}
+
+/// Why no client can be made of what the environment says; values are not shown.
+fn bad(error: object_store::Error) -> Error {
+    let error = CloudError::from(error);
+    let message = "the environment's credential for this store cannot be used";
+    Error::new(ErrorKind::Invalid, message).with_source(error)
+}
+
+#[cold]
+fn no_account() -> Error {
+    let message = format!(
+        "an `az:` store needs an account: set {CONNECTION_STRING}, or AZURE_STORAGE_ACCOUNT_NAME \
+         and AZURE_STORAGE_ACCOUNT_KEY; for the emulator, AZURE_STORAGE_USE_EMULATOR=true"
+    );
+    Error::new(ErrorKind::Denied, message)
+}

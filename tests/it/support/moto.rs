@@ -1,0 +1,104 @@
+//! Moto's S3 as a process of the tests: the protocol of Amazon S3, kept in memory.
+//!
+//! `tests/run` installs it into the tests' Python environment: without it a test fails and says so.
+//! The library's own tests include this file as well, so it stands on std alone. It runs until its
+//! standard input ends, and so outlives no test.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+};
+
+/// A running server; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Moto {
+    child: Child,
+    port: u16,
+}
+
+/// Runs the server, and ends it with its standard input.
+const START: &str = "
+import os, sys, threading
+from moto.server import main
+def watch():
+    sys.stdin.read()
+    os._exit(0)
+threading.Thread(target=watch, daemon=True).start()
+main(['-H', '127.0.0.1', '-p', '0'])
+";
+
+/// Returns the server that all tests of this process share.
+pub(crate) fn moto() -> &'static Moto {
+    static SHARED: OnceLock<Moto> = OnceLock::new();
+    SHARED.get_or_init(Moto::start)
+}
+
+impl Moto {
+    fn start() -> Self {
+        let mut child = Command::new(python())
+            .args(["-c", START])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut printed = Vec::new();
+        let port = loop {
+            let line = lines.next().and_then(Result::ok);
+            let line = line.unwrap_or_else(|| panic!("moto does not start: {printed:#?}"));
+            let port = line.split_once("Running on http://127.0.0.1:");
+            if let Some((_, port)) = port {
+                break port.trim().parse().expect("a port");
+            }
+            printed.push(line);
+        };
+        // It prints a line for each request: read, so that it is never held up.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Self { child, port }
+    }
+
+    /// Returns the variables by which it is found, as a user would set them.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        let pairs = [
+            ("AWS_ENDPOINT", &*format!("http://127.0.0.1:{}", self.port)),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "c2VjcmV0"),
+        ];
+        pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec()
+    }
+
+    /// Makes a bucket.
+    pub(crate) fn create_bucket(&self, name: &str) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let request = format!(
+            "PUT /{name} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the Python of the tests' environment, beside what cargo builds.
+fn python() -> PathBuf {
+    const PYTHON: &str = "test-env/venv/bin/python";
+    let program = std::env::current_exe().expect("a program");
+    let found = program.ancestors().map(|directory| directory.join(PYTHON));
+    let found = found.into_iter().find(|file| file.exists());
+    found.unwrap_or_else(|| panic!("no {PYTHON} below the target directory: run tests/run once"))
+}
