@@ -7,6 +7,7 @@
 
 #[cfg(feature = "cloud")]
 mod cloud;
+pub mod container;
 mod memory;
 mod name;
 #[cfg(feature = "sqlite")]
@@ -333,6 +334,19 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let url = format!("sqlite:{}", directory.path().join("flags.db").display());
         assert_eq!(open(&url).await.expect("sqlite").to_string(), url);
+    }
+
+    #[tokio::test]
+    async fn stores_of_our_own_keep_the_contract_of_containers() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let url = format!("sqlite:{}", directory.path().join("blobs.db").display());
+        for url in ["memory:", &url] {
+            let none = Variables::new();
+            container::contract::check(&*container::open(url, &none).await.expect(url)).await;
+            let account = container::Account::open(url, &none).await.expect(url);
+            let folder = account.container("folder").expect("a name");
+            container::contract::check(&*folder).await;
+        }
     }
 
     #[tokio::test]

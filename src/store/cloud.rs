@@ -6,6 +6,7 @@
 //! without an answer is an error that leaves it open. Reads are tried again. What a service does not
 //! do under a condition is said in the store's capabilities and never done without one.
 
+mod container;
 mod direct;
 mod environment;
 mod error;
@@ -29,7 +30,7 @@ use object_store::{
     path::Path,
 };
 
-pub(super) use self::environment::open;
+pub(super) use self::environment::{connect, open};
 use self::{direct::Direct, error::CloudError, listing::Listing};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,

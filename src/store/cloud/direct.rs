@@ -3,10 +3,13 @@
 //!
 //! They are signed by the same credential as the client's own.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header::IF_MATCH};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method,
+    header::{CONTENT_LENGTH, IF_MATCH},
+};
 use object_store::{
     azure::{AzureAuthorizer, MicrosoftAzure},
     client::{HttpClient, HttpRequest, HttpRequestBody},
@@ -36,17 +39,47 @@ type Result<T> = std::result::Result<T, CloudError>;
 impl Direct {
     /// Deletes a blob that has this ETag still; returns whether there was one to delete.
     pub(super) async fn delete(&self, path: &Path, etag: &ETag) -> Result<bool> {
-        let etag = HeaderValue::from_str(etag.as_str()).map_err(|_| CloudError::Unreadable)?;
-        let mut url = self.url.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.extend(path.parts().map(|part| part.as_ref().to_owned()));
-        }
-        let headers = [(IF_MATCH, etag)].into_iter().collect();
-        match self.send(Method::DELETE, &url, headers).await {
+        let headers = HeaderMap::from_iter([(IF_MATCH, value(etag.as_str())?)]);
+        match self.send(Method::DELETE, &self.blob(path), headers).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_absent() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Replaces the metadata of a blob that has this ETag still.
+    pub(super) async fn set_metadata(
+        &self,
+        path: &Path,
+        metadata: &BTreeMap<String, String>,
+        etag: &ETag,
+    ) -> Result<()> {
+        let mut url = self.blob(path);
+        url.query_pairs_mut().append_pair("comp", "metadata");
+        let mut headers = HeaderMap::from_iter([(IF_MATCH, value(etag.as_str())?)]);
+        for (name, text) in metadata {
+            let name = HeaderName::from_bytes(format!("x-ms-meta-{name}").as_bytes());
+            headers.insert(name.map_err(|_| CloudError::Unreadable)?, value(text)?);
+        }
+        self.send(Method::PUT, &url, headers).await.map(drop)
+    }
+
+    /// Makes the container, or finds it.
+    pub(super) async fn create_container(&self) -> Result<()> {
+        let mut url = self.url.clone();
+        url.query_pairs_mut().append_pair("restype", "container");
+        match self.send(Method::PUT, &url, HeaderMap::new()).await {
+            Err(CloudError::Answered { code, .. }) if code == "ContainerAlreadyExists" => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    fn blob(&self, path: &Path) -> Url {
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.extend(path.parts().map(|part| part.as_ref().to_owned()));
+        }
+        url
     }
 
     /// Reads a page of the list of blobs whose names begin with `prefix`, with their metadata.
@@ -86,6 +119,10 @@ impl Direct {
         let request = request.body(HttpRequestBody::empty());
         let mut request: HttpRequest = request.map_err(|_| CloudError::Unreadable)?;
         request.headers_mut().extend(headers);
+        if request.method() == Method::PUT {
+            let length = HeaderValue::from_static("0");
+            request.headers_mut().insert(CONTENT_LENGTH, length);
+        }
         let credential = self.client.credentials().get_credential().await?;
         AzureAuthorizer::new(&credential, &self.account).try_authorize(&mut request)?;
         let answer = self.http.execute(request).await;
@@ -99,6 +136,10 @@ impl Direct {
         let body = String::from_utf8_lossy(&body);
         Err(CloudError::answered(status.as_u16(), &body))
     }
+}
+
+fn value(text: &str) -> Result<HeaderValue> {
+    HeaderValue::from_str(text).map_err(|_| CloudError::Unreadable)
 }
 
 impl fmt::Debug for Direct {

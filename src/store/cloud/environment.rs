@@ -37,17 +37,26 @@ pub(in crate::store) async fn open(
     rest: &str,
     variables: &Variables,
 ) -> Option<Result<CloudStore>> {
+    let store = match connect(scheme, rest, variables)? {
+        Ok(store) => store,
+        Err(error) => return Some(Err(error)),
+    };
+    Some(store.check().await.map(|()| store))
+}
+
+/// The same without a look.
+pub(in crate::store) fn connect(
+    scheme: &str,
+    rest: &str,
+    variables: &Variables,
+) -> Option<Result<CloudStore>> {
     let connect = match scheme {
         "az" => azure,
         "s3" => s3,
         "gs" => gcs,
         _ => return None,
     };
-    let store = match place(scheme, rest).and_then(|place| connect(place, variables)) {
-        Ok(store) => store,
-        Err(error) => return Some(Err(error)),
-    };
-    Some(store.check().await.map(|()| store))
+    Some(place(scheme, rest).and_then(|place| connect(place, variables)))
 }
 
 /// A bucket, and a prefix that is empty or ends in `/`.

@@ -81,6 +81,7 @@ impl CloudError {
             ErrorKind::Unavailable => "cannot answer just now",
             ErrorKind::NotFound => "does not exist",
             ErrorKind::Invalid => "refuses the request",
+            ErrorKind::Unsupported => "is leased, archived, immutable or has snapshots",
             ErrorKind::Conflict => "is not the one that was read, or exists already",
             _ => "failed",
         };
@@ -93,6 +94,11 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
         (_, "OperationTimedOut" | "RequestTimeout") | (408 | 504, _) => ErrorKind::Timeout,
         // It passes: the service takes half a minute to delete a container.
         (_, "ContainerBeingDeleted") => ErrorKind::Unavailable,
+        // The blob is as it was, and no other try makes a difference.
+        (
+            _,
+            "SnapshotsPresent" | "LeaseIdMissing" | "BlobArchived" | "BlobImmutableDueToPolicy",
+        ) => ErrorKind::Unsupported,
         (_, "SlowDown" | "ServerBusy") | (429, _) => ErrorKind::Exhausted,
         (401 | 403, _) => ErrorKind::Denied,
         (404, _) => ErrorKind::NotFound,

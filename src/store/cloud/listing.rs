@@ -11,6 +11,8 @@ use super::super::ETag;
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) blobs: Vec<Listed>,
+    /// Blobs whose names XML cannot hold.
+    pub(super) unnameable: u64,
     pub(super) next: Option<String>,
 }
 
@@ -69,9 +71,10 @@ struct Properties {
 pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
     let text = std::str::from_utf8(answer).ok()?;
     let results: Results = quick_xml::de::from_str(text.trim_start_matches('\u{feff}')).ok()?;
-    let named = results.blobs.blob.into_iter();
-    let named = named.filter(|blob| blob.name.encoded != Some(true));
-    let blobs = named.map(|blob| {
+    let all = results.blobs.blob.into_iter();
+    let (unnameable, named): (Vec<_>, Vec<_>) =
+        all.partition(|blob| blob.name.encoded == Some(true));
+    let blobs = named.into_iter().map(|blob| {
         let modified = parse_rfc7231(&blob.properties.last_modified).ok()?;
         let metadata = blob.metadata.unwrap_or_default().into_iter();
         Some(Listed {
@@ -85,6 +88,7 @@ pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
     });
     Some(Listing {
         blobs: blobs.collect::<Option<_>>()?,
+        unnameable: unnameable.len() as u64,
         next: results.next_marker.filter(|marker| !marker.is_empty()),
     })
 }
@@ -121,7 +125,7 @@ mod tests {
         };
         assert_eq!((&*blob.name, blob.etag.as_str()), ("a & b/ä", "\"0x8D\""));
         assert_eq!(blob.metadata["timetolive"], "2026-11-20T12:00:00Z");
-        assert_eq!(blob.metadata.len(), 2);
+        assert_eq!((blob.metadata.len(), listing.unnameable), (2, 1));
     }
 
     #[test]

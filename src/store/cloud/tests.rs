@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::{BlobContent, BlobName, BlobStore, Variables, contract, open_with};
+use super::super::{BlobContent, BlobName, BlobStore, Variables, container, contract, open_with};
 use crate::{
     azurite::{ACCOUNT, KEY, azurite},
     error::{Error, ErrorKind},
@@ -200,4 +200,33 @@ async fn what_is_wrong_with_a_url_or_a_variable_is_said() {
             .starts_with("AZURE_STORAGE_CONNECTION_STRING"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn containers_keep_their_contract() {
+    azurite().create_container("objects");
+    moto().create_bucket("objects");
+    for (url, variables) in [("az://objects", azure()), ("s3://objects/under", s3())] {
+        let container = container::open(url, &variables).await.expect(url);
+        assert_eq!(container.deletes_under_condition(), url.starts_with("az"));
+        container::contract::check(&*container).await;
+    }
+}
+
+#[tokio::test]
+async fn a_container_is_made_where_a_service_lets_us() {
+    let account = container::Account::open("az://", &azure())
+        .await
+        .expect("an account");
+    let made = account.container("made-by-us").expect("a name");
+    for _ in 0..2 {
+        made.ensure().await.expect("made, or found");
+    }
+    opened("az://made-by-us", &azure()).await;
+    let account = container::Account::open("s3:", &s3())
+        .await
+        .expect("an account");
+    let error = account.container("nowhere").expect("a name").ensure().await;
+    let error = error.expect_err("only an operator can");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -1,0 +1,291 @@
+//! A container of a cloud as what a time to live needs of it.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::{
+    Attribute, AttributeValue, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, path::Path,
+};
+
+use super::{CloudError, CloudStore, Service, metadata, seconds};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    store::{
+        BlobContent, BlobName, BlobStore, ETag, PageOptions,
+        container::{Container, Content, Head, HeadPage, changed},
+    },
+};
+
+/// What is longer is written in parts of this size, which all of the services take.
+const PART: usize = 8 << 20;
+/// Where other metadata means to write the blob again, it is held whole: this much at most.
+const HELD: u64 = 64 << 20;
+
+/// What a blob has of the headers that are its own.
+const HEADERS: [(Attribute, &str); 5] = [
+    (Attribute::ContentType, "content-type"),
+    (Attribute::ContentEncoding, "content-encoding"),
+    (Attribute::ContentLanguage, "content-language"),
+    (Attribute::ContentDisposition, "content-disposition"),
+    (Attribute::CacheControl, "cache-control"),
+];
+
+#[async_trait]
+impl Container for CloudStore {
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
+        let Some(direct) = &self.direct else {
+            let listed = BlobStore::list(self, prefix, page).await?;
+            let heads = listed.entries.into_iter().map(|entry| Head {
+                name: entry.name,
+                etag: entry.etag,
+                last_modified: entry.last_modified,
+                metadata: None,
+            });
+            return Ok(HeadPage {
+                heads: heads.collect(),
+                unnameable: 0,
+                next: listed.next,
+            });
+        };
+        let prefix = format!("{}{prefix}", self.prefix);
+        let listing = direct.list(&prefix, page).await;
+        let listing = listing.map_err(|error| self.not_listed(error))?;
+        let mut page = HeadPage {
+            next: listing.next,
+            unnameable: listing.unnameable,
+            ..HeadPage::default()
+        };
+        for blob in listing.blobs {
+            match self.own_name(&blob.name) {
+                Some(name) => page.heads.push(Head {
+                    name,
+                    etag: blob.etag,
+                    last_modified: blob.last_modified,
+                    metadata: Some(blob.metadata),
+                }),
+                None => page.unnameable += 1,
+            }
+        }
+        Ok(page)
+    }
+
+    async fn head(&self, name: &BlobName) -> Result<Option<Head>> {
+        let options = GetOptions {
+            head: true,
+            ..GetOptions::default()
+        };
+        let found = match self.reads.get_opts(&self.path(name)?, options).await {
+            Ok(found) => found,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(self.failed(error, name)),
+        };
+        Ok(Some(Head {
+            name: name.clone(),
+            etag: self.etag(found.meta.e_tag, name)?,
+            last_modified: seconds(found.meta.last_modified.timestamp()),
+            metadata: Some(metadata(&found.attributes)),
+        }))
+    }
+
+    async fn read(&self, name: &BlobName, etag: &ETag) -> Result<Content> {
+        let options = GetOptions {
+            if_match: Some(etag.as_str().to_owned()),
+            ..GetOptions::default()
+        };
+        let found = self.reads.get_opts(&self.path(name)?, options).await;
+        let found = found.map_err(|error| match error {
+            object_store::Error::NotFound { .. } => changed(self, name),
+            error => self.failed(error, name),
+        })?;
+        let headers = HEADERS.iter().filter_map(|(attribute, header)| {
+            let value = found.attributes.get(attribute)?;
+            Some(((*header).to_owned(), value.to_string()))
+        });
+        let subject = format!("blob `{name}` of {self}");
+        Ok(Content {
+            size: found.meta.size,
+            headers: headers.collect(),
+            pieces: found
+                .into_stream()
+                .map_err(move |error| CloudError::from(error).of(&subject))
+                .boxed(),
+        })
+    }
+
+    async fn write(
+        &self,
+        name: &BlobName,
+        content: Content,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<()> {
+        let path = self.path(name)?;
+        let attributes = attributes(metadata, &content.headers)?;
+        if content.size <= PART as u64 {
+            let options = PutOptions {
+                mode: PutMode::Overwrite,
+                attributes,
+                ..PutOptions::default()
+            };
+            let whole = whole(content).await?;
+            // What overwrites anyhow may be tried again.
+            let put = self.reads.put_opts(&path, whole.into(), options).await;
+            return put.map(drop).map_err(|error| self.failed(error, name));
+        }
+        self.write_parts(&path, name, content, attributes).await
+    }
+
+    async fn set_metadata(
+        &self,
+        name: &BlobName,
+        metadata: BTreeMap<String, String>,
+        etag: &ETag,
+    ) -> Result<()> {
+        let path = self.path(name)?;
+        let bytes = Bytes::new();
+        let metadata = BlobContent { bytes, metadata }.checked()?.metadata;
+        if let Some(direct) = &self.direct {
+            let set = direct.set_metadata(&path, &metadata, etag).await;
+            return set.map_err(|error| match error.is_absent() {
+                true => changed(self, name),
+                false => error.of(format_args!("blob `{name}` of {self}")),
+            });
+        }
+        let content = self.read(name, etag).await?;
+        if content.size > HELD {
+            let message = format!(
+                "{self} writes a blob again to mark it, which is done up to {HELD} bytes; \
+                 `{name}` has {}",
+                content.size
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let options = PutOptions {
+            mode: PutMode::Update(self.version(name, etag).await?),
+            attributes: attributes(metadata, &content.headers)?,
+            ..PutOptions::default()
+        };
+        let whole = whole(content).await?;
+        let put = self.writes.put_opts(&path, whole.into(), options).await;
+        put.map(drop).map_err(|error| self.failed(error, name))
+    }
+
+    async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
+        if self.direct.is_some() {
+            return self.delete(&seen.name, Some(&seen.etag)).await;
+        }
+        match self.head(&seen.name).await? {
+            None => Ok(false),
+            Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
+            Some(_) => self.delete(&seen.name, None).await,
+        }
+    }
+
+    fn deletes_under_condition(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    async fn ensure(&self) -> Result<()> {
+        match (&self.direct, self.service) {
+            (Some(direct), _) => {
+                let made = direct.create_container().await;
+                made.map_err(|error| error.of(format_args!("container `{}`", self.bucket)))
+            }
+            (None, Service::S3 | Service::Gcs | Service::Azure) => {
+                self.check().await.map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => {
+                        let message = format!("{self}: its bucket must be made by an operator");
+                        Error::new(ErrorKind::Unsupported, message).with_source(error)
+                    }
+                    _ => error,
+                })
+            }
+        }
+    }
+}
+
+impl CloudStore {
+    /// Writes in parts; of what is not finished nothing is seen.
+    async fn write_parts(
+        &self,
+        path: &Path,
+        name: &BlobName,
+        mut content: Content,
+        attributes: Attributes,
+    ) -> Result<()> {
+        let options = PutMultipartOptions {
+            attributes,
+            ..PutMultipartOptions::default()
+        };
+        let upload = self.reads.put_multipart_opts(path, options).await;
+        let mut upload = upload.map_err(|error| self.failed(error, name))?;
+        let outcome = send_parts(&mut *upload, &mut content).await;
+        let outcome = match outcome {
+            Ok(()) => upload.complete().await.map(drop).map_err(Fault::Client),
+            Err(fault) => Err(fault),
+        };
+        let Err(fault) = outcome else {
+            return Ok(());
+        };
+        // The service clears away what is left, in time.
+        let _ = upload.abort().await;
+        Err(match fault {
+            Fault::Source(error) => error,
+            Fault::Client(error) => self.failed(error, name),
+        })
+    }
+}
+
+enum Fault {
+    Source(Error),
+    Client(object_store::Error),
+}
+
+async fn send_parts(
+    upload: &mut dyn MultipartUpload,
+    content: &mut Content,
+) -> std::result::Result<(), Fault> {
+    let mut part = BytesMut::with_capacity(PART);
+    while let Some(piece) = content.pieces.next().await {
+        let mut piece = piece.map_err(Fault::Source)?;
+        while !piece.is_empty() {
+            let room = PART - part.len();
+            part.extend_from_slice(&piece.split_to(piece.len().min(room)));
+            if part.len() == PART {
+                let full = std::mem::replace(&mut part, BytesMut::with_capacity(PART));
+                let sent = upload.put_part(full.freeze().into());
+                sent.await.map_err(Fault::Client)?;
+            }
+        }
+    }
+    if !part.is_empty() {
+        let sent = upload.put_part(part.freeze().into());
+        sent.await.map_err(Fault::Client)?;
+    }
+    Ok(())
+}
+
+async fn whole(content: Content) -> Result<Bytes> {
+    let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
+        all.extend_from_slice(&piece);
+        std::future::ready(Ok(all))
+    });
+    whole.await.map(BytesMut::freeze)
+}
+
+fn attributes(
+    metadata: BTreeMap<String, String>,
+    headers: &BTreeMap<String, String>,
+) -> Result<Attributes> {
+    let bytes = Bytes::new();
+    let metadata = BlobContent { bytes, metadata }.checked()?.metadata;
+    let mut attributes = super::attributes(metadata);
+    for (attribute, header) in HEADERS {
+        if let Some(value) = headers.get(header) {
+            attributes.insert(attribute, AttributeValue::from(value.clone()));
+        }
+    }
+    Ok(attributes)
+}

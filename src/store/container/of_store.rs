@@ -1,0 +1,155 @@
+//! A container in a store of our own, whose blobs are small: they are held whole.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use futures_util::TryStreamExt;
+
+use super::{Container, Content, Head, HeadPage, changed};
+use crate::{
+    error::{ErrorKind, Result},
+    store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions},
+};
+
+/// A folder of a store, or all of it.
+#[derive(Debug)]
+pub(in crate::store) struct StoreContainer {
+    store: Arc<dyn BlobStore>,
+    /// Empty, or it ends in `/`.
+    folder: String,
+}
+
+impl StoreContainer {
+    pub(in crate::store) fn new(store: Arc<dyn BlobStore>, folder: String) -> Self {
+        Self { store, folder }
+    }
+
+    fn inner(&self, name: &BlobName) -> Result<BlobName> {
+        BlobName::new(&format!("{}{name}", self.folder))
+    }
+
+    fn outer(&self, name: &BlobName) -> Result<BlobName> {
+        BlobName::new(name.as_str().strip_prefix(&self.folder).unwrap_or_default())
+    }
+
+    /// Reads a blob that is still the one with this ETag.
+    async fn unchanged(&self, name: &BlobName, etag: &ETag) -> Result<Blob> {
+        match self.store.get(&self.inner(name)?).await? {
+            Some(blob) if blob.etag == *etag => Ok(blob),
+            _ => Err(changed(self, name)),
+        }
+    }
+
+    /// Writes whatever stands there.
+    async fn overwrite(&self, name: &BlobName, content: BlobContent) -> Result<()> {
+        loop {
+            let outcome = match self.store.get(name).await? {
+                Some(blob) => self.store.update(name, content.clone(), &blob.etag).await,
+                None => self.store.create(name, content.clone()).await,
+            };
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                outcome => return outcome.map(drop),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Container for StoreContainer {
+    async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
+        let prefix = format!("{}{prefix}", self.folder);
+        let listed = self.store.list(&prefix, page).await?;
+        let mut heads = Vec::with_capacity(listed.entries.len());
+        for entry in listed.entries {
+            heads.push(Head {
+                name: self.outer(&entry.name)?,
+                etag: entry.etag,
+                last_modified: entry.last_modified,
+                metadata: None,
+            });
+        }
+        Ok(HeadPage {
+            heads,
+            unnameable: 0,
+            next: listed.next,
+        })
+    }
+
+    async fn head(&self, name: &BlobName) -> Result<Option<Head>> {
+        let found = self.store.get(&self.inner(name)?).await?;
+        Ok(found.map(|blob| Head {
+            name: name.clone(),
+            etag: blob.etag,
+            last_modified: blob.last_modified,
+            metadata: Some(blob.content.metadata),
+        }))
+    }
+
+    async fn read(&self, name: &BlobName, etag: &ETag) -> Result<Content> {
+        let blob = self.unchanged(name, etag).await?;
+        Ok(Content::whole(blob.content.bytes))
+    }
+
+    async fn write(
+        &self,
+        name: &BlobName,
+        content: Content,
+        metadata: BTreeMap<String, String>,
+    ) -> Result<()> {
+        let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
+            all.extend_from_slice(&piece);
+            std::future::ready(Ok(all))
+        });
+        let bytes = whole.await?.freeze();
+        self.overwrite(&self.inner(name)?, BlobContent { bytes, metadata })
+            .await
+    }
+
+    async fn set_metadata(
+        &self,
+        name: &BlobName,
+        metadata: BTreeMap<String, String>,
+        etag: &ETag,
+    ) -> Result<()> {
+        let bytes = self.unchanged(name, etag).await?.content.bytes;
+        let content = BlobContent { bytes, metadata };
+        let inner = self.inner(name)?;
+        self.store.update(&inner, content, etag).await.map(drop)
+    }
+
+    async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
+        if self.deletes_under_condition() {
+            let name = self.inner(&seen.name)?;
+            return self.store.delete(&name, Some(&seen.etag)).await;
+        }
+        match self.head(&seen.name).await? {
+            None => Ok(false),
+            Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
+            Some(_) => self.store.delete(&self.inner(&seen.name)?, None).await,
+        }
+    }
+
+    fn deletes_under_condition(&self) -> bool {
+        self.store.capabilities().conditional_delete
+    }
+
+    /// A folder is there with its first blob.
+    async fn ensure(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Display for StoreContainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.folder.strip_suffix('/') {
+            Some(folder) => write!(f, "{}#{folder}", self.store),
+            None => Display::fmt(&self.store, f),
+        }
+    }
+}
