@@ -23,6 +23,9 @@ use crate::{
 pub struct IdConfig {
     /// Ids taken at once; at least 1. A crash loses at most two ranges of them.
     pub range_size: u64,
+    /// The next range is fetched when half of the present one is gone. Where it is not, whoever
+    /// needs a range waits for it, and none is fetched in vain: for a known number of ids.
+    pub fetch_ahead: bool,
     /// How often a range is tried for again that somebody else was faster with, or that the store
     /// did not answer for.
     pub max_retries: u32,
@@ -72,7 +75,7 @@ struct Ids {
     present: Range<u64>,
     /// The range after it.
     next: Option<Range<u64>>,
-    /// What comes of the fetch that runs, or ran last.
+    /// What comes of the fetch that runs.
     fetch: Option<watch::Receiver<Option<Result<()>>>>,
 }
 
@@ -94,6 +97,7 @@ impl Default for IdConfig {
     fn default() -> Self {
         Self {
             range_size: 1000,
+            fetch_ahead: true,
             max_retries: 25,
             start: 0,
             seed: None,
@@ -105,7 +109,8 @@ impl UniqueIdGenerator {
     /// Makes a generator; nothing is read yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for ranges of no ids, and for numbers above `i64::MAX`.
+    /// [`ErrorKind::Invalid`] for ranges of no ids, for numbers above `i64::MAX`, and for a start
+    /// that leaves no room for a range.
     pub fn new(store: impl OptimisticSyncStore, config: IdConfig) -> Result<Self> {
         for (field, value) in [("range_size", config.range_size), ("start", config.start)] {
             if value > MOST {
@@ -115,6 +120,14 @@ impl UniqueIdGenerator {
         }
         if config.range_size == 0 {
             return Err(Error::invalid("range_size", "must be at least 1"));
+        }
+        let last_start = MOST - config.range_size;
+        if config.start > last_start {
+            let rule = format_args!(
+                "must be at most {last_start}, so that {} ids are left, not {}",
+                config.range_size, config.start
+            );
+            return Err(Error::invalid("start", rule));
         }
         let rng = config
             .seed
@@ -183,9 +196,15 @@ impl UniqueIdGenerator {
         } = ids.present;
         let end = first + most.min(last - first);
         ids.present.start = end;
+        let IdConfig {
+            range_size,
+            fetch_ahead,
+            ..
+        } = self.shared.config;
         // Once a range: where that fails, whoever needs the next one tries again.
-        let half = self.shared.config.range_size / 2;
-        if last - first > half && last - end <= half {
+        let half = range_size / 2;
+        let passed = last - first > half && last - end <= half;
+        if passed && fetch_ahead && ids.next.is_none() {
             self.fetch(&mut ids);
         }
         Some(first..end)
@@ -195,7 +214,8 @@ impl UniqueIdGenerator {
     async fn wait(&self) -> Result<()> {
         let mut fetched = {
             let mut ids = self.shared.lock();
-            if ids.next.is_some() {
+            // Another one that waited may have got it: a second range would take its place.
+            if !ids.present.is_empty() || ids.next.is_some() {
                 return Ok(());
             }
             self.fetch(&mut ids)
@@ -209,11 +229,9 @@ impl UniqueIdGenerator {
 
     /// Fetches the next range, unless that is done already; returns what comes of it.
     fn fetch(&self, ids: &mut Ids) -> watch::Receiver<Option<Result<()>>> {
-        if let Some(fetch) = ids
-            .fetch
-            .as_ref()
-            .filter(|fetch| fetch.has_changed().is_ok())
-        {
+        // One that panicked has closed its channel.
+        let running = ids.fetch.as_ref();
+        if let Some(fetch) = running.filter(|fetch| fetch.has_changed().is_ok()) {
             return fetch.clone();
         }
         let (told, fetch) = watch::channel(None);
@@ -221,17 +239,23 @@ impl UniqueIdGenerator {
         let shared = Arc::clone(&self.shared);
         self.scope.spawn(async move {
             let taken = shared.source.lock().await.take_range(&shared.config).await;
-            let outcome = taken.map(|range| shared.lock().next = Some(range));
-            if let Err(error) = &outcome {
+            if let Err(error) = &taken {
                 tracing::warn!(%error, "no ids could be fetched");
             }
-            told.send_replace(Some(outcome));
+            told.send_replace(Some(shared.fetched(taken)));
         });
         fetch
     }
 }
 
 impl Shared {
+    /// Keeps what was fetched. From then on the next range may be fetched.
+    fn fetched(&self, taken: Result<Range<u64>>) -> Result<()> {
+        let mut ids = self.lock();
+        ids.fetch = None;
+        taken.map(|range| ids.next = Some(range))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
