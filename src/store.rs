@@ -12,6 +12,8 @@ mod sqlite;
 
 #[cfg(test)]
 pub(crate) mod contract;
+#[cfg(test)]
+pub(crate) mod faulty;
 
 use std::{
     collections::BTreeMap,

@@ -33,9 +33,9 @@ struct Contest {
     seed: u64,
     /// A process for each, with so many ids at once.
     range_sizes: &'static [u64],
-    /// Ids of each process.
+    /// Ids of each process that ends by itself.
     count: u64,
-    /// How often each process is killed and started again; the last one ends by itself.
+    /// How often each process is killed and started again; only the last one ends by itself.
     deaths: u32,
     /// Killed before so much time has passed.
     life: Duration,
@@ -44,6 +44,9 @@ struct Contest {
 /// What the processes of a contest wrote, each one's in its order.
 #[derive(Debug, Default)]
 struct Given(Vec<Vec<u64>>);
+
+/// More than any process takes before it is killed.
+const ENDLESS: u64 = 1 << 40;
 
 fn sqlite(home: &TempDir) -> String {
     format!("sqlite:{}/ids.db", home.path().display())
@@ -351,13 +354,14 @@ impl Contest {
         let mut given = Vec::new();
         for life in 0..=self.deaths {
             let path = home.path().join(format!("{place}-{life}"));
-            let mut child = self.start(shared, name, home, range_size, &path);
             let killed = life < self.deaths;
+            let count = if killed { ENDLESS } else { self.count };
+            let sizes = (count, range_size);
+            let mut child = start(shared, name, home, sizes, &path);
             if killed {
                 let micros = u64::try_from(self.life.as_micros()).expect("short");
                 tokio::time::sleep(Duration::from_micros(rng.u64(0..micros))).await;
-                // Where it has ended already there is nobody to kill.
-                let _ = child.start_kill();
+                child.start_kill().expect("it runs");
             }
             let status = within("the end", child.wait()).await.expect("it ends");
             let complaint = std::fs::read_to_string(path.with_extension("err"));
@@ -366,35 +370,33 @@ impl Contest {
         }
         given
     }
+}
 
-    fn start(
-        &self,
-        shared: &Shared<'_>,
-        name: &str,
-        home: &TempDir,
-        range_size: u64,
-        path: &Path,
-    ) -> Child {
-        let (count, size) = (self.count.to_string(), range_size.to_string());
-        let arguments = [
-            "ids",
-            "next",
-            name,
-            "--count",
-            &count,
-            "--range-size",
-            &size,
-            "--store",
-            shared.url,
-        ];
-        let mut command = reveille(home, &arguments);
-        let error = File::create(path.with_extension("err")).expect("a file");
-        command
-            .envs(shared.variables.iter().copied())
-            .stdout(File::create(path).expect("a file"))
-            .stderr(error);
-        command.spawn().expect("it starts")
-    }
+/// Starts a process that takes so many ids, so many of them at once.
+fn start(
+    shared: &Shared<'_>,
+    name: &str,
+    home: &TempDir,
+    (count, range_size): (u64, u64),
+    path: &Path,
+) -> Child {
+    let (count, size) = (count.to_string(), range_size.to_string());
+    let arguments = [
+        "ids",
+        "next",
+        name,
+        "--count",
+        &count,
+        "--range-size",
+        &size,
+    ];
+    let mut command = reveille(home, &arguments);
+    command
+        .args(["--store", shared.url])
+        .envs(shared.variables.iter().copied())
+        .stdout(File::create(path).expect("a file"))
+        .stderr(File::create(path.with_extension("err")).expect("a file"));
+    command.spawn().expect("it starts")
 }
 
 impl Given {
