@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 
 use super::*;
 use crate::{
@@ -82,6 +83,23 @@ async fn the_next_range_comes_before_the_present_one_runs_out() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ids.next_ids(15).await.ok(), Some((5..20).collect()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_where_ids_are_used_slower_than_ranges_come() {
+    let faults = Faults {
+        delay: Duration::from_millis(2),
+        ..Faults::default()
+    };
+    // A range takes up to 8 ms, and half of one lasts for 10.
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let ids = generator(&store, by(20));
+    assert_eq!(ids.next_id().await.ok(), Some(0), "the first one waits");
+    for expected in 1..1000 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let id = ids.next_id().now_or_never().expect("it is in memory");
+        assert_eq!(id.ok(), Some(expected));
+    }
 }
 
 #[tokio::test(start_paused = true)]
