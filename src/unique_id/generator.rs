@@ -3,11 +3,7 @@
 //! The next range is fetched when half of the present one is gone, by a task of its own: whoever
 //! asks for an id waits for the store only where ids go faster than ranges come.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
@@ -15,6 +11,7 @@ use super::sync_store::OptimisticSyncStore;
 use crate::{
     backoff::Backoff,
     error::{Error, ErrorKind, Result},
+    sync::{Mutex, lock},
     task::Scope,
 };
 
@@ -186,7 +183,7 @@ impl UniqueIdGenerator {
 
     /// Takes so many ids at most out of memory; `None` where there is none.
     fn take(&self, most: u64) -> Option<Range<u64>> {
-        let mut ids = self.shared.lock();
+        let mut ids = lock(&self.shared.ids);
         if ids.present.is_empty() {
             ids.present = ids.next.take()?;
         }
@@ -213,7 +210,7 @@ impl UniqueIdGenerator {
     /// Waits for the next range.
     async fn wait(&self) -> Result<()> {
         let mut fetched = {
-            let mut ids = self.shared.lock();
+            let mut ids = lock(&self.shared.ids);
             // Another one that waited may have got it: a second range would take its place.
             if !ids.present.is_empty() || ids.next.is_some() {
                 return Ok(());
@@ -251,13 +248,9 @@ impl UniqueIdGenerator {
 impl Shared {
     /// Keeps what was fetched. From then on the next range may be fetched.
     fn fetched(&self, taken: Result<Range<u64>>) -> Result<()> {
-        let mut ids = self.lock();
+        let mut ids = lock(&self.ids);
         ids.fetch = None;
         taken.map(|range| ids.next = Some(range))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ids> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -299,7 +299,7 @@ async fn with_deaths(shared: &Shared<'_>) {
         let contest = Contest {
             seed: seed.wrapping_add(round),
             range_sizes,
-            count: 1000,
+            count: 300,
             deaths: 4,
             life: Duration::from_millis(250),
         };
