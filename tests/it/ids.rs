@@ -231,13 +231,15 @@ async fn an_interrupt_ends_it_though_nobody_reads() {
     let home = tempfile::tempdir().expect("a directory");
     let arguments = ["ids", "next", "orders", "--count", "100000000"];
     let mut command = reveille(&home, &arguments);
-    let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-    // The pipe is full before this has passed, or will be: it ends either way.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let line = within("an id", lines.next_line()).await.expect("text");
+    assert_eq!(line.as_deref(), Some("0"));
+    // The pipe is full when this has passed, or will be soon: it ends either way.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let id = i32::try_from(child.id().expect("it runs")).expect("a process's number");
     let id = rustix::process::Pid::from_raw(id).expect("a process's number");
     rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
-    let mut child = child;
     let status = within("the end", child.wait()).await.expect("it ends");
     assert_eq!(status.code(), Some(130));
 }
@@ -268,7 +270,12 @@ async fn processes_that_are_killed_never_repeat_an_id() {
 async fn without_deaths(shared: &Shared<'_>) {
     const EQUAL: &[u64] = &[100; 4];
     const DIFFERING: &[u64] = &[1, 10, 50, 250];
-    for (name, range_sizes, count) in [("equal", EQUAL, 5000), ("differing", DIFFERING, 500)] {
+    const MANY: &[u64] = &[1000; 8];
+    for (name, range_sizes, count) in [
+        ("equal", EQUAL, 5000),
+        ("differing", DIFFERING, 500),
+        ("many", MANY, 100_000),
+    ] {
         let contest = Contest {
             seed: 0,
             range_sizes,
