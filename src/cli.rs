@@ -7,6 +7,7 @@
 //! | `subscribe` | prints wake-ups, or runs a command on each |
 //! | `listen`, `queue ...` | runs a command for each message of a queue; queues by hand |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
+//! | `ids next` | ids that nobody else gets |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
 //! | `demo`, `bench` | the story on one machine, and its figures |
 //! | `completions`, `proto` | for shells, and for other languages |
@@ -20,6 +21,7 @@ mod demo;
 mod exit;
 mod flag;
 mod health;
+mod ids;
 mod leash;
 mod listen;
 mod listeners;
@@ -68,6 +70,7 @@ enum Verb {
     Leash(leash::Args),
     Flag(flag::Args),
     Queue(queue::Args),
+    Ids(ids::Args),
     Wait(wait::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
@@ -157,6 +160,7 @@ impl Verb {
             Self::Leash(args) => args.run(settings).await,
             Self::Flag(args) => args.run(settings).await,
             Self::Queue(args) => args.run(settings).await,
+            Self::Ids(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,

@@ -15,6 +15,8 @@ mod sqlite;
 
 #[cfg(test)]
 pub(crate) mod contract;
+#[cfg(test)]
+pub(crate) mod faulty;
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain`: what a relay costs and how fast it
-//! wakes, what a queue takes, and what becomes of both in a listener.
+//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids`: what a relay costs and how fast
+//! it wakes, what a queue takes, what becomes of both in a listener, and how fast ids come.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -10,6 +10,7 @@ mod broker;
 mod drain;
 mod fleet;
 mod helper;
+mod ids;
 mod listen;
 mod nats;
 mod progress;
@@ -33,7 +34,7 @@ use self::{
     report::{Figures, Report},
 };
 
-/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted, and a queue.
+/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted, a queue, and ids.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
 pub(crate) struct BenchArgs {
@@ -57,6 +58,8 @@ enum Work {
     Listen(ListenArgs),
     /// Very many messages through one listener: how fast, and that its memory does not grow.
     Drain(DrainArgs),
+    /// Unique ids from one generator: how fast they come, and how often it writes.
+    Ids(IdsArgs),
     /// A relay for one run.
     #[command(hide = true)]
     Relay(RelayArgs),
@@ -238,6 +241,32 @@ struct DrainArgs {
     output: Output,
 }
 
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench ids --tasks 8")]
+struct IdsArgs {
+    /// Measure on this store, in a blob of the bench's own.
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    store: String,
+    /// How many ids, each way.
+    #[arg(long, default_value_t = 20_000_000, value_parser = positive())]
+    ids: u64,
+    /// How many tasks take them from the one generator at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: u16,
+    /// Ids that are taken from the store at once.
+    #[arg(long, default_value_t = 1000, value_parser = positive())]
+    range_size: u64,
+    /// Ids of one call, where they are taken many at a time.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
 /// What the parent tells its relay's process.
 #[derive(Debug, Clone, Args)]
 struct RelayArgs {
@@ -292,7 +321,7 @@ enum Output {
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
         // On one of the runtime's own threads, as below.
-        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) => {
+        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) | Work::Ids(_) => {
             tokio::spawn(async move { measure_queue(&args.work).await }).await??;
         }
         Work::Relay(args) => broker::serve_relay(args.sentinel).await?,
@@ -313,6 +342,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
         Work::Queue(args) => ("queue", args.runs, args.output),
         Work::Listen(args) => ("listen", args.runs, args.output),
         Work::Drain(args) => ("drain", args.runs, args.output),
+        Work::Ids(args) => ("ids", args.runs, args.output),
         _ => bail!("this work may have a peer"),
     };
     let progress = Progress::new(name, runs as usize);
@@ -323,6 +353,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
             Work::Queue(args) => queue::once(args, &progress).await?,
             Work::Listen(args) => listen::once(args, &progress).await?,
             Work::Drain(args) => drain::once(args, &progress).await?,
+            Work::Ids(args) => ids::once(args, &progress).await?,
             _ => bail!("this work may have a peer"),
         };
         report.add(Side::Reveille, figures);

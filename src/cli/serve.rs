@@ -211,7 +211,7 @@ fn announce(node: &Node, open_files: Option<u64>) {
 }
 
 /// Returns the URL of the store in the user's data directory, which is made where it is missing.
-fn default_store() -> Result<String, Failed> {
+pub(super) fn default_store() -> Result<String, Failed> {
     let none = || Failed("no data directory is known for this user: say --store".to_owned());
     let directory: PathBuf = dirs::data_dir().ok_or_else(none)?.join("reveille");
     std::fs::create_dir_all(&directory).map_err(|error| {

@@ -3,11 +3,7 @@
 //! The next range is fetched when half of the present one is gone, by a task of its own: whoever
 //! asks for an id waits for the store only where ids go faster than ranges come.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
@@ -15,6 +11,7 @@ use super::sync_store::OptimisticSyncStore;
 use crate::{
     backoff::Backoff,
     error::{Error, ErrorKind, Result},
+    sync::{Mutex, lock},
     task::Scope,
 };
 
@@ -23,6 +20,9 @@ use crate::{
 pub struct IdConfig {
     /// Ids taken at once; at least 1. A crash loses at most two ranges of them.
     pub range_size: u64,
+    /// The next range is fetched when half of the present one is gone. Where it is not, whoever
+    /// needs a range waits for it, and none is fetched in vain: for a known number of ids.
+    pub fetch_ahead: bool,
     /// How often a range is tried for again that somebody else was faster with, or that the store
     /// did not answer for.
     pub max_retries: u32,
@@ -72,7 +72,7 @@ struct Ids {
     present: Range<u64>,
     /// The range after it.
     next: Option<Range<u64>>,
-    /// What comes of the fetch that runs, or ran last.
+    /// What comes of the fetch that runs.
     fetch: Option<watch::Receiver<Option<Result<()>>>>,
 }
 
@@ -94,6 +94,7 @@ impl Default for IdConfig {
     fn default() -> Self {
         Self {
             range_size: 1000,
+            fetch_ahead: true,
             max_retries: 25,
             start: 0,
             seed: None,
@@ -105,7 +106,8 @@ impl UniqueIdGenerator {
     /// Makes a generator; nothing is read yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for ranges of no ids, and for numbers above `i64::MAX`.
+    /// [`ErrorKind::Invalid`] for ranges of no ids, for numbers above `i64::MAX`, and for a start
+    /// that leaves no room for a range.
     pub fn new(store: impl OptimisticSyncStore, config: IdConfig) -> Result<Self> {
         for (field, value) in [("range_size", config.range_size), ("start", config.start)] {
             if value > MOST {
@@ -115,6 +117,14 @@ impl UniqueIdGenerator {
         }
         if config.range_size == 0 {
             return Err(Error::invalid("range_size", "must be at least 1"));
+        }
+        let last_start = MOST - config.range_size;
+        if config.start > last_start {
+            let rule = format_args!(
+                "must be at most {last_start}, so that {} ids are left, not {}",
+                config.range_size, config.start
+            );
+            return Err(Error::invalid("start", rule));
         }
         let rng = config
             .seed
@@ -173,7 +183,7 @@ impl UniqueIdGenerator {
 
     /// Takes so many ids at most out of memory; `None` where there is none.
     fn take(&self, most: u64) -> Option<Range<u64>> {
-        let mut ids = self.shared.lock();
+        let mut ids = lock(&self.shared.ids);
         if ids.present.is_empty() {
             ids.present = ids.next.take()?;
         }
@@ -183,9 +193,15 @@ impl UniqueIdGenerator {
         } = ids.present;
         let end = first + most.min(last - first);
         ids.present.start = end;
+        let IdConfig {
+            range_size,
+            fetch_ahead,
+            ..
+        } = self.shared.config;
         // Once a range: where that fails, whoever needs the next one tries again.
-        let half = self.shared.config.range_size / 2;
-        if last - first > half && last - end <= half {
+        let half = range_size / 2;
+        let passed = last - first > half && last - end <= half;
+        if passed && fetch_ahead && ids.next.is_none() {
             self.fetch(&mut ids);
         }
         Some(first..end)
@@ -194,8 +210,9 @@ impl UniqueIdGenerator {
     /// Waits for the next range.
     async fn wait(&self) -> Result<()> {
         let mut fetched = {
-            let mut ids = self.shared.lock();
-            if ids.next.is_some() {
+            let mut ids = lock(&self.shared.ids);
+            // Another one that waited may have got it: a second range would take its place.
+            if !ids.present.is_empty() || ids.next.is_some() {
                 return Ok(());
             }
             self.fetch(&mut ids)
@@ -209,11 +226,9 @@ impl UniqueIdGenerator {
 
     /// Fetches the next range, unless that is done already; returns what comes of it.
     fn fetch(&self, ids: &mut Ids) -> watch::Receiver<Option<Result<()>>> {
-        if let Some(fetch) = ids
-            .fetch
-            .as_ref()
-            .filter(|fetch| fetch.has_changed().is_ok())
-        {
+        // One that panicked has closed its channel.
+        let running = ids.fetch.as_ref();
+        if let Some(fetch) = running.filter(|fetch| fetch.has_changed().is_ok()) {
             return fetch.clone();
         }
         let (told, fetch) = watch::channel(None);
@@ -221,19 +236,21 @@ impl UniqueIdGenerator {
         let shared = Arc::clone(&self.shared);
         self.scope.spawn(async move {
             let taken = shared.source.lock().await.take_range(&shared.config).await;
-            let outcome = taken.map(|range| shared.lock().next = Some(range));
-            if let Err(error) = &outcome {
+            if let Err(error) = &taken {
                 tracing::warn!(%error, "no ids could be fetched");
             }
-            told.send_replace(Some(outcome));
+            told.send_replace(Some(shared.fetched(taken)));
         });
         fetch
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Ids> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps what was fetched. From then on the next range may be fetched.
+    fn fetched(&self, taken: Result<Range<u64>>) -> Result<()> {
+        let mut ids = lock(&self.ids);
+        ids.fetch = None;
+        taken.map(|range| ids.next = Some(range))
     }
 }
 

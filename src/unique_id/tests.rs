@@ -7,14 +7,19 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 
 use super::*;
 use crate::{
     error::{Error, ErrorKind, Result},
-    store::{BlobContent, BlobName, BlobStore, MemoryStore},
+    store::{
+        BlobContent, BlobName, BlobStore, MemoryStore,
+        faulty::{Faults, FaultyStore},
+    },
 };
 
 fn blob() -> BlobName {
@@ -37,6 +42,13 @@ fn by(range_size: u64) -> IdConfig {
     }
 }
 
+fn from(start: u64, range_size: u64) -> IdConfig {
+    IdConfig {
+        start,
+        ..by(range_size)
+    }
+}
+
 async fn content(store: &Arc<dyn BlobStore>) -> String {
     let found = store.get(&blob()).await.expect("get").expect("a blob");
     String::from_utf8(found.content.bytes.to_vec()).expect("a text")
@@ -52,8 +64,7 @@ async fn edit(store: &Arc<dyn BlobStore>, text: &'static str) {
 #[tokio::test]
 async fn the_first_id_is_the_stored_number_or_the_start() {
     let store = memory();
-    let config = IdConfig { start: 7, ..by(10) };
-    let ids = generator(&store, config);
+    let ids = generator(&store, from(7, 10));
     assert_eq!(ids.next_id().await.ok(), Some(7));
     assert_eq!(content(&store).await, "17");
     // A second one goes on where the first one's range ends, whatever its own start is.
@@ -72,6 +83,53 @@ async fn the_next_range_comes_before_the_present_one_runs_out() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ids.next_ids(15).await.ok(), Some((5..20).collect()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_where_ids_are_used_slower_than_ranges_come() {
+    let faults = Faults {
+        delay: Duration::from_millis(2),
+        ..Faults::default()
+    };
+    // A range takes up to 8 ms, and half of one lasts for 10.
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let ids = generator(&store, by(20));
+    assert_eq!(ids.next_id().await.ok(), Some(0), "the first one waits");
+    for expected in 1..1000 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let id = ids.next_id().now_or_never().expect("it is in memory");
+        assert_eq!(id.ok(), Some(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_fetched_ahead_is_fetched_when_it_is_needed() {
+    let store = memory();
+    let config = IdConfig {
+        fetch_ahead: false,
+        ..by(10)
+    };
+    let ids = generator(&store, config);
+    assert_eq!(ids.next_ids(10).await.ok(), Some((0..10).collect()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(content(&store).await, "10", "nothing is taken in vain");
+    assert_eq!(ids.next_id().await.ok(), Some(10));
+}
+
+#[tokio::test]
+async fn many_that_wait_at_once_take_no_range_in_vain() {
+    let store = memory();
+    let ids = Arc::new(generator(&store, by(10)));
+    let tasks = (0..100).map(|_| {
+        let ids = Arc::clone(&ids);
+        tokio::spawn(async move { ids.next_id().await.expect("an id") })
+    });
+    let mut taken = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        taken.push(task.await.expect("no panic"));
+    }
+    taken.sort_unstable();
+    assert_eq!(taken, (0..100).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -157,13 +215,8 @@ async fn numbers_end_before_they_begin_again() {
     for (config, field) in [
         (by(0), "range_size"),
         (by(u64::MAX), "range_size"),
-        (
-            IdConfig {
-                start: u64::MAX,
-                ..by(1)
-            },
-            "start",
-        ),
+        (from(u64::MAX, 1), "start"),
+        (from(i64::MAX as u64 - 9, 10), "start"),
     ] {
         let store = BlobSyncStore::new(memory(), blob());
         let error = UniqueIdGenerator::new(store, config).expect_err(field);
@@ -171,72 +224,29 @@ async fn numbers_end_before_they_begin_again() {
     }
 }
 
-/// A store that fails as seeded: before it does anything, or after it did.
-#[derive(Debug)]
-struct Faulty {
-    inner: BlobSyncStore,
-    rng: fastrand::Rng,
-    writes: Arc<AtomicU64>,
-}
-
-impl Faulty {
-    fn fails(&mut self) -> Result<()> {
-        match self.rng.u32(0..8) {
-            0 => Err(Error::new(ErrorKind::Unavailable, "cut off")),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-#[async_trait]
-impl OptimisticSyncStore for Faulty {
-    async fn get_data(&mut self) -> Result<Option<String>> {
-        self.fails()?;
-        let data = self.inner.get_data().await;
-        // So that others come in between.
-        tokio::task::yield_now().await;
-        data
-    }
-
-    async fn try_optimistic_write(&mut self, data: &str) -> Result<bool> {
-        self.fails()?;
-        let written = self.inner.try_optimistic_write(data).await?;
-        self.writes.fetch_add(u64::from(written), Ordering::Relaxed);
-        self.fails()?;
-        Ok(written)
-    }
-}
-
 /// Takes ids with generators that are dropped and made again, as processes are killed.
-async fn node(store: Arc<dyn BlobStore>, seed: u64, writes: Arc<AtomicU64>) -> Vec<u64> {
+async fn node(store: Arc<dyn BlobStore>, range_size: u64, seed: u64) -> Vec<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut taken = Vec::new();
     while taken.len() < 60 {
-        let source = Faulty {
-            inner: BlobSyncStore::new(Arc::clone(&store), blob()),
-            rng: rng.fork(),
-            writes: Arc::clone(&writes),
-        };
         let config = IdConfig {
             max_retries: 1000,
             seed: Some(rng.u64(..)),
-            ..by(5)
+            fetch_ahead: rng.bool(),
+            ..by(range_size)
         };
-        let ids = UniqueIdGenerator::new(source, config).expect("a generator");
-        let last = rng.usize(1..30);
-        for _ in 0..last {
-            tokio::select! {
+        let ids = generator(&store, config);
+        let (mut last, until) = (None, rng.usize(1..30));
+        for _ in 0..until {
+            let id = tokio::select! {
                 biased;
-                id = ids.next_id() => taken.push(id.expect("it tries on")),
+                id = ids.next_id() => id.expect("it tries on"),
                 // Killed in the middle of whatever it does.
                 () = steps(rng.usize(0..40)) => break,
-            }
+            };
+            assert!(last < Some(id), "seed {seed}: {id} after {last:?}");
+            last = Some(id);
+            taken.push(id);
         }
     }
     taken
@@ -246,34 +256,59 @@ async fn steps(count: usize) {
     for _ in 0..count {
         tokio::task::yield_now().await;
         if count.is_multiple_of(3) {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
+/// Runs nodes on a store that fails, and checks that no id comes twice; returns how many answers
+/// of writes were lost.
+async fn contend(store: Arc<dyn BlobStore>, range_sizes: [u64; 6], seed: u64) -> u64 {
+    let faults = Faults {
+        before: 10,
+        after: 10,
+        delay: Duration::from_millis(seed % 3),
+    };
+    let faulty = Arc::new(FaultyStore::new(store, faults, seed));
+    let nodes = range_sizes.iter().enumerate().map(|(number, size)| {
+        let seed = seed * 100 + number as u64;
+        tokio::spawn(node(Arc::clone(&faulty) as Arc<dyn BlobStore>, *size, seed))
+    });
+    let mut seen = HashSet::new();
+    for node in nodes.collect::<Vec<_>>() {
+        for id in node.await.expect("no panic") {
+            assert!(seen.insert(id), "seed {seed}: {id} twice");
+        }
+    }
+    let free: u64 = content(&faulty.inner()).await.parse().expect("a number");
+    assert!(seen.iter().all(|id| *id < free), "seed {seed}");
+    // A node that is dropped while it writes does not see whether it did.
+    if range_sizes[0] == range_sizes[1] {
+        assert!(free >= faulty.written() * range_sizes[0], "seed {seed}");
+    }
+    faulty.lost()
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_id_comes_twice_whoever_dies_and_whatever_answer_is_lost() {
-    for seed in 0..40 {
-        let (store, writes) = (memory(), Arc::<AtomicU64>::default());
-        let nodes = (0..6).map(|number| {
-            tokio::spawn(node(
-                Arc::clone(&store),
-                seed * 100 + number,
-                Arc::clone(&writes),
-            ))
-        });
-        let mut seen = HashSet::new();
-        for node in nodes.collect::<Vec<_>>() {
-            for id in node.await.expect("no panic") {
-                assert!(seen.insert(id), "seed {seed}: {id} twice");
-            }
+    let mut lost = 0;
+    for seed in 0..60 {
+        // Equal sizes are the hard case: two writes of the same number look alike.
+        for range_sizes in [[5; 6], [1, 2, 3, 5, 8, 40]] {
+            lost += contend(memory(), range_sizes, seed).await;
         }
-        let writes = writes.load(Ordering::Relaxed);
-        assert_eq!(
-            content(&store).await,
-            (writes * 5).to_string(),
-            "seed {seed}"
-        );
+    }
+    assert!(lost > 1000, "{lost} answers of writes were lost");
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn no_id_comes_twice_in_a_file_whatever_answer_is_lost() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for seed in 0..3 {
+        let path = directory.path().join(format!("{seed}.db"));
+        let store = crate::store::SqliteStore::open(path).await;
+        contend(Arc::new(store.expect("a store")), [5; 6], seed).await;
     }
 }
 

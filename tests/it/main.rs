@@ -9,6 +9,7 @@ mod client;
 mod demo;
 mod groups;
 mod hostile;
+mod ids;
 mod layers;
 mod listen;
 mod listener;

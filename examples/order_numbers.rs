@@ -1,0 +1,50 @@
+//! Order numbers from many nodes: none comes twice, and no node asks another one.
+//!
+//! `cargo run --example order_numbers -- sqlite:shop.db`: once more goes on where it ended, and so
+//! does `reveille ids next orders --store sqlite:shop.db`. Without a store: in a directory of its
+//! own, which it removes.
+
+use std::{collections::HashSet, env};
+
+use reveille::{
+    store::{self, BlobName},
+    unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
+};
+
+/// What each node does; in production a process on a machine of its own.
+async fn node(url: String, orders: usize) -> reveille::Result<Vec<u64>> {
+    // Nothing is set up for a node, and nobody makes the blob first.
+    let store = store::open(&url).await?;
+    let blob = BlobSyncStore::new(store, BlobName::new("ids/orders")?);
+    let config = IdConfig {
+        // One write of the blob for so many orders; a node that ends leaves a gap of at most two.
+        range_size: 100,
+        start: 100_000,
+        ..IdConfig::default()
+    };
+    let numbers = UniqueIdGenerator::new(blob, config)?;
+    let mut taken = Vec::new();
+    for _ in 0..orders {
+        taken.push(numbers.next_id().await?);
+    }
+    Ok(taken)
+}
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let own = format!("sqlite:{}", directory.path().join("shop.db").display());
+    let url = env::args().nth(1).unwrap_or(own);
+
+    let nodes: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(node(url.clone(), 1000)))
+        .collect();
+    let mut all = HashSet::new();
+    for (number, node) in nodes.into_iter().enumerate() {
+        let taken = node.await.expect("it does not panic")?;
+        println!("node {number}: {} to {}", taken[0], taken[999]);
+        all.extend(taken);
+    }
+    println!("{} orders, {} numbers", 4 * 1000, all.len());
+    Ok(())
+}

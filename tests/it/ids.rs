@@ -1,0 +1,431 @@
+//! `ids next`: what a user sees of it, and processes that contend for ids and are killed.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Child,
+};
+
+use crate::{
+    binary::{complained, reveille, said},
+    support::within,
+};
+
+/// A store that processes share, and what a process needs in its environment to reach it.
+#[derive(Debug)]
+struct Shared<'a> {
+    url: &'a str,
+    variables: &'a [(&'a str, &'a str)],
+}
+
+/// Processes that take ids of one name at the same time.
+#[derive(Debug)]
+struct Contest {
+    /// For repeatable moments of death.
+    seed: u64,
+    /// A process for each, with so many ids at once.
+    range_sizes: &'static [u64],
+    /// Ids of each process that ends by itself.
+    count: u64,
+    /// How often each process is killed and started again; only the last one ends by itself.
+    deaths: u32,
+    /// Killed before so much time has passed.
+    life: Duration,
+}
+
+/// What the processes of a contest wrote, each one's in its order.
+#[derive(Debug, Default)]
+struct Given(Vec<Vec<u64>>);
+
+/// More than any process takes before it is killed.
+const ENDLESS: u64 = 1 << 40;
+
+fn sqlite(home: &TempDir) -> String {
+    format!("sqlite:{}/ids.db", home.path().display())
+}
+
+async fn next(home: &TempDir, arguments: &[&str]) -> Output {
+    let mut command = reveille(home, &[&["ids", "next"], arguments].concat());
+    let output = within("the end", command.output()).await;
+    output.expect("it starts")
+}
+
+async fn printed(home: &TempDir, arguments: &[&str]) -> String {
+    let output = next(home, arguments).await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    said(&output)
+}
+
+#[tokio::test]
+async fn ids_go_on_where_the_last_command_ended() {
+    let home = tempfile::tempdir().expect("a directory");
+    assert_eq!(printed(&home, &["orders"]).await, "0\n");
+    assert_eq!(
+        printed(&home, &["orders", "--count", "3"]).await,
+        "1\n2\n3\n",
+        "nothing is lost where just what is wanted is taken"
+    );
+    assert_eq!(
+        printed(&home, &["orders", "--range-size", "10"]).await,
+        "4\n"
+    );
+    assert_eq!(
+        printed(&home, &["orders", "--count", "2", "-o", "jsonl"]).await,
+        "{\"id\":14}\n{\"id\":15}\n",
+        "what was left of the ten is lost"
+    );
+    let document = printed(&home, &["orders", "--count", "2", "-o", "json"]).await;
+    let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+    assert_eq!(document, serde_json::json!([{"id": 16}, {"id": 17}]));
+    let invoices = ["invoices/2024", "--start", "100000"];
+    assert_eq!(printed(&home, &invoices).await, "100000\n");
+    assert_eq!(printed(&home, &invoices).await, "100001\n");
+    // As `serve` has it: one file in the user's data directory.
+    assert!(home.path().join("reveille/reveille.db").exists());
+}
+
+/// Stores a text where the next free id belongs.
+async fn store(url: &str, name: &str, text: &'static str) {
+    use reveille::store::{self, BlobContent, BlobName};
+    let store = store::open(url).await.expect("a store");
+    let blob = BlobName::new(&format!("ids/{name}")).expect("a name");
+    let content = BlobContent::from(text);
+    store.create(&blob, content).await.expect("create");
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said_with_field_and_rule() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = sqlite(&home);
+    for (name, text) in [
+        ("negative", "-5"),
+        ("word", "ten"),
+        ("full", "9223372036854775806"),
+    ] {
+        store(&url, name, text).await;
+    }
+    let most = "9223372036854775807";
+    let above = "18446744073709551615";
+    for (arguments, code, words) in [
+        (
+            &["orders", "--count", "0"][..],
+            2,
+            &["--count", "from 1 to"][..],
+        ),
+        (&["orders", "--count", "-1"], 2, &["--count", "from 1 to"]),
+        (
+            &["orders", "--range-size", "0"],
+            2,
+            &["--range-size", "from 1"],
+        ),
+        (
+            &["orders", "--range-size", above],
+            2,
+            &["--range-size", most],
+        ),
+        (&["orders", "--start", "-1"], 2, &["--start", "from 0 to"]),
+        (
+            &["orders", "--start", most],
+            2,
+            &["start", "must be at most"],
+        ),
+        (&["a//b"], 2, &["<NAME>", "none empty"]),
+        (&[""], 2, &["<NAME>", "1 to 1020 bytes"]),
+        (
+            &["orders", "--store", "redis:ids"],
+            2,
+            &["store", "redis:ids"],
+        ),
+        (
+            &["orders", "--store", "memory:"],
+            2,
+            &["store", "come again"],
+        ),
+        (&["negative"], 1, &["ids/negative", "but is \"-5\""]),
+        (&["word"], 1, &["ids/word", "but is \"ten\""]),
+        (
+            &["full", "--count", "2"],
+            1,
+            &["ids/full", "no 2 ids are left"],
+        ),
+    ] {
+        let mut command = reveille(&home, &[&["ids", "next"], arguments].concat());
+        if !arguments.contains(&"--store") {
+            command.env("REVEILLE_STORE", &url);
+        }
+        let output = within("the end", command.output())
+            .await
+            .expect("it starts");
+        let complaint = complained(&output);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {complaint}"
+        );
+        assert_eq!(complaint.trim_end().lines().count(), 1, "{complaint}");
+        assert_eq!(said(&output), "", "{arguments:?}");
+        for word in words {
+            assert!(complaint.contains(word), "{arguments:?}: {complaint}");
+        }
+    }
+    let last = printed(&home, &["full", "--store", &url]).await;
+    assert_eq!(last, "9223372036854775806\n", "the last one there is");
+}
+
+#[tokio::test]
+async fn more_ids_than_any_memory_holds_stream_to_whoever_reads_some() {
+    let home = tempfile::tempdir().expect("a directory");
+    let most = i64::MAX.to_string();
+    let arguments = [
+        "ids",
+        "next",
+        "orders",
+        "--count",
+        &most,
+        "--range-size",
+        &most,
+    ];
+    let mut command = reveille(&home, &arguments);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let output = child.stdout.take().expect("piped");
+    let mut lines = BufReader::new(output).lines();
+    for id in 0..100_000_u64 {
+        let line = within("an id", lines.next_line()).await.expect("text");
+        assert_eq!(line, Some(id.to_string()));
+    }
+    #[cfg(target_os = "linux")]
+    assert!(resident(&child) < 100 * 1024, "{} KiB", resident(&child));
+    // Whoever read them has read enough: nothing is wrong.
+    drop(lines);
+    let output = within("the end", child.wait_with_output())
+        .await
+        .expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    assert_eq!(complained(&output), "");
+}
+
+/// Returns a process's resident memory in KiB.
+#[cfg(target_os = "linux")]
+fn resident(child: &Child) -> u64 {
+    let id = child.id().expect("it runs");
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.expect("a number of KiB")
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_it_though_nobody_reads() {
+    let home = tempfile::tempdir().expect("a directory");
+    let arguments = ["ids", "next", "orders", "--count", "100000000"];
+    let mut command = reveille(&home, &arguments);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let line = within("an id", lines.next_line()).await.expect("text");
+    assert_eq!(line.as_deref(), Some("0"));
+    // The pipe is full when this has passed, or will be soon: it ends either way.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let id = i32::try_from(child.id().expect("it runs")).expect("a process's number");
+    let id = rustix::process::Pid::from_raw(id).expect("a process's number");
+    rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
+    let status = within("the end", child.wait()).await.expect("it ends");
+    assert_eq!(status.code(), Some(130));
+}
+
+#[tokio::test]
+async fn processes_that_nobody_kills_share_the_numbers_without_a_gap() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = sqlite(&home);
+    let shared = Shared {
+        url: &url,
+        variables: &[],
+    };
+    without_deaths(&shared).await;
+}
+
+#[tokio::test]
+async fn processes_that_are_killed_never_repeat_an_id() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = sqlite(&home);
+    let shared = Shared {
+        url: &url,
+        variables: &[],
+    };
+    with_deaths(&shared).await;
+}
+
+/// Whatever is taken is taken from the ranges that were written, each of them once.
+async fn without_deaths(shared: &Shared<'_>) {
+    const EQUAL: &[u64] = &[100; 4];
+    const DIFFERING: &[u64] = &[1, 10, 50, 250];
+    const MANY: &[u64] = &[1000; 8];
+    for (name, range_sizes, count) in [
+        ("equal", EQUAL, 5000),
+        ("differing", DIFFERING, 500),
+        ("many", MANY, 100_000),
+    ] {
+        let contest = Contest {
+            seed: 0,
+            range_sizes,
+            count,
+            deaths: 0,
+            life: Duration::ZERO,
+        };
+        let given = contest.hold(shared, name).await;
+        let all = given.check(&contest);
+        let expected = range_sizes.len() as u64 * count;
+        assert_eq!(
+            all.len() as u64,
+            expected,
+            "{name}: each has all of its own"
+        );
+        assert_eq!(all.iter().max(), Some(&(expected - 1)), "{name}: a gap");
+        // So the blob was written once for each range, and never for a range that nobody got.
+        assert_eq!(next_free(shared, name).await, expected, "{name}");
+    }
+}
+
+/// Whoever comes back takes ids that nobody was given.
+async fn with_deaths(shared: &Shared<'_>) {
+    const EQUAL: &[u64] = &[20; 4];
+    const DIFFERING: &[u64] = &[1, 7, 30, 400];
+    let seed = fastrand::u64(..);
+    for (round, range_sizes) in [(0, EQUAL), (1, DIFFERING), (2, EQUAL)] {
+        let contest = Contest {
+            seed: seed.wrapping_add(round),
+            range_sizes,
+            count: 300,
+            deaths: 4,
+            life: Duration::from_millis(250),
+        };
+        let name = format!("killed-{round}");
+        let given = contest.hold(shared, &name).await;
+        let all = given.check(&contest);
+        let least = range_sizes.len() as u64 * contest.count;
+        assert!(all.len() as u64 >= least, "{contest:?}: the last ones end");
+        let free = next_free(shared, &name).await;
+        assert!(all.iter().all(|id| *id < free), "{contest:?}");
+        println!("{name}: {} ids of {free} were given out", all.len());
+    }
+}
+
+/// Returns the next free id, by taking it.
+async fn next_free(shared: &Shared<'_>, name: &str) -> u64 {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut command = reveille(&home, &["ids", "next", name, "--store", shared.url]);
+    command.envs(shared.variables.iter().copied());
+    let output = within("the end", command.output())
+        .await
+        .expect("it starts");
+    let said = said(&output);
+    said.trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{}", complained(&output)))
+}
+
+impl Contest {
+    /// Runs all processes until each of them has ended by itself; returns what they wrote.
+    async fn hold(&self, shared: &Shared<'_>, name: &str) -> Given {
+        let home = tempfile::tempdir().expect("a directory");
+        let mut rng = fastrand::Rng::with_seed(self.seed);
+        let places = self.range_sizes.iter().enumerate().map(|(place, size)| {
+            let (rng, home) = (rng.fork(), &home);
+            async move { self.fill(shared, name, home, place, *size, rng).await }
+        });
+        let given = futures_util::future::join_all(places).await;
+        Given(given.into_iter().flatten().collect())
+    }
+
+    /// Runs one process after the other, all but the last one of which are killed.
+    async fn fill(
+        &self,
+        shared: &Shared<'_>,
+        name: &str,
+        home: &TempDir,
+        place: usize,
+        range_size: u64,
+        mut rng: fastrand::Rng,
+    ) -> Vec<Vec<u64>> {
+        let mut given = Vec::new();
+        for life in 0..=self.deaths {
+            let path = home.path().join(format!("{place}-{life}"));
+            let killed = life < self.deaths;
+            let count = if killed { ENDLESS } else { self.count };
+            let sizes = (count, range_size);
+            let mut child = start(shared, name, home, sizes, &path);
+            if killed {
+                let micros = u64::try_from(self.life.as_micros()).expect("short");
+                tokio::time::sleep(Duration::from_micros(rng.u64(0..micros))).await;
+                child.start_kill().expect("it runs");
+            }
+            let status = within("the end", child.wait()).await.expect("it ends");
+            let complaint = std::fs::read_to_string(path.with_extension("err"));
+            assert!(killed || status.success(), "{self:?}: {complaint:?}");
+            given.push(complete_lines(&path));
+        }
+        given
+    }
+}
+
+/// Starts a process that takes so many ids, so many of them at once.
+fn start(
+    shared: &Shared<'_>,
+    name: &str,
+    home: &TempDir,
+    (count, range_size): (u64, u64),
+    path: &Path,
+) -> Child {
+    let (count, size) = (count.to_string(), range_size.to_string());
+    let arguments = [
+        "ids",
+        "next",
+        name,
+        "--count",
+        &count,
+        "--range-size",
+        &size,
+    ];
+    let mut command = reveille(home, &arguments);
+    command
+        .args(["--store", shared.url])
+        .envs(shared.variables.iter().copied())
+        .stdout(File::create(path).expect("a file"))
+        .stderr(File::create(path.with_extension("err")).expect("a file"));
+    command.spawn().expect("it starts")
+}
+
+impl Given {
+    /// Checks that no id came twice, and that each process's grow; returns all of them.
+    fn check(&self, contest: &Contest) -> HashSet<u64> {
+        let mut all = HashSet::new();
+        for of_one in &self.0 {
+            let grow = of_one.windows(2).all(|two| two[0] < two[1]);
+            assert!(grow, "{contest:?}: {of_one:?}");
+            for id in of_one {
+                assert!(all.insert(*id), "{contest:?}: {id} came twice");
+            }
+        }
+        all
+    }
+}
+
+/// Reads the ids that were given out: the end of a line tells that an id is whole.
+fn complete_lines(path: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(path).expect("text");
+    let lines = text
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n'));
+    lines.map(|line| line.parse().expect("an id")).collect()
+}
