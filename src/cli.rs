@@ -7,6 +7,7 @@
 //! | `subscribe` | prints wake-ups, or runs a command on each |
 //! | `listen`, `queue ...` | runs a command for each message of a queue; queues by hand |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
+//! | `lease run/show` | one holder at a time |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
 //! | `demo`, `bench` | the story on one machine, and its figures |
 //! | `completions`, `proto` | for shells, and for other languages |
@@ -20,11 +21,13 @@ mod demo;
 mod exit;
 mod flag;
 mod health;
+mod lease;
 mod leash;
 mod listen;
 mod listeners;
 mod notify;
 mod output;
+mod process;
 mod proto;
 mod queue;
 mod queues;
@@ -32,6 +35,7 @@ mod ready;
 mod serve;
 mod settings;
 mod signals;
+mod store;
 mod subscribe;
 mod target;
 #[cfg(test)]
@@ -69,6 +73,7 @@ enum Verb {
     Flag(flag::Args),
     Queue(queue::Args),
     Wait(wait::Args),
+    Lease(lease::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
     Health(health::Args),
@@ -97,8 +102,9 @@ Exit codes:
   4    denied
   5    not found, or in conflict with what is there
   6    timed out, or the number of --expect was not met
+  7    the lease was lost: `lease run` ended CMD
   130  interrupted (143: terminated; `listen` that finished what it held: 0)
-  `wait -- CMD` ends with the code of CMD (128 + N where signal N ended it).";
+  `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
@@ -138,6 +144,7 @@ impl Verb {
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,
+            Self::Lease(args) => Box::pin(args.run(settings)).await,
             verb => {
                 signals::log_to_stderr(signals::CLIENT_LOG);
                 let mut interrupts = signals::Interrupts::listen()?;
@@ -165,7 +172,11 @@ impl Verb {
             Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
-            Self::Serve(_) | Self::Subscribe(_) | Self::Listen(_) | Self::Wait(_) => {
+            Self::Serve(_)
+            | Self::Subscribe(_)
+            | Self::Listen(_)
+            | Self::Wait(_)
+            | Self::Lease(_) => {
                 unreachable!("run by `Verb::run`")
             }
         }

@@ -291,7 +291,7 @@ const FLAG_FAULTS: [Row; 6] = [
     ),
 ];
 
-pub(super) const LEASE_FAULTS: [Row; 12] = [
+const LEASE_FAULTS: [Row; 12] = [
     (
         Fault::TenureBelievedFromAnswer,
         "section 9",

@@ -60,8 +60,8 @@ impl Record {
         };
         let record = serde_json::from_slice(bytes).ok().filter(sound);
         record.ok_or_else(|| {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN * 4)]);
-            Unreadable(text.chars().take(SHOWN).collect())
+            let start = &bytes[..bytes.len().min(SHOWN * 4)];
+            Unreadable::of(&String::from_utf8_lossy(start))
         })
     }
 
@@ -72,6 +72,12 @@ impl Record {
 
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_millis(self.duration_ms)
+    }
+}
+
+impl Unreadable {
+    pub(super) fn of(text: &str) -> Self {
+        Self(text.chars().take(SHOWN).collect())
     }
 }
 
