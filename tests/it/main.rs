@@ -10,6 +10,7 @@ mod demo;
 mod groups;
 mod hostile;
 mod layers;
+mod lease;
 mod listen;
 mod listener;
 mod protocol;
