@@ -126,7 +126,7 @@ impl Default for LeaseConfig {
 }
 
 impl LeaseConfig {
-    fn terms(&self) -> Result<Terms> {
+    fn terms(self) -> Result<Terms> {
         if !(SHORTEST..=LONGEST).contains(&self.duration) {
             let rule = format_args!("must be 1s to 24h, not {:?}", self.duration);
             return Err(Error::invalid("duration", rule));
@@ -140,7 +140,7 @@ impl LeaseConfig {
             return Err(Error::invalid("holder", "must not be empty"));
         }
         Ok(Terms {
-            holder: self.holder.clone(),
+            holder: self.holder,
             duration: self.duration,
             poll: self.poll,
             fault: Fault::NONE,

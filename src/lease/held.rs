@@ -229,7 +229,7 @@ impl Keeper {
             let trouble = belief.trouble.take();
             let over = belief
                 .over
-                .get_or_insert_with(|| self.place.lost(end, trouble));
+                .get_or_insert_with(|| self.place.lost(end, trouble.as_ref()));
             told = Some(over.clone());
             true
         });
@@ -243,7 +243,7 @@ fn lapse(belief: &watch::Sender<Belief>, place: &Place, now: Tick) {
         let lapses = belief.over.is_none() && now >= belief.until;
         if lapses {
             let trouble = belief.trouble.take();
-            belief.over = Some(place.lost(&End::Lapsed, trouble));
+            belief.over = Some(place.lost(&End::Lapsed, trouble.as_ref()));
         }
         lapses
     });
@@ -251,10 +251,10 @@ fn lapse(belief: &watch::Sender<Belief>, place: &Place, now: Tick) {
 
 impl Place {
     /// Returns what is told of a holding that has ended against its holder's will.
-    fn lost(&self, end: &End, trouble: Option<Error>) -> Error {
+    fn lost(&self, end: &End, trouble: Option<&Error>) -> Error {
         let name = &self.name;
         let lost = |kind, why: &str| Error::new(kind, format!("lease `{name}` was lost: {why}"));
-        let why = |what: &str| match &trouble {
+        let why = |what: &str| match trouble {
             Some(error) => format!("{what}: {error}"),
             None => what.to_owned(),
         };

@@ -1,7 +1,5 @@
 //! What a contender makes of the store's answers.
 
-use std::sync::Arc;
-
 use super::{
     Answer, Asked, Belief, Content, End, Found, Known, Phase, Record, Tenure, Unreadable, Version,
     Write,
@@ -162,7 +160,7 @@ impl Tenure {
             seen = known.seen;
         }
         let found = Found {
-            version: Arc::clone(&version),
+            version,
             record,
             seen,
             unclaimed: false,
