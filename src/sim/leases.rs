@@ -75,6 +75,8 @@ struct Node {
     asked: Option<u64>,
     paused: u64,
     cut: u64,
+    /// A write that somebody on the way holds back for the worst moment.
+    held_back: Option<Ask>,
     /// The token that it is known to believe in.
     believes: Option<u64>,
 }
@@ -161,6 +163,7 @@ impl Node {
             asked: None,
             paused: 0,
             cut: 0,
+            held_back: None,
             believes: None,
         }
     }
@@ -344,7 +347,10 @@ impl World {
         let request = self.count;
         self.nodes[number].asked = Some(request);
         self.after(gives_up, Event::Answers(number, life, request, None));
-        if let Some(span) = self.way(number) {
+        let write = matches!(ask, Ask::Write(..));
+        if write && self.troubled() && self.shape.cuts && self.rng.u8(..6) == 0 {
+            self.nodes[number].held_back = Some(ask);
+        } else if let Some(span) = self.way(number) {
             self.after(span, Event::Arrives(number, life, request, ask));
         }
     }
@@ -370,23 +376,33 @@ impl World {
 
     fn arrive(&mut self, number: usize, life: u32, request: u64, ask: &Ask) {
         let one_in = self.shape.twice;
-        let late = self.nodes[number].asked != Some(request);
-        if late && self.troubled() && self.shape.cuts && matches!(ask, Ask::Write(..)) {
-            // It just learns of it, and can do nothing more: what it believes then must be right.
-            let span = self.rng.u64(20..400) * MILLI;
-            self.after(span, Event::Cut(number));
-        }
         let twice = self.troubled() && one_in > 0 && self.rng.u32(..one_in) == 0;
         let mut said = self.blob.ask(self.now, ask);
         if twice {
             // Somebody on the way sends it again, and answers with what came of that.
             said = self.blob.ask(self.now, ask);
         }
+        let mut slowly = 0;
+        if self.troubled()
+            && *ask == Ask::Read
+            && let Some(late) = self.nodes[number].held_back.take()
+        {
+            // Right behind a read that does not show it, and the answer takes its time. Once it has
+            // learned of it, it can do nothing more: what it believes then must be right.
+            self.blob.ask(self.now, &late);
+            let eighth = self.shape.durations[number] / 8;
+            slowly = self.rng.u64(..eighth);
+            let cut = slowly + self.rng.u64(..eighth);
+            self.after(cut, Event::Cut(number));
+        }
         self.log(|_| format!("{number} is told {said:?}"));
         if let Some(said) = said
             && let Some(span) = self.way(number)
         {
-            self.after(span, Event::Answers(number, life, request, Some(said)));
+            self.after(
+                span + slowly,
+                Event::Answers(number, life, request, Some(said)),
+            );
         }
     }
 
@@ -425,6 +441,7 @@ impl World {
         node.tenure = tenure;
         node.life += 1;
         (node.alive, node.asked, node.believes) = (true, None, None);
+        node.held_back = None;
         let life = node.life;
         self.after(0, Event::Turn(number, life));
     }
