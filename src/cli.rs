@@ -8,6 +8,7 @@
 //! | `listen`, `queue ...` | runs a command for each message of a queue; queues by hand |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `ids next` | ids that nobody else gets |
+//! | `lease run/show` | one holder at a time |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
 //! | `demo`, `bench` | the story on one machine, and its figures |
 //! | `completions`, `proto` | for shells, and for other languages |
@@ -22,11 +23,13 @@ mod exit;
 mod flag;
 mod health;
 mod ids;
+mod lease;
 mod leash;
 mod listen;
 mod listeners;
 mod notify;
 mod output;
+mod process;
 mod proto;
 mod queue;
 mod queues;
@@ -34,6 +37,7 @@ mod ready;
 mod serve;
 mod settings;
 mod signals;
+mod store;
 mod subscribe;
 mod target;
 #[cfg(test)]
@@ -72,6 +76,7 @@ enum Verb {
     Queue(queue::Args),
     Ids(ids::Args),
     Wait(wait::Args),
+    Lease(lease::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
     Health(health::Args),
@@ -100,8 +105,9 @@ Exit codes:
   4    denied
   5    not found, or in conflict with what is there
   6    timed out, or the number of --expect was not met
+  7    the lease was lost: `lease run` ended CMD
   130  interrupted (143: terminated; `listen` that finished what it held: 0)
-  `wait -- CMD` ends with the code of CMD (128 + N where signal N ended it).";
+  `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
@@ -141,6 +147,7 @@ impl Verb {
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,
+            Self::Lease(args) => Box::pin(args.run(settings)).await,
             verb => {
                 signals::log_to_stderr(signals::CLIENT_LOG);
                 let mut interrupts = signals::Interrupts::listen()?;
@@ -169,7 +176,11 @@ impl Verb {
             Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
-            Self::Serve(_) | Self::Subscribe(_) | Self::Listen(_) | Self::Wait(_) => {
+            Self::Serve(_)
+            | Self::Subscribe(_)
+            | Self::Listen(_)
+            | Self::Wait(_)
+            | Self::Lease(_) => {
                 unreachable!("run by `Verb::run`")
             }
         }

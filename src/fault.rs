@@ -130,6 +130,30 @@ pub(crate) enum Fault {
     FlagTellsBeforeDurable,
     /// Section 8, generations: the time alone makes them.
     FlagGenerationRepeats,
+    /// Section 9, leases: a write is believed from its answer on.
+    TenureBelievedFromAnswer,
+    /// Section 9: a holder believes for as long as its challengers wait.
+    TenureMarginMissing,
+    /// Section 9: a write of unknown outcome is taken to have succeeded.
+    TenureUnknownBelieved,
+    /// Section 9: an older write that is found is believed from the newest one's sending.
+    TenureOldWriteAsNew,
+    /// Section 9: a write is taken for one's own by its token.
+    TenureNonceIgnored,
+    /// Section 9: a renewal has the nonce of what it renews.
+    TenureNonceKept,
+    /// Section 9: who takes a lease keeps its token.
+    TenureTokenKept,
+    /// Section 9: a challenger counts from before its read.
+    TenureSeenFromRequest,
+    /// Section 9: a renewal does not begin a challenger's wait anew.
+    TenureRenewalUnseen,
+    /// Section 9: a challenger waits for its own duration.
+    TenureOwnDuration,
+    /// Section 9: a tombstone is waited for like a holder.
+    TenureTombstoneIgnored,
+    /// Section 9: a holder believes until its tombstone is written.
+    TenureBelievedInRelease,
 }
 
 impl Fault {

@@ -8,9 +8,9 @@
 //! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault` |
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
-//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
+//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `tenure` (who may believe in a lease), `sim` |
 //! | stores | `store` (blobs), `relay` (the hub on tokio) |
-//! | on stores | `flag`, [`queue`], [`unique_id`] |
+//! | on stores | `flag`, [`lease`], [`queue`], [`unique_id`] |
 //! | drivers | `client`, [`listener`], `release` |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
@@ -38,6 +38,8 @@ mod https;
 #[cfg(feature = "server")]
 mod hub;
 #[cfg(feature = "server")]
+pub mod lease;
+#[cfg(feature = "server")]
 pub mod listener;
 #[cfg(feature = "server")]
 mod node;
@@ -62,6 +64,8 @@ pub mod store;
 #[cfg(feature = "server")]
 mod sync;
 mod task;
+#[cfg(feature = "server")]
+mod tenure;
 #[cfg(feature = "server")]
 pub mod testing;
 #[cfg(feature = "server")]

@@ -10,6 +10,7 @@ mod check;
 mod faults;
 mod flags;
 mod groups;
+mod leases;
 mod listener;
 mod log;
 mod net;

@@ -11,10 +11,10 @@ use serde::Serialize;
 use tokio::io::AsyncWriteExt as _;
 
 use super::{
-    exit::{Exit, Failed, Usage},
+    exit::{Exit, Failed},
     output::Format,
-    serve,
     settings::Settings,
+    store::StoreArgs,
 };
 
 /// Take ids that are unique among all who take them from the same store
@@ -59,9 +59,8 @@ struct Next {
     /// The first id of all, where none was taken yet
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = id)]
     start: u64,
-    /// Where the next free id is kept: sqlite:PATH [default: a file in the user's data directory]
-    #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
-    store: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
     /// How data is written [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
@@ -97,15 +96,7 @@ impl Next {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let config = self.config();
         let batch = BATCH.min(config.range_size);
-        let url = match self.store.or_else(|| settings.serve.store.clone()) {
-            Some(url) => url,
-            None => serve::default_store()?,
-        };
-        if url.starts_with("memory:") {
-            let rule = "a store in memory ends with this command, and its ids would come again: \
-                        name a `sqlite:PATH`";
-            return Err(Usage(format!("store: {rule}")).into());
-        }
+        let url = self.store.resolve(settings)?;
         let store = BlobSyncStore::new(store::open(&url).await?, self.name);
         let ids = UniqueIdGenerator::new(store, config)?;
         let format = self.output.or(settings.output).unwrap_or_default();
@@ -226,7 +217,7 @@ mod tests {
             count,
             range_size,
             start: 0,
-            store: None,
+            store: StoreArgs::default(),
             output: None,
         }
     }

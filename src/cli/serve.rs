@@ -1,6 +1,6 @@
 //! `serve`: the relay, until it is told to stop.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use reveille::{Node, NodeConfig, RelayConfig, duration};
 use serde::Deserialize;
@@ -9,7 +9,9 @@ use super::{
     exit::{Exit, Failed, Usage},
     output,
     settings::Settings,
-    signals, usage,
+    signals,
+    store::default_store,
+    usage,
 };
 
 /// Run the relay
@@ -208,20 +210,6 @@ fn announce(node: &Node, open_files: Option<u64>) {
         open_files,
         "reveille serves"
     );
-}
-
-/// Returns the URL of the store in the user's data directory, which is made where it is missing.
-pub(super) fn default_store() -> Result<String, Failed> {
-    let none = || Failed("no data directory is known for this user: say --store".to_owned());
-    let directory: PathBuf = dirs::data_dir().ok_or_else(none)?.join("reveille");
-    std::fs::create_dir_all(&directory).map_err(|error| {
-        let shown = directory.display();
-        Failed(format!("data directory `{shown}` cannot be made: {error}"))
-    })?;
-    Ok(format!(
-        "sqlite:{}",
-        directory.join("reveille.db").display()
-    ))
 }
 
 #[cfg(test)]

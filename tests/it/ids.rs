@@ -147,7 +147,7 @@ async fn what_cannot_be_done_is_said_with_field_and_rule() {
         (
             &["orders", "--store", "memory:"],
             2,
-            &["store", "come again"],
+            &["--store", "ends with this command"],
         ),
         (&["negative"], 1, &["ids/negative", "but is \"-5\""]),
         (&["word"], 1, &["ids/word", "but is \"ten\""]),

@@ -11,6 +11,7 @@ mod groups;
 mod hostile;
 mod ids;
 mod layers;
+mod lease;
 mod listen;
 mod listener;
 mod protocol;

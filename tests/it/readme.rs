@@ -66,6 +66,7 @@ async fn its_shell_and_python_snippets_run() {
         "read orders until it is empty: CATCH_UP",
         "released",
         "handled second job",
+        "bill with token 1",
         "read acct/orders until",
     ] {
         assert!(said.contains(expected), "no {expected:?} in\n{said}");

@@ -1,0 +1,67 @@
+//! `lease run`, `lease show`: one holder at a time, among any number of processes.
+
+mod run;
+mod show;
+
+use clap::Subcommand;
+use reveille::{
+    lease::{Lease, LeaseConfig},
+    store,
+};
+
+use super::{
+    exit::Exit,
+    settings::Settings,
+    signals::{self, Interrupts},
+    store::StoreArgs,
+};
+
+/// Let one process at a time do something
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille lease run billing --store sqlite:/srv/shared.db -- ./bill
+  reveille lease show billing --store sqlite:/srv/shared.db")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(run::Args),
+    Show(show::Args),
+}
+
+/// Which lease.
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The lease
+    name: String,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// A store that fails is told of; nothing else of the library is.
+const LOG: &str = "error,reveille::lease=warn";
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        signals::log_to_stderr(LOG);
+        let mut interrupts = Interrupts::listen()?;
+        match self.verb {
+            Verb::Run(args) => args.run(settings, &mut interrupts).await,
+            Verb::Show(args) => tokio::select! {
+                outcome = args.run(settings) => outcome,
+                signal = interrupts.next() => Ok(signal.exit()),
+            },
+        }
+    }
+}
+
+impl Named {
+    async fn open(&self, settings: &Settings, config: LeaseConfig) -> anyhow::Result<Lease> {
+        let store = store::open(&self.store.resolve(settings)?).await?;
+        Ok(Lease::new(store, &self.name, config)?)
+    }
+}

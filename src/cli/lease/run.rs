@@ -1,0 +1,250 @@
+//! `lease run`: a command that runs while the lease is held, and never longer.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use reveille::{
+    Error, ErrorKind, duration,
+    lease::{Held, Lease, LeaseConfig},
+};
+use rustix::process::Signal as Number;
+use tokio::time::Instant;
+
+use super::Named;
+use crate::cli::{
+    exit::{Exit, Failed},
+    output,
+    process::{self, Groups, Process},
+    settings::Settings,
+    signals::{Interrupts, Signal},
+    target::PATIENCE,
+};
+
+/// Wait for a lease, and run a command while holding it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille lease run billing -- ./bill
+  reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
+
+The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with
+every holder. Hand the token to whatever the command writes to, and let that refuse lower ones:
+a process that was stopped, or whose `lease run` was killed by SIGKILL, goes on without its lease.
+
+The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of
+the duration before it must not be believed in any more, and is killed then: before anybody else can
+have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
+
+Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released.
+Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost;
+with 6 where it was not had within --timeout.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    named: Named,
+    /// For how long others are kept away where this process dies; 1s to 24h
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "15s")]
+    duration: Duration,
+    /// Who holds it, for people [default: the process's number and random characters]
+    #[arg(long, value_name = "ID")]
+    holder: Option<String>,
+    /// Give up after waiting this long [default: never]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    timeout: Option<Duration>,
+    /// What to run
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// How a run ended.
+struct Ended {
+    status: ExitStatus,
+    /// The command was ended for the lease's sake.
+    lost: bool,
+}
+
+/// A lease that was about to be lost is given back within this, or ends by itself.
+const RELEASE_LATE: Duration = Duration::from_secs(1);
+/// Long enough to be never.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+impl Args {
+    pub(super) async fn run(
+        self,
+        settings: &Settings,
+        interrupts: &mut Interrupts,
+    ) -> anyhow::Result<Exit> {
+        process::find(&self.command)?;
+        let mut config = LeaseConfig {
+            duration: self.duration,
+            ..LeaseConfig::default()
+        };
+        config.poll = config.poll.min(self.duration / 5);
+        if let Some(holder) = &self.holder {
+            config.holder.clone_from(holder);
+        }
+        let holder = config.holder.clone();
+        let waiting = async {
+            let lease = self.named.open(settings, config).await?;
+            anyhow::Ok(self.wait(&lease).await?)
+        };
+        let held = tokio::select! {
+            held = waiting => held?,
+            signal = interrupts.next() => return Ok(signal.exit()),
+        };
+        output::note(format_args!(
+            "lease `{}` is held, token {}",
+            self.named.name,
+            held.token()
+        ));
+        let process = match self.start(&held, holder) {
+            Ok(process) => process,
+            Err(error) => {
+                give_back(held).await;
+                let name = self.command.first().map(|name| name.to_string_lossy());
+                let name = name.unwrap_or_default();
+                return Err(Failed(format!("`{name}` cannot be run: {error}")).into());
+            }
+        };
+        let ended = self.attend(&held, process, interrupts).await?;
+        if ended.lost {
+            return Ok(self.lose(held).await);
+        }
+        give_back(held).await;
+        Ok(Exit::of_command(ended.status))
+    }
+
+    /// Waits for the lease, for as long as is given.
+    async fn wait(&self, lease: &Lease) -> reveille::Result<Held> {
+        let Some(timeout) = self.timeout else {
+            return patiently(lease).await;
+        };
+        match tokio::time::timeout(timeout, patiently(lease)).await {
+            Ok(held) => held,
+            Err(_) => {
+                let (name, span) = (lease.name(), duration::Span(timeout));
+                let message = format!("lease `{name}` was not had within {span}");
+                Err(Error::new(ErrorKind::Timeout, message))
+            }
+        }
+    }
+
+    fn start(&self, held: &Held, holder: String) -> io::Result<Process> {
+        let environment = [
+            ("LEASE_NAME", self.named.name.clone()),
+            ("LEASE_TOKEN", held.token().to_string()),
+            ("LEASE_HOLDER", holder),
+        ];
+        // A process group of its own that read from the terminal would be stopped.
+        let stdin = if io::stdin().is_terminal() {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        };
+        Process::start(&self.command, environment, stdin, &Groups::default())
+    }
+
+    /// Sees the command through to its end, be it early.
+    async fn attend(
+        &self,
+        held: &Held,
+        mut process: Process,
+        interrupts: &mut Interrupts,
+    ) -> io::Result<Ended> {
+        let grace = self.duration / 5;
+        let (mut told, mut lost, mut interrupted) = (false, false, false);
+        let kill = tokio::time::sleep(FAR);
+        tokio::pin!(kill);
+        loop {
+            let ending = async {
+                match told || lost {
+                    true => process.wait_for_all().await,
+                    false => process.wait().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = held.lost(), if !lost => {
+                    lost = true;
+                    process.tell(Number::KILL);
+                }
+                () = held.ends_within(grace), if !told => {
+                    told = true;
+                    process.tell(Number::TERM);
+                    // As long as it was told; renewed or not, it has to end.
+                    kill.as_mut().reset(Instant::now() + grace);
+                }
+                status = ending => {
+                    let lost = told || lost;
+                    return Ok(Ended { status: status?, lost });
+                }
+                () = &mut kill, if told && !lost => {
+                    lost = true;
+                    process.tell(Number::KILL);
+                }
+                signal = interrupts.next() => {
+                    process.tell(if interrupted { Number::KILL } else { number(signal) });
+                    interrupted = true;
+                }
+            }
+        }
+    }
+
+    /// Tells that the lease was lost, or was about to be.
+    async fn lose(&self, held: Held) -> Exit {
+        let why = if held.is_held() {
+            let late = tokio::time::timeout(RELEASE_LATE, held.release()).await;
+            let name = &self.named.name;
+            let why = format!("lease `{name}` could not be renewed in time");
+            match late {
+                Ok(Ok(())) => format!("{why}, and was released"),
+                _ => why,
+            }
+        } else {
+            held.lost().await.to_string()
+        };
+        let name = self.command.first().map(|name| name.to_string_lossy());
+        let name = name.unwrap_or_default();
+        output::note(format_args!("error: {why}; `{name}` was ended"));
+        Exit::LOST
+    }
+}
+
+/// Waits for the lease, and says who has it after a while.
+async fn patiently(lease: &Lease) -> reveille::Result<Held> {
+    let acquiring = lease.acquire();
+    tokio::pin!(acquiring);
+    let telling = async {
+        tokio::time::sleep(PATIENCE).await;
+        if let Ok(Some(state)) = lease.state().await
+            && state.held
+        {
+            let (name, holder) = (lease.name(), state.holder);
+            output::note(format_args!(
+                "lease `{name}` is held by `{holder}`; waiting"
+            ));
+        }
+    };
+    tokio::select! {
+        held = &mut acquiring => return held,
+        () = telling => {}
+    }
+    acquiring.await
+}
+
+/// Releases the lease; where that fails it ends by itself.
+async fn give_back(held: Held) {
+    if let Err(error) = held.release().await {
+        output::note(error);
+    }
+}
+
+fn number(signal: Signal) -> Number {
+    match signal {
+        Signal::Interrupt => Number::INT,
+        Signal::Terminate => Number::TERM,
+    }
+}

@@ -1,0 +1,93 @@
+//! `lease show`: who holds a lease.
+
+use std::time::SystemTime;
+
+use reveille::{
+    Error, ErrorKind, duration,
+    lease::{LeaseConfig, LeaseState},
+};
+use serde::Serialize;
+
+use super::Named;
+use crate::cli::{
+    exit::Exit,
+    output::{self, Format, Row},
+    settings::Settings,
+};
+
+/// Show who holds a lease, or held it last
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille lease show billing
+  reveille lease show billing --store sqlite:/srv/shared.db -o json
+
+AGE is since it was taken, renewed or released last. One that is held and older than its duration
+has lost its holder: whoever waits for it has it soon. Ends with 5 where nobody ever held it.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    named: Named,
+    /// How data is written [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// A lease as it is shown.
+#[derive(Debug, Serialize)]
+struct LeaseRow {
+    name: String,
+    held: bool,
+    token: u64,
+    holder: String,
+    duration_ms: u64,
+    #[serde(serialize_with = "output::serialize_time")]
+    written_at: Option<SystemTime>,
+    age_ms: u64,
+}
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let lease = self.named.open(settings, LeaseConfig::default()).await?;
+        let Some(state) = lease.state().await? else {
+            let message = format!("{lease}: nobody ever held it");
+            return Err(Error::new(ErrorKind::NotFound, message).into());
+        };
+        let format = self.output.or(settings.output).unwrap_or_default();
+        format.one(&LeaseRow::new(lease.name(), state, SystemTime::now()))?;
+        Ok(Exit::OK)
+    }
+}
+
+impl LeaseRow {
+    fn new(name: &str, state: LeaseState, now: SystemTime) -> Self {
+        // A store's clock that is ahead of ours has just written.
+        let age = now.duration_since(state.written).unwrap_or_default();
+        Self {
+            name: name.to_owned(),
+            held: state.held,
+            token: state.token,
+            holder: state.holder,
+            duration_ms: output::millis(state.duration),
+            written_at: Some(state.written),
+            age_ms: output::millis(age),
+        }
+    }
+}
+
+impl Row for LeaseRow {
+    const HEADERS: &'static [&'static str] =
+        &["LEASE", "STATE", "TOKEN", "HOLDER", "DURATION", "AGE"];
+
+    fn cells(&self) -> Vec<String> {
+        let span = |millis| duration::Span(std::time::Duration::from_millis(millis)).to_string();
+        let state = if self.held { "held" } else { "released" };
+        vec![
+            self.name.clone(),
+            state.to_owned(),
+            self.token.to_string(),
+            self.holder.clone(),
+            span(self.duration_ms),
+            span(self.age_ms),
+        ]
+    }
+}

@@ -1,0 +1,180 @@
+//! A command as a process group of its own: told, killed, and never left behind.
+//!
+//! A Ctrl-C at the terminal reaches only us, so that the command comes to its end in the way that
+//! its verb has; and where it is to be ended, its children are, too.
+
+use std::{
+    collections::HashSet,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::exit::Failed;
+
+/// A command that runs. Killed with its group when it is dropped before its end.
+pub(super) struct Process {
+    child: Child,
+    group: Option<Group>,
+}
+
+/// The process groups that run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Groups(Arc<Mutex<HashSet<Pid>>>);
+
+/// One of them. Killed when it is dropped before its end.
+struct Group {
+    id: Pid,
+    groups: Groups,
+}
+
+/// Checks that there is something to run, before anything is done for it.
+pub(super) fn find(command: &[OsString]) -> Result<(), Failed> {
+    let name = command.first().map(OsString::as_os_str).unwrap_or_default();
+    if is_there(name) {
+        return Ok(());
+    }
+    let name = name.to_string_lossy();
+    Err(Failed(format!("`{name}` cannot be run: no such command")))
+}
+
+impl Process {
+    /// Starts a command, which is in `groups` until it ends.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub(super) fn start(
+        command: &[OsString],
+        environment: impl IntoIterator<Item = (&'static str, String)>,
+        stdin: Stdio,
+        groups: &Groups,
+    ) -> io::Result<Self> {
+        let Some((name, arguments)) = command.split_first() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let child = Command::new(name)
+            .args(arguments)
+            .envs(environment)
+            .stdin(stdin)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let group = Group::of(&child, groups);
+        Ok(Self { child, group })
+    }
+
+    /// Takes its standard input, where that is a pipe.
+    pub(super) fn stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Sends a signal to its group, unless it has ended.
+    pub(super) fn tell(&self, number: Signal) {
+        if let Some(group) = &self.group {
+            signal(group.id, number);
+        }
+    }
+
+    /// Waits for its end. Safe to cancel.
+    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await;
+        if let Some(group) = self.group.take() {
+            group.ended();
+        }
+        status
+    }
+
+    /// Waits for its end, and kills what is left of its group then. Safe to cancel.
+    pub(super) async fn wait_for_all(&mut self) -> io::Result<ExitStatus> {
+        let id = self.group.as_ref().map(|group| group.id);
+        let status = self.wait().await;
+        if let Some(id) = id {
+            // At once: as long as one of the group lives its number is nobody else's, and before it
+            // could be given out anew all others would have to be.
+            signal(id, Signal::KILL);
+        }
+        status
+    }
+}
+
+impl Groups {
+    /// Returns how many run.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Kills all that run; returns how many.
+    pub(super) fn kill(&self) -> usize {
+        let groups = self.lock();
+        for id in &*groups {
+            signal(*id, Signal::KILL);
+        }
+        groups.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Pid>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Group {
+    fn of(child: &Child, groups: &Groups) -> Option<Self> {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.and_then(Pid::from_raw)?;
+        groups.lock().insert(id);
+        Some(Self {
+            id,
+            groups: groups.clone(),
+        })
+    }
+
+    /// It has ended by itself: its number is free for others, and must not be signalled.
+    fn ended(self) {
+        self.groups.lock().remove(&self.id);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.groups.lock().remove(&self.id) {
+            signal(self.id, Signal::KILL);
+        }
+    }
+}
+
+fn signal(group: Pid, number: Signal) {
+    // It may have ended already, and that is all right.
+    let _ = kill_process_group(group, number);
+}
+
+fn is_there(name: &OsStr) -> bool {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return is_runnable(Path::new(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    !name.is_empty() && std::env::split_paths(&path).any(|place| is_runnable(&place.join(name)))
+}
+
+fn is_runnable(path: &Path) -> bool {
+    let runs = |meta: std::fs::Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
+    path.metadata().is_ok_and(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_run_is_said_before() {
+        for name in ["no-such-command-anywhere", "./no/such/file", "/", ""] {
+            let error = find(&[OsString::from(name)]).expect_err(name);
+            assert!(error.0.contains(name) && error.0.contains("cannot be run"));
+        }
+    }
+}

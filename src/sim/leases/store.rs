@@ -1,0 +1,79 @@
+//! One blob, as a store keeps it: written under a condition, one request after the other.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::tenure::{Answer, Content, Version};
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ask {
+    Read,
+    /// On this version, or where there is none.
+    Write(Bytes, Option<Version>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Said {
+    Found(Option<(Version, Bytes)>),
+    Written(Version),
+    Conflict,
+}
+
+#[derive(Debug)]
+pub(super) struct Blob {
+    content: Option<(Version, Bytes)>,
+    writes: u64,
+    /// Versions are hashes of the content, as S3 has them.
+    hashes: bool,
+    down: u64,
+}
+
+impl Blob {
+    pub(super) fn new(hashes: bool) -> Self {
+        Self {
+            content: None,
+            writes: 0,
+            hashes,
+            down: 0,
+        }
+    }
+
+    /// Answers nothing until then.
+    pub(super) fn outage(&mut self, until: u64) {
+        self.down = until;
+    }
+
+    pub(super) fn ask(&mut self, now: u64, ask: &Ask) -> Option<Said> {
+        if now < self.down {
+            return None;
+        }
+        let Ask::Write(bytes, condition) = ask else {
+            return Some(Said::Found(self.content.clone()));
+        };
+        let present = self.content.as_ref().map(|(version, _)| version);
+        if present != condition.as_ref() {
+            return Some(Said::Conflict);
+        }
+        self.writes += 1;
+        let version: Version = match self.hashes {
+            // As good as a hash.
+            true => String::from_utf8_lossy(bytes).into(),
+            false => self.writes.to_string().into(),
+        };
+        self.content = Some((Arc::clone(&version), bytes.clone()));
+        Some(Said::Written(version))
+    }
+}
+
+impl Said {
+    pub(super) fn answer(self) -> Answer {
+        match self {
+            Self::Found(found) => {
+                Answer::Found(found.map(|(version, bytes)| Content { version, bytes }))
+            }
+            Self::Written(version) => Answer::Written(version),
+            Self::Conflict => Answer::Conflict,
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! `lease run` and `lease show`: real processes on one SQLite file, killed, stopped and blocked.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use crate::{
+    binary::{complained, reveille, said},
+    support::{until, within},
+};
+
+/// A directory with the shared store, and what commands write.
+struct Place {
+    home: TempDir,
+    url: String,
+}
+
+/// A `lease run`.
+struct Running {
+    child: Child,
+}
+
+impl Place {
+    fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let url = format!("sqlite:{}", home.path().join("shared.db").display());
+        Self { home, url }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn written(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    fn verb(&self, verb: &[&str], options: &[&str], script: Option<&str>) -> Command {
+        let store = ["job", "--store", &self.url];
+        let mut typed = [&["lease"], verb, &store, options].concat();
+        if let Some(script) = script {
+            typed.extend(["--", "sh", "-c", script]);
+        }
+        let mut command = reveille(&self.home, &typed);
+        command.current_dir(self.home.path()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, options: &[&str], script: &str) -> Running {
+        let mut command = self.verb(&["run"], options, Some(script));
+        command.stdout(Stdio::piped());
+        Running {
+            child: command.spawn().expect("it starts"),
+        }
+    }
+
+    async fn show(&self) -> Value {
+        let mut show = self.verb(&["show"], &["-o", "json"], None);
+        let output = within("its end", show.output()).await.expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+        serde_json::from_str(&said(&output)).expect("JSON")
+    }
+
+    /// Waits until a script has said that it runs.
+    async fn runs(&self, name: &str) {
+        until(name, async || self.file(name).exists()).await;
+    }
+}
+
+impl Running {
+    fn signal(&self, name: &str) {
+        signal(name, &self.child.id().expect("it runs").to_string());
+    }
+
+    async fn ends(self) -> Output {
+        let output = within("its end", self.child.wait_with_output()).await;
+        output.expect("it ended")
+    }
+}
+
+fn signal(name: &str, process: &str) {
+    let sent = std::process::Command::new("kill")
+        .args(["-s", name, "--", process])
+        .status();
+    assert!(sent.expect("kill").success());
+}
+
+fn is_alive(process: &str) -> bool {
+    // A process that was killed and not yet buried does nothing any more.
+    let state = fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+    state.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
+}
+
+/// Says that it runs, and who it is; ends when it is told to.
+const ENDLESS: &str = "echo $LEASE_TOKEN > token; echo $$ > pid; touch up; \
+    trap 'touch told; exit 0' TERM; while :; do sleep 0.02; done";
+
+#[tokio::test]
+async fn one_command_runs_at_a_time_and_the_next_begins_when_it_ends() {
+    let place = Place::new();
+    // A second one that ran meanwhile would find the directory.
+    let script = "mkdir one || exit 9; sleep 0.7; echo $LEASE_NAME $LEASE_HOLDER $LEASE_TOKEN; rmdir one; exit 3";
+    let runs = ["a", "b", "c"].map(|holder| place.run(&["--holder", holder], script));
+    let mut tokens = Vec::new();
+    for (run, holder) in runs.into_iter().zip(["a", "b", "c"]) {
+        let output = run.ends().await;
+        assert_eq!(output.status.code(), Some(3), "{}", complained(&output));
+        let said = said(&output);
+        let (environment, token) = said.trim().rsplit_once(' ').expect("three words");
+        assert_eq!(environment, format!("job {holder}"));
+        tokens.push(token.parse::<u64>().expect("a number"));
+    }
+    tokens.sort_unstable();
+    assert!(tokens[0] > 1_700_000_000_000_000, "{tokens:?}");
+    assert_eq!(tokens, [tokens[0], tokens[0] + 1, tokens[0] + 2]);
+    let shown = place.show().await;
+    assert_eq!(
+        (&shown["held"], &shown["duration_ms"]),
+        (&false.into(), &15_000.into())
+    );
+    assert_eq!(shown["token"], tokens[2]);
+}
+
+#[tokio::test]
+async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_token() {
+    let place = Place::new();
+    let mut dying = place.run(
+        &["--duration", "2s", "--holder", "a"],
+        "touch up; exec sleep 60",
+    );
+    place.runs("up").await;
+    let before = place.show().await;
+    assert_eq!(
+        (&before["held"], &before["holder"]),
+        (&true.into(), &"a".into())
+    );
+    let mut heir = place.run(&["--duration", "30s"], "echo $LEASE_TOKEN");
+    let mut heard = BufReader::new(heir.child.stderr.take().expect("piped")).lines();
+    let line = within("a word", heard.next_line()).await.expect("read");
+    assert_eq!(line.as_deref(), Some("lease `job` is held by `a`; waiting"));
+    // Longer than the duration: it is renewed.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert!(heir.child.try_wait().expect("asked").is_none());
+    let killed = Instant::now();
+    dying.child.kill().await.expect("killed");
+    let output = heir.ends().await;
+    assert_eq!(output.status.code(), Some(0));
+    // Its last renewal was up to 0.7 s before; the holder's duration counts, not the heir's.
+    let waited = killed.elapsed();
+    assert!(waited > Duration::from_millis(1_200), "{waited:?}");
+    assert!(waited < Duration::from_millis(4_000), "{waited:?}");
+    let (before, after) = (before["token"].as_u64(), said(&output).trim().parse().ok());
+    assert_eq!(after, before.map(|token| token + 1));
+}
+
+#[tokio::test]
+async fn a_holder_that_was_stopped_ends_its_command_when_it_goes_on() {
+    let place = Place::new();
+    let paused = place.run(&["--duration", "1s"], ENDLESS);
+    place.runs("up").await;
+    paused.signal("STOP");
+    let heir = place.run(&["--duration", "5s"], "echo $LEASE_TOKEN; sleep 2");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let process = place.written("pid");
+    assert!(
+        is_alive(&process),
+        "nobody could end it: the token is for that"
+    );
+    paused.signal("CONT");
+    let output = paused.ends().await;
+    assert!(!is_alive(&process));
+    assert_eq!(output.status.code(), Some(7));
+    let complaint = complained(&output);
+    assert!(complaint.contains("lease `job` was lost"), "{complaint}");
+    let output = heir.ends().await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    let token = |text: &str| text.trim().parse::<u64>().expect("a number");
+    assert!(token(&said(&output)) > token(&place.written("token")));
+}
+
+#[tokio::test]
+async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_lease() {
+    let place = Place::new();
+    let options = ["--duration", "3s"];
+    let told = place.run(&options, ENDLESS);
+    place.runs("up").await;
+    let lock = || {
+        let database = rusqlite::Connection::open(place.file("shared.db")).expect("opened");
+        database.execute_batch("BEGIN IMMEDIATE").expect("locked");
+        database
+    };
+    let (locked, since) = (lock(), Instant::now());
+    until("it is told", async || place.file("told").exists()).await;
+    let process = place.written("pid");
+    until("it has ended", async || !is_alive(&process)).await;
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+    let output = told.ends().await;
+    assert_eq!(output.status.code(), Some(7));
+    let complaint = complained(&output);
+    assert!(
+        complaint.contains("could not be renewed in time"),
+        "{complaint}"
+    );
+    assert!(
+        complaint.contains("did not answer within 500ms"),
+        "{complaint}"
+    );
+    drop(locked);
+
+    // Whoever does not listen is killed, and so are its children.
+    let script = "trap '' TERM; echo $$ > deaf.pid; sleep 60 & echo $! > child.pid; touch deaf; wait; while :; do sleep 1; done";
+    let killed = place.run(&options, script);
+    place.runs("deaf").await;
+    let (_locked, since) = (lock(), Instant::now());
+    let output = killed.ends().await;
+    assert_eq!(output.status.code(), Some(7), "{}", complained(&output));
+    assert!(
+        since.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        since.elapsed()
+    );
+    for process in ["deaf.pid", "child.pid"] {
+        let process = place.written(process);
+        until("it is gone", async || !is_alive(&process)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_was_deleted_is_said_to_be_and_its_command_is_ended() {
+    let place = Place::new();
+    let robbed = place.run(&["--duration", "2s"], ENDLESS);
+    place.runs("up").await;
+    let database = rusqlite::Connection::open(place.file("shared.db")).expect("opened");
+    let deleted = database.execute("DELETE FROM blobs", ()).expect("deleted");
+    assert_eq!(deleted, 1);
+    let output = robbed.ends().await;
+    assert_eq!(output.status.code(), Some(7));
+    let complaint = complained(&output);
+    assert!(
+        complaint.contains("its blob was deleted; `sh` was ended"),
+        "{complaint}"
+    );
+    assert!(!is_alive(&place.written("pid")));
+}
+
+#[tokio::test]
+async fn signals_are_passed_on_and_the_lease_is_released() {
+    let place = Place::new();
+    for (name, code, trap) in [("TERM", 4, "TERM"), ("INT", 4, "INT")] {
+        let _ = fs::remove_file(place.file("up"));
+        let script =
+            format!("trap 'exit 4' {trap}; echo $$ > pid; touch up; while :; do sleep 0.02; done");
+        let running = place.run(&[], &script);
+        place.runs("up").await;
+        running.signal(name);
+        let output = running.ends().await;
+        assert_eq!(output.status.code(), Some(code), "{}", complained(&output));
+        assert_eq!(place.show().await["held"], false);
+    }
+    let _ = fs::remove_file(place.file("up"));
+    let script = "trap 'touch first' TERM; touch up; while :; do sleep 0.02; done";
+    let stubborn = place.run(&[], script);
+    place.runs("up").await;
+    stubborn.signal("TERM");
+    place.runs("first").await;
+    // Who waits is asked to go as well.
+    let waiting = place.run(&[], "true");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    waiting.signal("INT");
+    assert_eq!(waiting.ends().await.status.code(), Some(130));
+    stubborn.signal("TERM");
+    assert_eq!(stubborn.ends().await.status.code(), Some(137));
+    assert_eq!(place.show().await["held"], false);
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_said_in_one_line() {
+    let place = Place::new();
+    let holder = place.run(&["--holder", "node-1"], ENDLESS);
+    place.runs("up").await;
+    for (options, code, words) in [
+        (&["--timeout", "300ms"][..], 6, "was not had within 300ms"),
+        (&["--duration", "10ms"], 2, "duration: must be 1s to 24h"),
+        (&["--holder", ""], 2, "holder: must not be empty"),
+    ] {
+        let output = place.run(options, "true").ends().await;
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {complaint}");
+        assert!(complaint.contains(words), "{options:?}: {complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
+    let run = async |typed: &[&str]| {
+        let mut command = reveille(&place.home, typed);
+        within("its end", command.output())
+            .await
+            .expect("it starts")
+    };
+    for (typed, code, words) in [
+        (&["lease", "show", "nobodys"][..], 5, "nobody ever held it"),
+        (
+            &["lease", "run", "x", "--", "no-such-command"],
+            1,
+            "no such command",
+        ),
+        (
+            &["lease", "run", "x", "--store", "memory:", "--", "true"],
+            2,
+            "ends with this command",
+        ),
+        (
+            &["lease", "run", "../x", "--", "true"],
+            2,
+            "without control characters",
+        ),
+        (&["lease", "run", "x"], 2, "CMD"),
+    ] {
+        let output = run(typed).await;
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
+        assert!(complaint.contains(words), "{typed:?}: {complaint}");
+    }
+    // In a file of the user's own, where no store is named.
+    let output = run(&["lease", "run", "x", "--", "true"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    let shown = said(&run(&["lease", "show", "x"]).await);
+    assert!(
+        shown.starts_with("LEASE  STATE") && shown.contains("released"),
+        "{shown}"
+    );
+    holder.signal("TERM");
+    assert_eq!(holder.ends().await.status.code(), Some(0));
+}
