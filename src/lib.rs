@@ -61,6 +61,8 @@ mod sim;
 mod sqlite;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "cloud")]
+pub mod sweep;
 #[cfg(feature = "server")]
 mod sync;
 mod task;

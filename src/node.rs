@@ -28,7 +28,7 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where health and metrics are served; `None`: nowhere.
     pub admin_listen: Option<SocketAddr>,
-    /// Where flags are kept: `memory:` or `sqlite:PATH`.
+    /// Where flags are kept: whatever [`store::open`](crate::store::open) takes.
     pub store: String,
     /// Connections at one time; further ones wait until one ends.
     pub max_connections: usize,
@@ -219,18 +219,46 @@ impl Subject for Watched {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
         Figures {
-            notifications: hub.notified,
-            wakes: sent.wakes.load(Relaxed),
-            entries: sent.entries.load(Relaxed),
-            told: sent.notifications.load(Relaxed),
-            heartbeats: sent.heartbeats.load(Relaxed),
-            timed: hub.timed,
-            fanned_out: hub.fanned_out,
-            forgotten: hub.forgotten,
-            queues: hub.queues,
-            subscriptions: hub.subscriptions,
-            connections: self.connections.load(Relaxed),
-            watchers: self.flags.watchers(),
+            counters: vec![
+                ("notifications", "Notifications counted", hub.notified),
+                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
+                (
+                    "wake_entries",
+                    "Queues told of in wake messages",
+                    sent.entries.load(Relaxed),
+                ),
+                (
+                    "wake_notifications",
+                    "Notifications told of in wake messages",
+                    sent.notifications.load(Relaxed),
+                ),
+                (
+                    "heartbeats",
+                    "Heartbeats sent",
+                    sent.heartbeats.load(Relaxed),
+                ),
+                ("timed_wakeups", "Timers fired", hub.timed),
+                ("fanouts", "Walks left to the fan-out", hub.fanned_out),
+                ("queues_forgotten", "Queues forgotten", hub.forgotten),
+            ],
+            gauges: vec![
+                ("queues", "Queues remembered", hub.queues),
+                (
+                    "subscriptions",
+                    "Subscriptions that hold a stream",
+                    hub.subscriptions,
+                ),
+                (
+                    "connections",
+                    "Connections open",
+                    self.connections.load(Relaxed),
+                ),
+                (
+                    "flag_watchers",
+                    "Streams that watch a flag",
+                    self.flags.watchers(),
+                ),
+            ],
         }
     }
 }

@@ -344,7 +344,7 @@ mod tests {
         let url = format!("sqlite:{}", directory.path().join("blobs.db").display());
         for url in ["memory:", &url] {
             let none = Variables::new();
-            container::contract::check(&*container::open(url, &none).await.expect(url)).await;
+            container::contract::check(&*container::connect(url, &none).await.expect(url)).await;
             let account = container::Account::open(url, &none).await.expect(url);
             let folder = account.container("folder").expect("a name");
             container::contract::check(&*folder).await;

@@ -7,21 +7,15 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What a relay tells of itself at one moment.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+/// A figure: its name without `reveille_`, what it means, its value.
+pub(crate) type Figure = (&'static str, &'static str, u64);
+
+/// What a process tells of itself at one moment.
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Figures {
-    pub(crate) notifications: u64,
-    pub(crate) wakes: u64,
-    pub(crate) entries: u64,
-    pub(crate) told: u64,
-    pub(crate) heartbeats: u64,
-    pub(crate) timed: u64,
-    pub(crate) fanned_out: u64,
-    pub(crate) forgotten: u64,
-    pub(crate) queues: u64,
-    pub(crate) subscriptions: u64,
-    pub(crate) connections: u64,
-    pub(crate) watchers: u64,
+    /// Only grow.
+    pub(crate) counters: Vec<Figure>,
+    pub(crate) gauges: Vec<Figure>,
 }
 
 impl Figures {
@@ -37,42 +31,14 @@ impl Figures {
 
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let counters = [
-            ("notifications", "Notifications counted", self.notifications),
-            ("wakes", "Wake messages sent", self.wakes),
-            (
-                "wake_entries",
-                "Queues told of in wake messages",
-                self.entries,
-            ),
-            (
-                "wake_notifications",
-                "Notifications told of in wake messages",
-                self.told,
-            ),
-            ("heartbeats", "Heartbeats sent", self.heartbeats),
-            ("timed_wakeups", "Timers fired", self.timed),
-            ("fanouts", "Walks left to the fan-out", self.fanned_out),
-            ("queues_forgotten", "Queues forgotten", self.forgotten),
-        ];
-        for (name, help, value) in counters {
-            let metric = ConstCounter::new(value);
+        for (name, help, value) in &self.counters {
+            let metric = ConstCounter::new(*value);
             let name = format!("reveille_{name}");
             let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
             metric.encode(part)?;
         }
-        let gauges = [
-            ("queues", "Queues remembered", self.queues),
-            (
-                "subscriptions",
-                "Subscriptions that hold a stream",
-                self.subscriptions,
-            ),
-            ("connections", "Connections open", self.connections),
-            ("flag_watchers", "Streams that watch a flag", self.watchers),
-        ];
-        for (name, help, value) in gauges {
-            let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        for (name, help, value) in &self.gauges {
+            let metric = ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX));
             let name = format!("reveille_{name}");
             let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
             metric.encode(part)?;
@@ -88,9 +54,8 @@ mod tests {
     #[test]
     fn figures_are_openmetrics_text() {
         let text = Figures {
-            notifications: 7,
-            queues: 3,
-            ..Figures::default()
+            counters: vec![("notifications", "Notifications counted", 7)],
+            gauges: vec![("queues", "Queues remembered", 3)],
         }
         .render();
         assert!(

@@ -30,7 +30,7 @@ use object_store::{
     path::Path,
 };
 
-pub(super) use self::environment::{connect, open};
+pub(super) use self::environment::{connect, container_at, open};
 use self::{direct::Direct, error::CloudError, listing::Listing};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
@@ -41,6 +41,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct CloudStore {
     service: Service,
     bucket: String,
+    /// Where the bucket is, for people and to be told from others: without a credential.
+    url: String,
     /// Empty, or it ends in `/`.
     prefix: String,
     reads: Arc<dyn Client>,

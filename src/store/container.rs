@@ -77,6 +77,10 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     /// [`ErrorKind::Conflict`] where it was changed.
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool>;
 
+    /// Returns where it is: another container of whatever account has another address. Holds nothing of
+    /// a credential.
+    fn address(&self) -> String;
+
     /// Returns whether the store itself compares and deletes in one step.
     fn deletes_under_condition(&self) -> bool;
 
@@ -103,7 +107,7 @@ pub struct Head {
 impl Head {
     /// Returns whether a blob that was seen is another by now. An ETag may be the content's hash:
     /// other metadata is another blob.
-    pub(super) fn differs_from(&self, seen: &Self) -> bool {
+    pub(crate) fn differs_from(&self, seen: &Self) -> bool {
         self.etag != seen.etag || (seen.metadata.is_some() && self.metadata != seen.metadata)
     }
 }
@@ -216,22 +220,53 @@ impl Account {
     }
 }
 
-/// Opens the container that a store's URL names; a prefix in it is a folder that stands for one.
+/// Returns the container that a store's URL names, or an address with its signature; a prefix in it
+/// is a folder that stands for one. A cloud's is not looked at.
 ///
 /// # Errors
-/// As [`open`](super::open).
-pub(crate) async fn open(
+/// [`ErrorKind::Invalid`] for what names none; what kept a store of our own from being opened.
+pub(crate) async fn connect(
     url: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn Container>> {
     #[cfg(feature = "cloud")]
-    if let Some((scheme, rest)) = url.split_once(':')
-        && let Some(found) = super::cloud::open(scheme, rest, variables).await
-    {
+    if let Some(found) = super::cloud::container_at(url, variables) {
         return Ok(Arc::new(found?));
     }
+    let (url, folder) = url.split_once('#').unwrap_or((url, ""));
+    let folder = match folder {
+        "" => String::new(),
+        folder => format!("{}/", BlobName::new(folder.trim_end_matches('/'))?),
+    };
     let store = super::open_with(url, variables).await?;
-    Ok(Arc::new(StoreContainer::new(store, String::new())))
+    Ok(Arc::new(StoreContainer::new(store, folder)))
+}
+
+/// Returns the container and the blob that a URL names: `az://CONTAINER/BLOB` and its like,
+/// `sqlite:PATH#BLOB`.
+///
+/// # Errors
+/// As [`connect`]; [`ErrorKind::Invalid`] for a URL that names no blob.
+pub(crate) async fn open_blob(
+    url: &str,
+    variables: &BTreeMap<String, String>,
+) -> Result<(Arc<dyn Container>, BlobName)> {
+    let none = || {
+        let rule = format_args!("`{url}` names no blob: `az://CONTAINER/BLOB`, `sqlite:PATH#BLOB`");
+        Error::invalid("blob", rule)
+    };
+    let (container, blob) = match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (container, blob) = rest.split_once('/').ok_or_else(none)?;
+            (format!("{scheme}://{container}"), blob)
+        }
+        None => url
+            .split_once('#')
+            .map(|(s, b)| (s.to_owned(), b))
+            .ok_or_else(none)?,
+    };
+    let name = BlobName::new(blob)?;
+    Ok((connect(&container, variables).await?, name))
 }
 
 /// What a store that is not asked under a condition does instead: it looks before.

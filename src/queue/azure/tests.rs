@@ -3,8 +3,6 @@
 mod faults;
 mod restart;
 
-use azure_core::{credentials, hmac::hmac_sha256};
-
 use super::*;
 use crate::{
     azurite::{ACCOUNT, KEY, azurite},
@@ -40,15 +38,6 @@ async fn requests(name: &str, count: usize) -> Vec<String> {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// Returns a shared access signature for all that can be done with queues.
-fn signature() -> String {
-    let (version, end) = ("2022-11-02", "2099-01-01T00:00:00Z");
-    let text = format!("{ACCOUNT}\nrwdlacup\nq\nsco\n\n{end}\n\nhttps,http\n{version}\n\n");
-    let signature = hmac_sha256(&text, &credentials::Secret::new(KEY)).expect("signed");
-    let signature = signature.replace('+', "%2B").replace('=', "%3D");
-    format!("sv={version}&ss=q&srt=sco&sp=rwdlacup&se={end}&spr=https,http&sig={signature}")
 }
 
 #[track_caller]
@@ -200,7 +189,7 @@ async fn a_wrong_key_is_denied_in_one_line_without_it() {
 
 #[tokio::test]
 async fn a_shared_access_signature_is_a_credential() {
-    let account = StorageAccount::with_signature(ACCOUNT, &signature());
+    let account = StorageAccount::with_signature(ACCOUNT, &crate::azure::signature_of("q"));
     let account = account.and_then(|a| a.at_queue_endpoint(&azurite().queue_endpoint()));
     let account = account.expect("an account");
     let queue = AzureQueue::open(&AzureQueueConfig::new(account, "signed")).expect("a queue");

@@ -183,6 +183,12 @@ impl Container for CloudStore {
         }
     }
 
+    fn address(&self) -> String {
+        let prefix = self.prefix.trim_end_matches('/');
+        let slash = if prefix.is_empty() { "" } else { "/" };
+        format!("{}{slash}{prefix}", self.url)
+    }
+
     fn deletes_under_condition(&self) -> bool {
         self.direct.is_some()
     }

@@ -59,6 +59,23 @@ pub(in crate::store) fn connect(
     Some(place(scheme, rest).and_then(|place| connect(place, variables)))
 }
 
+/// Returns the container that a store's URL names, or an address of Azure with its signature:
+/// `https://ACCOUNT.blob.core.windows.net/CONTAINER?SIGNATURE`. `None` for what is neither.
+pub(in crate::store) fn container_at(
+    url: &str,
+    variables: &Variables,
+) -> Option<Result<CloudStore>> {
+    let (scheme, rest) = url.split_once(':')?;
+    if !matches!(scheme, "http" | "https") {
+        return connect(scheme, rest, variables);
+    }
+    let (address, signature) = url.split_once('?').unwrap_or((url, ""));
+    let (endpoint, container) = address.trim_end_matches('/').rsplit_once('/')?;
+    let text = format!("BlobEndpoint={endpoint};SharedAccessSignature={signature}");
+    let variables = [(CONNECTION_STRING.to_owned(), text)].into();
+    connect("az", &format!("//{container}"), &variables)
+}
+
 /// A bucket, and a prefix that is empty or ends in `/`.
 type Place = (String, String);
 
@@ -116,9 +133,11 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
         account,
         url,
     };
+    let shown = direct.url.to_string();
     Ok(CloudStore {
         service: Service::Azure,
         bucket,
+        url: shown,
         prefix,
         reads,
         writes: Arc::new(writes),
@@ -188,8 +207,10 @@ fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
         .with_bucket_name(&bucket)
         .with_http_connector(Connector(target));
     let build = |reads| builder.clone().with_retry(retry(reads)).build();
+    let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     Ok(CloudStore {
         service: Service::S3,
+        url: format!("{}/{bucket}", endpoint.trim_end_matches('/')),
         bucket,
         prefix,
         reads: Arc::new(build(true).map_err(bad)?),
@@ -214,6 +235,7 @@ fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
     let build = |reads| builder.clone().with_retry(retry(reads)).build();
     Ok(CloudStore {
         service: Service::Gcs,
+        url: format!("https://storage.googleapis.com/{bucket}"),
         bucket,
         prefix,
         reads: Arc::new(build(true).map_err(bad)?),

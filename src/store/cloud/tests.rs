@@ -207,7 +207,7 @@ async fn containers_keep_their_contract() {
     azurite().create_container("objects");
     moto().create_bucket("objects");
     for (url, variables) in [("az://objects", azure()), ("s3://objects/under", s3())] {
-        let container = container::open(url, &variables).await.expect(url);
+        let container = container::connect(url, &variables).await.expect(url);
         assert_eq!(container.deletes_under_condition(), url.starts_with("az"));
         container::contract::check(&*container).await;
     }

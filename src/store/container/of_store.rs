@@ -135,6 +135,10 @@ impl Container for StoreContainer {
         }
     }
 
+    fn address(&self) -> String {
+        self.to_string()
+    }
+
     fn deletes_under_condition(&self) -> bool {
         self.store.capabilities().conditional_delete
     }

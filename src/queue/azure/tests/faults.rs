@@ -10,7 +10,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{super::*, shown, shows_no_secret, signature};
+use super::{super::*, shown, shows_no_secret};
 use crate::azurite::{ACCOUNT, KEY};
 
 /// Answers one request a connection with the next of these, and then never again.
@@ -56,7 +56,8 @@ impl Server {
     /// Opens queues there by either credential.
     fn queues(&self) -> [AzureQueue; 2] {
         let by_key = StorageAccount::with_key(ACCOUNT, KEY);
-        let by_signature = StorageAccount::with_signature(ACCOUNT, &signature());
+        let by_signature =
+            StorageAccount::with_signature(ACCOUNT, &crate::azure::signature_of("q"));
         [by_key, by_signature].map(|account| {
             let account = account.and_then(|a| a.at_queue_endpoint(&self.endpoint));
             let config = AzureQueueConfig {

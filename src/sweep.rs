@@ -1,0 +1,314 @@
+//! Time to live for blobs: what has expired is deleted, or moved to a dead-blob container.
+//!
+//! A blob says in its metadata from when on nobody needs it (`TimeToLive`), and where it goes then
+//! (`DeadBlobContainer`; nowhere: it is deleted). Any number of [`Sweeper`]s share the work by one
+//! document under a lease: each takes a page at a time, gives the lease back at once, and works the
+//! page then. What is to become of a blob and of the document is decided without I/O. Knows nothing
+//! of what the blobs hold.
+
+mod counts;
+mod document;
+mod job;
+mod judge;
+mod mark;
+mod page;
+mod turns;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+pub use self::{
+    counts::Counts,
+    job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},
+    judge::{DEAD_BLOB_CONTAINER, SWEPT_AT, SWEPT_FROM, TIME_TO_LIVE},
+    mark::mark,
+};
+use self::{
+    judge::Verdict,
+    page::{Reaper, with_metadata},
+    turns::{Turn, Turns},
+};
+use crate::{
+    backoff::Backoff,
+    clock::wall,
+    error::Result,
+    store::{
+        self, PageOptions,
+        container::{self, Account, Container},
+    },
+};
+
+/// The folder of the jobs' documents. Nothing may sweep it.
+pub const FOLDER: &str = "sweeps/";
+
+/// One of the instances that sweep a job's containers.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> reveille::Result<()> {
+/// use reveille::sweep::{SweepJob, Sweeper};
+///
+/// let job = SweepJob::parse(
+///     r#"{"name": "sessions", "state": "memory:", "containers": [{"url": "memory:"}]}"#,
+/// )?;
+/// let environment = std::env::vars().collect();
+/// let sweeper = Sweeper::new(job, &environment).await?;
+/// let round = sweeper.sweep_once(false).await?;
+/// assert_eq!(round.done.failed, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sweeper {
+    job: SweepJob,
+    sources: Vec<Source>,
+    reaper: Reaper,
+    turns: Turns,
+}
+
+/// A container that is swept.
+#[derive(Debug)]
+struct Source {
+    id: String,
+    prefix: String,
+    /// `None` where it is off.
+    container: Option<Arc<dyn Container>>,
+}
+
+/// What came of a round, as far as this instance went with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepRound {
+    /// Its number: its start's multiple of the interval.
+    pub round: u64,
+    /// What this instance did.
+    pub done: Counts,
+    /// Pages that this instance worked.
+    pub pages: u64,
+    /// What all instances did, as far as they have said so.
+    pub of_all: Counts,
+    /// Every page was taken; others may be at work on theirs.
+    pub finished: bool,
+}
+
+/// What would become of a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlannedBlob {
+    /// The container's address, without a signature.
+    pub container: String,
+    /// The blob's name.
+    pub blob: String,
+    /// `delete`, `move` or `leave`.
+    pub action: &'static str,
+    /// Where it would be moved to, or why it would be left.
+    pub detail: String,
+}
+
+/// A round begins this much later at most than it might: not all instances at one time.
+const JITTER: Duration = Duration::from_secs(1);
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+impl Sweeper {
+    /// Makes an instance. Containers are looked at when they are swept, and not now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for what is no container, no account, or a
+    /// variable that is not set; what kept the job's own store from being opened.
+    pub async fn new(job: SweepJob, environment: &BTreeMap<String, String>) -> Result<Self> {
+        let mut sources = Vec::with_capacity(job.containers.len());
+        for place in &job.containers {
+            let container = match place.off {
+                true => None,
+                false => Some(connect(place, environment).await?),
+            };
+            sources.push(Source {
+                id: place.id(),
+                prefix: place.prefix.clone(),
+                container,
+            });
+        }
+        let dead = match &job.dead {
+            Some(dead) => {
+                let variables = job::environment(&dead.environment, environment)?;
+                let account = job::resolve(&dead.account, environment)?;
+                Some(Account::open(&account, &variables).await?)
+            }
+            None => None,
+        };
+        let state = job::resolve(&job.state, environment)?;
+        let state = store::open_with(&state, environment).await?;
+        Ok(Self {
+            turns: Turns::new(state, &job.name)?,
+            reaper: Reaper::new(dead, job.parallel),
+            sources,
+            job,
+        })
+    }
+
+    /// Looks whether every container is there and may be listed.
+    ///
+    /// # Errors
+    /// The first container's that is not or may not.
+    pub async fn check(&self) -> Result<()> {
+        let one = PageOptions {
+            size: 1,
+            token: None,
+        };
+        for source in &self.sources {
+            if let Some(container) = &source.container {
+                container.list(&source.prefix, &one).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes part in the round that runs, or begins this interval's, until no page is left to take.
+    /// `again` begins one more where this interval has had its round.
+    ///
+    /// Not cancel safe: a page that was taken is worked by nobody else in this round.
+    ///
+    /// # Errors
+    /// What kept the job's own store from being read or written.
+    pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
+        let (mut round, mut again) = (SweepRound::default(), again);
+        let mut untold = Counts::default();
+        loop {
+            let turn = self.turns.take(self, &mut untold, again).await?;
+            again = false;
+            let taken = match turn {
+                Turn::Page(taken) => taken,
+                Turn::Idle(document) => {
+                    round.round = document.round;
+                    round.of_all = document.counts;
+                    round.finished = document.is_finished();
+                    return Ok(round);
+                }
+            };
+            let container = self.sources[taken.source].container.as_deref();
+            let counts = match (container, taken.page) {
+                (Some(container), Some(page)) => {
+                    round.pages += 1;
+                    self.reaper.work(container, page, wall()).await
+                }
+                // It cannot be listed in this round; that was said.
+                _ => Counts {
+                    failed: 1,
+                    ..Counts::default()
+                },
+            };
+            round.done.add(&counts);
+            untold.add(&counts);
+        }
+    }
+
+    /// Sweeps at each multiple of the interval, and tells `report` of each round in which this
+    /// instance worked a page. Goes on for ever: where the job's own store fails it says so and tries
+    /// again.
+    pub async fn run(&self, mut report: impl FnMut(&SweepRound)) {
+        let mut rng = fastrand::Rng::new();
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            match self.sweep_once(false).await {
+                Ok(round) => {
+                    backoff.reset();
+                    if round.pages > 0 || round.done.failed > 0 {
+                        report(&round);
+                    }
+                    tokio::time::sleep(self.until_next(wall(), &mut rng)).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the job cannot go on, and is tried again");
+                    tokio::time::sleep(backoff.next(&mut rng)).await;
+                }
+            }
+        }
+    }
+
+    /// Says what a round would do, and does nothing: neither lease nor document is touched.
+    ///
+    /// # Errors
+    /// What kept a container from being read.
+    pub async fn dry_run(&self, mut plan: impl FnMut(PlannedBlob)) -> Result<Counts> {
+        let mut counts = Counts::default();
+        for source in &self.sources {
+            let Some(container) = source.container.as_deref() else {
+                continue;
+            };
+            let mut page = PageOptions {
+                size: self.job.page_size,
+                token: None,
+            };
+            loop {
+                let listed = container.list(&source.prefix, &page).await?;
+                for head in listed.heads {
+                    let Some(head) = with_metadata(container, head).await? else {
+                        continue;
+                    };
+                    let verdict = self.reaper.judge(container, &head, wall())?;
+                    counts.expect(&verdict);
+                    if let Some((action, detail)) = said(&verdict) {
+                        plan(PlannedBlob {
+                            container: container.address(),
+                            blob: head.name.to_string(),
+                            action,
+                            detail,
+                        });
+                    }
+                }
+                page.token = listed.next;
+                if page.token.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(counts)
+    }
+
+    fn until_next(&self, now: SystemTime, rng: &mut fastrand::Rng) -> Duration {
+        let next = document::next_boundary(now, self.job.interval);
+        let jitter = JITTER.min(self.job.interval / 20);
+        let spread =
+            Duration::from_nanos(rng.u64(0..=u64::try_from(jitter.as_nanos()).unwrap_or(0)));
+        next.duration_since(now).unwrap_or_default() + spread
+    }
+}
+
+async fn connect(
+    place: &SweepContainer,
+    environment: &BTreeMap<String, String>,
+) -> Result<Arc<dyn Container>> {
+    let variables = job::environment(&place.environment, environment)?;
+    let url = job::resolve(&place.url, environment)?;
+    container::connect(&url, &variables).await
+}
+
+fn said(verdict: &Verdict) -> Option<(&'static str, String)> {
+    match verdict {
+        Verdict::Unmarked | Verdict::Alive => None,
+        Verdict::Delete => Some(("delete", String::new())),
+        Verdict::Move(to) => Some(("move", format!("{}/{}", to.container, to.name))),
+        Verdict::Leave(reason) => Some(("leave", reason.as_str().to_owned())),
+    }
+}
+
+impl Counts {
+    fn expect(&mut self, verdict: &Verdict) {
+        self.seen += 1;
+        let count = match verdict {
+            Verdict::Unmarked => &mut self.unmarked,
+            Verdict::Alive => &mut self.alive,
+            Verdict::Delete => &mut self.deleted,
+            Verdict::Move(_) => &mut self.moved,
+            Verdict::Leave(_) => &mut self.left,
+        };
+        *count += 1;
+    }
+}

@@ -1,0 +1,299 @@
+//! A job's file: which containers are swept, how often, and where the dead go.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Deserialize;
+
+use crate::{
+    duration,
+    error::{Error, ErrorKind, Result},
+    store::BlobName,
+};
+
+/// The schema of a job's file, as JSON Schema has them.
+pub const SCHEMA: &str = include_str!("job.schema.json");
+
+/// A job: what its file says, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepJob {
+    /// Names its document and its lease: all instances of a job have the same.
+    pub name: String,
+    /// The store in which document and lease are.
+    pub state: String,
+    /// Rounds begin at its multiples since 1970; 1 second to 30 days.
+    pub interval: Duration,
+    /// Blobs of a page; 1 to 5,000.
+    pub page_size: usize,
+    /// Blobs that are worked on at the same time; 1 to 256.
+    pub parallel: usize,
+    /// What is swept.
+    pub containers: Vec<SweepContainer>,
+    /// Whose containers take the dead.
+    pub dead: Option<DeadAccount>,
+}
+
+/// A container that is swept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SweepContainer {
+    /// A store's URL, or an `https` address with its signature; `env:NAME` stands for a variable.
+    pub url: String,
+    /// Only blobs whose names begin so.
+    #[serde(default)]
+    pub prefix: String,
+    /// It is passed over.
+    #[serde(default)]
+    pub off: bool,
+    /// Stands before the process's own environment; a value `env:NAME` stands for a variable.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The account whose containers take the dead.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct DeadAccount {
+    /// `az:`, `s3:`, `gs:`, or a store of our own with a folder for each container.
+    pub account: String,
+    /// As a container's.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "$schema", default)]
+    _schema: Option<String>,
+    name: String,
+    state: String,
+    interval: Option<String>,
+    page_size: Option<usize>,
+    parallel: Option<usize>,
+    containers: Vec<SweepContainer>,
+    dead: Option<DeadAccount>,
+}
+
+const INTERVAL: Duration = Duration::from_secs(600);
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+const PAGE: usize = 100;
+const PARALLEL: usize = 15;
+
+impl SweepJob {
+    /// Reads and checks a job's file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with the field, or the line, and the rule.
+    pub fn parse(text: &str) -> Result<Self> {
+        let file: File = serde_json::from_str(text)
+            .map_err(|error| Error::new(ErrorKind::Invalid, format!("the job's file: {error}")))?;
+        let interval = match &file.interval {
+            Some(text) => {
+                duration::parse(text).map_err(|e| Error::invalid("interval", e.to_string()))?
+            }
+            None => INTERVAL,
+        };
+        let job = Self {
+            name: file.name,
+            state: file.state,
+            interval,
+            page_size: file.page_size.unwrap_or(PAGE),
+            parallel: file.parallel.unwrap_or(PARALLEL),
+            containers: file.containers,
+            dead: file.dead,
+        };
+        job.check()?;
+        Ok(job)
+    }
+
+    fn check(&self) -> Result<()> {
+        BlobName::new(&self.name).map_err(|e| Error::invalid("name", e.message()))?;
+        if self.name.contains('/') {
+            return Err(Error::invalid("name", "must not contain `/`"));
+        }
+        if self.state.is_empty() {
+            return Err(Error::invalid("state", "must be a store's URL"));
+        }
+        if !(SHORTEST..=LONGEST).contains(&self.interval) {
+            return Err(Error::invalid("interval", "must be 1s to 30d"));
+        }
+        if !(1..=5_000).contains(&self.page_size) {
+            return Err(Error::invalid("page_size", "must be 1 to 5000"));
+        }
+        if !(1..=256).contains(&self.parallel) {
+            return Err(Error::invalid("parallel", "must be 1 to 256"));
+        }
+        if self.containers.is_empty() {
+            return Err(Error::invalid("containers", "must name one at least"));
+        }
+        for (at, container) in self.containers.iter().enumerate() {
+            let before = &self.containers[..at];
+            if container.url.is_empty() {
+                let rule = "must be a store's URL or an address with its signature";
+                return Err(Error::invalid(&format!("containers[{at}].url"), rule));
+            }
+            if before.iter().any(|other| other.id() == container.id()) {
+                let rule = format_args!("stands there twice: {}", container.id());
+                return Err(Error::invalid(&format!("containers[{at}]"), rule));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SweepContainer {
+    /// Returns what it is called in the job's document and in messages: nothing of a signature.
+    pub(super) fn id(&self) -> String {
+        let url = self.url.split('?').next().unwrap_or_default();
+        match self.prefix.is_empty() {
+            true => url.to_owned(),
+            false => format!("{url} {}*", self.prefix),
+        }
+    }
+}
+
+/// Puts a file's environment before the process's own.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a variable that is not set.
+pub(super) fn environment(
+    own: &BTreeMap<String, String>,
+    process: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>> {
+    let mut all = process.clone();
+    for (name, value) in own {
+        all.insert(name.clone(), resolve(value, process)?);
+    }
+    Ok(all)
+}
+
+/// Returns what a text stands for: `env:NAME` for a variable.
+pub(super) fn resolve(text: &str, process: &BTreeMap<String, String>) -> Result<String> {
+    match text.strip_prefix("env:") {
+        None => Ok(text.to_owned()),
+        Some(name) => process
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Error::invalid("environment", format_args!("{name} is not set"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"{
+        "$schema": "sweep-job.schema.json",
+        "name": "temporary-state", "state": "az://coordination", "interval": "10m",
+        "page_size": 100, "parallel": 15,
+        "containers": [
+            {"url": "az://sessions", "prefix": "tmp/", "off": false, "environment": {"A": "b"}},
+            {"url": "https://acct.blob.core.windows.net/c?sig=secret"}
+        ],
+        "dead": {"account": "az:", "environment": {"AZURE_STORAGE_CONNECTION_STRING": "env:DEAD"}}
+    }"#;
+
+    #[test]
+    fn a_file_is_read_with_its_defaults() {
+        let job = SweepJob::parse(WHOLE).expect("a job");
+        assert_eq!(job.interval, Duration::from_secs(600));
+        assert_eq!(job.containers[0].id(), "az://sessions tmp/*");
+        assert_eq!(
+            job.containers[1].id(),
+            "https://acct.blob.core.windows.net/c"
+        );
+        let least = r#"{"name": "a", "state": "memory:", "containers": [{"url": "memory:"}]}"#;
+        let job = SweepJob::parse(least).expect("a job");
+        assert_eq!((job.page_size, job.parallel, job.dead), (100, 15, None));
+        assert_eq!(job.interval, INTERVAL);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (was, is, words) in [
+            (
+                "\"interval\": \"10m\"",
+                "\"interval\": \"10\"",
+                "interval: `10` is no duration",
+            ),
+            (
+                "\"interval\": \"10m\"",
+                "\"interval\": \"10ms\"",
+                "interval: must be 1s to 30d",
+            ),
+            ("\"interval\"", "\"intervall\"", "unknown field `intervall`"),
+            (
+                "\"page_size\": 100",
+                "\"page_size\": 0",
+                "page_size: must be 1 to 5000",
+            ),
+            (
+                "\"parallel\": 15",
+                "\"parallel\": 257",
+                "parallel: must be 1 to 256",
+            ),
+            ("\"parallel\": 15", "\"parallel\": \"x\"", "invalid type"),
+            ("temporary-state", "a/b", "name: must not contain `/`"),
+            ("az://coordination", "", "state: must be"),
+            (
+                "\"prefix\": \"tmp/\"",
+                "\"prefixes\": \"tmp/\"",
+                "unknown field `prefixes`",
+            ),
+            ("az://sessions", "", "containers[0].url: must be"),
+        ] {
+            let text = WHOLE.replace(was, is);
+            assert_ne!(text, WHOLE, "{was}");
+            let error = SweepJob::parse(&text).expect_err(is);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().contains(words), "{error}");
+            assert!(!error.to_string().contains("sig=secret"), "{error}");
+        }
+        let twice = r#"{"name": "a", "state": "memory:",
+            "containers": [{"url": "memory:"}, {"url": "memory:"}]}"#;
+        let error = SweepJob::parse(twice).expect_err("twice");
+        assert!(
+            error
+                .message()
+                .contains("containers[1]: stands there twice"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_variable_stands_for_what_no_file_should_hold() {
+        let process = BTreeMap::from([("DEAD".to_owned(), "secret".to_owned())]);
+        let own = BTreeMap::from([("KEY".to_owned(), "env:DEAD".to_owned())]);
+        let all = environment(&own, &process).expect("set");
+        assert_eq!((&*all["KEY"], &*all["DEAD"]), ("secret", "secret"));
+        let error = environment(&own, &BTreeMap::new()).expect_err("not set");
+        assert!(error.message().contains("DEAD is not set"), "{error}");
+    }
+
+    /// Each property of the schema is one that the file takes, and the other way round.
+    #[test]
+    fn the_schema_and_the_file_agree() {
+        let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");
+        let whole: serde_json::Value = serde_json::from_str(WHOLE).expect("JSON");
+        let keys = |value: &serde_json::Value| -> Vec<String> {
+            let object = value.as_object().expect("an object");
+            let mut keys: Vec<_> = object.keys().cloned().collect();
+            keys.sort();
+            keys
+        };
+        for (schema, sample) in [
+            (&schema["properties"], &whole),
+            (
+                &schema["$defs"]["container"]["properties"],
+                &whole["containers"][0],
+            ),
+            (&schema["properties"]["dead"]["properties"], &whole["dead"]),
+        ] {
+            assert_eq!(keys(schema), keys(sample));
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What becomes of a blob: decided by its name, its metadata and the time, without I/O.
+
+use std::{collections::BTreeMap, str::FromStr, time::SystemTime};
+
+use azure_core::time::parse_rfc7231;
+use prost_types::Timestamp;
+
+use crate::{
+    lease,
+    store::{BlobName, container::Head},
+};
+
+/// The metadata that says from when on nobody needs a blob. Names of metadata are the same in any
+/// case.
+pub const TIME_TO_LIVE: &str = "timetolive";
+/// The metadata that says where it goes then; without it, it is deleted.
+pub const DEAD_BLOB_CONTAINER: &str = "deadblobcontainer";
+/// On what was moved: where it came from.
+pub const SWEPT_FROM: &str = "sweptfrom";
+/// On what was moved: when.
+pub const SWEPT_AT: &str = "sweptat";
+
+/// What is to be done with a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It has no time to live.
+    Unmarked,
+    /// Its time has not come.
+    Alive,
+    Delete,
+    Move(Destination),
+    Leave(Reason),
+}
+
+/// Why an expired blob, or one that cannot be read as such, is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Reason {
+    /// Its time to live is no time.
+    BadTime,
+    /// It names a dead-blob container, and none may be used.
+    NoDeadAccount,
+    /// Its dead-blob container is no name.
+    BadDestination,
+    /// It would be moved onto itself.
+    OntoItself,
+    /// A lease's, or a job's own.
+    Protected,
+}
+
+/// Where a blob is moved to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Destination {
+    pub(super) container: String,
+    pub(super) name: BlobName,
+}
+
+/// Judges a blob whose metadata is known. `dead` says whether there is an account for the dead.
+pub(super) fn judge(
+    name: &BlobName,
+    metadata: &BTreeMap<String, String>,
+    now: SystemTime,
+    dead: bool,
+) -> Verdict {
+    let Some(text) = metadata.get(TIME_TO_LIVE) else {
+        return Verdict::Unmarked;
+    };
+    let Some(end) = time(text) else {
+        return Verdict::Leave(Reason::BadTime);
+    };
+    if end > now {
+        return Verdict::Alive;
+    }
+    let own = [lease::FOLDER, super::FOLDER];
+    if own.iter().any(|folder| name.as_str().starts_with(folder)) {
+        return Verdict::Leave(Reason::Protected);
+    }
+    match metadata.get(DEAD_BLOB_CONTAINER).map(|value| value.trim()) {
+        None | Some("") => Verdict::Delete,
+        Some(_) if !dead => Verdict::Leave(Reason::NoDeadAccount),
+        Some(value) => match destination(value, name) {
+            Some(to) => Verdict::Move(to),
+            None => Verdict::Leave(Reason::BadDestination),
+        },
+    }
+}
+
+/// Reads a time to live: RFC 3339 with its zone, or as HTTP has dates. `None` for what is no time: it
+/// is not guessed at, for a wrong guess deletes.
+pub(super) fn time(text: &str) -> Option<SystemTime> {
+    let text = text.trim();
+    if let Ok(time) = parse_rfc7231(text) {
+        return Some(time.into());
+    }
+    // A day alone, or a time without its zone, is read by nobody as by everybody.
+    let zoned = text.len() > 10 && (text.ends_with(['Z', 'z']) || text[10..].contains(['+', '-']));
+    if !zoned || !text.is_ascii() {
+        return None;
+    }
+    SystemTime::try_from(Timestamp::from_str(text).ok()?).ok()
+}
+
+/// Applies the three rules of names: what ends in `/` has the blob's name appended, what has no `/`
+/// is a container for it, anything else is exactly what it says.
+fn destination(value: &str, name: &BlobName) -> Option<Destination> {
+    let value = value.trim_start_matches('/');
+    let full = match value.contains('/') {
+        true if value.ends_with('/') => format!("{value}{name}"),
+        true => value.to_owned(),
+        false => format!("{value}/{name}"),
+    };
+    let (container, blob) = full.split_once('/')?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.$".contains(c);
+    if container.is_empty() || !container.chars().all(fits) {
+        return None;
+    }
+    Some(Destination {
+        container: container.to_owned(),
+        name: BlobName::new(blob).ok()?,
+    })
+}
+
+/// Returns the metadata of the copy: without the time to live, which the source keeps until it is
+/// gone, and with where it came from.
+pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap<String, String> {
+    let mut metadata = head.metadata.clone().unwrap_or_default();
+    metadata.remove(TIME_TO_LIVE);
+    metadata.remove(DEAD_BLOB_CONTAINER);
+    metadata.insert(
+        SWEPT_FROM.to_owned(),
+        printable(&format!("{source}/{}", head.name)),
+    );
+    metadata.insert(SWEPT_AT.to_owned(), stamp(now));
+    metadata
+}
+
+/// A time of the wall clock as RFC 3339, to the second.
+pub(super) fn stamp(time: SystemTime) -> String {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanos: 0 }.to_string()
+}
+
+/// Metadata takes ASCII, and so much of it.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 1024;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'!'..=b'~' if byte != b'%' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out.truncate(LONGEST);
+    out
+}
+
+impl Reason {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::BadTime => "its TimeToLive is no time",
+            Self::NoDeadAccount => {
+                "it names a dead-blob container, and the job has no dead account"
+            }
+            Self::BadDestination => "its DeadBlobContainer is no name",
+            Self::OntoItself => "its DeadBlobContainer is where it lies already",
+            Self::Protected => "it is a lease's or a job's own",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn name(text: &str) -> BlobName {
+        BlobName::new(text).expect("a name")
+    }
+
+    fn at(text: &str) -> SystemTime {
+        time(text).expect("a time")
+    }
+
+    fn judged(blob: &str, pairs: &[(&str, &str)]) -> Verdict {
+        let pairs = pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        judge(
+            &name(blob),
+            &pairs.collect(),
+            at("2026-11-20T12:00:00Z"),
+            true,
+        )
+    }
+
+    #[test]
+    fn a_blob_dies_when_its_time_has_come_and_not_before() {
+        assert_eq!(judged("a", &[]), Verdict::Unmarked);
+        for (time, verdict) in [
+            ("2026-11-20T12:00:00Z", Verdict::Delete),
+            ("2026-11-20T11:59:59.999Z", Verdict::Delete),
+            ("2026-11-20T12:00:00.001Z", Verdict::Alive),
+            ("2026-11-20T14:00:00+02:00", Verdict::Delete),
+            ("2026-11-20T12:00:00-01:00", Verdict::Alive),
+            ("Fri, 20 Nov 2026 11:59:00 GMT", Verdict::Delete),
+            ("Fri, 20 Nov 2026 12:01:00 GMT", Verdict::Alive),
+            ("2026-11-20", Verdict::Leave(Reason::BadTime)),
+            ("2026-11-20T11:00:00", Verdict::Leave(Reason::BadTime)),
+            ("tomorrow", Verdict::Leave(Reason::BadTime)),
+            ("", Verdict::Leave(Reason::BadTime)),
+            ("0", Verdict::Leave(Reason::BadTime)),
+        ] {
+            assert_eq!(judged("a", &[(TIME_TO_LIVE, time)]), verdict, "{time}");
+        }
+    }
+
+    #[test]
+    fn a_dead_container_is_named_in_three_ways() {
+        let dead = |value| {
+            judged(
+                "in/a.txt",
+                &[
+                    (TIME_TO_LIVE, "2000-01-01T00:00:00Z"),
+                    (DEAD_BLOB_CONTAINER, value),
+                ],
+            )
+        };
+        for (value, container, blob) in [
+            ("dead", "dead", "in/a.txt"),
+            ("dead/2026/", "dead", "2026/in/a.txt"),
+            ("dead/", "dead", "in/a.txt"),
+            ("dead/exactly.this", "dead", "exactly.this"),
+        ] {
+            let to = Destination {
+                container: container.to_owned(),
+                name: name(blob),
+            };
+            assert_eq!(dead(value), Verdict::Move(to), "{value}");
+        }
+        assert_eq!(dead(""), Verdict::Delete);
+        for value in ["a//b", "a/../b", "spa ce"] {
+            assert_eq!(
+                dead(value),
+                Verdict::Leave(Reason::BadDestination),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_moved_is_left_alone() {
+        let metadata = [
+            (TIME_TO_LIVE.to_owned(), "2000-01-01T00:00:00Z".to_owned()),
+            (DEAD_BLOB_CONTAINER.to_owned(), "dead".to_owned()),
+        ];
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000);
+        let verdict = judge(&name("a"), &metadata.into(), now, false);
+        assert_eq!(verdict, Verdict::Leave(Reason::NoDeadAccount));
+        let expired = [(TIME_TO_LIVE, "2000-01-01T00:00:00Z")];
+        for own in ["leases/leader", "sweeps/job"] {
+            assert_eq!(judged(own, &expired), Verdict::Leave(Reason::Protected));
+        }
+    }
+
+    #[test]
+    fn the_copy_says_where_it_came_from_and_lives() {
+        let head = Head {
+            name: name("ä b%"),
+            etag: crate::store::ETag::new("x"),
+            last_modified: SystemTime::UNIX_EPOCH,
+            metadata: Some(
+                [
+                    (TIME_TO_LIVE, "2000-01-01T00:00:00Z"),
+                    (DEAD_BLOB_CONTAINER, "dead"),
+                    ("other", "kept"),
+                ]
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .into(),
+            ),
+        };
+        let metadata = provenance(&head, "az://state", at("2026-11-20T12:00:00Z"));
+        let expected = [
+            ("other", "kept"),
+            (SWEPT_AT, "2026-11-20T12:00:00Z"),
+            (SWEPT_FROM, "az://state/%C3%A4%20b%25"),
+        ];
+        let expected = expected.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        assert_eq!(metadata, expected.into());
+    }
+}

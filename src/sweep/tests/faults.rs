@@ -1,0 +1,138 @@
+//! What goes wrong in a round: somebody writes meanwhile, an instance dies, a document is nonsense.
+
+use super::*;
+use crate::{ErrorKind, store::container::Head};
+
+fn name(name: &str) -> BlobName {
+    BlobName::new(name).expect("a name")
+}
+
+#[tokio::test]
+async fn what_is_written_while_it_is_worked_on_is_kept() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    let marks = [("TimeToLive", EXPIRED), ("DeadBlobContainer", "grave")];
+    put(&*source, "moved", &marks).await;
+    put(&*source, "deleted", &marks[..1]).await;
+    let sweeper = files.sweeper("").await;
+    let container = sweeper.sources[0].container.clone().expect("it is on");
+    let page = container
+        .list("", &PageOptions::default())
+        .await
+        .expect("a list");
+    let mut heads = Vec::new();
+    for head in page.heads {
+        heads.extend(with_metadata(&*container, head).await.expect("a head"));
+    }
+    // After the look, and before it is moved or deleted.
+    for blob in ["moved", "deleted"] {
+        let now = source.get(&name(blob)).await.expect("get").expect("there");
+        let fresh = BlobContent::from("fresh");
+        source
+            .update(&name(blob), fresh, &now.etag)
+            .await
+            .expect("update");
+    }
+    let page = container::HeadPage {
+        heads,
+        ..Default::default()
+    };
+    let counts = sweeper.reaper.work(&*container, page, wall()).await;
+    assert_eq!((counts.changed, counts.removed()), (2, 0), "{counts:?}");
+    for blob in ["moved", "deleted"] {
+        let now = source.get(&name(blob)).await.expect("get").expect("there");
+        assert_eq!(&now.content.bytes[..], b"fresh");
+    }
+}
+
+#[tokio::test]
+async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    for number in 0..10 {
+        put(&*source, &format!("{number}"), &[("TimeToLive", EXPIRED)]).await;
+    }
+    let more = r#", "page_size": 4"#;
+    let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
+    let taken = dead.turns.take(&dead, &mut Counts::default(), false).await;
+    assert!(matches!(taken, Ok(Turn::Page(_))), "{taken:?}");
+    drop(dead);
+    let round = alive.sweep_once(false).await.expect("a round");
+    assert_eq!((round.done.deleted, round.finished), (6, true));
+    let next = alive.sweep_once(true).await.expect("a round");
+    assert_eq!(next.done.deleted, 4);
+}
+
+#[tokio::test]
+async fn a_document_of_nonsense_stops_the_job_and_stays_as_it_is() {
+    let files = Files::new();
+    let state = files.store("state").await;
+    put(&*state, "sweeps/job", &[]).await;
+    let sweeper = files.sweeper("").await;
+    let error = sweeper.sweep_once(false).await.expect_err("nonsense");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(
+        error.message().contains("it begins with \"sweeps/job\""),
+        "{error}"
+    );
+    let blob = state
+        .get(&name("sweeps/job"))
+        .await
+        .expect("get")
+        .expect("there");
+    assert_eq!(&blob.content.bytes[..], b"sweeps/job");
+    assert!(
+        state
+            .delete(&name("sweeps/job"), None)
+            .await
+            .expect("deleted")
+    );
+    sweeper
+        .sweep_once(false)
+        .await
+        .expect("it goes on as the error says");
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_listed_is_counted_and_the_others_are_swept() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    put(&*source, "a", &[("TimeToLive", EXPIRED)]).await;
+    let nobody = r#"{"AZURE_STORAGE_CONNECTION_STRING":
+        "BlobEndpoint=http://127.0.0.1:1/acct;AccountName=acct;AccountKey=a2V5"}"#;
+    let text = format!(
+        r#"{{"name": "job", "state": "memory:", "containers": [
+            {{"url": "az://nowhere", "environment": {nobody}}}, {{"url": "{}"}}]}}"#,
+        files.url("source")
+    );
+    let job = SweepJob::parse(&text).expect("a job");
+    let sweeper = Sweeper::new(job, &BTreeMap::new())
+        .await
+        .expect("a sweeper");
+    let error = sweeper.check().await.expect_err("nobody is there");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    assert_eq!((round.done.failed, round.done.deleted), (1, 1));
+    assert!(round.finished);
+}
+
+#[test]
+fn other_metadata_is_another_blob_even_where_an_etag_is_a_hash() {
+    let head = |marks: &[(&str, &str)]| Head {
+        name: name("a"),
+        etag: store::ETag::new("hash"),
+        last_modified: SystemTime::UNIX_EPOCH,
+        metadata: Some(
+            marks
+                .iter()
+                .map(|(k, v)| ((*k).into(), (*v).into()))
+                .collect(),
+        ),
+    };
+    let (seen, later) = (
+        head(&[(TIME_TO_LIVE, EXPIRED)]),
+        head(&[(TIME_TO_LIVE, "2999")]),
+    );
+    assert!(later.differs_from(&seen));
+    assert!(!seen.differs_from(&seen.clone()));
+}
