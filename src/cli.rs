@@ -9,6 +9,7 @@
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
 //! | `ids next` | ids that nobody else gets |
 //! | `lease run/show` | one holder at a time |
+//! | `sweep`, `blob ttl` | blobs whose time to live has ended |
 //! | `listeners`, `queues`, `health`, `ready` | operating it |
 //! | `demo`, `bench` | the story on one machine, and its figures |
 //! | `completions`, `proto` | for shells, and for other languages |
@@ -17,6 +18,7 @@
 //! defaults what is meant, without I/O. Data goes to stdout, everything else to stderr.
 
 mod bench;
+mod blob;
 mod completions;
 mod demo;
 mod exit;
@@ -39,6 +41,7 @@ mod settings;
 mod signals;
 mod store;
 mod subscribe;
+mod sweep;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -77,6 +80,8 @@ enum Verb {
     Ids(ids::Args),
     Wait(wait::Args),
     Lease(lease::Args),
+    Sweep(sweep::Args),
+    Blob(blob::Args),
     Listeners(listeners::Args),
     Queues(queues::Args),
     Health(health::Args),
@@ -148,6 +153,7 @@ impl Verb {
             Self::Listen(args) => Box::pin(args.run(settings)).await,
             Self::Wait(args) => args.run(settings).await,
             Self::Lease(args) => Box::pin(args.run(settings)).await,
+            Self::Sweep(args) => Box::pin(args.run(settings)).await,
             verb => {
                 signals::log_to_stderr(signals::CLIENT_LOG);
                 let mut interrupts = signals::Interrupts::listen()?;
@@ -168,6 +174,7 @@ impl Verb {
             Self::Flag(args) => args.run(settings).await,
             Self::Queue(args) => args.run(settings).await,
             Self::Ids(args) => args.run(settings).await,
+            Self::Blob(args) => args.run(settings).await,
             Self::Listeners(args) => args.run(settings).await,
             Self::Queues(args) => args.run(settings).await,
             Self::Health(args) => args.run(settings).await,
@@ -180,7 +187,8 @@ impl Verb {
             | Self::Subscribe(_)
             | Self::Listen(_)
             | Self::Wait(_)
-            | Self::Lease(_) => {
+            | Self::Lease(_)
+            | Self::Sweep(_) => {
                 unreachable!("run by `Verb::run`")
             }
         }

@@ -95,6 +95,8 @@ mod guides {
 
 pub use client::*;
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "cloud")]
+pub use node::SweepConsole;
 #[cfg(feature = "server")]
 pub use node::{Node, NodeConfig};
 #[cfg(feature = "server")]

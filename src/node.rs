@@ -2,11 +2,16 @@
 //!
 //! Puts the parts together and owns their order of starting and ending; decides nothing else.
 
+#[cfg(feature = "cloud")]
+mod sweeping;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "cloud")]
+pub use self::sweeping::SweepConsole;
 use crate::{
     clock::wall,
     console::{Console, Figures, Subject},

@@ -19,9 +19,11 @@ mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
+
+use tokio_util::sync::CancellationToken;
 
 pub use self::{
     counts::Counts,
@@ -42,6 +44,7 @@ use crate::{
         self, PageOptions,
         container::{self, Account, Container},
     },
+    sync::lock,
 };
 
 /// The folder of the jobs' documents. Nothing may sweep it.
@@ -71,6 +74,24 @@ pub struct Sweeper {
     sources: Vec<Source>,
     reaper: Reaper,
     turns: Turns,
+    stop: CancellationToken,
+    stats: Mutex<SweepStats>,
+}
+
+/// What an instance has done since it began.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SweepStats {
+    /// What became of blobs.
+    pub done: Counts,
+    /// Pages worked.
+    pub pages: u64,
+    /// Rounds that it went along with to their end.
+    pub rounds: u64,
+    /// When the last of them ended, by this machine's clock.
+    pub last_round_at: Option<SystemTime>,
+    /// Why the job's own store could not be used, where the last attempt failed.
+    pub failure: Option<String>,
 }
 
 /// A container that is swept.
@@ -148,9 +169,27 @@ impl Sweeper {
         Ok(Self {
             turns: Turns::new(state, &job.name)?,
             reaper: Reaper::new(dead, job.parallel),
+            stop: CancellationToken::new(),
+            stats: Mutex::default(),
             sources,
             job,
         })
+    }
+
+    /// Has this instance end when it has worked the page that it has taken: [`Sweeper::run`] and
+    /// [`Sweeper::sweep_once`] return then.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Returns what it has done so far.
+    pub fn stats(&self) -> SweepStats {
+        lock(&self.stats).clone()
+    }
+
+    /// Returns the job.
+    pub fn job(&self) -> &SweepJob {
+        &self.job
     }
 
     /// Looks whether every container is there and may be listed.
@@ -173,15 +212,31 @@ impl Sweeper {
     /// Takes part in the round that runs, or begins this interval's, until no page is left to take.
     /// `again` begins one more where this interval has had its round.
     ///
-    /// Not cancel safe: a page that was taken is worked by nobody else in this round.
+    /// Not cancel safe: a page that was taken is worked by nobody else in this round. To end it,
+    /// [`Sweeper::stop`].
     ///
     /// # Errors
     /// What kept the job's own store from being read or written.
     pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
+        let round = self.go_along(again).await;
+        let mut stats = lock(&self.stats);
+        stats.failure = round.as_ref().err().map(ToString::to_string);
+        if round
+            .as_ref()
+            .is_ok_and(|round| round.finished && round.pages > 0)
+        {
+            stats.rounds += 1;
+            stats.last_round_at = Some(wall());
+        }
+        round
+    }
+
+    async fn go_along(&self, again: bool) -> Result<SweepRound> {
         let (mut round, mut again) = (SweepRound::default(), again);
         let mut untold = Counts::default();
         loop {
-            let turn = self.turns.take(self, &mut untold, again).await?;
+            let may = !self.stop.is_cancelled();
+            let turn = self.turns.take(self, &mut untold, again, may).await?;
             again = false;
             let taken = match turn {
                 Turn::Page(taken) => taken,
@@ -206,28 +261,35 @@ impl Sweeper {
             };
             round.done.add(&counts);
             untold.add(&counts);
+            let mut stats = lock(&self.stats);
+            stats.done.add(&counts);
+            stats.pages += 1;
         }
     }
 
     /// Sweeps at each multiple of the interval, and tells `report` of each round in which this
-    /// instance worked a page. Goes on for ever: where the job's own store fails it says so and tries
-    /// again.
+    /// instance worked a page, until it is stopped. Where the job's own store fails it says so and
+    /// tries again.
     pub async fn run(&self, mut report: impl FnMut(&SweepRound)) {
         let mut rng = fastrand::Rng::new();
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
-        loop {
-            match self.sweep_once(false).await {
+        while !self.stop.is_cancelled() {
+            let wait = match self.sweep_once(false).await {
                 Ok(round) => {
                     backoff.reset();
                     if round.pages > 0 || round.done.failed > 0 {
                         report(&round);
                     }
-                    tokio::time::sleep(self.until_next(wall(), &mut rng)).await;
+                    self.until_next(wall(), &mut rng)
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the job cannot go on, and is tried again");
-                    tokio::time::sleep(backoff.next(&mut rng)).await;
+                    backoff.next(&mut rng)
                 }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.stop.cancelled() => {}
             }
         }
     }

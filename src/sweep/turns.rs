@@ -54,17 +54,18 @@ impl Turns {
     }
 
     /// Waits for the lease, takes a page, and gives the lease back. What is not told yet is added to
-    /// the document's counts by the same write.
+    /// the document's counts by the same write. Without `may` nothing is taken.
     pub(super) async fn take(
         &self,
         sweeper: &Sweeper,
         untold: &mut Counts,
         again: bool,
+        may: bool,
     ) -> Result<Turn> {
         let held = self.lease.acquire().await?;
         let mut turn = Ok(None);
         for _ in 0..TRIES {
-            turn = self.try_take(sweeper, untold, again).await;
+            turn = self.try_take(sweeper, untold, again, may).await;
             if !matches!(turn, Ok(None)) {
                 break;
             }
@@ -84,12 +85,14 @@ impl Turns {
         sweeper: &Sweeper,
         untold: &mut Counts,
         again: bool,
+        may: bool,
     ) -> Result<Option<Turn>> {
         let (mut document, etag) = self.read().await?;
         let before = document.clone();
         document.add(untold);
         let containers: Vec<_> = sweeper.sources.iter().map(Source::of_document).collect();
-        let runs = document.begin(&containers, wall(), sweeper.job.interval, again);
+        // Who is to end takes nothing more, and says what it did.
+        let runs = may && document.begin(&containers, wall(), sweeper.job.interval, again);
         let is_ours = |id: &str| sweeper.source(id).is_some();
         let next = document.next(is_ours).filter(|_| runs);
         let taken = match next {

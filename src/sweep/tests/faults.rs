@@ -54,7 +54,10 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
     }
     let more = r#", "page_size": 4"#;
     let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
-    let taken = dead.turns.take(&dead, &mut Counts::default(), false).await;
+    let taken = dead
+        .turns
+        .take(&dead, &mut Counts::default(), false, true)
+        .await;
     assert!(matches!(taken, Ok(Turn::Page(_))), "{taken:?}");
     drop(dead);
     let round = alive.sweep_once(false).await.expect("a round");

@@ -1,0 +1,263 @@
+//! `sweep`: removes blobs whose time to live has ended.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use anyhow::Context as _;
+use reveille::{
+    SweepConsole,
+    sweep::{Counts, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
+};
+use serde::Serialize;
+
+use super::{
+    exit::{Exit, Failed, Usage},
+    output::{self, Format, Row},
+    settings::Settings,
+    signals::{self, Interrupts},
+};
+
+/// Remove blobs whose time to live has ended
+///
+/// A blob with the metadata `TimeToLive` (a UTC time, RFC 3339) is deleted when that has come, or
+/// moved to the container that its `DeadBlobContainer` names. Any number of instances share the work
+/// by a document in the job's own store.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  reveille sweep sessions.json
+  reveille sweep sessions.json --once --dry-run
+  reveille sweep --schema > sweep-job.schema.json
+
+JOB is a JSON file:
+  { \"name\": \"sessions\", \"state\": \"az://coordination\", \"interval\": \"10m\",
+    \"containers\": [ { \"url\": \"az://sessions\", \"prefix\": \"tmp/\" } ],
+    \"dead\": { \"account\": \"az:\", \"environment\": { \"AZURE_STORAGE_CONNECTION_STRING\": \"env:DEAD\" } } }
+
+DeadBlobContainer `graves` takes a blob by its own name, `graves/2026/` with that before it, and
+`graves/exactly/this` is its whole new name. Without `dead` such blobs are left alone. Ends with 1
+where --once has failed with a blob or a container.")]
+pub(super) struct Args {
+    /// The job's file
+    #[arg(required_unless_present = "schema")]
+    job: Option<PathBuf>,
+    /// One round, or what is left of the one that runs, and no more
+    #[arg(long)]
+    once: bool,
+    /// With --once: one round more where this interval has had its round
+    #[arg(long, requires = "once")]
+    again: bool,
+    /// Say what a round would do, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Check the file, and that every container can be listed
+    #[arg(long, conflicts_with_all = ["once", "dry_run"])]
+    check: bool,
+    /// Print the JSON schema of job files
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Serve health and metrics there
+    #[arg(long, value_name = "ADDRESS")]
+    admin_listen: Option<SocketAddr>,
+    /// How data is written [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// A round as it is shown.
+#[derive(Debug, Serialize)]
+struct RoundRow {
+    round: u64,
+    pages: u64,
+    finished: bool,
+    #[serde(flatten)]
+    done: Counts,
+    of_all: Counts,
+}
+
+/// A blob of a plan as it is shown.
+#[derive(Debug, Serialize)]
+struct PlanRow {
+    action: &'static str,
+    container: String,
+    blob: String,
+    detail: String,
+}
+
+/// What is left alone, and what fails, is told of.
+const LOG: &str = "error,reveille::sweep=warn,reveille::lease=warn";
+
+impl Args {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        if self.schema {
+            output::text(SCHEMA)?;
+            return Ok(Exit::OK);
+        }
+        signals::log_to_stderr(LOG);
+        let mut interrupts = Interrupts::listen()?;
+        let sweeper = Arc::new(self.sweeper().await?);
+        let format = self.output.or(settings.output).unwrap_or_default();
+        if self.check {
+            sweeper.check().await?;
+            let containers = sweeper.job().containers.len();
+            output::note(format_args!(
+                "the file is good, and so are its {containers} containers"
+            ));
+            return Ok(Exit::OK);
+        }
+        if self.dry_run {
+            return tokio::select! {
+                planned = plan(&sweeper, format) => planned,
+                signal = interrupts.next() => Ok(signal.exit()),
+            };
+        }
+        let console = match self.admin_listen {
+            Some(listen) => Some(SweepConsole::start(Arc::clone(&sweeper), listen).await?),
+            None => None,
+        };
+        if let Some(console) = &console {
+            output::note(format_args!(
+                "health and metrics at http://{}",
+                console.address()
+            ));
+        }
+        let working = self.work(&sweeper, format);
+        tokio::pin!(working);
+        tokio::select! {
+            worked = &mut working => return worked,
+            _ = interrupts.next() => sweeper.stop(),
+        }
+        output::note("ends with the page that it has taken; once more ends it at once");
+        tokio::select! {
+            worked = &mut working => worked,
+            signal = interrupts.next() => Ok(signal.exit()),
+        }
+    }
+
+    async fn sweeper(&self) -> anyhow::Result<Sweeper> {
+        let path = self.job.as_deref().context("clap asks for one")?;
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Usage(format!("job: `{shown}` cannot be read: {error}")))?;
+        let job = SweepJob::parse(&text)
+            .map_err(|error| Usage(format!("job: `{shown}`: {}", error.message())))?;
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let environment: BTreeMap<String, String> = environment.collect();
+        if self.job_is_of_memory(&job) {
+            let rule = "state: a store in memory ends with this command: name one that lasts";
+            return Err(Usage(rule.to_owned()).into());
+        }
+        Ok(Sweeper::new(job, &environment).await?)
+    }
+
+    /// A document that nobody shares and that is gone at the end.
+    fn job_is_of_memory(&self, job: &SweepJob) -> bool {
+        job.state == "memory:" && !self.dry_run && !self.check
+    }
+
+    async fn work(&self, sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
+        if !self.once {
+            sweeper
+                .run(|round| {
+                    let row = RoundRow::from(round);
+                    // Where stdout is closed nobody wants to know, and the work goes on.
+                    let _ = format.next(&row, row.line());
+                })
+                .await;
+            return Ok(Exit::OK);
+        }
+        let round = sweeper.sweep_once(self.again).await?;
+        if round.pages == 0 && round.finished && round.done.failed == 0 {
+            output::note(format_args!(
+                "round {} is done already: the next begins with the next interval (or --again)",
+                round.round
+            ));
+        }
+        format.one(&RoundRow::from(&round))?;
+        match round.done.failed {
+            0 => Ok(Exit::OK),
+            failed => Err(Failed(format!("{failed} blobs or containers failed")).into()),
+        }
+    }
+}
+
+async fn plan(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
+    let mut written = Ok(());
+    let planned = sweeper.dry_run(|blob| {
+        let row = PlanRow::from(blob);
+        if written.is_ok() {
+            written = format.next(&row, row.line());
+        }
+    });
+    let counts = planned.await?;
+    written?;
+    output::note(format_args!(
+        "would look at {}, delete {}, move {}, leave {}",
+        counts.seen, counts.deleted, counts.moved, counts.left
+    ));
+    Ok(Exit::OK)
+}
+
+impl From<&SweepRound> for RoundRow {
+    fn from(round: &SweepRound) -> Self {
+        Self {
+            round: round.round,
+            pages: round.pages,
+            finished: round.finished,
+            done: round.done,
+            of_all: round.of_all,
+        }
+    }
+}
+
+impl RoundRow {
+    fn line(&self) -> String {
+        let counts = self
+            .done
+            .named()
+            .map(|(name, count)| format!("{name} {count}"));
+        format!("round {}: {}", self.round, counts.join(", "))
+    }
+}
+
+impl Row for RoundRow {
+    const HEADERS: &'static [&'static str] = &[
+        "ROUND", "SEEN", "UNMARKED", "ALIVE", "DELETED", "MOVED", "CHANGED", "LEFT", "FAILED",
+        "OF ALL",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let mut cells = vec![self.round.to_string()];
+        cells.extend(self.done.named().map(|(_, count)| count.to_string()));
+        cells.push(self.of_all.removed().to_string());
+        cells
+    }
+}
+
+impl From<PlannedBlob> for PlanRow {
+    fn from(blob: PlannedBlob) -> Self {
+        Self {
+            action: blob.action,
+            container: blob.container,
+            blob: blob.blob,
+            detail: blob.detail,
+        }
+    }
+}
+
+impl PlanRow {
+    fn line(&self) -> String {
+        let Self {
+            action,
+            container,
+            blob,
+            detail,
+        } = self;
+        match *action {
+            "delete" => format!("delete {container}/{blob}"),
+            "move" => format!("move {container}/{blob} to {detail}"),
+            _ => format!("leave {container}/{blob}: {detail}"),
+        }
+    }
+}
