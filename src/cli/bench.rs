@@ -1,5 +1,6 @@
-//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids`: what a relay costs and how fast
-//! it wakes, what a queue takes, what becomes of both in a listener, and how fast ids come.
+//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids|sweep`: what a relay costs and how fast
+//! it wakes, what a queue takes, what becomes of both in a listener, how fast ids come, and what
+//! sweeping costs.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -7,6 +8,7 @@
 //! public API only.
 
 mod broker;
+mod directory;
 mod drain;
 mod fleet;
 mod helper;
@@ -19,6 +21,7 @@ mod raw_nats;
 mod report;
 mod sender;
 mod subscribers;
+mod sweep;
 mod usage;
 mod work;
 
@@ -60,6 +63,8 @@ enum Work {
     Drain(DrainArgs),
     /// Unique ids from one generator: how fast they come, and how often it writes.
     Ids(IdsArgs),
+    /// Sweepers that share a container of expired blobs: how fast, and by how many requests.
+    Sweep(SweepArgs),
     /// A relay for one run.
     #[command(hide = true)]
     Relay(RelayArgs),
@@ -242,6 +247,33 @@ struct DrainArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench sweep --store az://bench")]
+struct SweepArgs {
+    /// The store whose blobs expire: a container of its own, which must be empty [default: a SQLite
+    /// file in the temporary directory].
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How many blobs have expired.
+    #[arg(long, default_value_t = 10_000, value_parser = positive())]
+    blobs: u64,
+    /// How many instances share them.
+    #[arg(long, default_value_t = 2, value_parser = positive())]
+    instances: u64,
+    /// Each names a dead-blob container `graves`, and is moved there instead of being deleted.
+    #[arg(long)]
+    moved: bool,
+    /// Azurite's own output, whose requests are counted.
+    #[arg(long, value_name = "FILE")]
+    azurite_log: Option<PathBuf>,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench ids --tasks 8")]
 struct IdsArgs {
     /// Measure on this store, in a blob of the bench's own.
@@ -321,7 +353,7 @@ enum Output {
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
         // On one of the runtime's own threads, as below.
-        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) | Work::Ids(_) => {
+        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) | Work::Ids(_) | Work::Sweep(_) => {
             tokio::spawn(async move { measure_queue(&args.work).await }).await??;
         }
         Work::Relay(args) => broker::serve_relay(args.sentinel).await?,
@@ -343,6 +375,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
         Work::Listen(args) => ("listen", args.runs, args.output),
         Work::Drain(args) => ("drain", args.runs, args.output),
         Work::Ids(args) => ("ids", args.runs, args.output),
+        Work::Sweep(args) => ("sweep", args.runs, args.output),
         _ => bail!("this work may have a peer"),
     };
     let progress = Progress::new(name, runs as usize);
@@ -354,6 +387,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
             Work::Listen(args) => listen::once(args, &progress).await?,
             Work::Drain(args) => drain::once(args, &progress).await?,
             Work::Ids(args) => ids::once(args, &progress).await?,
+            Work::Sweep(args) => sweep::once(args, &progress).await?,
             _ => bail!("this work may have a peer"),
         };
         report.add(Side::Reveille, figures);

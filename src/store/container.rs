@@ -225,7 +225,7 @@ impl Account {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for what names none; what kept a store of our own from being opened.
-pub(crate) async fn connect(
+pub async fn connect(
     url: &str,
     variables: &BTreeMap<String, String>,
 ) -> Result<Arc<dyn Container>> {

@@ -21,3 +21,4 @@ mod readme;
 mod relay;
 mod sources;
 mod support;
+mod sweep;

@@ -126,7 +126,7 @@ async fn idle(
 }
 
 /// Returns how many requests Azurite has printed: a line each, as web servers print them.
-fn requests(log: &Path) -> Result<u64> {
+pub(super) fn requests(log: &Path) -> Result<u64> {
     let text = std::fs::read_to_string(log)
         .with_context(|| format!("--azurite-log {} cannot be read", log.display()))?;
     Ok(text.matches(" HTTP/1.1\" ").count() as u64)

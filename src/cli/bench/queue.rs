@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::{
     QueueArgs,
+    directory::Directory,
     progress::Progress,
     report::{Figures, Unit, median},
     usage::Usage,
@@ -30,7 +31,8 @@ use super::{
 /// A queue of this bench's own, deleted when it is dropped.
 pub(super) struct Place {
     pub(super) url: String,
-    own: Option<PathBuf>,
+    /// Where a queue of this bench's own is.
+    _own: Option<Directory>,
 }
 
 /// What is left to do, and what came of what was done.
@@ -184,16 +186,15 @@ impl Place {
     /// Returns the queue that is named, or a new one in a directory of its own.
     pub(super) fn of(queue: Option<&str>) -> Result<Self> {
         if let Some(url) = queue {
-            let (url, own) = (url.to_owned(), None);
-            return Ok(Self { url, own });
+            return Ok(Self {
+                url: url.to_owned(),
+                _own: None,
+            });
         }
-        let name = format!("reveille-bench-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir(&directory)
-            .with_context(|| format!("{} cannot be made", directory.display()))?;
+        let own = Directory::new()?;
         Ok(Self {
-            url: format!("sqlite:{}/bench.db?queue=bench", directory.display()),
-            own: Some(directory),
+            url: format!("sqlite:{}/bench.db?queue=bench", own.path().display()),
+            _own: Some(own),
         })
     }
 
@@ -222,14 +223,6 @@ impl Place {
         match Path::new(path).parent() {
             Some(parent) if !parent.as_os_str().is_empty() => Some(parent.to_owned()),
             _ => Some(PathBuf::from(".")),
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.own {
-            let _ = std::fs::remove_dir_all(directory);
         }
     }
 }

@@ -36,6 +36,7 @@ pub(super) enum Unit {
     Seconds,
     Micros,
     PerSecond,
+    Ratio,
 }
 
 impl Figures {
@@ -170,7 +171,7 @@ impl Figure {
     fn key(&self) -> String {
         let name = self.name.replace(['/', ' ', '-'], "_").replace('.', "");
         match self.unit {
-            Unit::Count => name,
+            Unit::Count | Unit::Ratio => name,
             Unit::Bytes => format!("{name}_bytes"),
             Unit::Kib => format!("{name}_kib"),
             Unit::Seconds => format!("{name}_seconds"),
@@ -193,6 +194,7 @@ impl fmt::Display for Figure {
             Unit::Seconds => write!(f, "{value:.3} s"),
             Unit::Micros => write!(f, "{value:.1} us"),
             Unit::PerSecond => write!(f, "{value:.0} /s"),
+            Unit::Ratio => write!(f, "{value:.2}"),
         }
     }
 }
@@ -212,7 +214,7 @@ pub(super) fn median(values: &mut [f64]) -> Option<f64> {
 fn varies(unit: Unit) -> bool {
     matches!(
         unit,
-        Unit::Kib | Unit::Seconds | Unit::Micros | Unit::PerSecond
+        Unit::Kib | Unit::Seconds | Unit::Micros | Unit::PerSecond | Unit::Ratio
     )
 }
 
