@@ -36,8 +36,8 @@ every holder. Hand the token to whatever the command writes to, and let that ref
 a process that was stopped, or whose `lease run` was killed by SIGKILL, goes on without its lease.
 
 The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of
-the duration before it must not be believed in any more, and is killed then: before anybody else can
-have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
+the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else
+can have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
 
 Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released.
 Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost;
@@ -68,6 +68,8 @@ struct Ended {
 
 /// A lease that was about to be lost is given back within this, or ends by itself.
 const RELEASE_LATE: Duration = Duration::from_secs(1);
+/// As long as Kubernetes gives.
+const LONGEST_GRACE: Duration = Duration::from_secs(30);
 /// Long enough to be never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
@@ -154,7 +156,7 @@ impl Args {
         mut process: Process,
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
-        let grace = self.duration / 5;
+        let grace = (self.duration / 5).min(LONGEST_GRACE);
         let (mut told, mut lost, mut interrupted) = (false, false, false);
         let kill = tokio::time::sleep(FAR);
         tokio::pin!(kill);
