@@ -101,9 +101,9 @@ fn is_alive(process: &str) -> bool {
     state.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
 }
 
-/// Says that it runs, and who it is; ends when it is told to.
+/// Says that it runs, and who it is; ends when it is told to, or with the test's directory.
 const ENDLESS: &str = "echo $LEASE_TOKEN > token; echo $$ > pid; touch up; \
-    trap 'touch told; exit 0' TERM; while :; do sleep 0.02; done";
+    trap 'touch told; exit 0' TERM; while [ -e up ]; do sleep 0.02; done";
 
 #[tokio::test]
 async fn one_command_runs_at_a_time_and_the_next_begins_when_it_ends() {
@@ -136,7 +136,7 @@ async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_t
     let place = Place::new();
     let mut dying = place.run(
         &["--duration", "2s", "--holder", "a"],
-        "touch up; exec sleep 60",
+        "touch up; while [ -e up ]; do sleep 0.1; done",
     );
     place.runs("up").await;
     let before = place.show().await;
@@ -222,7 +222,7 @@ async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_le
     drop(locked);
 
     // Whoever does not listen is killed, and so are its children.
-    let script = "trap '' TERM; echo $$ > deaf.pid; sleep 60 & echo $! > child.pid; touch deaf; wait; while :; do sleep 1; done";
+    let script = "trap '' TERM; echo $$ > deaf.pid; sleep 20 & echo $! > child.pid; touch deaf; wait; while [ -e deaf ]; do sleep 0.1; done";
     let killed = place.run(&options, script);
     place.runs("deaf").await;
     let (_locked, since) = (lock(), Instant::now());
@@ -262,8 +262,9 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
     let place = Place::new();
     for (name, code, trap) in [("TERM", 4, "TERM"), ("INT", 4, "INT")] {
         let _ = fs::remove_file(place.file("up"));
-        let script =
-            format!("trap 'exit 4' {trap}; echo $$ > pid; touch up; while :; do sleep 0.02; done");
+        let script = format!(
+            "trap 'exit 4' {trap}; echo $$ > pid; touch up; while [ -e up ]; do sleep 0.02; done"
+        );
         let running = place.run(&[], &script);
         place.runs("up").await;
         running.signal(name);
@@ -272,7 +273,7 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
         assert_eq!(place.show().await["held"], false);
     }
     let _ = fs::remove_file(place.file("up"));
-    let script = "trap 'touch first' TERM; touch up; while :; do sleep 0.02; done";
+    let script = "trap 'touch first' TERM; touch up; while [ -e up ]; do sleep 0.02; done";
     let stubborn = place.run(&[], script);
     place.runs("up").await;
     stubborn.signal("TERM");
