@@ -219,6 +219,8 @@ async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_le
         complaint.contains("did not answer within 500ms"),
         "{complaint}"
     );
+    let told = complaint.matches("the store of a lease fails").count();
+    assert_eq!(told, 1, "once, however often it is tried: {complaint}");
     drop(locked);
 
     // Whoever does not listen is killed, and so are its children.
