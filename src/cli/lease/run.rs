@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// For how long others are kept away where this process dies; 1s to 24h
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "15s")]
     duration: Duration,
-    /// Who holds it, for people [default: the process's number and random characters]
+    /// Who holds it, for people [default: the machine's name and the process's number]
     #[arg(long, value_name = "ID")]
     holder: Option<String>,
     /// Give up after waiting this long [default: never]
@@ -82,12 +82,10 @@ impl Args {
         process::find(&self.command)?;
         let mut config = LeaseConfig {
             duration: self.duration,
+            holder: self.holder.clone().unwrap_or_else(this_process),
             ..LeaseConfig::default()
         };
         config.poll = config.poll.min(self.duration / 5);
-        if let Some(holder) = &self.holder {
-            config.holder.clone_from(holder);
-        }
         let holder = config.holder.clone();
         let waiting = async {
             let lease = self.named.open(settings, config).await?;
@@ -242,6 +240,15 @@ async fn give_back(held: Held) {
     if let Err(error) = held.release().await {
         output::note(error);
     }
+}
+
+/// Returns who we are, for people.
+fn this_process() -> String {
+    let system = rustix::system::uname();
+    // Well below the limit of a holder's name, whatever the machine is called.
+    let host = system.nodename().to_string_lossy();
+    let plain = host.chars().filter(char::is_ascii_graphic).take(64);
+    format!("{}-{}", plain.collect::<String>(), std::process::id())
 }
 
 fn number(signal: Signal) -> Number {
