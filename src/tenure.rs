@@ -153,6 +153,12 @@ enum Asked {
 /// Writes of unknown outcome that are remembered. Of an older one that happens after all nothing is
 /// known: it is waited for like anybody's.
 const DOUBTS: usize = 32;
+/// A store that has not answered by then will not, however long the lease is.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// Whoever releases wants to go; by itself it ends as well.
+const LONGEST_RELEASE: Duration = Duration::from_secs(30);
 
 impl Terms {
     /// Returns for how long a write is believed: a tenth less than whoever reads it waits, so that
@@ -166,7 +172,13 @@ impl Terms {
 
     /// Returns how long an answer is waited for: three times before a holder's belief ends.
     pub(crate) fn patience(&self) -> Duration {
-        self.duration / 6
+        (self.duration / 6).min(LONGEST_PATIENCE)
+    }
+
+    /// Several tries before a belief ends, and not all at a time.
+    fn backoff(&self) -> Backoff {
+        let (base, max) = (self.duration / 50, self.duration / 10);
+        Backoff::new(base.min(FIRST_RETRY), max.min(LONGEST_RETRY))
     }
 }
 
@@ -180,8 +192,7 @@ impl Tenure {
             asked: None,
             look: true,
             due: Tick::default(),
-            // Several tries before a belief ends, and not all at a time.
-            backoff: Backoff::new(terms.duration / 50, terms.duration / 10),
+            backoff: terms.backoff(),
             greatest: 0,
             rng,
             terms,
@@ -254,8 +265,7 @@ impl Tenure {
     pub(crate) fn release(&mut self, now: Tick) {
         self.lapse(now);
         if let Phase::Holding(belief) = self.phase {
-            // Not for long: by itself it ends soon after.
-            let until = now + self.terms.duration / 3;
+            let until = now + (self.terms.duration / 3).min(LONGEST_RELEASE);
             self.phase = Phase::Releasing { belief, until };
             self.due = now;
             self.backoff.reset();

@@ -142,7 +142,7 @@ impl Held {
     ///
     /// # Errors
     /// Why it was lost before; [`ErrorKind::Unavailable`] where the store does not answer within a
-    /// third of the duration: it ends by itself then.
+    /// third of the duration, at most 30 s: it ends by itself then.
     ///
     /// # Cancel safety
     /// Not safe: it is released, or it ends by itself.

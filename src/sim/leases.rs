@@ -102,7 +102,6 @@ pub(super) struct Totals {
     renewed: u64,
     released: u64,
     lapsed: u64,
-    overtaken: u64,
     crashed: u64,
     unanswered: u64,
 }
@@ -427,8 +426,9 @@ impl World {
         self.log(|_| format!("{number} ends: {end:?}"));
         match end {
             End::Lapsed => self.totals.lapsed += 1,
-            End::Taken(_) => self.totals.overtaken += 1,
-            _ => self.totals.released += 1,
+            End::Released => self.totals.released += 1,
+            // Not known, or seen by `check` already.
+            _ => {}
         }
         self.nodes[number].alive = false;
         let after = self.rng.u64(..3 * SECOND);
@@ -541,7 +541,6 @@ impl Totals {
         self.renewed += other.renewed;
         self.released += other.released;
         self.lapsed += other.lapsed;
-        self.overtaken += other.overtaken;
         self.crashed += other.crashed;
         self.unanswered += other.unanswered;
     }

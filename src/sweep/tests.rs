@@ -306,3 +306,47 @@ async fn a_blob_is_marked_and_the_mark_is_taken_off() {
         assert_eq!(error.kind(), kind, "{error}");
     }
 }
+
+#[tokio::test]
+async fn only_what_a_job_names_is_swept() {
+    let files = Files::new();
+    let [on, off] = [files.store("on").await, files.store("off").await];
+    for name in ["tmp/a", "tmpb", "other"] {
+        put(&*on, name, &[("TimeToLive", EXPIRED)]).await;
+    }
+    put(&*off, "a", &[("TimeToLive", EXPIRED)]).await;
+    let text = format!(
+        r#"{{"name": "job", "state": "memory:", "containers": [
+            {{"url": "{}", "prefix": "tmp/"}}, {{"url": "{}", "off": true}}]}}"#,
+        files.url("on"),
+        files.url("off")
+    );
+    let job = SweepJob::parse(&text).expect("a job");
+    let sweeper = Sweeper::new(job, &BTreeMap::new())
+        .await
+        .expect("a sweeper");
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    assert_eq!((round.done.seen, round.done.deleted), (1, 1));
+    assert_eq!(names(&*on).await, ["other", "tmpb"]);
+    assert_eq!(names(&*off).await, ["a"]);
+}
+
+/// Who is told to stop works what it has taken, says so, and takes no more.
+#[tokio::test]
+async fn a_stop_leaves_the_rest_to_others() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    for number in 0..10 {
+        put(&*source, &format!("{number}"), &[("TimeToLive", EXPIRED)]).await;
+    }
+    let more = r#", "page_size": 4"#;
+    let (one, other) = (files.sweeper(more).await, files.sweeper(more).await);
+    one.stop();
+    let round = one.sweep_once(false).await.expect("a round");
+    assert_eq!((round.pages, round.done), (0, Counts::default()));
+    one.run(|_| panic!("it was stopped")).await;
+    let round = other.sweep_once(false).await.expect("a round");
+    assert_eq!(round.done.deleted, 10);
+    let stats = other.stats();
+    assert_eq!((stats.pages, stats.rounds, stats.failure), (3, 1, None));
+}

@@ -385,6 +385,17 @@ fn a_lease_that_was_deleted_by_hand_is_waited_for_and_its_tokens_go_on() {
 }
 
 #[test]
+fn a_lease_for_a_day_keeps_nobody_waiting_for_hours() {
+    let mut terms = Desk::new("a").tenure.terms().clone();
+    terms.duration = LONGEST;
+    assert_eq!(terms.patience(), Duration::from_secs(10));
+    let (mut rng, mut backoff) = (fastrand::Rng::with_seed(7), terms.backoff());
+    for _ in 0..50 {
+        assert!(backoff.next(&mut rng) <= Duration::from_secs(10));
+    }
+}
+
+#[test]
 fn the_record_is_readable_by_people() {
     let terms = Desk::new("node-7").tenure.terms().clone();
     let record = Record::new(42, format!("{:032x}", 7), &terms, false);

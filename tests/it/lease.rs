@@ -101,9 +101,9 @@ fn is_alive(process: &str) -> bool {
     state.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
 }
 
-/// Says that it runs, and who it is; ends when it is told to.
+/// Says that it runs, and who it is; ends when it is told to, or with the test's directory.
 const ENDLESS: &str = "echo $LEASE_TOKEN > token; echo $$ > pid; touch up; \
-    trap 'touch told; exit 0' TERM; while :; do sleep 0.02; done";
+    trap 'touch told; exit 0' TERM; while [ -e up ]; do sleep 0.02; done";
 
 #[tokio::test]
 async fn one_command_runs_at_a_time_and_the_next_begins_when_it_ends() {
@@ -136,7 +136,7 @@ async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_t
     let place = Place::new();
     let mut dying = place.run(
         &["--duration", "2s", "--holder", "a"],
-        "touch up; exec sleep 60",
+        "touch up; while [ -e up ]; do sleep 0.1; done",
     );
     place.runs("up").await;
     let before = place.show().await;
@@ -157,8 +157,8 @@ async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_t
     assert_eq!(output.status.code(), Some(0));
     // Its last renewal was up to 0.7 s before; the holder's duration counts, not the heir's.
     let waited = killed.elapsed();
-    assert!(waited > Duration::from_millis(1_200), "{waited:?}");
-    assert!(waited < Duration::from_millis(4_000), "{waited:?}");
+    assert!(waited > Duration::from_millis(500), "{waited:?}");
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
     let (before, after) = (before["token"].as_u64(), said(&output).trim().parse().ok());
     assert_eq!(after, before.map(|token| token + 1));
 }
@@ -166,11 +166,11 @@ async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_t
 #[tokio::test]
 async fn a_holder_that_was_stopped_ends_its_command_when_it_goes_on() {
     let place = Place::new();
-    let paused = place.run(&["--duration", "1s"], ENDLESS);
+    let paused = place.run(&["--duration", "2s"], ENDLESS);
     place.runs("up").await;
     paused.signal("STOP");
     let heir = place.run(&["--duration", "5s"], "echo $LEASE_TOKEN; sleep 2");
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
     let process = place.written("pid");
     assert!(
         is_alive(&process),
@@ -191,7 +191,7 @@ async fn a_holder_that_was_stopped_ends_its_command_when_it_goes_on() {
 #[tokio::test]
 async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_lease() {
     let place = Place::new();
-    let options = ["--duration", "3s"];
+    let options = ["--duration", "4s"];
     let told = place.run(&options, ENDLESS);
     place.runs("up").await;
     let lock = || {
@@ -204,7 +204,7 @@ async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_le
     let process = place.written("pid");
     until("it has ended", async || !is_alive(&process)).await;
     assert!(
-        since.elapsed() < Duration::from_secs(3),
+        since.elapsed() < Duration::from_secs(4),
         "{:?}",
         since.elapsed()
     );
@@ -215,21 +215,20 @@ async fn a_store_that_is_blocked_ends_the_command_before_another_can_have_the_le
         complaint.contains("could not be renewed in time"),
         "{complaint}"
     );
-    assert!(
-        complaint.contains("did not answer within 500ms"),
-        "{complaint}"
-    );
+    assert!(complaint.contains("did not answer within"), "{complaint}");
+    let told = complaint.matches("the store of a lease fails").count();
+    assert_eq!(told, 1, "once, however often it is tried: {complaint}");
     drop(locked);
 
     // Whoever does not listen is killed, and so are its children.
-    let script = "trap '' TERM; echo $$ > deaf.pid; sleep 60 & echo $! > child.pid; touch deaf; wait; while :; do sleep 1; done";
+    let script = "trap '' TERM; echo $$ > deaf.pid; sleep 20 & echo $! > child.pid; touch deaf; wait; while [ -e deaf ]; do sleep 0.1; done";
     let killed = place.run(&options, script);
     place.runs("deaf").await;
     let (_locked, since) = (lock(), Instant::now());
     let output = killed.ends().await;
     assert_eq!(output.status.code(), Some(7), "{}", complained(&output));
     assert!(
-        since.elapsed() < Duration::from_secs(3),
+        since.elapsed() < Duration::from_secs(4),
         "{:?}",
         since.elapsed()
     );
@@ -262,17 +261,21 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
     let place = Place::new();
     for (name, code, trap) in [("TERM", 4, "TERM"), ("INT", 4, "INT")] {
         let _ = fs::remove_file(place.file("up"));
-        let script =
-            format!("trap 'exit 4' {trap}; echo $$ > pid; touch up; while :; do sleep 0.02; done");
+        let script = format!(
+            "trap 'exit 4' {trap}; echo $$ > pid; touch up; while [ -e up ]; do sleep 0.02; done"
+        );
         let running = place.run(&[], &script);
         place.runs("up").await;
+        let holder = place.show().await["holder"].to_string();
+        let process = running.child.id().expect("it runs");
+        assert!(holder.ends_with(&format!("-{process}\"")), "{holder}");
         running.signal(name);
         let output = running.ends().await;
         assert_eq!(output.status.code(), Some(code), "{}", complained(&output));
         assert_eq!(place.show().await["held"], false);
     }
     let _ = fs::remove_file(place.file("up"));
-    let script = "trap 'touch first' TERM; touch up; while :; do sleep 0.02; done";
+    let script = "trap 'touch first' TERM; touch up; while [ -e up ]; do sleep 0.02; done";
     let stubborn = place.run(&[], script);
     place.runs("up").await;
     stubborn.signal("TERM");

@@ -36,8 +36,8 @@ every holder. Hand the token to whatever the command writes to, and let that ref
 a process that was stopped, or whose `lease run` was killed by SIGKILL, goes on without its lease.
 
 The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of
-the duration before it must not be believed in any more, and is killed then: before anybody else can
-have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
+the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else
+can have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
 
 Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released.
 Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost;
@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// For how long others are kept away where this process dies; 1s to 24h
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "15s")]
     duration: Duration,
-    /// Who holds it, for people [default: the process's number and random characters]
+    /// Who holds it, for people [default: the machine's name and the process's number]
     #[arg(long, value_name = "ID")]
     holder: Option<String>,
     /// Give up after waiting this long [default: never]
@@ -68,6 +68,8 @@ struct Ended {
 
 /// A lease that was about to be lost is given back within this, or ends by itself.
 const RELEASE_LATE: Duration = Duration::from_secs(1);
+/// As long as Kubernetes gives.
+const LONGEST_GRACE: Duration = Duration::from_secs(30);
 /// Long enough to be never.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
@@ -80,12 +82,10 @@ impl Args {
         process::find(&self.command)?;
         let mut config = LeaseConfig {
             duration: self.duration,
+            holder: self.holder.clone().unwrap_or_else(this_process),
             ..LeaseConfig::default()
         };
         config.poll = config.poll.min(self.duration / 5);
-        if let Some(holder) = &self.holder {
-            config.holder.clone_from(holder);
-        }
         let holder = config.holder.clone();
         let waiting = async {
             let lease = self.named.open(settings, config).await?;
@@ -154,7 +154,7 @@ impl Args {
         mut process: Process,
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
-        let grace = self.duration / 5;
+        let grace = (self.duration / 5).min(LONGEST_GRACE);
         let (mut told, mut lost, mut interrupted) = (false, false, false);
         let kill = tokio::time::sleep(FAR);
         tokio::pin!(kill);
@@ -240,6 +240,15 @@ async fn give_back(held: Held) {
     if let Err(error) = held.release().await {
         output::note(error);
     }
+}
+
+/// Returns who we are, for people.
+fn this_process() -> String {
+    let system = rustix::system::uname();
+    // Well below the limit of a holder's name, whatever the machine is called.
+    let host = system.nodename().to_string_lossy();
+    let plain = host.chars().filter(char::is_ascii_graphic).take(64);
+    format!("{}-{}", plain.collect::<String>(), std::process::id())
 }
 
 fn number(signal: Signal) -> Number {

@@ -1,0 +1,75 @@
+//! A sweeping service: two instances share a container whose blobs expire, and move one to a grave.
+//!
+//! `cargo run --example sweeping_service`: on files in a directory of its own, which is removed. In
+//! production the URLs are `az://CONTAINER` and the like, and the instances run on several machines.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use reveille::{
+    store::{self, BlobName},
+    sweep::{SweepJob, Sweeper, mark},
+};
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
+    let environment: BTreeMap<String, String> = BTreeMap::new();
+
+    // Temporary state, and from when on nobody needs it.
+    let sessions = store::open(&url("sessions")).await?;
+    let now = SystemTime::now();
+    for (name, end, grave) in [
+        ("session/1", now, None),
+        ("session/2", now, Some("graves/2026/")),
+        ("session/3", now + Duration::from_secs(3600), None),
+    ] {
+        sessions
+            .create(&BlobName::new(name)?, "state".into())
+            .await?;
+        let blob = format!("{}#{name}", url("sessions"));
+        mark(&blob, Some(end), grave, &environment).await?;
+    }
+
+    let job = format!(
+        r#"{{"name": "sessions", "state": "{}", "interval": "1s",
+            "containers": [{{"url": "{}", "prefix": "session/"}}],
+            "dead": {{"account": "{}"}}}}"#,
+        url("state"),
+        url("sessions"),
+        url("dead"),
+    );
+    let mut instances = Vec::new();
+    for number in 1..=2 {
+        let sweeper = Arc::new(Sweeper::new(SweepJob::parse(&job)?, &environment).await?);
+        let running = Arc::clone(&sweeper);
+        let task = tokio::spawn(async move {
+            running
+                .run(|round| println!("instance {number}, round {}: {:?}", round.round, round.done))
+                .await;
+        });
+        instances.push((sweeper, task));
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for (sweeper, task) in instances {
+        // It ends with the page that it has taken.
+        sweeper.stop();
+        task.await.expect("no panic");
+    }
+
+    let dead = store::open(&url("dead")).await?;
+    for store in [sessions, dead] {
+        for blob in store
+            .list("", &store::PageOptions::default())
+            .await?
+            .entries
+        {
+            println!("left: {}", blob.name);
+        }
+    }
+    Ok(())
+}
