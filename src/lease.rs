@@ -37,7 +37,7 @@ pub const FOLDER: &str = "leases/";
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
     /// For how long a write keeps others away; 1 second to 24 hours, as whole milliseconds. A
-    /// holder believes in it for nine tenths of that, and renews at a third. A crash costs the
+    /// holder believes in it for four fifths of that, and renews at a third. A crash costs the
     /// others this much.
     pub duration: Duration,
     /// Who holds it, for people: 1 to 128 bytes without control characters. Two holders may have

@@ -2,8 +2,8 @@
 //!
 //! [`Tenure`] says what to ask the store next and when, and what may be believed. A challenger waits
 //! until the whole duration has passed *by its own clock* without a change that it saw; a holder
-//! believes for nine tenths of it, counted from before it sent what it wrote. So the clocks of two
-//! machines are never compared; they may differ in rate by a tenth. Knows no store and reads no
+//! believes for four fifths of it, counted from before it sent what it wrote. So the clocks of two
+//! machines are never compared; they may differ in rate by a fifth. Knows no store and reads no
 //! clock: answers, time and chance are arguments.
 
 mod answers;
@@ -161,13 +161,13 @@ const LONGEST_RETRY: Duration = Duration::from_secs(10);
 const LONGEST_RELEASE: Duration = Duration::from_secs(30);
 
 impl Terms {
-    /// Returns for how long a write is believed: a tenth less than whoever reads it waits, so that
-    /// the two clocks' rates may differ by that.
+    /// Returns for how long a write is believed: a fifth less than whoever reads it waits. So much may
+    /// the two clocks' rates differ, and so long has whoever stops.
     fn belief(&self) -> Duration {
         if planted!(self.fault, TenureMarginMissing) {
             return self.duration;
         }
-        self.duration - self.duration / 10
+        self.duration - self.duration / 5
     }
 
     /// Returns how long an answer is waited for: three times before a holder's belief ends.

@@ -97,7 +97,7 @@ impl Held {
 
     /// Waits until the lease is lost, and returns why: not renewed in time, or taken or deleted by
     /// whoever wrote its blob. Resolves before any other contender can take it, where the clocks'
-    /// rates differ by less than a tenth.
+    /// rates differ by less than a fifth.
     ///
     /// # Cancel safety
     /// Safe.
@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// Waits until the lease is lost unless it is renewed within `span`: time to wind up. Renewals
-    /// begin at a third of the duration, and belief ends at nine tenths, so that a span of a fifth
+    /// begin at a third of the duration, and belief ends at four fifths, so that a span of a fifth
     /// passes only after several failures.
     ///
     /// # Cancel safety

@@ -44,7 +44,7 @@ impl Desk {
         desk.now = 100;
         let version = desk.lands(&record);
         desk.answer(Answer::Written(version));
-        assert_eq!(desk.until(), Some(9_000));
+        assert_eq!(desk.until(), Some(8_000));
         desk
     }
 
@@ -119,7 +119,7 @@ fn a_first_token_is_the_time_and_belief_counts_from_the_sending() {
     let desk = Desk::holding();
     assert_eq!(desk.tenure.believed(desk.tick()).map(|b| b.0), Some(WALL));
     // Sent at 0, answered at 100.
-    assert_eq!(desk.until(), Some(9_000));
+    assert_eq!(desk.until(), Some(8_000));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_renewal_comes_at_a_third_with_another_nonce_and_the_same_token() {
     desk.now += 500;
     let version = desk.lands(&record);
     desk.answer(Answer::Written(version));
-    assert_eq!(desk.until(), Some(sent + 9_000));
+    assert_eq!(desk.until(), Some(sent + 8_000));
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn a_write_whose_answer_was_lost_is_recognised_and_believed_from_its_sending() {
     desk.lands(&record);
     desk.now += 1_600;
     desk.answer(Answer::Unknown);
-    assert_eq!(desk.until(), Some(9_000), "not known yet");
+    assert_eq!(desk.until(), Some(8_000), "not known yet");
     desk.reads();
     desk.found();
-    assert_eq!(desk.until(), Some(sent + 9_000));
+    assert_eq!(desk.until(), Some(sent + 8_000));
     // Somewhere on the way it was sent twice, and the second one failed.
     let (record, _) = desk.updates();
     let sent = desk.now;
@@ -157,7 +157,7 @@ fn a_write_whose_answer_was_lost_is_recognised_and_believed_from_its_sending() {
     desk.answer(Answer::Conflict);
     desk.reads();
     desk.found();
-    assert_eq!(desk.until(), Some(sent + 9_000));
+    assert_eq!(desk.until(), Some(sent + 8_000));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_older_write_that_lands_late_is_ours_but_no_younger_for_that() {
     desk.answer(Answer::Conflict);
     desk.reads();
     desk.found();
-    assert_eq!(desk.until(), Some(sent + 9_000));
+    assert_eq!(desk.until(), Some(sent + 8_000));
     assert_eq!(&*desk.updates().1, "2", "it is renewed on top of that");
 }
 
@@ -233,14 +233,14 @@ fn a_holder_that_cannot_renew_stops_believing_in_time_and_for_good() {
         }
     };
     // It was asking when its time was over.
-    assert!((9_000..9_300).contains(&desk.now), "{}", desk.now);
+    assert!((8_000..8_300).contains(&desk.now), "{}", desk.now);
     assert_eq!(end, End::Lapsed);
     assert!(tries >= 5, "{tries}");
     assert_eq!(desk.until(), None);
     // An answer that comes too late changes nothing.
     let mut desk = Desk::holding();
     let (record, _) = desk.updates();
-    desk.now = 9_000;
+    desk.now = 8_000;
     let version = desk.lands(&record);
     desk.answer(Answer::Written(version));
     assert_eq!(desk.until(), None);
@@ -353,7 +353,7 @@ fn a_write_that_is_too_old_to_be_believed_is_taken_over_with_a_new_token() {
     let (record, _) = desk.updates();
     desk.lands(&record);
     desk.answer(Answer::Unknown);
-    desk.now += 9_000;
+    desk.now += 8_000;
     desk.reads();
     desk.found();
     assert_eq!(desk.until(), None);
