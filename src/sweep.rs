@@ -76,6 +76,8 @@ pub struct Sweeper {
     turns: Turns,
     stop: CancellationToken,
     stats: Mutex<SweepStats>,
+    /// What the document does not say yet.
+    untold: Mutex<Counts>,
 }
 
 /// What an instance has done since it began.
@@ -171,6 +173,7 @@ impl Sweeper {
             reaper: Reaper::new(dead, job.parallel),
             stop: CancellationToken::new(),
             stats: Mutex::default(),
+            untold: Mutex::default(),
             sources,
             job,
         })
@@ -233,10 +236,11 @@ impl Sweeper {
 
     async fn go_along(&self, again: bool) -> Result<SweepRound> {
         let (mut round, mut again) = (SweepRound::default(), again);
-        let mut untold = Counts::default();
         loop {
             let may = !self.stop.is_cancelled();
-            let turn = self.turns.take(self, &mut untold, again, may).await?;
+            let untold = *lock(&self.untold);
+            let turn = self.turns.take(self, &untold, again, may).await?;
+            *lock(&self.untold) = Counts::default();
             again = false;
             let taken = match turn {
                 Turn::Page(taken) => taken,
@@ -260,7 +264,7 @@ impl Sweeper {
                 },
             };
             round.done.add(&counts);
-            untold.add(&counts);
+            lock(&self.untold).add(&counts);
             let mut stats = lock(&self.stats);
             stats.done.add(&counts);
             stats.pages += 1;
@@ -310,6 +314,8 @@ impl Sweeper {
             };
             loop {
                 let listed = container.list(&source.prefix, &page).await?;
+                counts.seen += listed.unnameable;
+                counts.left += listed.unnameable;
                 for head in listed.heads {
                     let Some(head) = with_metadata(container, head).await? else {
                         continue;

@@ -1,5 +1,8 @@
 //! Holders on real stores, with real waits on a paused clock, and on a store that fails.
 
+#[cfg(feature = "cloud")]
+mod cloud;
+
 use std::{
     fmt,
     sync::{

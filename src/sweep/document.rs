@@ -67,9 +67,9 @@ pub(super) enum Status {
 }
 
 const VERSION: u32 = 1;
-/// A round that nobody has gone on with for so many intervals is begun anew: those who knew its
-/// containers are not there any more.
-const STUCK: u32 = 3;
+/// A round whose rest nobody here knows is begun anew when nobody has gone on with it for so long:
+/// for three intervals, and no less than this.
+const STUCK: Duration = Duration::from_secs(600);
 
 impl Document {
     pub(super) fn new() -> Self {
@@ -130,8 +130,11 @@ impl Document {
         let round = Self::round_at(now, interval);
         let quiet = since(now).saturating_sub(Duration::from_secs(self.progressed));
         let may = match self.state {
-            State::Current if round > self.round => quiet > interval * STUCK,
-            State::Current => false,
+            State::Current => {
+                let ours = |id: &str| containers.iter().any(|(own, off)| own == id && !off);
+                let given_up = quiet > STUCK.max(interval * 3);
+                round > self.round && given_up && self.next(ours).is_none()
+            }
             State::Init => round > self.round || again,
         };
         if may {
@@ -254,19 +257,31 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_takes_long_is_gone_on_with_and_one_that_is_given_up_begins_anew() {
+    fn a_round_that_takes_long_is_gone_on_with() {
         let mut document = Document::new();
         let names = containers(&["a"]);
         document.begin(&names, at(6_000), INTERVAL, false);
         document.took(0, Some("2".into()), at(6_500));
+        // However long a page takes, and however short the interval is.
         assert!(
-            document.begin(&names, at(7_300), INTERVAL, false),
+            document.begin(&names, at(60_000), INTERVAL, false),
             "it runs on"
         );
         assert_eq!(document.next(|_| true), Some((0, Some("2".into()))));
+        assert_eq!(document.round, 10);
+    }
+
+    #[test]
+    fn a_round_whose_rest_nobody_knows_is_given_up_in_time() {
+        let mut document = Document::new();
+        document.begin(&containers(&["renamed"]), at(6_000), INTERVAL, false);
+        document.took(0, Some("2".into()), at(6_500));
+        let names = containers(&["a"]);
+        assert!(document.begin(&names, at(6_500 + 1_800), INTERVAL, false));
+        assert_eq!(document.containers[0].id, "renamed", "others may be at it");
         assert!(document.begin(&names, at(6_501 + 1_800), INTERVAL, false));
         assert_eq!(document.next(|_| true), Some((0, None)));
-        assert_eq!(document.round, 13);
+        assert_eq!((document.round, &*document.containers[0].id), (13, "a"));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Turns {
     pub(super) async fn take(
         &self,
         sweeper: &Sweeper,
-        untold: &mut Counts,
+        untold: &Counts,
         again: bool,
         may: bool,
     ) -> Result<Turn> {
@@ -83,7 +83,7 @@ impl Turns {
     async fn try_take(
         &self,
         sweeper: &Sweeper,
-        untold: &mut Counts,
+        untold: &Counts,
         again: bool,
         may: bool,
     ) -> Result<Option<Turn>> {
@@ -111,7 +111,6 @@ impl Turns {
         if document != before && !self.write(&mut document, etag.as_ref()).await? {
             return Ok(None);
         }
-        *untold = Counts::default();
         Ok(Some(match taken {
             Some(taken) => Turn::Page(taken),
             None => Turn::Idle(Box::new(document)),

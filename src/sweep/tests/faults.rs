@@ -56,7 +56,7 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
     let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
     let taken = dead
         .turns
-        .take(&dead, &mut Counts::default(), false, true)
+        .take(&dead, &Counts::default(), false, true)
         .await;
     assert!(matches!(taken, Ok(Turn::Page(_))), "{taken:?}");
     drop(dead);
@@ -138,4 +138,29 @@ fn other_metadata_is_another_blob_even_where_an_etag_is_a_hash() {
     );
     assert!(later.differs_from(&seen));
     assert!(!seen.differs_from(&seen.clone()));
+}
+
+/// Between copy and deletion: both are there, and the next round ends it.
+#[tokio::test]
+async fn what_was_copied_and_not_deleted_is_copied_over_and_deleted() {
+    let files = Files::new();
+    let (source, dead) = (files.store("source").await, files.store("dead").await);
+    put(
+        &*source,
+        "a",
+        &[("TimeToLive", EXPIRED), ("DeadBlobContainer", "grave")],
+    )
+    .await;
+    put(&*dead, "grave/a", &[("sweptfrom", "an earlier round")]).await;
+    let sweeper = files.sweeper("").await;
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    assert_eq!(round.done.moved, 1);
+    assert!(names(&*source).await.is_empty());
+    let copy = dead
+        .get(&name("grave/a"))
+        .await
+        .expect("get")
+        .expect("there");
+    assert_eq!(&copy.content.bytes[..], b"a");
+    assert!(copy.content.metadata[SWEPT_FROM].ends_with("/a"));
 }
