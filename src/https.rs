@@ -23,17 +23,29 @@ pub(crate) struct Target {
     pub(crate) loopback: bool,
 }
 
-/// Makes a client whose requests have `timeout` each, from connecting to the end of the answer. It
-/// follows no redirection.
+/// How long a request may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// From connecting to the end of the answer.
+    Whole(Duration),
+    /// From one piece of the answer to the next: what is large takes long.
+    Pieces(Duration),
+}
+
+/// Makes a client with so much patience for each request. It follows no redirection.
 ///
 /// # Errors
 /// [`ErrorKind::Unavailable`] where the machine's trusted certificates cannot be read.
-pub(crate) fn client(target: Target, timeout: Duration) -> Result<Client> {
-    let mut builder = Client::builder()
+pub(crate) fn client(target: Target, patience: Patience) -> Result<Client> {
+    let builder = Client::builder()
         .tls_backend_preconfigured(tls(target.secure)?)
-        .redirect(Policy::none())
-        .connect_timeout(timeout.min(CONNECT))
-        .timeout(timeout);
+        .redirect(Policy::none());
+    let mut builder = match patience {
+        Patience::Whole(all) => builder.connect_timeout(all.min(CONNECT)).timeout(all),
+        Patience::Pieces(each) => builder
+            .connect_timeout(each.min(CONNECT))
+            .read_timeout(each),
+    };
     if target.loopback {
         // Whatever the environment says.
         builder = builder.no_proxy();
@@ -89,7 +101,7 @@ mod tests {
             secure: true,
             loopback: false,
         };
-        client(target, Duration::from_secs(1)).expect("a client");
+        client(target, Patience::Whole(Duration::from_secs(1))).expect("a client");
     }
 
     #[test]

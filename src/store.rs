@@ -200,7 +200,9 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
         _ => {
-            let shown: String = url.chars().take(60).collect();
+            // It may be a connection string, or an address with its signature.
+            let shown = url.split(['?', ';', '=']).next().unwrap_or_default();
+            let shown: String = shown.chars().take(60).collect();
             let rule = format_args!("`{shown}` names no store that is supported: {SUPPORTED}");
             Err(Error::invalid("store", rule))
         }

@@ -34,12 +34,12 @@ pub use self::{
 use self::{
     judge::Verdict,
     page::{Reaper, with_metadata},
-    turns::{Turn, Turns},
+    turns::{Taken, Turns, Wish},
 };
 use crate::{
     backoff::Backoff,
     clock::wall,
-    error::Result,
+    error::{Error, Result},
     store::{
         self, PageOptions,
         container::{self, Account, Container},
@@ -77,7 +77,7 @@ pub struct Sweeper {
     stop: CancellationToken,
     stats: Mutex<SweepStats>,
     /// What the document does not say yet.
-    untold: Mutex<Counts>,
+    untold: tokio::sync::Mutex<Counts>,
 }
 
 /// What an instance has done since it began.
@@ -162,7 +162,14 @@ impl Sweeper {
             Some(dead) => {
                 let variables = job::environment(&dead.environment, environment)?;
                 let account = job::resolve(&dead.account, environment)?;
-                Some(Account::open(&account, &variables).await?)
+                if account == "memory:" {
+                    let rule = "a store in memory ends with this process, and the dead with it";
+                    return Err(Error::invalid("dead.account", rule));
+                }
+                let account = Account::open(&account, &variables).await?;
+                // What is wrong with the account is not a blob's fault.
+                account.container("graves")?;
+                Some(account)
             }
             None => None,
         };
@@ -173,7 +180,7 @@ impl Sweeper {
             reaper: Reaper::new(dead, job.parallel),
             stop: CancellationToken::new(),
             stats: Mutex::default(),
-            untold: Mutex::default(),
+            untold: tokio::sync::Mutex::default(),
             sources,
             job,
         })
@@ -190,6 +197,11 @@ impl Sweeper {
         lock(&self.stats).clone()
     }
 
+    /// Returns whether the job's document ends with this process: it is in memory.
+    pub fn is_alone(&self) -> bool {
+        self.turns.store().to_string() == "memory:"
+    }
+
     /// Returns the job.
     pub fn job(&self) -> &SweepJob {
         &self.job
@@ -198,7 +210,7 @@ impl Sweeper {
     /// Looks whether every container is there and may be listed.
     ///
     /// # Errors
-    /// The first container's that is not or may not.
+    /// The first container's that is not or may not; that of the account for the dead.
     pub async fn check(&self) -> Result<()> {
         let one = PageOptions {
             size: 1,
@@ -209,7 +221,7 @@ impl Sweeper {
                 container.list(&source.prefix, &one).await?;
             }
         }
-        Ok(())
+        self.reaper.check().await
     }
 
     /// Takes part in the round that runs, or begins this interval's, until no page is left to take.
@@ -235,39 +247,47 @@ impl Sweeper {
     }
 
     async fn go_along(&self, again: bool) -> Result<SweepRound> {
-        let (mut round, mut again) = (SweepRound::default(), again);
+        // Two calls at a time would tell the same twice.
+        let mut untold = self.untold.lock().await;
+        let mut round = SweepRound::default();
+        let mut wish = Wish {
+            again,
+            ..Wish::default()
+        };
         loop {
-            let may = !self.stop.is_cancelled();
-            let untold = *lock(&self.untold);
-            let turn = self.turns.take(self, &untold, again, may).await?;
-            *lock(&self.untold) = Counts::default();
-            again = false;
-            let taken = match turn {
-                Turn::Page(taken) => taken,
-                Turn::Idle(document) => {
-                    round.round = document.round;
-                    round.of_all = document.counts;
-                    round.finished = document.is_finished();
+            (wish.stop, wish.untold) = (self.stop.is_cancelled(), *untold);
+            let Some(turn) = self.turns.take(self, &wish, &self.stop).await? else {
+                if wish.stop || untold.is_empty() {
                     return Ok(round);
                 }
+                continue;
             };
-            let container = self.sources[taken.source].container.as_deref();
-            let counts = match (container, taken.page) {
-                (Some(container), Some(page)) => {
+            *untold = Counts::default();
+            round.round = turn.document.round;
+            round.of_all = turn.document.counts;
+            round.finished = turn.document.is_finished();
+            (wish.round, wish.again) = (Some(turn.document.serial), false);
+            let counts = match turn.taken {
+                Taken::Nothing => return Ok(round),
+                Taken::Page { source, page } => {
+                    let container = self.sources[source].container.as_deref();
                     round.pages += 1;
-                    self.reaper.work(container, page, wall()).await
+                    lock(&self.stats).pages += 1;
+                    self.reaper
+                        .work(container.expect("it is on"), page, wall())
+                        .await
                 }
-                // It cannot be listed in this round; that was said.
-                _ => Counts {
-                    failed: 1,
-                    ..Counts::default()
-                },
+                Taken::Failed { source } => {
+                    wish.skipped.insert(source);
+                    Counts {
+                        failed: 1,
+                        ..Counts::default()
+                    }
+                }
             };
             round.done.add(&counts);
-            lock(&self.untold).add(&counts);
-            let mut stats = lock(&self.stats);
-            stats.done.add(&counts);
-            stats.pages += 1;
+            untold.add(&counts);
+            lock(&self.stats).done.add(&counts);
         }
     }
 

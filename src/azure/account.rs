@@ -174,7 +174,7 @@ pub(crate) fn check_name(name: &str) -> Result<String> {
 }
 
 /// Checks where a service is.
-pub(super) fn endpoint(field: &str, text: &str) -> Result<Url> {
+pub(crate) fn endpoint(field: &str, text: &str) -> Result<Url> {
     let rule = "must be an `http` or `https` URL without user, query or fragment";
     let invalid = || Error::invalid(field, rule);
     let url = Url::parse(text).map_err(|_| invalid())?;

@@ -122,13 +122,18 @@ impl Args {
         }
         let working = self.work(&sweeper, format);
         tokio::pin!(working);
-        tokio::select! {
+        let signal = tokio::select! {
             worked = &mut working => return worked,
-            _ = interrupts.next() => sweeper.stop(),
-        }
+            signal = interrupts.next() => signal,
+        };
+        sweeper.stop();
         output::note("ends with the page that it has taken; once more ends it at once");
         tokio::select! {
-            worked = &mut working => worked,
+            // A service that was told to end has ended well; a round that was cut short has not.
+            worked = &mut working => match self.once {
+                true => worked.map(|_| signal.exit()),
+                false => worked,
+            },
             signal = interrupts.next() => Ok(signal.exit()),
         }
     }
@@ -144,16 +149,12 @@ impl Args {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
         let environment: BTreeMap<String, String> = environment.collect();
-        if self.job_is_of_memory(&job) {
+        let sweeper = Sweeper::new(job, &environment).await?;
+        if sweeper.is_alone() && !self.dry_run && !self.check {
             let rule = "state: a store in memory ends with this command: name one that lasts";
             return Err(Usage(rule.to_owned()).into());
         }
-        Ok(Sweeper::new(job, &environment).await?)
-    }
-
-    /// A document that nobody shares and that is gone at the end.
-    fn job_is_of_memory(&self, job: &SweepJob) -> bool {
-        job.state == "memory:" && !self.dry_run && !self.check
+        Ok(sweeper)
     }
 
     async fn work(&self, sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
@@ -171,6 +172,13 @@ impl Args {
         if round.pages == 0 && round.finished && round.done.failed == 0 {
             output::note(format_args!(
                 "round {} is done already: the next begins with the next interval (or --again)",
+                round.round
+            ));
+        }
+        if !round.finished {
+            output::note(format_args!(
+                "round {} is not finished: others are at it, a container could not be listed, or its \
+                 rest is in no job's file here (--again gives that up)",
                 round.round
             ));
         }

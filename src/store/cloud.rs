@@ -26,6 +26,9 @@ use async_trait::async_trait;
 use object_store::{
     Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMode, PutOptions, RetryConfig, UpdateVersion,
+    aws::AmazonS3,
+    azure::MicrosoftAzure,
+    gcp::GoogleCloudStorage,
     list::{PaginatedListOptions, PaginatedListStore},
     path::Path,
 };
@@ -35,7 +38,10 @@ use self::{direct::Direct, error::CloudError, listing::Listing};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    https::Patience,
+};
 
 /// A container or bucket, or what lies under a prefix in one.
 pub struct CloudStore {
@@ -47,6 +53,10 @@ pub struct CloudStore {
     prefix: String,
     reads: Arc<dyn Client>,
     writes: Arc<dyn Client>,
+    /// What others wrote, which may be large: patient from piece to piece.
+    contents: Arc<dyn Client>,
+    /// Whose credential is asked for before anything else is.
+    holder: Holder,
     /// For what the client cannot ask: on Azure.
     direct: Option<Direct>,
 }
@@ -64,21 +74,64 @@ trait Client: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Client for T {}
 
-/// How long a request may take.
+/// What a client is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Reads,
+    Writes,
+    Contents,
+}
+
+/// Who has the credential.
+enum Holder {
+    Azure(Arc<MicrosoftAzure>),
+    S3(Arc<AmazonS3>),
+    Gcs(Arc<GoogleCloudStorage>),
+}
+
+/// How long a request may take; of what is large, each piece.
 const REQUEST: Duration = Duration::from_secs(10);
+const PIECE: Duration = Duration::from_secs(30);
 /// How long a read that fails is tried again.
 const RETRY: Duration = Duration::from_secs(15);
+/// How long large content may take, over all its tries.
+const CONTENT: Duration = Duration::from_secs(12 * 3600);
+/// How long a credential may take that the environment only leads to.
+const CREDENTIAL: Duration = Duration::from_secs(10);
 const READS: usize = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl CloudStore {
     /// Refuses a store that is not there, or that may not be used: by a list of one.
     async fn check(&self) -> Result<()> {
+        self.check_credential().await?;
         let one = PageOptions {
             size: 1,
             token: None,
         };
         self.list("", &one).await.map(drop)
+    }
+
+    /// Where no credential stands in the environment the client asks around on this machine's
+    /// network; what comes of that is told from the store's own answers.
+    async fn check_credential(&self) -> Result<()> {
+        let asked = async {
+            match &self.holder {
+                Holder::Azure(client) => client.credentials().get_credential().await.map(drop),
+                Holder::S3(client) => client.credentials().get_credential().await.map(drop),
+                Holder::Gcs(client) => client.credentials().get_credential().await.map(drop),
+            }
+        };
+        let cause = match tokio::time::timeout(CREDENTIAL, asked).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => CloudError::from(error),
+            Err(_) => CloudError::TimedOut,
+        };
+        let message = format!(
+            "{self} has no credential: the environment has none, and this machine's own identity \
+             was not given one"
+        );
+        Err(Error::new(ErrorKind::Denied, message).with_source(cause))
     }
 
     /// Returns what a name is in the container: as it stands, nothing of it encoded.
@@ -124,6 +177,15 @@ impl CloudStore {
             e_tag: head.e_tag,
             version: head.version,
         })
+    }
+
+    /// Deletes what is there, by one request.
+    async fn delete_path(&self, path: &Path, name: &BlobName) -> Result<bool> {
+        match self.writes.delete(path).await {
+            Ok(()) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.failed(error, name)),
+        }
     }
 
     async fn is_there(&self, path: &Path, name: &BlobName) -> Result<bool> {
@@ -269,11 +331,7 @@ impl BlobStore for CloudStore {
         if self.service == Service::S3 && !self.is_there(&path, name).await? {
             return Ok(false);
         }
-        match self.writes.delete(&path).await {
-            Ok(()) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(self.failed(error, name)),
-        }
+        self.delete_path(&path, name).await
     }
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
@@ -319,12 +377,25 @@ impl Service {
     }
 }
 
-/// Reads are tried again, writes never.
-fn retry(reads: bool) -> RetryConfig {
-    RetryConfig {
-        max_retries: if reads { READS } else { 0 },
-        retry_timeout: RETRY,
-        ..RetryConfig::default()
+impl Purpose {
+    /// Reads are tried again, writes never.
+    fn retry(self) -> RetryConfig {
+        RetryConfig {
+            max_retries: if self == Self::Writes { 0 } else { READS },
+            retry_timeout: if self == Self::Contents {
+                CONTENT
+            } else {
+                RETRY
+            },
+            ..RetryConfig::default()
+        }
+    }
+
+    fn patience(self) -> Patience {
+        match self {
+            Self::Reads | Self::Writes => Patience::Whole(REQUEST),
+            Self::Contents => Patience::Pieces(PIECE),
+        }
     }
 }
 

@@ -47,15 +47,21 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
     /// content.
     async fn read(&self, name: &BlobName, etag: &ETag) -> Result<Content>;
 
-    /// Writes a blob, over another one of its name if there is one.
+    /// Writes a blob: a new one, or over the one that has the ETag `over`. Names and values of
+    /// metadata that the store cannot take are changed to what it can, or left out.
+    ///
+    /// What is large is written in parts, which some services put together under no condition: there
+    /// it is looked before, and what is written between the look and the end is overwritten.
     ///
     /// # Errors
-    /// Whatever kept it from being written whole; there is no part of it then.
+    /// [`ErrorKind::Conflict`] where there is another one; whatever kept it from being written whole,
+    /// and there is no part of it then.
     async fn write(
         &self,
         name: &BlobName,
         content: Content,
         metadata: BTreeMap<String, String>,
+        over: Option<&ETag>,
     ) -> Result<()>;
 
     /// Replaces a blob's metadata while it is still the one with this ETag.
@@ -156,7 +162,7 @@ impl Content {
 }
 
 /// The containers of one account, by their names.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Account {
     scheme: String,
     variables: super::Variables,
@@ -176,7 +182,8 @@ impl Account {
         let own = match cloud {
             true => None,
             false if url.contains("://") => {
-                let rule = format_args!("`{url}` names a container: an account is `az:` alone");
+                let shown = url.split('?').next().unwrap_or_default();
+                let rule = format_args!("`{shown}` names a container: an account is `az:` alone");
                 return Err(Error::invalid("account", rule));
             }
             false => Some(super::open_with(url, variables).await?),
@@ -220,6 +227,13 @@ impl Account {
     }
 }
 
+/// Shows no variable: there are credentials among them.
+impl Debug for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Account").field(&self.scheme).finish()
+    }
+}
+
 /// Returns the container that a store's URL names, or an address with its signature; a prefix in it
 /// is a folder that stands for one. A cloud's is not looked at.
 ///
@@ -252,7 +266,9 @@ pub(crate) async fn open_blob(
     variables: &BTreeMap<String, String>,
 ) -> Result<(Arc<dyn Container>, BlobName)> {
     let none = || {
-        let rule = format_args!("`{url}` names no blob: `az://CONTAINER/BLOB`, `sqlite:PATH#BLOB`");
+        let shown = url.split('?').next().unwrap_or_default();
+        let rule =
+            format_args!("`{shown}` names no blob: `az://CONTAINER/BLOB`, `sqlite:PATH#BLOB`");
         Error::invalid("blob", rule)
     };
     let (container, blob) = match url.split_once("://") {
@@ -267,6 +283,20 @@ pub(crate) async fn open_blob(
     };
     let name = BlobName::new(blob)?;
     Ok((connect(&container, variables).await?, name))
+}
+
+/// Makes identifiers of the names of metadata, as Azure and our own stores want them.
+pub(super) fn identifiers(metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let named = metadata.into_iter().map(|(name, value)| {
+        let fits = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let mut name: String = name.chars().map(fits).take(64).collect();
+        if name.starts_with(|c: char| c.is_ascii_digit()) || name.is_empty() {
+            name.insert(0, '_');
+            name.truncate(64);
+        }
+        (name, value)
+    });
+    named.collect()
 }
 
 /// What a store that is not asked under a condition does instead: it looks before.

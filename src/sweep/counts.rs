@@ -45,6 +45,10 @@ impl Counts {
         ]
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Adds other counts.
     pub fn add(&mut self, other: &Self) {
         let all = [

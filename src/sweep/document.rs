@@ -17,8 +17,13 @@ pub(super) struct Document {
     version: u32,
     /// Another one with each write: by it an instance knows its own.
     pub(super) nonce: String,
-    /// Numbers the rounds: the start's multiple of the interval. Only a greater one starts.
+    /// Numbers the rounds: the start's multiple of the interval.
     pub(super) round: u64,
+    /// Counts the rounds.
+    pub(super) serial: u64,
+    /// When the round began, in seconds since 1970. The next one begins at a later multiple of the
+    /// interval, however long the interval was then.
+    began: u64,
     pub(super) state: State,
     pub(super) started: Option<String>,
     pub(super) finished: Option<String>,
@@ -70,6 +75,8 @@ const VERSION: u32 = 1;
 /// A round whose rest nobody here knows is begun anew when nobody has gone on with it for so long:
 /// for three intervals, and no less than this.
 const STUCK: Duration = Duration::from_secs(600);
+/// So far the clocks of two instances may be apart.
+const SKEW: Duration = Duration::from_secs(300);
 
 impl Document {
     pub(super) fn new() -> Self {
@@ -77,6 +84,8 @@ impl Document {
             version: VERSION,
             nonce: String::new(),
             round: 0,
+            serial: 0,
+            began: 0,
             state: State::Init,
             started: None,
             finished: None,
@@ -119,7 +128,7 @@ impl Document {
     }
 
     /// Begins a round, if it is time for one; returns whether one runs now. `again` begins one in an
-    /// interval that has had its round.
+    /// interval that has had its round, and gives up a rest that nobody here knows.
     pub(super) fn begin(
         &mut self,
         containers: &[(String, bool)],
@@ -128,18 +137,22 @@ impl Document {
         again: bool,
     ) -> bool {
         let round = Self::round_at(now, interval);
+        let began = SystemTime::UNIX_EPOCH + Duration::from_secs(self.began);
+        // A clock that ran far ahead once holds up nobody.
+        let due = round > Self::round_at(began, interval) || began > now + SKEW;
         let quiet = since(now).saturating_sub(Duration::from_secs(self.progressed));
         let may = match self.state {
             State::Current => {
                 let ours = |id: &str| containers.iter().any(|(own, off)| own == id && !off);
-                let given_up = quiet > STUCK.max(interval * 3);
-                round > self.round && given_up && self.next(ours).is_none()
+                let given_up = (due && quiet > STUCK.max(interval * 3)) || again;
+                given_up && self.next(ours).is_none()
             }
-            State::Init => round > self.round || again,
+            State::Init => due || again,
         };
         if may {
             self.state = State::Current;
-            self.round = self.round.max(round);
+            (self.round, self.serial) = (round, self.serial + 1);
+            self.began = since(now).as_secs();
             (self.started, self.finished) = (Some(stamp(now)), None);
             self.progressed = since(now).as_secs();
             self.counts = Counts::default();
@@ -162,6 +175,19 @@ impl Document {
             .iter()
             .position(|p| open(p) && known(&p.id))?;
         Some((at, self.containers[at].token.clone()))
+    }
+
+    /// Passes over containers that are off by now.
+    pub(super) fn turn_off(&mut self, is_off: impl Fn(&str) -> bool, now: SystemTime) {
+        let open = |p: &Progress| matches!(p.status, Status::Init | Status::Current);
+        let off = |p: &&mut Progress| open(p) && is_off(&p.id);
+        let mut any = false;
+        for progress in self.containers.iter_mut().filter(off) {
+            (progress.status, any) = (Status::Off, true);
+        }
+        if any {
+            self.finish_if_done(now);
+        }
     }
 
     /// A page was taken; `next` is where the following one begins.
@@ -282,6 +308,36 @@ mod tests {
         assert!(document.begin(&names, at(6_501 + 1_800), INTERVAL, false));
         assert_eq!(document.next(|_| true), Some((0, None)));
         assert_eq!((document.round, &*document.containers[0].id), (13, "a"));
+    }
+
+    #[test]
+    fn another_interval_and_a_clock_that_ran_ahead_hold_up_nobody() {
+        let mut document = Document::new();
+        let names = containers(&["off"]);
+        let minute = Duration::from_secs(60);
+        assert!(
+            !document.begin(&names, at(60_000), minute, false),
+            "done at once"
+        );
+        assert_eq!((document.round, document.serial), (1_000, 1));
+        // Ten times as long: the number is smaller now, and the multiple is later.
+        document.begin(&names, at(60_599), INTERVAL, false);
+        assert_eq!(document.serial, 1);
+        document.begin(&names, at(60_600), INTERVAL, false);
+        assert_eq!((document.round, document.serial), (101, 2));
+        document.begin(&names, at(9_000_000), INTERVAL, false);
+        document.begin(&names, at(60_700), INTERVAL, false);
+        assert_eq!((document.round, document.serial), (101, 4));
+    }
+
+    #[test]
+    fn what_is_off_by_now_is_passed_over() {
+        let mut document = Document::new();
+        document.begin(&containers(&["a", "b"]), at(6_000), INTERVAL, false);
+        document.took(0, None, at(6_001));
+        document.turn_off(|id| id == "b", at(6_002));
+        assert_eq!(document.containers[1].status, Status::Off);
+        assert!(document.is_finished());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A job's file: which containers are swept, how often, and where the dead go.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::Deserialize;
 
@@ -34,10 +34,14 @@ pub struct SweepJob {
 }
 
 /// A container that is swept.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SweepContainer {
+    /// What it is called in the job's document and in messages; else its address without a
+    /// signature, and its prefix. Two containers of one name in two accounts need one.
+    #[serde(default)]
+    pub id: Option<String>,
     /// A store's URL, or an `https` address with its signature; `env:NAME` stands for a variable.
     pub url: String,
     /// Only blobs whose names begin so.
@@ -52,7 +56,7 @@ pub struct SweepContainer {
 }
 
 /// The account whose containers take the dead.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DeadAccount {
@@ -89,8 +93,10 @@ impl SweepJob {
     /// # Errors
     /// [`ErrorKind::Invalid`] with the field, or the line, and the rule.
     pub fn parse(text: &str) -> Result<Self> {
-        let file: File = serde_json::from_str(text)
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("the job's file: {error}")))?;
+        let file: File = serde_json::from_str(text).map_err(|error| {
+            let what = without_texts(&error.to_string());
+            Error::new(ErrorKind::Invalid, format!("the job's file: {what}"))
+        })?;
         let interval = match &file.interval {
             Some(text) => {
                 duration::parse(text).map_err(|e| Error::invalid("interval", e.to_string()))?
@@ -145,9 +151,33 @@ impl SweepJob {
     }
 }
 
+/// Shows neither a signature nor a variable's value.
+impl fmt::Debug for SweepContainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variables: Vec<_> = self.environment.keys().collect();
+        f.debug_struct("SweepContainer")
+            .field("id", &self.id())
+            .field("off", &self.off)
+            .field("environment", &variables)
+            .finish()
+    }
+}
+
+impl fmt::Debug for DeadAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variables: Vec<_> = self.environment.keys().collect();
+        f.debug_struct("DeadAccount")
+            .field("environment", &variables)
+            .finish_non_exhaustive()
+    }
+}
+
 impl SweepContainer {
     /// Returns what it is called in the job's document and in messages: nothing of a signature.
     pub(super) fn id(&self) -> String {
+        if let Some(id) = &self.id {
+            return id.clone();
+        }
         let url = self.url.split('?').next().unwrap_or_default();
         match self.prefix.is_empty() {
             true => url.to_owned(),
@@ -156,7 +186,25 @@ impl SweepContainer {
     }
 }
 
-/// Puts a file's environment before the process's own.
+/// Takes what was found out of a message: it may be an address with its signature.
+fn without_texts(message: &str) -> String {
+    const FOUND: &str = "string \"";
+    let Some((before, rest)) = message.split_once(FOUND) else {
+        return message.to_owned();
+    };
+    let after = rest.rsplit_once("\", ").map_or("", |(_, after)| after);
+    format!("{before}a text, {after}")
+}
+
+/// The variables of a cloud.
+const FAMILIES: [&[&str]; 3] = [
+    &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_"],
+    &["AWS_"],
+    &["GOOGLE_", "SERVICE_ACCOUNT"],
+];
+
+/// Puts a file's environment before the process's own: where it says anything of a cloud, nothing of
+/// the process's counts for that cloud.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a variable that is not set.
@@ -165,6 +213,13 @@ pub(super) fn environment(
     process: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>> {
     let mut all = process.clone();
+    // Half of one credential and half of another would be a third.
+    for family in FAMILIES {
+        let is_of = |name: &str| family.iter().any(|prefix| name.starts_with(prefix));
+        if own.keys().any(|name| is_of(name)) {
+            all.retain(|name, _| !is_of(name));
+        }
+    }
     for (name, value) in own {
         all.insert(name.clone(), resolve(value, process)?);
     }
@@ -191,7 +246,7 @@ mod tests {
         "name": "temporary-state", "state": "az://coordination", "interval": "10m",
         "page_size": 100, "parallel": 15,
         "containers": [
-            {"url": "az://sessions", "prefix": "tmp/", "off": false, "environment": {"A": "b"}},
+            {"id": "tmp", "url": "az://sessions", "prefix": "tmp/", "off": false, "environment": {"A": "b"}},
             {"url": "https://acct.blob.core.windows.net/c?sig=secret"}
         ],
         "dead": {"account": "az:", "environment": {"AZURE_STORAGE_CONNECTION_STRING": "env:DEAD"}}
@@ -201,7 +256,7 @@ mod tests {
     fn a_file_is_read_with_its_defaults() {
         let job = SweepJob::parse(WHOLE).expect("a job");
         assert_eq!(job.interval, Duration::from_secs(600));
-        assert_eq!(job.containers[0].id(), "az://sessions tmp/*");
+        assert_eq!(job.containers[0].id(), "tmp");
         assert_eq!(
             job.containers[1].id(),
             "https://acct.blob.core.windows.net/c"
@@ -209,6 +264,7 @@ mod tests {
         let least = r#"{"name": "a", "state": "memory:", "containers": [{"url": "memory:"}]}"#;
         let job = SweepJob::parse(least).expect("a job");
         assert_eq!((job.page_size, job.parallel, job.dead), (100, 15, None));
+        assert_eq!(job.containers[0].id(), "memory:");
         assert_eq!(job.interval, INTERVAL);
     }
 
@@ -245,6 +301,11 @@ mod tests {
                 "unknown field `prefixes`",
             ),
             ("az://sessions", "", "containers[0].url: must be"),
+            (
+                "{\"url\": \"https://acct.blob.core.windows.net/c?sig=secret\"}",
+                "\"https://acct.blob.core.windows.net/c?sig=secret\"",
+                "invalid type: a text, expected",
+            ),
         ] {
             let text = WHOLE.replace(was, is);
             assert_ne!(text, WHOLE, "{was}");
@@ -270,6 +331,22 @@ mod tests {
         let own = BTreeMap::from([("KEY".to_owned(), "env:DEAD".to_owned())]);
         let all = environment(&own, &process).expect("set");
         assert_eq!((&*all["KEY"], &*all["DEAD"]), ("secret", "secret"));
+        let shown = format!("{:?}", SweepJob::parse(WHOLE).expect("a job"));
+        assert!(
+            !shown.contains("sig=secret") && !shown.contains("env:DEAD"),
+            "{shown}"
+        );
+        let process = [
+            ("AZURE_STORAGE_CONNECTION_STRING", "a"),
+            ("AWS_REGION", "b"),
+            ("HOME", "c"),
+        ];
+        let process = process.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let own = [("AZURE_STORAGE_ACCOUNT_NAME".to_owned(), "other".to_owned())].into();
+        let all = environment(&own, &process).expect("set");
+        let names: Vec<_> = all.keys().map(String::as_str).collect();
+        assert_eq!(names, ["AWS_REGION", "AZURE_STORAGE_ACCOUNT_NAME", "HOME"]);
+        let own = BTreeMap::from([("KEY".to_owned(), "env:DEAD".to_owned())]);
         let error = environment(&own, &BTreeMap::new()).expect_err("not set");
         assert!(error.message().contains("DEAD is not set"), "{error}");
     }

@@ -45,6 +45,8 @@ pub(super) enum Reason {
     OntoItself,
     /// A lease's, or a job's own.
     Protected,
+    /// Another blob lies where it would go.
+    Occupied,
 }
 
 /// Where a blob is moved to.
@@ -70,18 +72,24 @@ pub(super) fn judge(
     if end > now {
         return Verdict::Alive;
     }
-    let own = [lease::FOLDER, super::FOLDER];
-    if own.iter().any(|folder| name.as_str().starts_with(folder)) {
+    if is_protected(name) {
         return Verdict::Leave(Reason::Protected);
     }
     match metadata.get(DEAD_BLOB_CONTAINER).map(|value| value.trim()) {
         None | Some("") => Verdict::Delete,
         Some(_) if !dead => Verdict::Leave(Reason::NoDeadAccount),
         Some(value) => match destination(value, name) {
+            Some(to) if is_protected(&to.name) => Verdict::Leave(Reason::Protected),
             Some(to) => Verdict::Move(to),
             None => Verdict::Leave(Reason::BadDestination),
         },
     }
+}
+
+/// Leases and jobs' documents are neither swept nor written over.
+fn is_protected(name: &BlobName) -> bool {
+    let own = [lease::FOLDER, super::FOLDER];
+    own.iter().any(|folder| name.as_str().starts_with(folder))
 }
 
 /// Reads a time to live: RFC 3339 with its zone, or as HTTP has dates. `None` for what is no time: it
@@ -92,8 +100,8 @@ pub(super) fn time(text: &str) -> Option<SystemTime> {
         return Some(time.into());
     }
     // A day alone, or a time without its zone, is read by nobody as by everybody.
-    let zoned = text.len() > 10 && (text.ends_with(['Z', 'z']) || text[10..].contains(['+', '-']));
-    if !zoned || !text.is_ascii() {
+    let clock = text.is_ascii().then(|| text.get(10..)).flatten()?;
+    if !clock.ends_with(['Z', 'z']) && !clock.contains(['+', '-']) {
         return None;
     }
     SystemTime::try_from(Timestamp::from_str(text).ok()?).ok()
@@ -125,12 +133,14 @@ pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap
     let mut metadata = head.metadata.clone().unwrap_or_default();
     metadata.remove(TIME_TO_LIVE);
     metadata.remove(DEAD_BLOB_CONTAINER);
-    metadata.insert(
-        SWEPT_FROM.to_owned(),
-        printable(&format!("{source}/{}", head.name)),
-    );
+    metadata.insert(SWEPT_FROM.to_owned(), origin(head, source));
     metadata.insert(SWEPT_AT.to_owned(), stamp(now));
     metadata
+}
+
+/// Where a blob is, as its copy says it.
+pub(super) fn origin(head: &Head, source: &str) -> String {
+    printable(&format!("{source}/{}", head.name))
 }
 
 /// A time of the wall clock as RFC 3339, to the second.
@@ -165,7 +175,8 @@ impl Reason {
             }
             Self::BadDestination => "its DeadBlobContainer is no name",
             Self::OntoItself => "its DeadBlobContainer is where it lies already",
-            Self::Protected => "it is a lease's or a job's own",
+            Self::Protected => "it is a lease's or a job's own, or would go where those are",
+            Self::Occupied => "another blob lies where its DeadBlobContainer says",
         }
     }
 }
@@ -212,6 +223,7 @@ mod tests {
             ("tomorrow", Verdict::Leave(Reason::BadTime)),
             ("", Verdict::Leave(Reason::BadTime)),
             ("0", Verdict::Leave(Reason::BadTime)),
+            ("2026-11-2öT11:00:00Z", Verdict::Leave(Reason::BadTime)),
         ] {
             assert_eq!(judged("a", &[(TIME_TO_LIVE, time)]), verdict, "{time}");
         }
@@ -241,6 +253,9 @@ mod tests {
             assert_eq!(dead(value), Verdict::Move(to), "{value}");
         }
         assert_eq!(dead(""), Verdict::Delete);
+        for value in ["coordination/leases/billing", "a/sweeps/"] {
+            assert_eq!(dead(value), Verdict::Leave(Reason::Protected), "{value}");
+        }
         for value in ["a//b", "a/../b", "spa ce"] {
             assert_eq!(
                 dead(value),

@@ -1,7 +1,7 @@
 //! A page's blobs: each judged, and deleted, moved or left.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
     time::SystemTime,
 };
@@ -10,12 +10,12 @@ use futures_util::StreamExt;
 
 use super::{
     counts::Counts,
-    judge::{Destination, Reason, Verdict, judge, provenance},
+    judge::{Destination, Reason, SWEPT_FROM, Verdict, judge, origin, provenance},
 };
 use crate::{
     error::{ErrorKind, Result},
     store::{
-        BlobName,
+        BlobName, PageOptions,
         container::{Account, Container, Head, HeadPage},
     },
     sync::lock,
@@ -25,8 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Reaper {
     dead: Option<Account>,
-    /// Dead-blob containers that are there, because we made them or found them.
-    there: Mutex<HashSet<String>>,
+    /// Dead-blob containers, once they were made or found.
+    there: Mutex<HashMap<String, Arc<dyn Container>>>,
     parallel: usize,
 }
 
@@ -109,10 +109,10 @@ impl Reaper {
             Verdict::Alive => return Ok(Fate::Alive),
             Verdict::Leave(reason) => return Ok(Fate::Left(reason)),
             Verdict::Delete => Fate::Deleted,
-            Verdict::Move(to) => {
-                self.copy(container, &head, &to, now).await?;
-                Fate::Moved
-            }
+            Verdict::Move(to) => match self.copy(container, &head, &to, now).await? {
+                true => Fate::Moved,
+                false => return Ok(Fate::Left(Reason::Occupied)),
+            },
         };
         match container.delete_unchanged(&head).await? {
             true => Ok(deleted),
@@ -144,34 +144,69 @@ impl Reaper {
         }
     }
 
-    /// Copies a blob that is still what it was. Whatever lies at the destination is overwritten: it is
-    /// what an earlier round has left there.
+    /// Copies a blob that is still what it was; returns whether its place was free. What an earlier
+    /// round has copied of it, and not deleted, is written over.
     async fn copy(
         &self,
         container: &dyn Container,
         head: &Head,
         to: &Destination,
         now: SystemTime,
-    ) -> Result<()> {
-        let dead = self.container(&to.container)?;
-        let is_known = lock(&self.there).contains(&to.container);
-        if !is_known {
-            dead.ensure().await?;
-            lock(&self.there).insert(to.container.clone());
+    ) -> Result<bool> {
+        let dead = self.there(&to.container).await?;
+        let over = dead.head(&to.name).await?;
+        let origin = origin(head, &container.address());
+        let is_ours = |found: &Head| {
+            let marks = found.metadata.as_ref();
+            marks.and_then(|marks| marks.get(SWEPT_FROM)) == Some(&origin)
+        };
+        if over.as_ref().is_some_and(|found| !is_ours(found)) {
+            return Ok(false);
         }
         let content = container.read(&head.name, &head.etag).await?;
         let metadata = provenance(head, &container.address(), now);
-        let written = dead.write(&to.name, content, metadata).await;
+        let over = over.map(|found| found.etag);
+        let written = dead.write(&to.name, content, metadata, over.as_ref()).await;
         if written.is_err() {
             // It may have been deleted: looked for again with the next blob.
             lock(&self.there).remove(&to.container);
         }
-        written
+        written.map(|()| true)
+    }
+
+    /// Returns a dead-blob container, which is made where it is missing.
+    async fn there(&self, name: &str) -> Result<Arc<dyn Container>> {
+        if let Some(found) = lock(&self.there).get(name) {
+            return Ok(Arc::clone(found));
+        }
+        let dead = self.container(name)?;
+        dead.ensure().await?;
+        lock(&self.there).insert(name.to_owned(), Arc::clone(&dead));
+        Ok(dead)
     }
 
     fn container(&self, name: &str) -> Result<Arc<dyn Container>> {
+        if let Some(found) = lock(&self.there).get(name) {
+            return Ok(Arc::clone(found));
+        }
         let dead = self.dead.as_ref().expect("judged with one");
         dead.container(name)
+    }
+
+    /// Looks whether the dead's account lets us in.
+    pub(super) async fn check(&self) -> Result<()> {
+        let Some(dead) = &self.dead else {
+            return Ok(());
+        };
+        let nowhere = dead.container("reveille-looks-whether-it-may")?;
+        let one = PageOptions {
+            size: 1,
+            token: None,
+        };
+        match nowhere.list("", &one).await {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! Turns at the job's document: under the lease one page is listed and taken, and nothing is worked.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
 
 use super::{Source, Sweeper, counts::Counts, document::Document};
 use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
-    lease::{Lease, LeaseConfig},
+    lease::{Held, Lease, LeaseConfig},
     store::{BlobName, BlobStore, ETag, PageOptions, container::HeadPage},
 };
 
@@ -18,26 +20,47 @@ pub(super) struct Turns {
     lease: Lease,
 }
 
-/// What a turn came to.
-#[derive(Debug)]
-pub(super) enum Turn {
-    Page(Taken),
-    /// Nothing is left to take, for us.
-    Idle(Box<Document>),
+/// What a turn is taken for.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    /// Only a page of this round; `None` begins one, if it is time.
+    pub(super) round: Option<u64>,
+    /// One more round where this interval has had its own.
+    pub(super) again: bool,
+    /// Nothing is taken any more, and only said what was done.
+    pub(super) stop: bool,
+    /// What the document does not say yet.
+    pub(super) untold: Counts,
+    /// Containers that could not be listed just now.
+    pub(super) skipped: HashSet<usize>,
 }
 
-/// A page that is ours to work.
+/// What a turn came to.
 #[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) source: usize,
-    /// `None` where the container could not be listed.
-    pub(super) page: Option<HeadPage>,
+pub(super) struct Turn {
+    pub(super) taken: Taken,
+    /// As it was written.
+    pub(super) document: Document,
+}
+
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// A page is ours to work.
+    Page { source: usize, page: HeadPage },
+    /// A container could not be listed; for `good`, it is done with in this round.
+    Failed { source: usize },
+    /// Nothing is left to take, for us.
+    Nothing,
 }
 
 /// A crash in a turn holds the others up for this long.
 const LEASE: Duration = Duration::from_secs(30);
 /// A turn is a few requests.
 const POLL: Duration = Duration::from_millis(50);
+/// Two holders that crash, one after the other.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Whoever ends says what it did, if that is quickly done.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Only a hand, or one whose lease was lost meanwhile, writes in between.
 const TRIES: usize = 5;
 
@@ -53,19 +76,25 @@ impl Turns {
         Ok(Self { store, blob, lease })
     }
 
+    /// Returns the store of the document.
+    pub(super) fn store(&self) -> &dyn BlobStore {
+        &*self.store
+    }
+
     /// Waits for the lease, takes a page, and gives the lease back. What is not told yet is added to
-    /// the document's counts by the same write. Without `may` nothing is taken.
+    /// the document's counts by the same write. `None` where `stop` came first.
     pub(super) async fn take(
         &self,
         sweeper: &Sweeper,
-        untold: &Counts,
-        again: bool,
-        may: bool,
-    ) -> Result<Turn> {
-        let held = self.lease.acquire().await?;
-        let mut turn = Ok(None);
+        wish: &Wish,
+        stop: &CancellationToken,
+    ) -> Result<Option<Turn>> {
+        let Some(held) = self.hold(wish, stop).await? else {
+            return Ok(None);
+        };
+        let (mut sent, mut turn) = (Vec::new(), Ok(None));
         for _ in 0..TRIES {
-            turn = self.try_take(sweeper, untold, again, may).await;
+            turn = self.try_take(sweeper, wish, &mut sent).await;
             if !matches!(turn, Ok(None)) {
                 break;
             }
@@ -73,48 +102,65 @@ impl Turns {
         if let Err(error) = held.release().await {
             tracing::debug!(%error, "the job's lease runs out by itself");
         }
-        turn?.ok_or_else(|| {
+        turn?.map(Some).ok_or_else(|| {
             let message = format!("{} is written by others all the time", self.shown());
             Error::new(ErrorKind::Conflict, message)
         })
     }
 
-    /// Returns `None` where the document was written by another meanwhile.
+    /// Waits for the lease, and not for ever: a store that is away is said.
+    async fn hold(&self, wish: &Wish, stop: &CancellationToken) -> Result<Option<Held>> {
+        let patience = if wish.stop { LAST_WORDS } else { PATIENCE };
+        tokio::select! {
+            held = tokio::time::timeout(patience, self.lease.acquire()) => match held {
+                Ok(held) => held.map(Some),
+                Err(_) if wish.stop => Ok(None),
+                Err(_) => {
+                    let message = format!(
+                        "{} was not had within {PATIENCE:?}: its store is away, or whoever holds it \
+                         hangs",
+                        self.lease
+                    );
+                    Err(Error::new(ErrorKind::Unavailable, message))
+                }
+            },
+            () = stop.cancelled(), if !wish.stop => Ok(None),
+        }
+    }
+
+    /// Returns `None` where the document was written by another meanwhile, or it is not known whether
+    /// it was written by us: `sent` has what was tried, by its nonce.
     async fn try_take(
         &self,
         sweeper: &Sweeper,
-        untold: &Counts,
-        again: bool,
-        may: bool,
+        wish: &Wish,
+        sent: &mut Vec<(String, Turn)>,
     ) -> Result<Option<Turn>> {
         let (mut document, etag) = self.read().await?;
-        let before = document.clone();
-        document.add(untold);
-        let containers: Vec<_> = sweeper.sources.iter().map(Source::of_document).collect();
-        // Who is to end takes nothing more, and says what it did.
-        let runs = may && document.begin(&containers, wall(), sweeper.job.interval, again);
-        let is_ours = |id: &str| sweeper.source(id).is_some();
-        let next = document.next(is_ours).filter(|_| runs);
-        let taken = match next {
-            None => None,
-            Some((at, token)) => {
-                let source = sweeper.source(&document.containers[at].id);
-                let source = source.expect("it is ours");
-                let page = sweeper.sources[source]
-                    .list(sweeper.job.page_size, token)
-                    .await;
-                let next = page.as_ref().and_then(|page| page.next.clone());
-                document.took(at, next, wall());
-                Some(Taken { source, page })
-            }
-        };
-        if document != before && !self.write(&mut document, etag.as_ref()).await? {
-            return Ok(None);
+        // A write without an answer, or one that came late.
+        if let Some(ours) = sent.iter().position(|(nonce, _)| *nonce == document.nonce) {
+            return Ok(Some(sent.swap_remove(ours).1));
         }
-        Ok(Some(match taken {
-            Some(taken) => Turn::Page(taken),
-            None => Turn::Idle(Box::new(document)),
-        }))
+        let before = document.clone();
+        document.add(&wish.untold);
+        let taken = match sweeper.runs(&mut document, wish) {
+            true => sweeper.take_of(&mut document, &wish.skipped).await,
+            false => Taken::Nothing,
+        };
+        if document == before {
+            return Ok(Some(Turn { taken, document }));
+        }
+        document.nonce = nonce()?;
+        let written = self.write(&document, etag.as_ref()).await;
+        let turn = Turn { taken, document };
+        match written {
+            Ok(_) => Ok(Some(turn)),
+            Err(error) if error.kind() == ErrorKind::Conflict || error.is_retryable() => {
+                sent.push((turn.document.nonce.clone(), turn));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn read(&self) -> Result<(Document, Option<ETag>)> {
@@ -127,23 +173,12 @@ impl Turns {
         }
     }
 
-    /// Writes the document where nobody has since it was read; returns whether it was written. A
-    /// write without an answer, and a conflict, are settled by the nonce: it may be our own.
-    async fn write(&self, document: &mut Document, etag: Option<&ETag>) -> Result<bool> {
-        document.nonce = nonce()?;
+    async fn write(&self, document: &Document, etag: Option<&ETag>) -> Result<ETag> {
         let content = bytes::Bytes::from(document.to_bytes()).into();
-        let written = match etag {
+        match etag {
             Some(etag) => self.store.update(&self.blob, content, etag).await,
             None => self.store.create(&self.blob, content).await,
-        };
-        let Err(error) = written else {
-            return Ok(true);
-        };
-        if error.kind() != ErrorKind::Conflict && !error.is_retryable() {
-            return Err(error);
         }
-        let (found, _) = self.read().await?;
-        Ok(found.nonce == document.nonce)
     }
 
     fn shown(&self) -> String {
@@ -157,23 +192,58 @@ impl Source {
         (self.id.clone(), self.container.is_none())
     }
 
-    /// Lists a page; `None` where that fails, which is said: the round goes on without it.
-    async fn list(&self, size: usize, token: Option<String>) -> Option<HeadPage> {
-        let container = self.container.as_ref()?;
-        match container
-            .list(&self.prefix, &PageOptions { size, token })
-            .await
-        {
-            Ok(page) => Some(page),
-            Err(error) => {
-                tracing::warn!(%container, %error, "not swept in this round");
-                None
-            }
-        }
+    async fn list(&self, size: usize, token: Option<String>) -> Result<HeadPage> {
+        let container = self.container.as_ref().expect("it is on");
+        let page = PageOptions { size, token };
+        container.list(&self.prefix, &page).await
     }
 }
 
 impl Sweeper {
+    /// Returns whether a round runs that is wished for; begins one where it is time.
+    fn runs(&self, document: &mut Document, wish: &Wish) -> bool {
+        if wish.stop {
+            return false;
+        }
+        let is_off = |id: &str| {
+            let mut ours = self.sources.iter().filter(|source| source.id == id);
+            ours.any(|source| source.container.is_none())
+        };
+        document.turn_off(is_off, wall());
+        match wish.round {
+            Some(round) => document.serial == round && !document.is_finished(),
+            None => {
+                let containers: Vec<_> = self.sources.iter().map(Source::of_document).collect();
+                document.begin(&containers, wall(), self.job.interval, wish.again)
+            }
+        }
+    }
+
+    /// Takes the next page. A container that cannot be listed for a reason that may pass is left open:
+    /// the next interval goes on with it.
+    async fn take_of(&self, document: &mut Document, skipped: &HashSet<usize>) -> Taken {
+        let ours = |id: &str| self.source(id).is_some_and(|at| !skipped.contains(&at));
+        let Some((at, token)) = document.next(ours) else {
+            return Taken::Nothing;
+        };
+        let source = self.source(&document.containers[at].id).expect("ours");
+        match self.sources[source].list(self.job.page_size, token).await {
+            Ok(page) => {
+                document.took(at, page.next.clone(), wall());
+                Taken::Page { source, page }
+            }
+            Err(error) => {
+                let container = &self.sources[source].id;
+                let passes = error.is_retryable();
+                tracing::warn!(container, passes, %error, "it cannot be listed");
+                if !passes {
+                    document.took(at, None, wall());
+                }
+                Taken::Failed { source }
+            }
+        }
+    }
+
     /// Returns which of our containers the document calls so.
     fn source(&self, id: &str) -> Option<usize> {
         let is_it = |source: &Source| source.id == id && source.container.is_some();

@@ -238,7 +238,7 @@ async fn instances_share_a_container_of_azurite_whoever_dies() {
         let name = reveille::store::BlobName::new(&format!("{number:03}")).expect("a name");
         let content = reveille::store::container::Content::whole("x".into());
         source
-            .write(&name, content, marks.clone().into())
+            .write(&name, content, marks.clone().into(), None)
             .await
             .expect("written");
     }

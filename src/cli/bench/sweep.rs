@@ -123,7 +123,7 @@ async fn put(container: &dyn Container, args: &SweepArgs) -> Result<()> {
         async move {
             let name = BlobName::new(&format!("{number:08}"))?;
             let content = Content::whole("expired".into());
-            container.write(&name, content, marks).await
+            container.write(&name, content, marks, None).await
         }
     });
     stream::iter(puts)

@@ -14,8 +14,8 @@ use super::{CloudError, CloudStore, Service, metadata, seconds};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{
-        BlobContent, BlobName, BlobStore, ETag, PageOptions,
-        container::{Container, Content, Head, HeadPage, changed},
+        BlobName, BlobStore, ETag, PageOptions,
+        container::{self, Container, Content, Head, HeadPage, changed},
     },
 };
 
@@ -95,7 +95,7 @@ impl Container for CloudStore {
             if_match: Some(etag.as_str().to_owned()),
             ..GetOptions::default()
         };
-        let found = self.reads.get_opts(&self.path(name)?, options).await;
+        let found = self.contents.get_opts(&self.path(name)?, options).await;
         let found = found.map_err(|error| match error {
             object_store::Error::NotFound { .. } => changed(self, name),
             error => self.failed(error, name),
@@ -120,19 +120,28 @@ impl Container for CloudStore {
         name: &BlobName,
         content: Content,
         metadata: BTreeMap<String, String>,
+        over: Option<&ETag>,
     ) -> Result<()> {
         let path = self.path(name)?;
-        let attributes = attributes(metadata, &content.headers)?;
+        let attributes = self.attributes(metadata, &content.headers);
         if content.size <= PART as u64 {
+            let mode = match over {
+                Some(etag) => PutMode::Update(self.version(name, etag).await?),
+                None => PutMode::Create,
+            };
             let options = PutOptions {
-                mode: PutMode::Overwrite,
+                mode,
                 attributes,
                 ..PutOptions::default()
             };
             let whole = whole(content).await?;
-            // What overwrites anyhow may be tried again.
-            let put = self.reads.put_opts(&path, whole.into(), options).await;
+            let put = self.writes.put_opts(&path, whole.into(), options).await;
             return put.map(drop).map_err(|error| self.failed(error, name));
+        }
+        // Parts are put together under no condition: it is looked at before.
+        let found = self.head(name).await?;
+        if found.map(|head| head.etag).as_ref() != over {
+            return Err(changed(self, name));
         }
         self.write_parts(&path, name, content, attributes).await
     }
@@ -144,8 +153,6 @@ impl Container for CloudStore {
         etag: &ETag,
     ) -> Result<()> {
         let path = self.path(name)?;
-        let bytes = Bytes::new();
-        let metadata = BlobContent { bytes, metadata }.checked()?.metadata;
         if let Some(direct) = &self.direct {
             let set = direct.set_metadata(&path, &metadata, etag).await;
             return set.map_err(|error| match error.is_absent() {
@@ -164,7 +171,7 @@ impl Container for CloudStore {
         }
         let options = PutOptions {
             mode: PutMode::Update(self.version(name, etag).await?),
-            attributes: attributes(metadata, &content.headers)?,
+            attributes: self.attributes(metadata, &content.headers),
             ..PutOptions::default()
         };
         let whole = whole(content).await?;
@@ -179,7 +186,7 @@ impl Container for CloudStore {
         match self.head(&seen.name).await? {
             None => Ok(false),
             Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
-            Some(_) => self.delete(&seen.name, None).await,
+            Some(_) => self.delete_path(&self.path(&seen.name)?, &seen.name).await,
         }
     }
 
@@ -196,8 +203,13 @@ impl Container for CloudStore {
     async fn ensure(&self) -> Result<()> {
         match (&self.direct, self.service) {
             (Some(direct), _) => {
-                let made = direct.create_container().await;
-                made.map_err(|error| error.of(format_args!("container `{}`", self.bucket)))
+                match direct.create_container().await {
+                    // Who may write need not be one who may make containers: it may be there.
+                    Err(error) if error.kind() == ErrorKind::Denied => Ok(()),
+                    made => {
+                        made.map_err(|error| error.of(format_args!("container `{}`", self.bucket)))
+                    }
+                }
             }
             (None, Service::S3 | Service::Gcs | Service::Azure) => {
                 self.check().await.map_err(|error| match error.kind() {
@@ -213,6 +225,26 @@ impl Container for CloudStore {
 }
 
 impl CloudStore {
+    /// What others wrote is not held to our own rule: it goes as it is, as far as the service takes
+    /// it.
+    fn attributes(
+        &self,
+        metadata: BTreeMap<String, String>,
+        headers: &BTreeMap<String, String>,
+    ) -> Attributes {
+        let metadata = match self.service {
+            Service::Azure => container::identifiers(metadata),
+            Service::S3 | Service::Gcs => metadata,
+        };
+        let mut attributes = super::attributes(metadata);
+        for (attribute, header) in HEADERS {
+            if let Some(value) = headers.get(header) {
+                attributes.insert(attribute, AttributeValue::from(value.clone()));
+            }
+        }
+        attributes
+    }
+
     /// Writes in parts; of what is not finished nothing is seen.
     async fn write_parts(
         &self,
@@ -225,7 +257,7 @@ impl CloudStore {
             attributes,
             ..PutMultipartOptions::default()
         };
-        let upload = self.reads.put_multipart_opts(path, options).await;
+        let upload = self.contents.put_multipart_opts(path, options).await;
         let mut upload = upload.map_err(|error| self.failed(error, name))?;
         let outcome = send_parts(&mut *upload, &mut content).await;
         let outcome = match outcome {
@@ -235,7 +267,7 @@ impl CloudStore {
         let Err(fault) = outcome else {
             return Ok(());
         };
-        // The service clears away what is left, in time.
+        // What it leaves on S3 is for the bucket's own rule on incomplete uploads.
         let _ = upload.abort().await;
         Err(match fault {
             Fault::Source(error) => error,
@@ -253,13 +285,16 @@ async fn send_parts(
     upload: &mut dyn MultipartUpload,
     content: &mut Content,
 ) -> std::result::Result<(), Fault> {
-    let mut part = BytesMut::with_capacity(PART);
+    let (mut part, mut passed) = (BytesMut::with_capacity(PART), 0);
+    // S3 takes ten thousand at most.
+    let size = PART.max(usize::try_from(content.size / 9_000).unwrap_or(PART));
     while let Some(piece) = content.pieces.next().await {
         let mut piece = piece.map_err(Fault::Source)?;
+        passed += piece.len() as u64;
         while !piece.is_empty() {
-            let room = PART - part.len();
+            let room = size - part.len();
             part.extend_from_slice(&piece.split_to(piece.len().min(room)));
-            if part.len() == PART {
+            if part.len() == size {
                 let full = std::mem::replace(&mut part, BytesMut::with_capacity(PART));
                 let sent = upload.put_part(full.freeze().into());
                 sent.await.map_err(Fault::Client)?;
@@ -270,28 +305,27 @@ async fn send_parts(
         let sent = upload.put_part(part.freeze().into());
         sent.await.map_err(Fault::Client)?;
     }
-    Ok(())
+    match passed == content.size {
+        true => Ok(()),
+        false => Err(Fault::Source(cut_short(passed, content.size))),
+    }
+}
+
+#[cold]
+fn cut_short(passed: u64, size: u64) -> Error {
+    let message = format!("of {size} bytes {passed} came");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 async fn whole(content: Content) -> Result<Bytes> {
+    let size = content.size;
     let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
         all.extend_from_slice(&piece);
         std::future::ready(Ok(all))
     });
-    whole.await.map(BytesMut::freeze)
-}
-
-fn attributes(
-    metadata: BTreeMap<String, String>,
-    headers: &BTreeMap<String, String>,
-) -> Result<Attributes> {
-    let bytes = Bytes::new();
-    let metadata = BlobContent { bytes, metadata }.checked()?.metadata;
-    let mut attributes = super::attributes(metadata);
-    for (attribute, header) in HEADERS {
-        if let Some(value) = headers.get(header) {
-            attributes.insert(attribute, AttributeValue::from(value.clone()));
-        }
+    let whole = whole.await?;
+    match whole.len() as u64 == size {
+        true => Ok(whole.freeze()),
+        false => Err(cut_short(whole.len() as u64, size)),
     }
-    Ok(attributes)
 }

@@ -4,27 +4,29 @@
 //! `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, ...); for Azure those of its own command line and
 //! a connection string besides, which name the same account for queues.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use super::{CloudStore, Holder, Purpose, Service, direct::Direct, error::CloudError};
+use crate::{
+    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as azure_endpoint},
+    duration,
+    error::{Error, ErrorKind, Result},
+    https::{self, Patience, Target},
+    store::{BlobName, Variables},
+};
 use object_store::{
-    ClientOptions,
+    ClientConfigKey, ClientOptions,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::GoogleCloudStorageBuilder,
 };
-use reqwest::Url;
-
-use super::{CloudStore, REQUEST, Service, direct::Direct, error::CloudError, retry};
-use crate::{
-    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount},
-    error::{Error, ErrorKind, Result},
-    https::{self, Target},
-    store::{BlobName, Variables},
-};
 
 /// Comes before all others: it names account, credential and endpoint together.
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+
+/// What a machine's own network must answer in.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// Opens what `SCHEME://BUCKET[/PREFIX]` names, and looks whether it is there.
 ///
@@ -73,7 +75,14 @@ pub(in crate::store) fn container_at(
     let (endpoint, container) = address.trim_end_matches('/').rsplit_once('/')?;
     let text = format!("BlobEndpoint={endpoint};SharedAccessSignature={signature}");
     let variables = [(CONNECTION_STRING.to_owned(), text)].into();
-    connect("az", &format!("//{container}"), &variables)
+    let found = connect("az", &format!("//{container}"), &variables)?;
+    Some(found.map_err(|error| {
+        let rule = format_args!(
+            "`{address}` is no address with a signature: {}",
+            error.message()
+        );
+        Error::invalid("url", rule)
+    }))
 }
 
 /// A bucket, and a prefix that is empty or ends in `/`.
@@ -114,19 +123,24 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let endpoint = endpoint.unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
     let endpoint = endpoint.trim_end_matches('/');
-    let mut url = parse("AZURE_STORAGE_ENDPOINT", endpoint)?;
-    let connector = Connector(Target::of(&url));
+    let mut url = azure_endpoint("AZURE_STORAGE_ENDPOINT", endpoint)?;
+    let target = Target::of(&url);
     let (bucket, prefix) = place;
     if let Ok(mut segments) = url.path_segments_mut() {
         segments.pop_if_empty().push(&bucket);
     }
     let builder = builder
         .with_endpoint(endpoint.to_owned())
-        .with_container_name(&bucket)
-        .with_http_connector(connector);
-    let build = |reads| builder.clone().with_retry(retry(reads)).build();
-    let (reads, writes) = (build(true).map_err(bad)?, build(false).map_err(bad)?);
-    let reads = Arc::new(reads);
+        .with_container_name(&bucket);
+    let build = |purpose: Purpose| {
+        let builder = builder.clone().with_retry(purpose.retry());
+        let built = builder
+            .with_http_connector(Connector(target, purpose))
+            .build();
+        built.map(Arc::new).map_err(bad)
+    };
+    let reads = build(Purpose::Reads)?;
+    let connector = Connector(target, Purpose::Writes);
     let direct = Direct {
         http: connector.connect(&ClientOptions::default()).map_err(bad)?,
         client: Arc::clone(&reads),
@@ -139,8 +153,10 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
         bucket,
         url: shown,
         prefix,
+        holder: Holder::Azure(Arc::clone(&reads)),
         reads,
-        writes: Arc::new(writes),
+        writes: build(Purpose::Writes)?,
+        contents: build(Purpose::Contents)?,
         direct: Some(direct),
     })
 }
@@ -157,10 +173,13 @@ fn account(
         let account = StorageAccount::from_connection_string(text);
         let account =
             account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))?;
+        // Nothing of the others beside it: a token among them would be preferred.
         builder = match account.credential() {
-            Credential::SharedKey(key) => builder.with_access_key(key.reveal()),
+            Credential::SharedKey(key) => {
+                MicrosoftAzureBuilder::new().with_access_key(key.reveal())
+            }
             Credential::Signature(text) => {
-                builder.with_config(AzureConfigKey::SasKey, text.reveal())
+                MicrosoftAzureBuilder::new().with_config(AzureConfigKey::SasKey, text.reveal())
             }
         };
         builder = builder
@@ -169,7 +188,8 @@ fn account(
         return Ok((builder, account.name().to_owned()));
     }
     let emulator = builder.get_config_value(&AzureConfigKey::UseEmulator);
-    let emulator = emulator.is_some_and(|flag| !matches!(&*flag, "false" | "0"));
+    let truths = ["1", "true", "on", "yes", "y"];
+    let emulator = emulator.is_some_and(|flag| truths.contains(&&*flag.to_ascii_lowercase()));
     if !has(&builder, AzureConfigKey::AccountName) {
         let usual = emulator.then_some(EMULATOR);
         let name = read(variables, "AZURE_STORAGE_ACCOUNT").or(usual);
@@ -205,16 +225,26 @@ fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
     let target = target("AWS_ENDPOINT", endpoint.as_deref())?;
     let builder = builder
         .with_bucket_name(&bucket)
-        .with_http_connector(Connector(target));
-    let build = |reads| builder.clone().with_retry(retry(reads)).build();
+        // One by one: a list of deletions is answered in a way that tells less.
+        .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
+    let build = |purpose: Purpose| {
+        let builder = builder.clone().with_retry(purpose.retry());
+        let built = builder
+            .with_http_connector(Connector(target, purpose))
+            .build();
+        built.map(Arc::new).map_err(bad)
+    };
+    let reads = build(Purpose::Reads)?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     Ok(CloudStore {
         service: Service::S3,
         url: format!("{}/{bucket}", endpoint.trim_end_matches('/')),
         bucket,
         prefix,
-        reads: Arc::new(build(true).map_err(bad)?),
-        writes: Arc::new(build(false).map_err(bad)?),
+        holder: Holder::S3(Arc::clone(&reads)),
+        reads,
+        writes: build(Purpose::Writes)?,
+        contents: build(Purpose::Contents)?,
         direct: None,
     })
 }
@@ -229,28 +259,44 @@ fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
             builder = builder.with_config(key, value);
         }
     }
-    let builder = builder
-        .with_bucket_name(&bucket)
-        .with_http_connector(Connector(target("GOOGLE_BASE_URL", None)?));
-    let build = |reads| builder.clone().with_retry(retry(reads)).build();
+    let builder = builder.with_bucket_name(&bucket);
+    let target = target("GOOGLE_BASE_URL", None)?;
+    let build = |purpose: Purpose| {
+        let builder = builder.clone().with_retry(purpose.retry());
+        let built = builder
+            .with_http_connector(Connector(target, purpose))
+            .build();
+        built.map(Arc::new).map_err(bad)
+    };
+    let reads = build(Purpose::Reads)?;
     Ok(CloudStore {
         service: Service::Gcs,
         url: format!("https://storage.googleapis.com/{bucket}"),
         bucket,
         prefix,
-        reads: Arc::new(build(true).map_err(bad)?),
-        writes: Arc::new(build(false).map_err(bad)?),
+        holder: Holder::Gcs(Arc::clone(&reads)),
+        reads,
+        writes: build(Purpose::Writes)?,
+        contents: build(Purpose::Contents)?,
         direct: None,
     })
 }
 
 /// Makes the HTTP clients of a store.
 #[derive(Debug, Clone, Copy)]
-struct Connector(Target);
+struct Connector(Target, Purpose);
 
 impl HttpConnector for Connector {
-    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = https::client(self.0, REQUEST);
+    /// Of the client's own options only the short time for what is on this machine's network is kept:
+    /// it is set where a credential is asked for there.
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let short = options.get_config_value(&ClientConfigKey::ConnectTimeout);
+        let short = short.and_then(|text| duration::parse(&text).ok());
+        let patience = match short.filter(|short| *short <= SHORT) {
+            Some(_) => Patience::Whole(SHORT),
+            None => self.1.patience(),
+        };
+        let client = https::client(self.0, patience);
         let client = client.map_err(|error| object_store::Error::Generic {
             store: "HTTP",
             source: Box::new(error),
@@ -274,17 +320,12 @@ fn read<'a>(variables: &'a Variables, key: &str) -> Option<&'a str> {
 
 fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
     match endpoint {
-        Some(url) => parse(variable, url).map(|url| Target::of(&url)),
+        Some(url) => azure_endpoint(variable, url).map(|url| Target::of(&url)),
         None => Ok(Target {
             secure: true,
             loopback: false,
         }),
     }
-}
-
-fn parse(variable: &str, url: &str) -> Result<Url> {
-    let invalid = |_| Error::invalid(variable, "must be an `http` or `https` URL");
-    Url::parse(url).map_err(invalid)
 }
 
 /// Why no client can be made of what the environment says; values are not shown.

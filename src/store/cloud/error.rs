@@ -23,8 +23,10 @@ pub(super) enum CloudError {
     Unreachable { cause: String },
     #[error("the answer cannot be read")]
     Unreadable,
-    #[error("no credential can be had: {cause}")]
-    NoCredential { cause: String },
+    #[error("the service sends us elsewhere without saying where: the region is wrong")]
+    Elsewhere,
+    #[error("{cause}")]
+    Other { cause: String },
 }
 
 /// Codes that speak of the container and not of the blob.
@@ -48,7 +50,8 @@ impl CloudError {
             Self::TimedOut => ErrorKind::Timeout,
             Self::Unreachable { .. } => ErrorKind::Unavailable,
             Self::Unreadable => ErrorKind::Internal,
-            Self::NoCredential { .. } => ErrorKind::Denied,
+            Self::Elsewhere => ErrorKind::Invalid,
+            Self::Other { .. } => ErrorKind::Internal,
         }
     }
 
@@ -80,8 +83,13 @@ impl CloudError {
             }
             ErrorKind::Unavailable => "cannot answer just now",
             ErrorKind::NotFound => "does not exist",
+            ErrorKind::Invalid if matches!(self, Self::Elsewhere) => {
+                "is in another region: set AWS_REGION"
+            }
             ErrorKind::Invalid => "refuses the request",
-            ErrorKind::Unsupported => "is leased, archived, immutable or has snapshots",
+            ErrorKind::Unsupported => {
+                "is leased, archived, immutable, of another type, or has snapshots"
+            }
             ErrorKind::Conflict => "is not the one that was read, or exists already",
             _ => "failed",
         };
@@ -97,8 +105,15 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
         // The blob is as it was, and no other try makes a difference.
         (
             _,
-            "SnapshotsPresent" | "LeaseIdMissing" | "BlobArchived" | "BlobImmutableDueToPolicy",
+            "SnapshotsPresent"
+            | "LeaseIdMissing"
+            | "BlobArchived"
+            | "BlobImmutableDueToPolicy"
+            | "InvalidBlobType"
+            | "DirectoryNotEmpty"
+            | "InvalidObjectState",
         ) => ErrorKind::Unsupported,
+        (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => ErrorKind::Denied,
         (_, "SlowDown" | "ServerBusy") | (429, _) => ErrorKind::Exhausted,
         (401 | 403, _) => ErrorKind::Denied,
         (404, _) => ErrorKind::NotFound,
@@ -130,11 +145,12 @@ impl From<ClientError> for CloudError {
             }
             next = error.source();
         }
-        match error {
-            ClientError::Generic { .. } => Self::NoCredential {
-                cause: harmless(&text),
-            },
-            _ => Self::Unreadable,
+        // The client's own words for an answer without a place to go.
+        if text.contains("redirect without LOCATION") {
+            return Self::Elsewhere;
+        }
+        Self::Other {
+            cause: harmless(&text),
         }
     }
 }

@@ -29,9 +29,19 @@ fn metadata(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 async fn put(container: &dyn Container, blob: &str, bytes: &'static [u8]) -> Head {
-    let content = Content::whole(Bytes::from_static(bytes));
+    let content = || Content::whole(Bytes::from_static(bytes));
     let marked = metadata(&[("timetolive", "2026-11-20T12:00:00Z")]);
-    let written = container.write(&name(blob), content, marked).await;
+    let over = head(container, blob).await.map(|head| head.etag);
+    if over.is_some() {
+        let onto = container
+            .write(&name(blob), content(), marked.clone(), None)
+            .await;
+        let error = onto.expect_err("there is another one");
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    }
+    let written = container
+        .write(&name(blob), content(), marked, over.as_ref())
+        .await;
     written.expect("written");
     head(container, blob).await.expect("it is there")
 }
@@ -106,7 +116,7 @@ async fn a_large_blob_goes_by_in_pieces(container: &dyn Container) {
     };
     let marks = metadata(&[("sweptfrom", "elsewhere")]);
     let written = container
-        .write(&name("large"), content, marks.clone())
+        .write(&name("large"), content, marks.clone(), None)
         .await;
     written.expect("written");
     let found = head(container, "large").await.expect("it is there");

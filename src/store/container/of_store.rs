@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures_util::TryStreamExt;
 
-use super::{Container, Content, Head, HeadPage, changed};
+use super::{Container, Content, Head, HeadPage, changed, identifiers};
 use crate::{
-    error::{ErrorKind, Result},
+    error::{Error, ErrorKind, Result},
     store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions},
 };
 
@@ -42,20 +42,6 @@ impl StoreContainer {
         match self.store.get(&self.inner(name)?).await? {
             Some(blob) if blob.etag == *etag => Ok(blob),
             _ => Err(changed(self, name)),
-        }
-    }
-
-    /// Writes whatever stands there.
-    async fn overwrite(&self, name: &BlobName, content: BlobContent) -> Result<()> {
-        loop {
-            let outcome = match self.store.get(name).await? {
-                Some(blob) => self.store.update(name, content.clone(), &blob.etag).await,
-                None => self.store.create(name, content.clone()).await,
-            };
-            match outcome {
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                outcome => return outcome.map(drop),
-            }
         }
     }
 }
@@ -101,14 +87,30 @@ impl Container for StoreContainer {
         name: &BlobName,
         content: Content,
         metadata: BTreeMap<String, String>,
+        over: Option<&ETag>,
     ) -> Result<()> {
+        let size = content.size;
         let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
             all.extend_from_slice(&piece);
             std::future::ready(Ok(all))
         });
         let bytes = whole.await?.freeze();
-        self.overwrite(&self.inner(name)?, BlobContent { bytes, metadata })
-            .await
+        if bytes.len() as u64 != size {
+            let message = format!("of {size} bytes of `{name}` {} came", bytes.len());
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        // Of what others wrote, what our own rule takes.
+        let mut metadata = identifiers(metadata);
+        metadata.retain(|_, value| {
+            value.len() <= 1024
+                && value.trim() == value
+                && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        });
+        let (name, content) = (self.inner(name)?, BlobContent { bytes, metadata });
+        match over {
+            Some(etag) => self.store.update(&name, content, etag).await.map(drop),
+            None => self.store.create(&name, content).await.map(drop),
+        }
     }
 
     async fn set_metadata(

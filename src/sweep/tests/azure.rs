@@ -23,7 +23,7 @@ async fn write(container: &dyn Container, blob: &str, marks: &[(&str, &str)]) {
     let marks = marks.iter().map(|(k, v)| ((*k).into(), (*v).into()));
     let name = BlobName::new(blob).expect("a name");
     container
-        .write(&name, content, marks.collect())
+        .write(&name, content, marks.collect(), None)
         .await
         .expect("written");
 }

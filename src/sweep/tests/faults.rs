@@ -1,7 +1,14 @@
 //! What goes wrong in a round: somebody writes meanwhile, an instance dies, a document is nonsense.
 
 use super::*;
-use crate::{ErrorKind, store::container::Head};
+use crate::{
+    ErrorKind,
+    store::{
+        MemoryStore,
+        container::Head,
+        faulty::{Faults, FaultyStore},
+    },
+};
 
 fn name(name: &str) -> BlobName {
     BlobName::new(name).expect("a name")
@@ -54,11 +61,9 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
     }
     let more = r#", "page_size": 4"#;
     let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
-    let taken = dead
-        .turns
-        .take(&dead, &Counts::default(), false, true)
-        .await;
-    assert!(matches!(taken, Ok(Turn::Page(_))), "{taken:?}");
+    let taken = dead.turns.take(&dead, &Wish::default(), &dead.stop).await;
+    let taken = taken.expect("a turn").expect("not stopped").taken;
+    assert!(matches!(taken, Taken::Page { .. }), "{taken:?}");
     drop(dead);
     let round = alive.sweep_once(false).await.expect("a round");
     assert_eq!((round.done.deleted, round.finished), (6, true));
@@ -116,7 +121,12 @@ async fn a_container_that_cannot_be_listed_is_counted_and_the_others_are_swept()
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let round = sweeper.sweep_once(false).await.expect("a round");
     assert_eq!((round.done.failed, round.done.deleted), (1, 1));
-    assert!(round.finished);
+    assert!(!round.finished, "what may pass is gone on with");
+    let next = sweeper.sweep_once(false).await.expect("the same round");
+    assert_eq!(
+        (next.round, next.done.failed, next.done.seen),
+        (round.round, 1, 0)
+    );
 }
 
 #[test]
@@ -151,7 +161,12 @@ async fn what_was_copied_and_not_deleted_is_copied_over_and_deleted() {
         &[("TimeToLive", EXPIRED), ("DeadBlobContainer", "grave")],
     )
     .await;
-    put(&*dead, "grave/a", &[("sweptfrom", "an earlier round")]).await;
+    put(
+        &*dead,
+        "grave/a",
+        &[("sweptfrom", &format!("{}/a", files.url("source")))],
+    )
+    .await;
     let sweeper = files.sweeper("").await;
     let round = sweeper.sweep_once(false).await.expect("a round");
     assert_eq!(round.done.moved, 1);
@@ -163,4 +178,98 @@ async fn what_was_copied_and_not_deleted_is_copied_over_and_deleted() {
         .expect("there");
     assert_eq!(&copy.content.bytes[..], b"a");
     assert!(copy.content.metadata[SWEPT_FROM].ends_with("/a"));
+}
+
+#[tokio::test]
+async fn what_others_keep_where_the_dead_would_go_is_not_written_over() {
+    let files = Files::new();
+    let (source, dead) = (files.store("source").await, files.store("dead").await);
+    for blob in ["one", "two"] {
+        let marks = [
+            ("TimeToLive", EXPIRED),
+            ("DeadBlobContainer", "grave/same/name"),
+        ];
+        put(&*source, blob, &marks).await;
+    }
+    let marks = [("TimeToLive", EXPIRED), ("DeadBlobContainer", "grave")];
+    put(&*source, "alive", &marks).await;
+    put(&*dead, "grave/alive", &[]).await;
+    let sweeper = files.sweeper("").await;
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    // Of two at the same time the later one is as one that was changed meanwhile.
+    assert_eq!(
+        (round.done.moved, round.done.left + round.done.changed),
+        (1, 2)
+    );
+    let kept = dead
+        .get(&name("grave/alive"))
+        .await
+        .expect("get")
+        .expect("there");
+    assert!(kept.content.metadata.is_empty(), "{kept:?}");
+    assert_eq!(names(&*source).await.len(), 2);
+    let again = sweeper.sweep_once(true).await.expect("a round");
+    assert_eq!((again.done.left, again.done.moved), (2, 0));
+}
+
+#[tokio::test]
+async fn the_dead_are_not_put_where_they_end_with_the_process() {
+    let text = r#"{"name": "job", "state": "memory:", "containers": [{"url": "memory:"}],
+        "dead": {"account": "env:DEAD"}}"#;
+    let job = SweepJob::parse(text).expect("a job");
+    let environment = [("DEAD".to_owned(), "memory:".to_owned())].into();
+    let error = Sweeper::new(job, &environment).await.expect_err("memory");
+    assert!(
+        error
+            .message()
+            .starts_with("dead.account: a store in memory"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn an_account_of_the_dead_that_cannot_be_used_is_said_at_once() {
+    let text = r#"{"name": "job", "state": "memory:", "containers": [{"url": "memory:"}],
+        "dead": {"account": "az:", "environment": {"AZURE_STORAGE_CONNECTION_STRING": "nonsense"}}}"#;
+    let job = SweepJob::parse(text).expect("a job");
+    let error = Sweeper::new(job, &BTreeMap::new())
+        .await
+        .expect_err("nonsense");
+    assert!(
+        error.message().contains("AZURE_STORAGE_CONNECTION_STRING"),
+        "{error}"
+    );
+}
+
+/// A job's store that is away is waited for, and not for ever; who is told to stop stops.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_said_and_stops_nobody_from_stopping() {
+    let faults = Faults {
+        before: 100,
+        ..Faults::default()
+    };
+    let inner = Arc::new(MemoryStore::new());
+    let away = Arc::new(FaultyStore::new(inner, faults, 7));
+    let sweeper = Sweeper {
+        turns: Turns::new(away, "job").expect("a name"),
+        ..Files::new().sweeper("").await
+    };
+    let error = sweeper.sweep_once(false).await.expect_err("it is away");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(
+        error.message().contains("was not had within 60s"),
+        "{error}"
+    );
+    assert!(sweeper.stats().failure.is_some());
+    let stopping = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sweeper.stop();
+    };
+    let begun = tokio::time::Instant::now();
+    tokio::join!(sweeper.run(|_| ()), stopping);
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
 }
