@@ -34,6 +34,7 @@ mod ready;
 mod serve;
 mod settings;
 mod signals;
+mod stored;
 mod subscribe;
 mod target;
 #[cfg(test)]

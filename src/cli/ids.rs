@@ -40,6 +40,7 @@ Example:
   reveille ids next orders
   reveille ids next orders --count 1000000 --range-size 10000 > ids
   reveille ids next orders --store sqlite:shop.db --start 100000 -o jsonl
+  reveille ids next orders --store az://ids
 
 --start counts only for who comes first: the next free id stands in the blob `ids/NAME`.")]
     Next(Next),
@@ -59,7 +60,8 @@ struct Next {
     /// The first id of all, where none was taken yet
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = id)]
     start: u64,
-    /// Where the next free id is kept: sqlite:PATH [default: a file in the user's data directory]
+    /// Where the next free id is kept: sqlite:PATH, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
+    /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
     /// How data is written [default: table]
