@@ -77,6 +77,10 @@ mod azurite;
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "the integration tests use more of it")]
 mod moto;
+#[cfg(all(test, feature = "cloud"))]
+#[path = "../tests/it/support/proxy.rs"]
+#[allow(dead_code, reason = "the integration tests use more of it")]
+mod proxy;
 
 /// The guides, whose blocks are documentation tests.
 #[cfg(doctest)]
