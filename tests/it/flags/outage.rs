@@ -31,9 +31,11 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let began = Instant::now();
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    // It has to be read first: so it is certain, unless that took too long.
+    let certain = complaint.contains("`go` was not set, and nobody was told");
     assert!(
-        complaint.contains("flag get"),
-        "it may have happened: {complaint}"
+        certain || complaint.contains("may have happened"),
+        "{complaint}"
     );
     let complaint = ended(
         &place
