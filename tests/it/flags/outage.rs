@@ -37,15 +37,10 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
         certain || complaint.contains("may have happened"),
         "{complaint}"
     );
-    let complaint = ended(
-        &place
-            .run(&home, &["unleash", "go", "--timeout", "2s"])
-            .await,
-        6,
-    );
+    let complaint = ended(&place.run(&home, &["unleash", "go"]).await, 3);
     assert!(complaint.contains("az://outage"), "{complaint}");
     let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
-    assert!(complaint.contains("flag get"), "{complaint}");
+    assert!(complaint.contains("`flag get` tells"), "{complaint}");
     ended(&relay.run(&["ready", "--timeout", "1s"]).await, 3);
     until("it says that it is not ready", async || {
         let (status, page) = get(relay.admin(), "/readyz").await;
@@ -69,12 +64,16 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
         "{}",
         complained(&told)
     );
-    for node in [reads, both] {
+    for (node, again) in [(reads, 1..=1), (both, 0..=1)] {
         let complaint = complained(&node);
-        for words in ["still trying", "can be read again"] {
-            let count = complaint.matches(words).count();
-            assert_eq!(count, 1, "{words:?}, once: {complaint}");
-        }
+        assert_eq!(
+            complaint.matches("still trying").count(),
+            1,
+            "once, and no flood: {complaint}"
+        );
+        // Who has a relay as well may be released by it before its own next reading.
+        let said = complaint.matches("can be read again").count();
+        assert!(again.contains(&said), "{complaint}");
     }
     let log = relay.log();
     let warned = log.matches("watched flags could not be read").count();
