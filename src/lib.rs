@@ -9,9 +9,9 @@
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
-//! | stores | `store` (blobs), `relay` (the hub on tokio) |
-//! | on stores | `flag`, [`queue`], [`unique_id`] |
-//! | drivers | `client`, [`listener`], `release` |
+//! | stores | [`store`] (blobs), `relay` (the hub on tokio) |
+//! | on stores | [`flag`], [`queue`], [`unique_id`] |
+//! | drivers | `client`, [`listener`], [`release`] |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
 //!
@@ -89,6 +89,8 @@ mod guides {
     mod polling {}
     #[doc = include_str!("../docs/outbox.md")]
     mod outbox {}
+    #[doc = include_str!("../docs/flags.md")]
+    mod flags {}
 }
 
 pub use client::*;

@@ -251,7 +251,7 @@ struct DrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench ids --tasks 8")]
 struct IdsArgs {
-    /// Measure on this store, in a blob of the bench's own.
+    /// Measure on this store, in a blob of the bench's own: memory:, sqlite:PATH, az://, s3://, gs://.
     #[arg(long, value_name = "URL", default_value = "memory:")]
     store: String,
     /// How many ids, each way.

@@ -58,6 +58,7 @@ async fn an_unleash_that_never_arrived_is_reported_and_was_none() {
         (Fault::CutWithin, "may or may not be set"),
         (Fault::Answer(503), "was not set, and nobody was told"),
         (Fault::Answer(429), "more often than it allows"),
+        (Fault::Answer(403), "refuses the credential"),
     ] {
         proxy.plan("PUT", "flags/go", fault);
         let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);

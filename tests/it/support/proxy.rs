@@ -311,12 +311,16 @@ impl Request {
     }
 }
 
-/// What a service says that has enough to do.
+/// What a service says that has enough to do, or refuses the credential.
 fn refusal(status: u16) -> String {
-    let body = "<?xml version=\"1.0\"?><Error><Code>ServerBusy</Code></Error>";
+    let code = match status {
+        403 => "AuthorizationPermissionMismatch",
+        _ => "ServerBusy",
+    };
+    let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
     let length = body.len();
     format!(
-        "HTTP/1.1 {status} Busy\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n\
+        "HTTP/1.1 {status} Refused\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n{body}"
     )
 }
