@@ -47,6 +47,10 @@ struct Counted {
 #[derive(Debug)]
 struct Released(Vec<Duration>);
 
+/// A node that was released: when, in nanoseconds of the wall clock, and what it keeps open. A fleet
+/// that goes to work does not hang up.
+type Node = (u64, Option<Release>);
+
 /// The parked nodes' process, seen from its parent.
 struct Nodes {
     helper: Helper,
@@ -113,7 +117,7 @@ pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
         }
     }
     println!("{READY}");
-    let mut times = Vec::new();
+    let (mut times, mut open) = (Vec::new(), Vec::new());
     loop {
         tokio::select! {
             order = orders.recv() => match order.as_deref() {
@@ -121,7 +125,9 @@ pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
                 _ => return Ok(()),
             },
             Some(released) = nodes.join_next() => {
-                times.push(released??);
+                let (at, release) = released??;
+                times.push(at);
+                open.push(release);
                 if nodes.is_empty() {
                     println!("{}", serde_json::to_string(&times)?);
                 }
@@ -135,7 +141,7 @@ fn told(
     relay: &str,
     waiters: u64,
     parked: &mpsc::UnboundedSender<()>,
-) -> Result<JoinSet<Result<u64>>> {
+) -> Result<JoinSet<Result<Node>>> {
     let gate = Arc::new(Semaphore::new(CONNECTING));
     let mut nodes = JoinSet::new();
     for node in 0..waiters {
@@ -148,8 +154,9 @@ fn told(
             ensure!(!first.set, "flag `{FLAG}` is set already");
             drop(turn);
             parked.send(())?;
-            Release::new(watch).wait().await?;
-            Ok(nanos(SystemTime::now()))
+            let mut release = Release::new(watch);
+            release.wait().await?;
+            Ok((nanos(SystemTime::now()), Some(release)))
         });
     }
     Ok(nodes)
@@ -161,7 +168,7 @@ async fn polling(
     args: &ParkedArgs,
     reads: &Arc<AtomicU64>,
     parked: &mpsc::UnboundedSender<()>,
-) -> Result<JoinSet<Result<u64>>> {
+) -> Result<JoinSet<Result<Node>>> {
     let flags = StoreFlags::new(store::open(url).await?);
     let interval = args.polling;
     let mut nodes = JoinSet::new();
@@ -175,7 +182,7 @@ async fn polling(
             tokio::time::sleep(interval.mul_f64(fastrand::f64())).await;
             parked.send(())?;
             PollingRelease::new(flag, interval).wait().await?;
-            Ok(nanos(SystemTime::now()))
+            Ok((nanos(SystemTime::now()), None))
         });
     }
     Ok(nodes)

@@ -1,16 +1,19 @@
 //! What a flag's store has to do with it: writes that are refused or repeated, and no relay at all.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    super::{Flags, FlagsConfig, StoreFlags, body::blob_name},
+    super::{Flags, FlagsConfig, StoreFlag, StoreFlags, body::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     take_states,
 };
 use crate::{
     error::ErrorKind,
-    store::{BlobStore, MemoryStore},
+    store::{
+        BlobStore, MemoryStore,
+        faulty::{Faults, FaultyStore},
+    },
     words::{FlagState, GlobalFlag, UnleashOptions},
 };
 
@@ -112,4 +115,64 @@ async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
     assert_ne!(anew.generation, set.generation);
     assert!(!flags.leash(&go).await.expect("leash").set);
     assert!(!flags.get(&go).await.expect("get").set);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_a_write_is_true_whatever_the_store_loses() {
+    let faults = Faults {
+        before: 15,
+        after: 15,
+        delay: Duration::from_millis(20),
+    };
+    let (mut done, mut refused, mut open) = (0, 0, 0);
+    for seed in 0..40 {
+        let faulty = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
+        let sound = StoreFlags::new(faulty.inner());
+        let relay = Flags::new(
+            Arc::clone(&faulty) as Arc<dyn BlobStore>,
+            FlagsConfig::default(),
+        );
+        let go = name("go");
+        for number in 0..20 {
+            let before = sound.get(&go).await.expect("it never fails");
+            let because = UnleashOptions {
+                reason: number.to_string(),
+                ..forever()
+            };
+            let outcome = match number % 3 {
+                2 => relay.leash(&go).await,
+                _ => relay
+                    .unleash(&go, &because, at(number))
+                    .await
+                    .map(|(set, _)| set),
+            };
+            let after = sound.get(&go).await.expect("it never fails");
+            match outcome {
+                Ok(told) => {
+                    assert_eq!((told.set, told.reason), (after.set, after.reason), "{seed}");
+                    done += 1;
+                }
+                Err(error) if error.message().contains("may or may not") => open += 1,
+                Err(error) => {
+                    assert!(error.message().contains("was not set"), "{seed}: {error}");
+                    assert_eq!(before, after, "{seed}: {error}");
+                    refused += 1;
+                }
+            }
+            if let Ok(set) = StoreFlag::new(Arc::clone(&faulty) as _, go.clone())
+                .is_set()
+                .await
+            {
+                assert_eq!(
+                    set,
+                    sound.get(&go).await.expect("it never fails").set,
+                    "{seed}"
+                );
+            }
+        }
+    }
+    assert!(
+        done > 100 && refused > 100 && open > 50,
+        "{done}, {refused}, {open}"
+    );
 }

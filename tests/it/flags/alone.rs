@@ -122,6 +122,7 @@ async fn what_cannot_be_waited_for_is_said_at_once() {
     for (arguments, code, words) in [
         (&["wait", "go", "--store", absent][..], 5, "create it first"),
         (&["unleash", "go", "--store", absent], 5, "create it first"),
+        (&["serve", "--store", absent], 1, "create it first"),
         (
             &["wait", "go", "--store", "memory:"],
             2,
