@@ -40,6 +40,7 @@ mod serve;
 mod settings;
 mod signals;
 mod store;
+mod stored;
 mod subscribe;
 mod sweep;
 mod target;

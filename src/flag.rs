@@ -13,6 +13,7 @@ mod feed;
 mod local;
 mod runner;
 mod store_flag;
+mod store_flags;
 mod topic;
 mod turns;
 mod watch;
@@ -25,10 +26,10 @@ use std::{
     time::SystemTime,
 };
 
-pub use self::store_flag::StoreFlag;
 use self::{
     board::{Board, Written, judge},
     body::{Body, FOLDER, blob_name},
+    store_flags::check_prefix,
     turns::Turns,
 };
 pub(crate) use self::{
@@ -37,6 +38,7 @@ pub(crate) use self::{
     runner::{FlagTimers, start},
     watch::Watch,
 };
+pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
@@ -116,6 +118,8 @@ impl Flags {
     ) -> Result<(FlagState, u32)> {
         options.check()?;
         let _turn = self.inner.writes.take(name).await;
+        // What was tried in vain, as it seemed.
+        let mut tried: Option<Written> = None;
         for _ in 0..ATTEMPTS {
             let write = Write::begin(&self.inner, name);
             let found = self.inner.find(name).await.map_err(|error| {
@@ -123,26 +127,23 @@ impl Flags {
                 self.inner.unavailable(name, doing, error)
             })?;
             let (current, etag) = found.unzip();
-            let current = judge(current, wall);
-            let fresh = current.is_none();
-            let generation = current.map_or_else(
-                || self.inner.board().new_generation(wall),
-                |state| state.generation,
-            );
-            let body = Body::new(generation, options, wall);
-            let written = if fresh {
-                Written::Unleashed(body.state(name))
-            } else {
-                Written::Kept(body.state(name))
-            };
+            // A network that repeats a request brings back the second answer: it was our own write
+            // that was in the way. Nobody else writes this generation with this time.
+            if let Some(own) = tried.take_if(|own| current.as_ref() == own.state()) {
+                return Ok(write.end(own));
+            }
+            let (body, written) = self.inner.setting(name, current, options, wall);
             if planted!(self.inner.fault, FlagTellsBeforeDurable) {
                 Write::begin(&self.inner, name).end(written.clone());
             }
             match self.inner.put(name, &body, etag.as_ref()).await {
                 Ok(_) => return Ok(write.end(written)),
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
                 Err(error) => {
-                    let doing = "may or may not be set, and nobody was told: `flag get` tells";
+                    let doing = match is_refusal(&error) {
+                        true => "was not set, and nobody was told",
+                        false => "may or may not be set, and nobody was told: `flag get` tells",
+                    };
                     return Err(self.inner.unavailable(name, doing, error));
                 }
             }
@@ -161,7 +162,10 @@ impl Flags {
         match self.inner.store.delete(&blob_name(name), None).await {
             Ok(_) => Ok(write.end(Written::Unset).0),
             Err(error) => {
-                let doing = "may or may not be cleared, and nobody was told: `flag get` tells";
+                let doing = match is_refusal(&error) {
+                    true => "was not cleared, and nobody was told",
+                    false => "may or may not be cleared, and nobody was told: `flag get` tells",
+                };
                 Err(self.inner.unavailable(name, doing, error))
             }
         }
@@ -189,11 +193,7 @@ impl Flags {
         page_token: &str,
         wall: SystemTime,
     ) -> Result<(Vec<FlagState>, Option<String>)> {
-        let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        if prefix.len() > Limits::NAME || !prefix.bytes().all(part) {
-            let rule = "must be at most 128 of [A-Za-z0-9._-]";
-            return Err(Error::invalid("prefix", rule));
-        }
+        check_prefix(prefix)?;
         let size = match usize::try_from(page_size).unwrap_or(usize::MAX) {
             0 => Limits::PAGE,
             size if size <= Limits::PAGE_MAX => size,
@@ -290,6 +290,29 @@ impl Inner {
         Ok(())
     }
 
+    /// Returns what is to be written where this is there now, and what that is told as.
+    fn setting(
+        &self,
+        name: &FlagName,
+        current: Option<FlagState>,
+        options: &UnleashOptions,
+        wall: SystemTime,
+    ) -> (Body, Written) {
+        match judge(current, wall) {
+            Some(state) => {
+                let body = Body::new(state.generation, options, wall);
+                let written = Written::Kept(body.state(name));
+                (body, written)
+            }
+            None => {
+                let generation = self.board().new_generation(wall);
+                let body = Body::new(generation, options, wall);
+                let written = Written::Unleashed(body.state(name));
+                (body, written)
+            }
+        }
+    }
+
     async fn put(&self, name: &FlagName, body: &Body, etag: Option<&ETag>) -> Result<ETag> {
         let name = blob_name(name);
         match etag {
@@ -335,4 +358,16 @@ impl Drop for Write<'_> {
             self.inner.board().write_is_lost(self.name);
         }
     }
+}
+
+/// Returns whether the store has said that it did nothing.
+fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Denied
+            | ErrorKind::Exhausted
+            | ErrorKind::Invalid
+            | ErrorKind::NotFound
+            | ErrorKind::Unsupported
+    )
 }

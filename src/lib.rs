@@ -9,9 +9,9 @@
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `tenure` (who may believe in a lease), `sim` |
-//! | stores | `store` (blobs), `relay` (the hub on tokio) |
-//! | on stores | `flag`, [`lease`], [`queue`], [`unique_id`] |
-//! | drivers | `client`, [`listener`], `release` |
+//! | stores | [`store`] (blobs), `relay` (the hub on tokio) |
+//! | on stores | [`flag`], [`lease`], [`queue`], [`unique_id`] |
+//! | drivers | `client`, [`listener`], [`release`], `sweep` |
 //! | edges | `server` (gRPC), `console` (the admin port) |
 //! | assembly | `node`, `testing` |
 //!
@@ -83,6 +83,10 @@ mod azurite;
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "the integration tests use more of it")]
 mod moto;
+#[cfg(all(test, feature = "cloud"))]
+#[path = "../tests/it/support/proxy.rs"]
+#[allow(dead_code, reason = "the integration tests use more of it")]
+mod proxy;
 
 /// The guides, whose blocks are documentation tests.
 #[cfg(doctest)]
@@ -91,6 +95,8 @@ mod guides {
     mod polling {}
     #[doc = include_str!("../docs/outbox.md")]
     mod outbox {}
+    #[doc = include_str!("../docs/flags.md")]
+    mod flags {}
 }
 
 pub use client::*;

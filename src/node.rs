@@ -33,11 +33,12 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Where health and metrics are served; `None`: nowhere.
     pub admin_listen: Option<SocketAddr>,
-    /// Where flags are kept: whatever [`store::open`](crate::store::open) takes.
+    /// Where flags are kept: `memory:`, `sqlite:PATH` or a container of a cloud, as
+    /// [`store::open`](crate::store::open) has it. Relays on one store have the same flags.
     pub store: String,
     /// Connections at one time; further ones wait until one ends.
     pub max_connections: usize,
-    /// How often watched flags are read again, in case another program wrote them.
+    /// How often each watched flag is read again, in case another program wrote it; zero is never.
     pub flag_refresh: Duration,
 }
 

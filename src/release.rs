@@ -1,8 +1,8 @@
 //! How a parked node waits until it is released.
 //!
 //! Three ways to wait for a flag: [`PollingRelease`] reads it now and then, [`ListeningRelease`]
-//! hears of it at once but not of what came before, and [`Release`], which is what to take, does
-//! both and misses nothing. Knows neither relay nor store: a [`FlagWatch`] and a
+//! hears of it at once but not of what came before, and [`Release`], which is what to take, misses
+//! nothing: with a relay, with a store alone, or with both. Knows neither relay nor store: a [`FlagWatch`] and a
 //! [`GlobalFlag`](crate::GlobalFlag) is all there is to it.
 
 mod both;

@@ -41,7 +41,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// Named values that several processes share.
 ///
 /// A write that has returned is durable, as far as the store is. One that failed with
-/// [`ErrorKind::Unavailable`] or [`ErrorKind::Timeout`] may have happened all the same.
+/// [`ErrorKind::Unavailable`] or [`ErrorKind::Timeout`] may have happened all the same; any other
+/// error, [`ErrorKind::Conflict`] among them, says for certain that this request wrote nothing.
+///
+/// That holds as each request is sent once. Where something between here and a cloud's service
+/// repeats requests on its own account, the answer that comes is the second one's: a write may then
+/// come back as a conflict with itself, and a deletion as of what was not there. Whoever must know
+/// puts something of its own into the content, and reads it again after a conflict.
 #[async_trait]
 pub trait BlobStore: Display + Debug + Send + Sync + 'static {
     /// Reads a blob; `None` where there is none.

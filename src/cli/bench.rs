@@ -1,6 +1,6 @@
-//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids|sweep`: what a relay costs and how fast
-//! it wakes, what a queue takes, what becomes of both in a listener, how fast ids come, and what
-//! sweeping costs.
+//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids|sweep|unleash`: what a relay
+//! costs and how fast it wakes, what a queue takes, what becomes of both in a listener, how fast ids
+//! come, what sweeping costs, and how soon a parked fleet is released.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
@@ -22,6 +22,7 @@ mod report;
 mod sender;
 mod subscribers;
 mod sweep;
+mod unleash;
 mod usage;
 mod work;
 
@@ -65,6 +66,8 @@ enum Work {
     Ids(IdsArgs),
     /// Sweepers that share a container of expired blobs: how fast, and by how many requests.
     Sweep(SweepArgs),
+    /// A parked fleet: how long until the last node is released, told and polled.
+    Unleash(UnleashArgs),
     /// A relay for one run.
     #[command(hide = true)]
     Relay(RelayArgs),
@@ -74,6 +77,9 @@ enum Work {
     /// The subscribers of one run.
     #[command(hide = true)]
     Fleet(FleetArgs),
+    /// The parked nodes of one run.
+    #[command(hide = true)]
+    Parked(ParkedArgs),
 }
 
 /// What all works have in common.
@@ -276,7 +282,7 @@ struct SweepArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench ids --tasks 8")]
 struct IdsArgs {
-    /// Measure on this store, in a blob of the bench's own.
+    /// Measure on this store, in a blob of the bench's own: memory:, sqlite:PATH, az://, s3://, gs://.
     #[arg(long, value_name = "URL", default_value = "memory:")]
     store: String,
     /// How many ids, each way.
@@ -299,9 +305,46 @@ struct IdsArgs {
     output: Output,
 }
 
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench unleash --waiters 4000")]
+struct UnleashArgs {
+    /// How many nodes are parked, each on its own connection.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    waiters: u64,
+    /// How often those without a relay read the flag.
+    #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
+    polling: Duration,
+    /// How long their readings are counted before they are released.
+    #[arg(long, default_value = "10s", value_parser = duration::parse)]
+    hold: Duration,
+    /// How often to run it; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// How to print the result.
+    #[arg(long, short, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// What the parent tells its parked nodes' process.
+#[derive(Debug, Clone, Args)]
+struct ParkedArgs {
+    /// The relay that tells them.
+    #[arg(long)]
+    target: Option<String>,
+    /// The store that they poll.
+    #[arg(long)]
+    store: Option<String>,
+    #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
+    polling: Duration,
+    #[arg(long)]
+    waiters: u64,
+}
+
 /// What the parent tells its relay's process.
 #[derive(Debug, Clone, Args)]
 struct RelayArgs {
+    #[arg(long, default_value = "memory:")]
+    store: String,
     #[arg(long, value_parser = duration::parse)]
     sentinel: Option<Duration>,
 }
@@ -353,12 +396,18 @@ enum Output {
 pub(crate) async fn run(args: BenchArgs) -> Result<()> {
     match &args.work {
         // On one of the runtime's own threads, as below.
-        Work::Queue(_) | Work::Listen(_) | Work::Drain(_) | Work::Ids(_) | Work::Sweep(_) => {
+        Work::Queue(_)
+        | Work::Listen(_)
+        | Work::Drain(_)
+        | Work::Ids(_)
+        | Work::Sweep(_)
+        | Work::Unleash(_) => {
             tokio::spawn(async move { measure_queue(&args.work).await }).await??;
         }
-        Work::Relay(args) => broker::serve_relay(args.sentinel).await?,
+        Work::Relay(args) => broker::serve_relay(args).await?,
         Work::Nats => broker::serve_nats().await?,
         Work::Fleet(args) => subscribers::run(args).await?,
+        Work::Parked(args) => unleash::run(args).await?,
         // On one of the runtime's own threads, where publishers usually are: from another thread,
         // each notification would have to wake one first.
         Work::Burst(_) | Work::Wake(_) | Work::WakeAll(_) | Work::Idle(_) => {
@@ -376,6 +425,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
         Work::Drain(args) => ("drain", args.runs, args.output),
         Work::Ids(args) => ("ids", args.runs, args.output),
         Work::Sweep(args) => ("sweep", args.runs, args.output),
+        Work::Unleash(args) => ("unleash", args.runs, args.output),
         _ => bail!("this work may have a peer"),
     };
     let progress = Progress::new(name, runs as usize);
@@ -388,6 +438,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
             Work::Drain(args) => drain::once(args, &progress).await?,
             Work::Ids(args) => ids::once(args, &progress).await?,
             Work::Sweep(args) => sweep::once(args, &progress).await?,
+            Work::Unleash(args) => unleash::once(args, &progress).await?,
             _ => bail!("this work may have a peer"),
         };
         report.add(Side::Reveille, figures);

@@ -10,6 +10,7 @@ use super::{
     exit::Exit,
     output::{self, Row},
     settings::Settings,
+    stored::Stored,
     target::{self, Target, TargetArgs, WaitingArgs},
 };
 
@@ -32,6 +33,7 @@ enum Verb {
 Example:
   reveille flag get go-live
   reveille flag get go-live --check && echo set
+  reveille flag get go-live --store az://flags
 
 A flag that is not set ends with 0, with --check 5.")]
     Get {
@@ -40,6 +42,10 @@ A flag that is not set ends with 0, with --check 5.")]
         /// End with 5 where the flag is not set
         #[arg(long)]
         check: bool,
+        /// Read it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+        /// sqlite:PATH
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },
@@ -52,6 +58,10 @@ Example:
         /// Only those whose names begin so
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
+        /// Read them in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+        /// sqlite:PATH
+        #[arg(long, value_name = "URL")]
+        store: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },
@@ -88,19 +98,44 @@ impl Args {
             Verb::Get {
                 flag,
                 check,
+                store,
                 target,
             } => {
                 let target = target.resolve(settings);
-                let flags = target.client()?.flags();
-                let state = target.within(flags.get(&flag)).await?;
+                let state = match store {
+                    None => {
+                        let flags = target.client()?.flags();
+                        target.within(flags.get(&flag)).await?
+                    }
+                    Some(url) => {
+                        let store = Stored::open(&url, target.timeout).await?;
+                        store.read(async |flags| flags.get(&flag).await).await?
+                    }
+                };
                 target.format.one(&FlagRow::from(&state))?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
-            Verb::List { prefix, target } => {
+            Verb::List {
+                prefix,
+                store: None,
+                target,
+            } => {
                 let ask = async |client: &Client| client.flags().list(&prefix).await;
                 let row = |state| FlagRow::from(&state);
                 target.list(settings, ask, row).await
+            }
+            Verb::List {
+                prefix,
+                store: Some(url),
+                target,
+            } => {
+                let target = target.resolve(settings);
+                let store = Stored::open(&url, target.timeout).await?;
+                let listed = store.read(async |flags| flags.list(&prefix).await).await?;
+                let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
+                target.format.list(&rows)?;
+                Ok(Exit::OK)
             }
             Verb::Watch { flag, target } => {
                 let target = target.resolve(settings);
@@ -137,7 +172,11 @@ impl FlagRow {
         if !self.set {
             return format!("{} is not set", self.name);
         }
-        let mut line = format!("{} is set, generation {}", self.name, self.generation);
+        let mut line = format!("{} is set", self.name);
+        // Who read the store itself did not ask.
+        if self.generation != 0 {
+            line.push_str(&format!(", generation {}", self.generation));
+        }
         if !self.set_by.is_empty() {
             line.push_str(&format!(", by {}", self.set_by));
         }

@@ -40,6 +40,7 @@ Example:
   reveille ids next orders
   reveille ids next orders --count 1000000 --range-size 10000 > ids
   reveille ids next orders --store sqlite:shop.db --start 100000 -o jsonl
+  reveille ids next orders --store az://ids
 
 --start counts only for who comes first: the next free id stands in the blob `ids/NAME`.")]
     Next(Next),

@@ -2,16 +2,28 @@
 
 use reveille::FlagName;
 
-use super::{exit::Exit, flag::FlagRow, settings::Settings, target::TargetArgs};
+use super::{
+    exit::Exit,
+    flag::FlagRow,
+    output,
+    settings::Settings,
+    stored::{self, NOBODY_TOLD, Stored},
+    target::TargetArgs,
+};
 
 /// Clear a durable flag
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille leash go-live")]
+  reveille leash go-live
+  reveille leash go-live --store az://flags")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
+    /// Clear it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+    /// sqlite:PATH
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     #[command(flatten)]
     target: TargetArgs,
 }
@@ -19,9 +31,23 @@ pub(super) struct Args {
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        let flags = target.client()?.flags();
-        let state = target.within(flags.leash(&self.flag)).await?;
+        let state = match &self.store {
+            None => {
+                let flags = target.client()?.flags();
+                let leashed = target.within(flags.leash(&self.flag)).await;
+                leashed.map_err(stored::may_have_happened)?
+            }
+            Some(url) => {
+                let store = Stored::open(url, target.timeout).await?;
+                store
+                    .write(async |flags| flags.leash(&self.flag).await)
+                    .await?
+            }
+        };
         target.format.one(&FlagRow::from(&state))?;
+        if self.store.is_some() {
+            output::note(NOBODY_TOLD);
+        }
         Ok(Exit::OK)
     }
 }

@@ -20,7 +20,10 @@ use super::{
 Example:
   reveille serve
   reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
+  AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
 
+The container or bucket must be there. Its account and credential come from the environment, by the
+names that each cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
 SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
 RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
@@ -30,9 +33,14 @@ pub(super) struct Args {
     /// Where health and metrics are served, or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<AdminListen>,
-    /// Where flags are kept: sqlite:PATH or memory: [default: a file in the user's data directory]
+    /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
+    /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
+    /// How often each flag that is waited for is read, in case another relay or somebody by hand
+    /// wrote it; 0 is never [default: 10s]
+    #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = refresh)]
+    flag_refresh: Option<Duration>,
     /// The relay's name [default: relay]
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
     relay_id: Option<String>,
@@ -88,6 +96,9 @@ struct Plan {
 
 /// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Below it a relay would do little else than read.
+const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -169,6 +180,10 @@ impl Args {
                     .max_connections
                     .or(file.max_connections)
                     .unwrap_or(defaults.max_connections),
+                flag_refresh: self
+                    .flag_refresh
+                    .or(file.flag_refresh)
+                    .unwrap_or(defaults.flag_refresh),
                 ..defaults
             },
             store: self.store.or_else(|| file.store.clone()),
@@ -197,6 +212,15 @@ impl fmt::Display for AdminListen {
             Some(address) => write!(f, "http://{address}"),
             None => f.write_str("off"),
         }
+    }
+}
+
+/// Reads an interval of readings; zero is never, and otherwise there is a pause between them.
+pub(super) fn refresh(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span.is_zero() || span >= SHORTEST_REFRESH {
+        true => Ok(span),
+        false => Err("must be 0 or at least 100ms".to_owned()),
     }
 }
 

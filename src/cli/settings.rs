@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::{
     exit::Usage,
     output::Format,
-    serve::{AdminListen, LogFormat},
+    serve::{self, AdminListen, LogFormat},
 };
 
 /// What the file says. Everything may be absent.
@@ -29,6 +29,8 @@ pub(super) struct ServeSettings {
     #[serde(deserialize_with = "admin_listen")]
     pub(super) admin_listen: Option<AdminListen>,
     pub(super) store: Option<String>,
+    #[serde(deserialize_with = "refresh")]
+    pub(super) flag_refresh: Option<Duration>,
     pub(super) relay_id: Option<String>,
     #[serde(deserialize_with = "span")]
     pub(super) grace: Option<Duration>,
@@ -68,6 +70,11 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
         .map_err(de::Error::custom)
 }
 
+fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    serve::refresh(&text).map(Some).map_err(de::Error::custom)
+}
+
 fn admin_listen<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<AdminListen>, D::Error> {
@@ -102,6 +109,7 @@ mod tests {
             .expect("a good file");
         assert_eq!(settings.timeout, Some(Duration::from_secs(2)));
         assert_eq!(settings.serve.admin_listen, Some(AdminListen(None)));
+        assert!(parse("[serve]\nflag_refresh = \"1ms\"").is_err());
         assert!(parse("timeout = 2").is_err());
         assert!(parse("[serve]\ngrace = \"soon\"").is_err());
     }

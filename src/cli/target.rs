@@ -101,6 +101,11 @@ impl TargetArgs {
 }
 
 impl WaitingArgs {
+    /// Returns whether a relay was named anywhere: typed, by a variable or in the file.
+    pub(super) fn names_one(&self, settings: &Settings) -> bool {
+        self.relay.relay.is_some() || settings.relay.is_some()
+    }
+
     pub(super) fn resolve(&self, settings: &Settings) -> Target {
         self.relay.resolve(settings, self.timeout)
     }

@@ -58,6 +58,14 @@ fn bad_values_are_refused_with_field_and_rule() {
             &["--admin-listen", "IP:PORT"],
         ),
         (
+            &["serve", "--flag-refresh", "50ms"],
+            &["--flag-refresh", "0 or at least 100ms"],
+        ),
+        (
+            &["wait", "go", "--store", "az://c", "--interval", "0"],
+            &["--interval", "at least 10ms"],
+        ),
+        (
             &["ids", "next", "orders", "--count", "-1"],
             &["--count", "from 1 to 9223372036854775807"],
         ),

@@ -8,15 +8,17 @@ use std::{
 
 use reveille::{
     Client, ConnectionState, FlagEvent, FlagName, FlagWatcher, Limits, ListenerId, UnleashOptions,
-    Unleashed, duration,
+    Unleashed, duration, flag::StoreFlags,
 };
 use serde::Serialize;
 use tokio_stream::Stream as _;
 
 use super::{
     exit::{Exit, Failed},
+    flag::FlagRow,
     output::{self, Row},
     settings::Settings,
+    stored::{self, NOBODY_TOLD, Stored},
     target::{Target, TargetArgs},
     usage,
 };
@@ -27,6 +29,7 @@ use super::{
 Example:
   reveille unleash go-live --reason 'the migration is done'
   reveille unleash go-live --ttl 1h --expect 40 --timeout 30s
+  reveille unleash go-live --store az://flags
 
 With --expect the exit code is 0 once so many listeners have acknowledged, and 6 where they have
 not before --timeout (10s), or where the relay restarted meanwhile and it cannot be known.")]
@@ -47,6 +50,10 @@ pub(super) struct Args {
     /// Who [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
+    /// Set it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+    /// sqlite:PATH
+    #[arg(long, value_name = "URL", conflicts_with = "expect")]
+    store: Option<String>,
     /// Wait until so many listeners have acknowledged
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>)]
     expect: Option<u32>,
@@ -90,16 +97,19 @@ const POLLED: Duration = Duration::from_secs(5);
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        let client = target.client()?;
         if let Some(ttl) = self.ttl.filter(|ttl| *ttl < POLLED) {
             let ttl = duration::Span(ttl);
             output::note(format_args!(
                 "warning: --ttl {ttl} is below 5s: whoever polls the flag every 2.5s may miss it"
             ));
         }
+        if let Some(url) = &self.store {
+            return self.in_store(url, &target).await;
+        }
+        let client = target.client()?;
         match self.expect {
             None => {
-                let unleashed = target.within(self.unleash(&client)).await?;
+                let unleashed = self.unleash(&client, &target).await?;
                 target.format.one(&told(&unleashed))?;
                 Ok(Exit::OK)
             }
@@ -107,14 +117,28 @@ impl Args {
         }
     }
 
-    async fn unleash(&self, client: &Client) -> reveille::Result<Unleashed> {
+    async fn unleash(&self, client: &Client, target: &Target) -> reveille::Result<Unleashed> {
+        let (flags, options) = (client.flags(), self.options());
+        let unleashed = target.within(flags.unleash(&self.flag, &options)).await;
+        unleashed.map_err(stored::may_have_happened)
+    }
+
+    async fn in_store(&self, url: &str, target: &Target) -> anyhow::Result<Exit> {
+        let (store, options) = (Stored::open(url, target.timeout).await?, self.options());
+        let write = async |flags: &StoreFlags| flags.unleash(&self.flag, &options).await;
+        let state = store.write(write).await?;
+        target.format.one(&FlagRow::from(&state))?;
+        output::note(NOBODY_TOLD);
+        Ok(Exit::OK)
+    }
+
+    fn options(&self) -> UnleashOptions {
         let user = || std::env::var("USER").unwrap_or_default();
-        let options = UnleashOptions {
+        UnleashOptions {
             ttl: self.ttl.unwrap_or_default(),
             set_by: self.set_by.clone().unwrap_or_else(user),
             reason: self.reason.clone(),
-        };
-        client.flags().unleash(&self.flag, &options).await
+        }
     }
 
     async fn and_expect(
@@ -127,7 +151,7 @@ impl Args {
         // Nobody to ask is told at once; a watch alone would try for ever.
         target.within(client.flags().get(&self.flag)).await?;
         let mut tally = target.within(Tally::start(client, &self.flag)).await?;
-        let unleashed = target.within(self.unleash(client)).await?;
+        let unleashed = self.unleash(client, target).await?;
         let generation = unleashed.flag.generation;
         let counting = tally.reach(expected, generation);
         let met = match tokio::time::timeout_at(until, counting).await {

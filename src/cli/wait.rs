@@ -2,7 +2,9 @@
 
 use std::{ffi::OsString, process::Stdio, time::Duration};
 
-use reveille::{Error, ErrorKind, FlagName, FlagState, ListenerId, release::Release};
+use reveille::{
+    Client, Error, ErrorKind, FlagName, FlagState, ListenerId, duration, release::Release,
+};
 use tokio::process::Command;
 
 use super::{
@@ -11,6 +13,7 @@ use super::{
     output,
     settings::Settings,
     signals,
+    stored::Parked,
     target::{self, Target, WaitingArgs},
 };
 
@@ -20,8 +23,11 @@ use super::{
 Example:
   reveille wait go-live -- ./worker --threads 4
   reveille wait go-live --timeout 10m && echo released
+  reveille wait go-live --store az://flags -- ./worker
 
-A flag that is set already is not waited for. Ends with the code of the command (128 + N where
+A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read
+every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and
+--store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where
 signal N ended it), without one with 0; with 6 where the flag is not set within --timeout.")]
 pub(super) struct Args {
     /// The flag
@@ -29,6 +35,12 @@ pub(super) struct Args {
     /// Who waits, for `unleash --expect` [default: wait- and random characters]
     #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
     listener_id: Option<String>,
+    /// Read the flag in this store itself: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How often the store is read [default: 2.5s; beside a relay 30s]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = interval, requires = "store")]
+    interval: Option<Duration>,
     #[command(flatten)]
     target: WaitingArgs,
     /// What to run then
@@ -40,16 +52,17 @@ pub(super) struct Args {
 /// holds up whoever waits for us.
 const ACK_AFTER_END: Duration = Duration::from_secs(1);
 
+/// Stores are not read more often by one node.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         signals::log_to_stderr(signals::CLIENT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
-        let client = target.client()?;
-        let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
-        let mut release = Release::new(watch);
+        let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;
         let released = tokio::select! {
-            released = target::patiently(&client, park(&mut release, &self.flag, &target)) => released?,
+            released = patiently(relay.as_ref(), park(&mut release, &self.flag, &target)) => released?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
         let acknowledge = release.acknowledge();
@@ -69,6 +82,24 @@ impl Args {
                 finish.await
             }
         }
+    }
+
+    /// Returns how the node is released, and the relay where one has a part in it.
+    fn release(&self, target: &Target, named: bool) -> anyhow::Result<(Release, Option<Client>)> {
+        let interval = self.interval.unwrap_or_default();
+        let parked = |url| Parked::new(url, self.flag.clone());
+        let parked = self.store.as_deref().map(parked).transpose()?;
+        if let Some(parked) = parked.as_ref().filter(|_| !named) {
+            let release = Release::reading(self.flag.clone(), parked.clone(), interval);
+            return Ok((release, None));
+        }
+        let client = target.client()?;
+        let watch = client.watch_flag(self.flag.clone(), self.listener_id()?);
+        let release = match parked {
+            None => Release::new(watch),
+            Some(parked) => Release::new(watch).with_flag(self.flag.clone(), parked, interval),
+        };
+        Ok((release, Some(client)))
     }
 
     fn listener_id(&self) -> reveille::Result<ListenerId> {
@@ -108,6 +139,23 @@ impl Args {
     }
 }
 
+/// Says where a relay does not answer; a store says so by itself.
+async fn patiently<T>(relay: Option<&Client>, trying: impl Future<Output = T>) -> T {
+    match relay {
+        Some(client) => target::patiently(client, trying).await,
+        None => trying.await,
+    }
+}
+
+/// Reads an interval: never a loop without a pause.
+fn interval(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span < SHORTEST {
+        true => Err("must be at least 10ms".to_owned()),
+        false => Ok(span),
+    }
+}
+
 /// Waits until the flag is set, for as long as is given.
 async fn park(
     release: &mut Release,
@@ -120,7 +168,7 @@ async fn park(
     match tokio::time::timeout(timeout, release.wait()).await {
         Ok(released) => released,
         Err(_) => {
-            let span = reveille::duration::Span(timeout);
+            let span = duration::Span(timeout);
             let message = format!("flag `{flag}` was not set within {span}");
             Err(Error::new(ErrorKind::Timeout, message))
         }

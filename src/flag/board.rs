@@ -55,6 +55,16 @@ pub(super) enum Written {
     Unset,
 }
 
+impl Written {
+    /// Returns the flag as it is set now.
+    pub(super) fn state(&self) -> Option<&FlagState> {
+        match self {
+            Self::Unleashed(state) | Self::Kept(state) | Self::Found(state) => Some(state),
+            Self::Unset => None,
+        }
+    }
+}
+
 /// Unwatched flags that are remembered: at about 2 KiB each, 2 MiB. Of one that is forgotten the
 /// acknowledgements are unknown again, and its blob stays when it is over, and reads as not set.
 const IDLE: usize = 1024;

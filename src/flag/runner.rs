@@ -13,8 +13,8 @@ use crate::{backoff::Backoff, error::Result, task::Scope};
 /// What the flags' tasks go by.
 #[derive(Clone)]
 pub(crate) struct FlagTimers {
-    /// How often each watched flag is read, for the sake of other writers. At 10 s a flag costs
-    /// 8,640 reads a day: less than a cent where a million of them cost 0.40.
+    /// How often each watched flag is read, for the sake of other writers; zero is never. At 10 s a
+    /// flag costs 8,640 reads a day: less than a cent where a million of them cost 0.40.
     pub(crate) refresh: Duration,
     pub(crate) wall: Wall,
 }
@@ -28,15 +28,17 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// Starts the tasks; they end with the scope.
 pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
     scope.spawn(expire(flags.clone(), timers.clone()));
-    scope.spawn(refresh(flags.clone(), timers.clone()));
+    if !timers.refresh.is_zero() {
+        scope.spawn(refresh(flags.clone(), timers.clone()));
+    }
 }
 
 async fn expire(flags: Flags, timers: FlagTimers) {
+    let mut failures = Failures::new(RETRY.1);
     if let Err(error) = flags.recover((timers.wall)()).await {
         // What is not found now is found when it is watched; until then it reads as not set.
         tracing::warn!(%error, "flags that end by themselves could not be looked for");
     }
-    let mut failures = Failures::new();
     loop {
         let next = flags.next_expiry();
         tokio::select! {
@@ -52,9 +54,12 @@ async fn expire(flags: Flags, timers: FlagTimers) {
 }
 
 async fn refresh(flags: Flags, timers: FlagTimers) {
-    let mut failures = Failures::new();
+    // A store that is back is read within an interval, as it is while it is there.
+    let mut failures = Failures::new(timers.refresh);
     loop {
-        sleep(timers.refresh).await;
+        if !failures.failing {
+            sleep(timers.refresh).await;
+        }
         let read = flags.refresh((timers.wall)()).await;
         failures.note(read, "watched flags could not be read").await;
     }
@@ -72,16 +77,20 @@ struct Failures {
 }
 
 impl Failures {
-    fn new() -> Self {
+    /// None waits longer than `longest`.
+    fn new(longest: Duration) -> Self {
         Self {
-            backoff: Backoff::new(RETRY.0, RETRY.1),
+            backoff: Backoff::new(RETRY.0.min(longest), RETRY.1.min(longest)),
             failing: false,
         }
     }
 
+    /// Returns at once after a success, after a wait otherwise.
     async fn note(&mut self, outcome: Result<()>, what: &str) {
         let Err(error) = outcome else {
-            self.failing = false;
+            if std::mem::take(&mut self.failing) {
+                tracing::info!("the store answers again");
+            }
             self.backoff.reset();
             return;
         };

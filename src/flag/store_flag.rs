@@ -10,13 +10,13 @@ use async_trait::async_trait;
 
 use super::{
     Wall,
-    body::{Body, blob_name},
+    body::{self, Body, blob_name},
 };
 use crate::{
     clock::micros,
     error::{Error, ErrorKind, Result},
     store::{Blob, BlobName, BlobStore},
-    words::{FlagName, GlobalFlag, UnleashOptions},
+    words::{FlagName, FlagState, GlobalFlag, UnleashOptions},
 };
 
 /// A flag whose blob's existence means set, whatever is inside; clearing deletes it. One whose
@@ -47,13 +47,27 @@ impl StoreFlag {
         name: FlagName,
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
     ) -> Self {
-        let (blob, wall) = (blob_name(&name), Arc::new(wall));
+        Self::with_shared(store, name, Arc::new(wall))
+    }
+
+    pub(super) fn with_shared(store: Arc<dyn BlobStore>, name: FlagName, wall: Wall) -> Self {
+        let blob = blob_name(&name);
         Self {
             store,
             name,
             blob,
             wall,
         }
+    }
+
+    /// Reads the flag's state; `None` where it is not set, or over.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    pub(super) async fn state(&self) -> Result<Option<FlagState>> {
+        let found = self.read().await?;
+        let set = found.filter(|blob| !self.is_over(blob));
+        Ok(set.map(|blob| body::state(&self.name, &blob)))
     }
 
     fn is_over(&self, blob: &Blob) -> bool {
@@ -96,8 +110,7 @@ impl StoreFlag {
 #[async_trait]
 impl GlobalFlag for StoreFlag {
     async fn is_set(&self) -> Result<bool> {
-        let found = self.read().await?;
-        Ok(found.is_some_and(|blob| !self.is_over(&blob)))
+        Ok(self.state().await?.is_some())
     }
 
     async fn set(&self, set: bool) -> Result<()> {

@@ -3,6 +3,7 @@
 mod basics;
 mod races;
 mod stepped;
+mod stored;
 mod timers;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,15 +1,31 @@
 //! Waits by reading the flag now and then: simple, robust, up to an interval late.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
-use crate::{error::Result, words::GlobalFlag};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::GlobalFlag,
+};
 
 /// Waits by reading the flag now and then. A setting that is shorter than two intervals may pass
 /// unseen.
 #[derive(Debug)]
 pub struct PollingRelease {
-    flag: Box<dyn GlobalFlag>,
+    flag: Polled,
     interval: Duration,
+}
+
+/// A flag that is read again and again, whatever becomes of a single reading.
+#[derive(Debug)]
+pub(super) struct Polled {
+    flag: Box<dyn GlobalFlag>,
+    /// It was read before: what refuses the reading now has changed meanwhile, and may change back.
+    was_read: AtomicBool,
+    /// The last reading failed, and that was said.
+    failing: AtomicBool,
 }
 
 impl PollingRelease {
@@ -20,21 +36,23 @@ impl PollingRelease {
     /// Makes one that reads the flag every `interval`; zero is [`PollingRelease::INTERVAL`].
     pub fn new(flag: impl GlobalFlag, interval: Duration) -> Self {
         Self {
-            flag: Box::new(flag),
+            flag: Polled::new(flag),
             interval: or_usual(interval, Self::INTERVAL),
         }
     }
 
     /// Waits until the flag is set; reads it at once, and every interval from then on. A store that
-    /// cannot be reached just now is read again at the next interval.
+    /// cannot be reached just now is read again at the next interval, and that is logged once. So
+    /// is one that refuses the reading after it has allowed another: a credential that is being
+    /// changed ends no fleet that is parked.
     ///
     /// # Errors
-    /// Only what is final: the store refuses the reading.
+    /// Only what is final: the store refuses the reading from the beginning.
     ///
     /// # Cancel safety
     /// Safe: it may be called again.
     pub async fn wait(&self) -> Result<()> {
-        until_set(&*self.flag, || self.interval).await
+        self.flag.until_set(self.interval).await
     }
 }
 
@@ -43,20 +61,40 @@ pub(super) fn or_usual(interval: Duration, usual: Duration) -> Duration {
     if interval.is_zero() { usual } else { interval }
 }
 
-/// Reads the flag until it is set.
-pub(super) async fn until_set(
-    flag: &dyn GlobalFlag,
-    mut interval: impl FnMut() -> Duration,
-) -> Result<()> {
-    loop {
-        match flag.is_set().await {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "the flag cannot be read; trying again");
-            }
-            Err(error) => return Err(error),
+impl Polled {
+    pub(super) fn new(flag: impl GlobalFlag) -> Self {
+        Self {
+            flag: Box::new(flag),
+            was_read: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
         }
-        tokio::time::sleep(interval()).await;
+    }
+
+    /// Reads the flag until it is set.
+    pub(super) async fn until_set(&self, interval: Duration) -> Result<()> {
+        loop {
+            match self.flag.is_set().await {
+                Ok(set) => {
+                    self.was_read.store(true, Relaxed);
+                    if self.failing.swap(false, Relaxed) {
+                        tracing::info!("the flag can be read again");
+                    }
+                    if set {
+                        return Ok(());
+                    }
+                }
+                Err(error) if self.may_pass(&error) => {
+                    if !self.failing.swap(true, Relaxed) {
+                        tracing::warn!(%error, "the flag cannot be read; trying again");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+
+    fn may_pass(&self, error: &Error) -> bool {
+        error.is_retryable() || self.was_read.load(Relaxed) && error.kind() != ErrorKind::Invalid
     }
 }

@@ -158,6 +158,82 @@ async fn polling_outlasts_a_store_that_is_away_and_not_one_that_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_could_be_read_once_is_waited_for_whatever_refuses_it_later() {
+    let switch = Switch::default();
+    let release = PollingRelease::new(switch.clone(), SECOND);
+    assert_waits(release.wait()).await;
+    switch.set(true).await.expect("set");
+    for refusal in [ErrorKind::Denied, ErrorKind::NotFound] {
+        switch.break_with(Some(refusal));
+        assert_waits(release.wait()).await;
+    }
+    switch.break_with(None);
+    release.wait().await.expect("mended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_reads_alone_is_at_most_an_interval_late() {
+    for (interval, late) in [
+        (Duration::ZERO, PollingRelease::INTERVAL),
+        (SECOND * 4, SECOND * 4),
+    ] {
+        let switch = Switch::default();
+        let mut release = Release::reading(name(), switch.clone(), interval);
+        let began = Instant::now();
+        let later = async {
+            sleep(late / 2).await;
+            switch.set(true).await
+        };
+        let (state, _) = tokio::join!(release.wait(), later);
+        let state = state.expect("released");
+        assert!(state.set && state.generation == 0);
+        assert_eq!(began.elapsed(), late);
+        release.acknowledge().await.expect("nobody to tell");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_ways_each_goes_on_without_the_other() {
+    // The store refuses: the relay is listened to.
+    let (stage, watch) = script(0);
+    let switch = Switch::default();
+    switch.break_with(Some(ErrorKind::Denied));
+    let mut release = Release::new(watch).with_flag(name(), switch.clone(), SECOND);
+    assert_waits(release.wait()).await;
+    stage.tell(set(7)).await;
+    assert_eq!(release.wait().await.expect("released"), set(7));
+
+    // The relay refuses: the store is read.
+    let (stage, watch) = script(0);
+    let refusal = Err(Error::new(ErrorKind::Denied, "on purpose"));
+    stage.tell.send(refusal).await.expect("somebody listens");
+    let switch = Switch::default();
+    let mut release = Release::new(watch).with_flag(name(), switch.clone(), SECOND);
+    assert_waits(release.wait()).await;
+    switch.set(true).await.expect("set");
+    assert!(release.wait().await.expect("released").set);
+
+    // Neither is left, or what was asked for breaks a rule.
+    for (relay, store, last) in [
+        (ErrorKind::Denied, ErrorKind::NotFound, ErrorKind::NotFound),
+        (
+            ErrorKind::Invalid,
+            ErrorKind::Unavailable,
+            ErrorKind::Invalid,
+        ),
+    ] {
+        let (stage, watch) = script(0);
+        let refusal = Err(Error::new(relay, "on purpose"));
+        stage.tell.send(refusal).await.expect("somebody listens");
+        let switch = Switch::default();
+        switch.break_with(Some(store));
+        let mut release = Release::new(watch).with_flag(name(), switch, SECOND);
+        let error = release.wait().await.expect_err("nothing is left");
+        assert_eq!(error.kind(), last);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn listening_hears_only_what_comes_after_it_began() {
     let (stage, watch) = script(0);
     let mut release = ListeningRelease::new(watch);
@@ -212,7 +288,7 @@ async fn a_release_takes_what_came_before_and_what_comes_after() {
 async fn a_release_with_a_flag_needs_no_relay() {
     let (stage, watch) = script(0);
     let switch = Switch::default();
-    let mut release = Release::new(watch).with_flag(name(), switch.clone());
+    let mut release = Release::new(watch).with_flag(name(), switch.clone(), Duration::ZERO);
     assert_waits(release.wait()).await;
     assert!(
         (100..160).contains(&switch.reads()),
@@ -260,7 +336,7 @@ async fn a_node_that_read_the_flag_itself_acknowledges_when_it_hears_the_generat
     let (mut stage, watch) = script(0);
     let switch = Switch::default();
     switch.set(true).await.expect("set");
-    let mut release = Release::new(watch).with_flag(name(), switch);
+    let mut release = Release::new(watch).with_flag(name(), switch, Duration::ZERO);
     assert_eq!(release.wait().await.expect("released").generation, 0);
     tokio::spawn(release.acknowledge());
     sleep(SECOND).await;
@@ -272,7 +348,7 @@ async fn a_node_that_read_the_flag_itself_acknowledges_when_it_hears_the_generat
 #[tokio::test(start_paused = true)]
 async fn waiting_may_be_given_up_and_taken_up_again() {
     let (stage, watch) = script(0);
-    let mut release = Release::new(watch).with_flag(name(), Switch::default());
+    let mut release = Release::new(watch).with_flag(name(), Switch::default(), Duration::ZERO);
     for _ in 0..10 {
         assert!(timeout(SECOND, release.wait()).await.is_err());
     }

@@ -307,11 +307,12 @@ impl BlobStore for CloudStore {
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
         let path = self.path(name)?;
         match (etag, &self.direct) {
-            (Some(etag), Some(direct)) => {
+            // The client would send a batch of one.
+            (etag, Some(direct)) => {
                 return match direct.delete(&path, etag).await {
                     Ok(deleted) => Ok(deleted),
                     // The condition is not met by what is not there, either.
-                    Err(error) if error.kind() == ErrorKind::Conflict => {
+                    Err(error) if etag.is_some() && error.kind() == ErrorKind::Conflict => {
                         match self.is_there(&path, name).await? {
                             true => Err(self.conflict(name)),
                             false => Ok(false),
@@ -325,7 +326,7 @@ impl BlobStore for CloudStore {
                 let message = format!("{self} does not delete under a condition");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            (None, _) => {}
+            (None, None) => {}
         }
         // S3 says yes to whatever is not there.
         if self.service == Service::S3 && !self.is_there(&path, name).await? {

@@ -1,7 +1,9 @@
 //! The real binary, as a process: `serve` on free ports, and verbs that are run to their end.
 
 use std::{
+    fs::OpenOptions,
     net::TcpListener,
+    path::PathBuf,
     process::{Output, Stdio},
 };
 
@@ -17,19 +19,30 @@ pub(crate) struct Binary {
     address: String,
     admin: String,
     home: TempDir,
+    /// What it is started with beside its addresses, and in which environment.
+    arguments: Vec<String>,
+    variables: Vec<(String, String)>,
 }
 
 impl Binary {
     /// Starts a relay whose flags are in a file of its own, and waits until it is ready.
     pub(crate) async fn serve() -> Self {
+        Self::serve_with(&[], &[]).await
+    }
+
+    /// Starts a relay with further arguments, and in this environment, which its verbs have too.
+    pub(crate) async fn serve_with(arguments: &[&str], variables: &[(String, String)]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let (address, admin) = (free_address(), free_address());
-        let child = start(&home, &address, &admin);
+        let arguments: Vec<_> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let child = start(&home, &address, &admin, &arguments, variables);
         let relay = Self {
             child,
             address,
             admin,
             home,
+            arguments,
+            variables: variables.to_vec(),
         };
         relay.ready().await;
         relay
@@ -38,8 +51,19 @@ impl Binary {
     /// Kills the relay as `kill -9` does, and starts it again on the same ports and file.
     pub(crate) async fn crash(&mut self) {
         self.child.kill().await.expect("killed");
-        self.child = start(&self.home, &self.address, &self.admin);
+        let (address, admin) = (&self.address, &self.admin);
+        self.child = start(&self.home, address, admin, &self.arguments, &self.variables);
         self.ready().await;
+    }
+
+    /// Returns what it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(log(&self.home)).expect("a log")
+    }
+
+    /// Returns where its health is asked for.
+    pub(crate) fn admin(&self) -> std::net::SocketAddr {
+        self.admin.parse().expect("an address")
     }
 
     pub(crate) fn url(&self) -> String {
@@ -65,7 +89,9 @@ impl Binary {
     /// Makes a verb's command, aimed at this relay.
     pub(crate) fn verb(&self, arguments: &[&str]) -> Command {
         let mut command = reveille(&self.home, arguments);
-        command.env("REVEILLE_RELAY", self.url());
+        command
+            .envs(self.variables.iter().cloned())
+            .env("REVEILLE_RELAY", self.url());
         command
     }
 
@@ -77,7 +103,7 @@ impl Binary {
     }
 
     async fn ready(&self) {
-        let admin = self.admin.parse().expect("an address");
+        let admin = self.admin();
         until("ready", async || {
             let connected = tokio::net::TcpStream::connect(&self.admin).await;
             connected.is_ok() && get(admin, "/readyz").await.0 == 200
@@ -100,10 +126,25 @@ pub(crate) fn reveille(home: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-fn start(home: &TempDir, address: &str, admin: &str) -> Child {
+fn start(
+    home: &TempDir,
+    address: &str,
+    admin: &str,
+    further: &[String],
+    variables: &[(String, String)],
+) -> Child {
     let arguments = ["serve", "--listen", address, "--admin-listen", admin];
     let mut command = reveille(home, &arguments);
-    command.stderr(Stdio::null()).spawn().expect("it starts")
+    let log = OpenOptions::new().create(true).append(true).open(log(home));
+    command
+        .args(further)
+        .envs(variables.iter().cloned())
+        .stderr(log.expect("a file"));
+    command.spawn().expect("it starts")
+}
+
+fn log(home: &TempDir) -> PathBuf {
+    home.path().join("relay.log")
 }
 
 /// Returns an address that nobody listens on just now.

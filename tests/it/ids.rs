@@ -16,7 +16,12 @@ use tokio::{
 
 use crate::{
     binary::{complained, reveille, said},
-    support::within,
+    support::{
+        azurite::azurite,
+        moto::moto,
+        proxy::{Fault, Faults, Proxy},
+        within,
+    },
 };
 
 /// A store that processes share, and what a process needs in its environment to reach it.
@@ -264,6 +269,76 @@ async fn processes_that_are_killed_never_repeat_an_id() {
         variables: &[],
     };
     with_deaths(&shared).await;
+}
+
+/// Returns a cloud's store, and the variables by which it is reached.
+fn azure(container: &str, connection_string: &str) -> (String, [(&'static str, String); 1]) {
+    azurite().create_container(container);
+    let variable = "AZURE_STORAGE_CONNECTION_STRING";
+    let url = format!("az://{container}");
+    (url, [(variable, connection_string.to_owned())])
+}
+
+#[tokio::test]
+async fn processes_share_the_numbers_of_a_container_of_azure() {
+    let (url, variables) = azure("ids", &azurite().connection_string());
+    let variables = variables.each_ref().map(|(key, text)| (*key, &**text));
+    let shared = Shared {
+        url: &url,
+        variables: &variables,
+    };
+    without_deaths(&shared).await;
+    // A write for each range, as Azurite saw it; who came second wrote nothing.
+    for (name, ranges) in [("equal", 200), ("many", 800)] {
+        let path = format!("PUT /devstoreaccount1/ids/ids/{name} 201");
+        let writes = azurite()
+            .requests()
+            .into_iter()
+            .filter(|r| *r == path)
+            .count();
+        // The last one is the test's own look at the next free id.
+        assert_eq!(writes, ranges + 1, "{name}");
+    }
+    with_deaths(&shared).await;
+}
+
+#[tokio::test]
+async fn processes_share_the_numbers_of_a_bucket_of_s3() {
+    moto().create_bucket("ids");
+    let variables = moto().environment();
+    let variables: Vec<_> = variables
+        .iter()
+        .map(|(key, text)| (&**key, &**text))
+        .collect();
+    let shared = Shared {
+        url: "s3://ids",
+        variables: &variables,
+    };
+    with_deaths(&shared).await;
+}
+
+#[tokio::test]
+async fn no_id_comes_twice_whatever_the_network_loses_or_repeats() {
+    let proxy = Proxy::start(azurite().blob_port(), fastrand::u64(..));
+    let text = azurite().connection_string_through(proxy.port());
+    let (url, variables) = azure("ids-proxied", &text);
+    let variables = variables.each_ref().map(|(key, text)| (*key, &**text));
+    proxy.set(Faults {
+        cut_before: 3,
+        cut_within: 3,
+        cut_after: 6,
+        repeat: 6,
+        busy: 3,
+        delay: Duration::from_millis(5),
+    });
+    let shared = Shared {
+        url: &url,
+        variables: &variables,
+    };
+    with_deaths(&shared).await;
+    for fault in [Fault::CutAfter, Fault::Repeat] {
+        assert!(proxy.count(fault) > 5, "{fault:?}: {}", proxy.count(fault));
+    }
 }
 
 /// Whatever is taken is taken from the ranges that were written, each of them once.

@@ -7,6 +7,7 @@ mod binary;
 mod cli;
 mod client;
 mod demo;
+mod flags;
 mod groups;
 mod hostile;
 mod ids;

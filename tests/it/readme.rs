@@ -99,6 +99,7 @@ fn its_rust_snippets_and_those_of_the_guides_are_documentation_tests() {
         ("README.md", 2),
         ("docs/polling.md", 2),
         ("docs/outbox.md", 1),
+        ("docs/flags.md", 1),
     ] {
         assert!(library.contains(&format!("include_str!(\"../{page}\")")));
         assert!(blocks(page, &["rust"]).len() >= count, "{page}");

@@ -4,6 +4,8 @@
 pub(crate) mod azurite;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod moto;
+#[allow(dead_code, reason = "the library's own tests use more of it")]
+pub(crate) mod proxy;
 
 use std::{
     future::Future,

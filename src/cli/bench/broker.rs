@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    Side,
+    RelayArgs, Side,
     helper::{self, Helper},
     usage::Usage,
 };
@@ -65,6 +65,12 @@ impl Broker {
         .await
     }
 
+    /// Starts a relay whose flags are in this store.
+    pub(super) async fn relay_on(store: &str) -> Result<Self> {
+        let args = ["--store".to_owned(), store.to_owned()];
+        Self::spawn(Side::Reveille, "relay", &args).await
+    }
+
     async fn spawn(side: Side, name: &'static str, args: &[String]) -> Result<Self> {
         let mut helper = Helper::start(name, args)?;
         let line = helper.line().await?;
@@ -94,14 +100,14 @@ impl Broker {
 }
 
 /// The relay's process: prints its URL, and serves until its parent lets go.
-pub(super) async fn serve_relay(sentinel: Option<Duration>) -> Result<()> {
+pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     helper::raise_limits();
     let mut relay = RelayConfig::default();
-    relay.sentinel_interval = sentinel.unwrap_or(relay.sentinel_interval);
+    relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
     let config = NodeConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         admin_listen: None,
-        store: "memory:".to_owned(),
+        store: args.store.clone(),
         relay,
         ..NodeConfig::default()
     };

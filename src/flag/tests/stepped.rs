@@ -48,8 +48,12 @@ pub(super) enum Failing {
     Everything,
     /// Each call, for good as it seems: the file's rights are wrong, say.
     Denied,
+    /// Each write, for good as it seems.
+    WritesDenied,
     /// Each write, after its effect.
     WritesThatHappened,
+    /// Nothing, but each write is made twice, and the second answer is the one that comes.
+    WritesTwice,
 }
 
 impl SteppedStore {
@@ -107,7 +111,10 @@ impl SteppedStore {
         match *lock(&self.failing) {
             Failing::Everything => return Err(failed()),
             Failing::Denied => return Err(Error::new(ErrorKind::Denied, "on purpose")),
-            Failing::Nothing | Failing::WritesThatHappened => {}
+            Failing::WritesDenied if writes => {
+                return Err(Error::new(ErrorKind::Denied, "on purpose"));
+            }
+            _ => {}
         }
         let outcome = effect.await;
         if self.rests != Rests::Never {
@@ -140,12 +147,23 @@ impl BlobStore for SteppedStore {
     }
 
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
-        self.call(true, self.inner.create(name, content)).await
+        let effect = async {
+            if *lock(&self.failing) == Failing::WritesTwice {
+                self.inner.create(name, content.clone()).await?;
+            }
+            self.inner.create(name, content).await
+        };
+        self.call(true, effect).await
     }
 
     async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
-        self.call(true, self.inner.update(name, content, etag))
-            .await
+        let effect = async {
+            if *lock(&self.failing) == Failing::WritesTwice {
+                self.inner.update(name, content.clone(), etag).await?;
+            }
+            self.inner.update(name, content, etag).await
+        };
+        self.call(true, effect).await
     }
 
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {

@@ -160,3 +160,25 @@ async fn an_unleash_is_told_at_once_even_while_the_store_cannot_be_read() {
     assert!(set.set && began.elapsed() < Duration::from_millis(1));
     watch.ack(set.generation).await.expect("ack");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_back_is_read_within_an_interval() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    // Long enough for the longest wait between tries.
+    sleep(HOUR).await;
+    world.store.fail(Failing::Nothing);
+    let another = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
+    let set = another.unleash(&name("go"), &forever(), world.now()).await;
+    set.expect("unleash");
+    let began = Instant::now();
+    assert!(next(&mut watch).await.set);
+    assert!(
+        began.elapsed() <= Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
+    world.scope.shutdown().await;
+}

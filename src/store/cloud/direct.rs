@@ -37,9 +37,13 @@ pub(super) struct Direct {
 type Result<T> = std::result::Result<T, CloudError>;
 
 impl Direct {
-    /// Deletes a blob that has this ETag still; returns whether there was one to delete.
-    pub(super) async fn delete(&self, path: &Path, etag: &ETag) -> Result<bool> {
-        let headers = HeaderMap::from_iter([(IF_MATCH, value(etag.as_str())?)]);
+    /// Deletes a blob, where an ETag is given one that has it still; returns whether there was one
+    /// to delete.
+    pub(super) async fn delete(&self, path: &Path, etag: Option<&ETag>) -> Result<bool> {
+        let mut headers = HeaderMap::new();
+        if let Some(etag) = etag {
+            headers.insert(IF_MATCH, value(etag.as_str())?);
+        }
         match self.send(Method::DELETE, &self.blob(path), headers).await {
             Ok(_) => Ok(true),
             Err(error) if error.is_absent() => Ok(false),

@@ -1,5 +1,7 @@
 //! Against a real Azurite and moto's S3, and against what a URL or an environment has wrong.
 
+mod proxied;
+
 use std::sync::Arc;
 
 use super::super::{BlobContent, BlobName, BlobStore, Variables, container, contract, open_with};

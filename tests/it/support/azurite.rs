@@ -7,7 +7,7 @@
 //! input does.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -36,20 +36,35 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const START: &str = "process.stdin.resume().on('end', () => process.exit(0)); \
                      require(process.env.AZURITE)";
 
-/// Shared Key, for the one request that makes a container.
-const CREATE_CONTAINER: &str = r#"
-import base64, email.utils, hashlib, hmac, sys, urllib.request
-endpoint, account, key, name = sys.argv[1:]
-date, version = email.utils.formatdate(usegmt=True), "2021-08-06"
-text = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n"
-text += f"/{account}/{account}/{name}\nrestype:container"
-signed = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
-signed = base64.b64encode(signed).decode()
-headers = {"x-ms-date": date, "x-ms-version": version, "Content-Length": "0"}
-headers["Authorization"] = f"SharedKey {account}:{signed}"
-url = f"{endpoint}/{name}?restype=container"
+/// One request by hand, signed by Shared Key: METHOD PATH, a body from stdin. Prints the status.
+const BY_HAND: &str = r#"
+import base64, email.utils, hashlib, hmac, sys, urllib.error, urllib.request
+endpoint, account, key, method, path = sys.argv[1:]
+path, _, query = path.partition("?")
+body = sys.stdin.buffer.read() if method == "PUT" else None
+date = email.utils.formatdate(usegmt=True)
+headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
+if not query and method == "PUT":
+    headers["x-ms-blob-type"] = "BlockBlob"
+signed = [method] + [""] * 11
+if body:
+    signed[3], signed[5] = str(len(body)), "text/plain"
+text = "\n".join(signed) + "\n" + "".join(f"{k}:{v}\n" for k, v in sorted(headers.items()))
+text += f"/{account}/{account}/{path}" + (f"\n{query.replace('=', ':')}" if query else "")
+digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
+headers["Content-Type"] = "text/plain" if body else ""
+if not body:
+    del headers["Content-Type"]
+    body = None
+if method == "PUT" and body is None:
+    headers["Content-Length"] = "0"
+url = f"{endpoint}/{path}" + (f"?{query}" if query else "")
 no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-no_proxy.open(urllib.request.Request(url, method="PUT", headers=headers))
+try:
+    print(no_proxy.open(urllib.request.Request(url, data=body, method=method, headers=headers)).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
 "#;
 
 /// Returns the Azurite that all tests of this process share.
@@ -95,14 +110,40 @@ impl Azurite {
         )
     }
 
-    /// Makes a container. Signed by Python, which has what std has not.
+    /// Returns a connection string whose blobs are behind another port of this machine.
+    pub(crate) fn connection_string_through(&self, port: u16) -> String {
+        let through = self.endpoint(port);
+        self.connection_string()
+            .replace(&self.blob_endpoint(), &through)
+    }
+
+    /// Returns the port of its blobs.
+    pub(crate) fn blob_port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    /// Makes a container, which may be there already.
     pub(crate) fn create_container(&self, name: &str) {
-        let made = Command::new("python3")
-            .args(["-c", CREATE_CONTAINER, &self.blob_endpoint(), ACCOUNT, KEY])
-            .arg(name)
-            .output()
+        let status = self.by_hand("PUT", &format!("{name}?restype=container"), "");
+        assert!(matches!(status, 201 | 409), "{status}");
+    }
+
+    /// Makes a request for `CONTAINER/BLOB` as somebody would who has no tool of ours; returns its
+    /// status. Signed by Python, which has what std has not.
+    pub(crate) fn by_hand(&self, method: &str, path: &str, body: &str) -> u16 {
+        let mut python = Command::new("python3")
+            .args(["-c", BY_HAND, &self.blob_endpoint(), ACCOUNT, KEY])
+            .args([method, path])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
             .expect("python3 starts");
-        assert!(made.status.success(), "{made:?}");
+        let mut input = python.stdin.take().expect("piped");
+        input.write_all(body.as_bytes()).expect("it reads");
+        drop(input);
+        let output = python.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stdout);
+        said.trim().parse().expect("a status")
     }
 
     /// Returns whether so many messages are on its disk. It writes down what it has every few

@@ -1,0 +1,70 @@
+//! Park a fleet and unleash it: nodes that a relay tells, one that polls the store alone, one that
+//! does both, and one that comes late.
+//!
+//! `cargo run --example park_and_unleash -- az://flags` with the account in the environment; without
+//! a store: on a file in a directory of its own. The relay runs within the example.
+
+use std::{env, time::Duration};
+
+use reveille::{
+    FlagName, ListenerId, NodeConfig, UnleashOptions,
+    flag::StoreFlags,
+    release::{PollingRelease, Release},
+    store,
+    testing::TestRelay,
+};
+use tokio::{task::JoinSet, time::Instant};
+
+#[tokio::main]
+async fn main() -> reveille::Result<()> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let own = format!("sqlite:{}", directory.path().join("flags.db").display());
+    let url = env::args().nth(1).unwrap_or(own);
+    let relay = TestRelay::with_config(NodeConfig {
+        store: url.clone(),
+        ..NodeConfig::default()
+    });
+    let relay = relay.await?;
+    let client = relay.client()?;
+    let go = FlagName::new("go-live")?;
+    client.flags().leash(&go).await?;
+
+    // What each node does first, in production a process on a machine of its own.
+    let stored = StoreFlags::new(store::open(&url).await?);
+    let watch = |node: &str| -> reveille::Result<_> {
+        Ok(client.watch_flag(go.clone(), ListenerId::new(node)?))
+    };
+    let flag = || stored.global(go.clone());
+    let usual = Duration::ZERO;
+    let parked = [
+        ("told by the relay", Release::new(watch("told")?)),
+        (
+            "reads the store",
+            Release::reading(go.clone(), flag(), usual),
+        ),
+        (
+            "does both",
+            Release::new(watch("both")?).with_flag(go.clone(), flag(), usual),
+        ),
+    ];
+    let mut nodes = JoinSet::new();
+    for (node, mut release) in parked {
+        nodes.spawn(async move { release.wait().await.map(|_| (node, Instant::now())) });
+    }
+
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    // Durable first, then told: whoever comes late finds it set.
+    client
+        .flags()
+        .unleash(&go, &UnleashOptions::default())
+        .await?;
+    while let Some(released) = nodes.join_next().await {
+        let (node, at) = released.expect("it does not panic")?;
+        println!("{node}: released after {:?}", at - began);
+    }
+    PollingRelease::new(flag(), usual).wait().await?;
+    println!("a node that comes late does not wait");
+    client.flags().leash(&go).await?;
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Flags straight in a store: for who has no relay, and for who does not rely on one.
+
+use std::{
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use reveille::{
+    Error, ErrorKind, FlagName, GlobalFlag, duration,
+    flag::{StoreFlag, StoreFlags},
+    store,
+};
+use tokio::sync::OnceCell;
+
+use super::{exit::Usage, output};
+
+/// A store that was asked for instead of a relay.
+#[derive(Debug)]
+pub(super) struct Stored {
+    url: String,
+    timeout: Option<Duration>,
+    flags: StoreFlags,
+}
+
+/// The flag of a parked node: its store need not be there yet, and what fails is said once.
+#[derive(Debug, Clone)]
+pub(super) struct Parked {
+    url: String,
+    name: FlagName,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    flag: OnceCell<StoreFlag>,
+    /// What was said of the store last.
+    failing: AtomicBool,
+}
+
+/// Said after each write of a store itself.
+pub(super) const NOBODY_TOLD: &str =
+    "nobody was told at once: who polls this store sees it at its next reading, within an interval";
+
+/// How long a reading may take before it is said that the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Stored {
+    /// Opens the store.
+    pub(super) async fn open(url: &str, timeout: Option<Duration>) -> anyhow::Result<Self> {
+        shared(url)?;
+        let opened = bounded(url, timeout, store::open(url)).await?;
+        Ok(Self {
+            url: url.to_owned(),
+            timeout,
+            flags: StoreFlags::new(opened),
+        })
+    }
+
+    /// Runs a reading within the time that was given.
+    pub(super) async fn read<T>(
+        &self,
+        call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
+    ) -> reveille::Result<T> {
+        bounded(&self.url, self.timeout, call(&self.flags)).await
+    }
+
+    /// Runs a write within the time that was given: one that is given up may have happened.
+    pub(super) async fn write<T>(
+        &self,
+        call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
+    ) -> reveille::Result<T> {
+        let done = bounded(&self.url, self.timeout, call(&self.flags)).await;
+        done.map_err(may_have_happened)
+    }
+}
+
+impl Parked {
+    pub(super) fn new(url: &str, name: FlagName) -> Result<Self, Usage> {
+        shared(url)?;
+        Ok(Self {
+            url: url.to_owned(),
+            name,
+            shared: Arc::default(),
+        })
+    }
+
+    async fn read(&self) -> reveille::Result<bool> {
+        let opening = || async {
+            let opened = store::open(&self.url).await?;
+            Ok::<_, Error>(StoreFlags::new(opened).global(self.name.clone()))
+        };
+        let flag = self.shared.flag.get_or_try_init(opening).await?;
+        flag.is_set().await
+    }
+
+    /// Says once that the store cannot be read, and once that it can again.
+    fn tell(&self, trouble: Option<&Error>) {
+        let failing = trouble.is_some();
+        let before = self.shared.failing.swap(failing, Ordering::Relaxed);
+        match trouble {
+            Some(error) if !before => {
+                let next = if error.is_retryable() || self.shared.flag.initialized() {
+                    "; still trying"
+                } else {
+                    ""
+                };
+                let cause = error.source().map(|cause| format!(": {cause}"));
+                let cause = cause.unwrap_or_default();
+                output::note(format_args!("{error}{cause}{next}"));
+            }
+            None if before => output::note(format_args!("{} can be read again", self.url)),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl GlobalFlag for Parked {
+    async fn is_set(&self) -> reveille::Result<bool> {
+        let mut reading = std::pin::pin!(self.read());
+        let read = match tokio::time::timeout(PATIENCE, &mut reading).await {
+            Ok(read) => read,
+            Err(_) => {
+                let message = format!("store {} does not answer", self.url);
+                self.tell(Some(&Error::new(ErrorKind::Timeout, message)));
+                reading.await
+            }
+        };
+        self.tell(read.as_ref().err());
+        read
+    }
+
+    async fn set(&self, _set: bool) -> reveille::Result<()> {
+        let message = "a parked node sets no flag";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+/// Adds to an error of a write that ran out of time that it may have happened.
+pub(super) fn may_have_happened(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Timeout => {
+            let message = format!("{error}; it may have happened: `flag get` tells");
+            Error::new(ErrorKind::Timeout, message)
+        }
+        _ => error,
+    }
+}
+
+/// Refuses a store that no other process can see.
+fn shared(url: &str) -> Result<(), Usage> {
+    match url.starts_with("memory:") {
+        false => Ok(()),
+        true => Err(Usage(
+            "store: a store in memory is this command's alone: name one that others see".to_owned(),
+        )),
+    }
+}
+
+async fn bounded<T>(
+    url: &str,
+    timeout: Option<Duration>,
+    call: impl Future<Output = reveille::Result<T>>,
+) -> reveille::Result<T> {
+    let Some(timeout) = timeout else {
+        return call.await;
+    };
+    let late = |_| {
+        let span = duration::Span(timeout);
+        let message = format!("store {url}: no answer within {span}");
+        Err(Error::new(ErrorKind::Timeout, message))
+    };
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(late)
+}

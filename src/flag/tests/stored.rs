@@ -1,0 +1,178 @@
+//! What a flag's store has to do with it: writes that are refused or repeated, and no relay at all.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    super::{Flags, FlagsConfig, StoreFlag, StoreFlags, body::blob_name},
+    at, forever, lasting, listener, name,
+    stepped::{Failing, SteppedStore},
+    take_states,
+};
+use crate::{
+    error::ErrorKind,
+    store::{
+        BlobStore, MemoryStore,
+        faulty::{Faults, FaultyStore},
+    },
+    words::{FlagState, GlobalFlag, UnleashOptions},
+};
+
+fn setup() -> (SteppedStore, Flags) {
+    let store = SteppedStore::at_once();
+    let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
+    (store, flags)
+}
+
+#[tokio::test]
+async fn a_write_that_the_store_refused_was_none() {
+    let (store, flags) = setup();
+    store.fail(Failing::WritesDenied);
+    for error in [
+        flags.unleash(&name("go"), &forever(), at(0)).await.err(),
+        flags.leash(&name("go")).await.err(),
+    ] {
+        let error = error.expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.message().contains("was not "), "{error}");
+        assert!(!error.message().contains("may"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_comes_back_as_a_conflict_with_itself_is_this_relays_own() {
+    let (store, flags) = setup();
+    store.fail(Failing::WritesTwice);
+    let early = flags.watch(&name("go"), listener("early"), false);
+    let (set, watchers) = flags
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("it was written");
+    assert_eq!(watchers, 1);
+    // An unleash here, and not a flag that was found set: who listens only is released.
+    let states = take_states(&early);
+    let told: Vec<_> = states.iter().map(|state| state.set).collect();
+    assert_eq!(told, [false, true]);
+    assert_eq!(states[1], set);
+
+    let because = UnleashOptions {
+        reason: "once more".to_owned(),
+        ..forever()
+    };
+    let again = flags.unleash(&name("go"), &because, at(1)).await;
+    let (again, _) = again.expect("it was written");
+    assert_eq!(again.generation, set.generation);
+    assert_eq!(again.reason, "once more");
+    assert_eq!(take_states(&early), [again]);
+}
+
+#[tokio::test]
+async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
+    let now = Arc::new(std::sync::Mutex::new(at(0)));
+    let clock = {
+        let now = Arc::clone(&now);
+        move || *now.lock().expect("not poisoned")
+    };
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::with_wall(clock.clone()));
+    let relay = Flags::new(Arc::clone(&store), FlagsConfig::default());
+    let flags = StoreFlags::with_wall(Arc::clone(&store), clock);
+    let go = name("go");
+    assert_eq!(
+        flags.get(&go).await.expect("get"),
+        FlagState::unset(go.clone(), 0)
+    );
+
+    let set = flags.unleash(&go, &lasting(10)).await.expect("unleash");
+    assert_eq!(relay.get(&go, at(0)).await.expect("get"), set);
+    assert_eq!(flags.get(&go).await.expect("get"), set);
+    assert!(flags.global(go.clone()).is_set().await.expect("read"));
+    store
+        .create(&blob_name(&name("by-hand")), "anything".into())
+        .await
+        .expect("create");
+    let names = |listed: Vec<FlagState>| -> Vec<String> {
+        listed.iter().map(|state| state.name.to_string()).collect()
+    };
+    assert_eq!(
+        names(flags.list("").await.expect("list")),
+        ["by-hand", "go"]
+    );
+    assert_eq!(names(flags.list("g").await.expect("list")), ["go"]);
+    let error = flags.list("../x").await.expect_err("no prefix");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+
+    // Over: by the store's clock, with five seconds' allowance.
+    for (seconds, over) in [(14, false), (15, true)] {
+        *now.lock().expect("not poisoned") = at(seconds);
+        assert_eq!(
+            flags.get(&go).await.expect("get").set,
+            !over,
+            "after {seconds} s"
+        );
+        let listed = names(flags.list("g").await.expect("list"));
+        assert_eq!(listed.is_empty(), over, "after {seconds} s");
+    }
+    let anew = flags.unleash(&go, &forever()).await.expect("unleash");
+    assert_ne!(anew.generation, set.generation);
+    assert!(!flags.leash(&go).await.expect("leash").set);
+    assert!(!flags.get(&go).await.expect("get").set);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_a_write_is_true_whatever_the_store_loses() {
+    let faults = Faults {
+        before: 15,
+        after: 15,
+        delay: Duration::from_millis(20),
+    };
+    let (mut done, mut refused, mut open) = (0, 0, 0);
+    for seed in 0..40 {
+        let faulty = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
+        let sound = StoreFlags::new(faulty.inner());
+        let relay = Flags::new(
+            Arc::clone(&faulty) as Arc<dyn BlobStore>,
+            FlagsConfig::default(),
+        );
+        let go = name("go");
+        for number in 0..20 {
+            let before = sound.get(&go).await.expect("it never fails");
+            let because = UnleashOptions {
+                reason: number.to_string(),
+                ..forever()
+            };
+            let outcome = match number % 3 {
+                2 => relay.leash(&go).await,
+                _ => relay
+                    .unleash(&go, &because, at(number))
+                    .await
+                    .map(|(set, _)| set),
+            };
+            let after = sound.get(&go).await.expect("it never fails");
+            match outcome {
+                Ok(told) => {
+                    assert_eq!((told.set, told.reason), (after.set, after.reason), "{seed}");
+                    done += 1;
+                }
+                Err(error) if error.message().contains("may or may not") => open += 1,
+                Err(error) => {
+                    assert!(error.message().contains("was not set"), "{seed}: {error}");
+                    assert_eq!(before, after, "{seed}: {error}");
+                    refused += 1;
+                }
+            }
+            if let Ok(set) = StoreFlag::new(Arc::clone(&faulty) as _, go.clone())
+                .is_set()
+                .await
+            {
+                assert_eq!(
+                    set,
+                    sound.get(&go).await.expect("it never fails").set,
+                    "{seed}"
+                );
+            }
+        }
+    }
+    assert!(
+        done > 100 && refused > 100 && open > 50,
+        "{done}, {refused}, {open}"
+    );
+}

@@ -1,0 +1,81 @@
+//! A store that goes away while nodes wait, and comes back.
+
+use std::time::{Duration, Instant};
+
+use super::{connected, ended, parked, released, spawned};
+use crate::{
+    binary::complained,
+    support::{azurite::Azurite, get, until},
+};
+
+/// Longer than the relay waits for its store, shorter than anybody waits for an answer.
+const SOON: Duration = Duration::from_secs(12);
+
+#[tokio::test]
+async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_back() {
+    let (directory, home) = (tempfile::tempdir(), tempfile::tempdir());
+    let (directory, home) = (directory.expect("a place"), home.expect("a place"));
+    let mut azurite = Azurite::on_disk(directory.path());
+    azurite.create_container("outage");
+    let place = connected("outage", &azurite.connection_string());
+    let relay = place.relay("300ms").await;
+    let told = spawned(relay.verb(&["wait", "go"]));
+    let reads = place.park(&home, &["go"]);
+    let both = place.park(&home, &["go", "--relay", &relay.url()]);
+    parked(&relay, 2).await;
+    ended(&relay.run(&["ready", "--timeout", "10s"]).await, 0);
+    // The readers have read: what refuses them from now on has changed.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    azurite.kill();
+    let began = Instant::now();
+    let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    // It has to be read first: so it is certain, unless that took too long.
+    let certain = complaint.contains("`go` was not set, and nobody was told");
+    assert!(
+        certain || complaint.contains("may have happened"),
+        "{complaint}"
+    );
+    let complaint = ended(&place.run(&home, &["unleash", "go"]).await, 3);
+    assert!(complaint.contains("az://outage"), "{complaint}");
+    let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
+    assert!(complaint.contains("`flag get` tells"), "{complaint}");
+    ended(&relay.run(&["ready", "--timeout", "1s"]).await, 3);
+    until("it says that it is not ready", async || {
+        let (status, page) = get(relay.admin(), "/readyz").await;
+        status == 503 && page.contains("az://outage")
+    })
+    .await;
+
+    azurite.restart();
+    // What it had not written down yet it has lost with its life.
+    azurite.create_container("outage");
+    ended(&relay.run(&["ready", "--timeout", "20s"]).await, 0);
+    until("it is unleashed", async || {
+        relay.run(&["unleash", "go"]).await.status.success()
+    })
+    .await;
+    let [told, reads, both] = [told, reads, both].map(released);
+    let (told, reads, both) = tokio::join!(told, reads, both);
+    assert_eq!(
+        complained(&told).lines().count(),
+        0,
+        "{}",
+        complained(&told)
+    );
+    for (node, again) in [(reads, 1..=1), (both, 0..=1)] {
+        let complaint = complained(&node);
+        assert_eq!(
+            complaint.matches("still trying").count(),
+            1,
+            "once, and no flood: {complaint}"
+        );
+        // Who has a relay as well may be released by it before its own next reading.
+        let said = complaint.matches("can be read again").count();
+        assert!(again.contains(&said), "{complaint}");
+    }
+    let log = relay.log();
+    let warned = log.matches("watched flags could not be read").count();
+    assert!((1..=2).contains(&warned), "{warned} times: {log}");
+}

@@ -1,0 +1,109 @@
+//! A relay whose way to its store is cut, repeated, held up or refused.
+
+use std::time::Duration;
+
+use super::{Place, connected, ended, parked, released, spawned};
+use crate::{
+    binary::{Binary, said},
+    support::{
+        azurite::azurite,
+        proxy::{Fault, Proxy},
+        until,
+    },
+};
+
+/// A relay that hears of nothing but by its own writes, and what its requests go through.
+async fn behind(container: &str, refresh: &str) -> (Proxy, Place, Binary) {
+    azurite().create_container(container);
+    let proxy = Proxy::start(azurite().blob_port(), 7);
+    let text = azurite().connection_string_through(proxy.port());
+    let place = connected(container, &text);
+    let relay = place.relay(refresh).await;
+    (proxy, place, relay)
+}
+
+#[tokio::test]
+async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() {
+    let (proxy, _, relay) = behind("proxied-lost", "500ms").await;
+    let node = spawned(relay.verb(&["wait", "go"]));
+    parked(&relay, 1).await;
+    proxy.plan("PUT", "flags/go", Fault::CutAfter);
+    let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
+    for words in [
+        "may or may not be set",
+        "nobody was told",
+        "`flag get` tells",
+    ] {
+        assert!(complaint.contains(words), "{complaint}");
+    }
+    ended(&relay.run(&["flag", "get", "go", "--check"]).await, 0);
+    // The relay reads what it did not know it had done.
+    released(node).await;
+    ended(&relay.run(&["unleash", "go", "--reason", "again"]).await, 0);
+
+    proxy.plan("DELETE", "flags/go", Fault::CutAfter);
+    let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
+    assert!(
+        complaint.contains("may or may not be cleared"),
+        "{complaint}"
+    );
+    ended(&relay.run(&["flag", "get", "go", "--check"]).await, 5);
+}
+
+#[tokio::test]
+async fn an_unleash_that_never_arrived_is_reported_and_was_none() {
+    let (proxy, _, relay) = behind("proxied-never", "0").await;
+    for (fault, words) in [
+        (Fault::CutBefore, "may or may not be set"),
+        (Fault::CutWithin, "may or may not be set"),
+        (Fault::Answer(503), "was not set, and nobody was told"),
+        (Fault::Answer(429), "more often than it allows"),
+        (Fault::Answer(403), "refuses the credential"),
+    ] {
+        proxy.plan("PUT", "flags/go", fault);
+        let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
+        assert!(complaint.contains(words), "{fault:?}: {complaint}");
+        ended(&relay.run(&["flag", "get", "go", "--check"]).await, 5);
+    }
+}
+
+#[tokio::test]
+async fn an_unleash_that_the_network_repeats_is_this_relays_own_and_told_at_once() {
+    let (proxy, _, relay) = behind("proxied-twice", "0").await;
+    let node = spawned(relay.verb(&["wait", "go"]));
+    parked(&relay, 1).await;
+    proxy.plan("PUT", "flags/go", Fault::Repeat);
+    let unleashed = relay.run(&["unleash", "go", "-o", "json"]).await;
+    ended(&unleashed, 0);
+    assert_eq!(proxy.count(Fault::Repeat), 1);
+    // Nothing is read again unasked here: the node was told.
+    released(node).await;
+    let [told, found] = [
+        unleashed,
+        relay.run(&["flag", "get", "go", "-o", "json"]).await,
+    ]
+    .map(|output| serde_json::from_str::<serde_json::Value>(&said(&output)).expect("JSON"));
+    assert_eq!(told["generation"], found["generation"]);
+
+    proxy.plan("DELETE", "flags/go", Fault::Repeat);
+    ended(&relay.run(&["leash", "go"]).await, 0);
+    ended(&relay.run(&["flag", "get", "go", "--check"]).await, 5);
+}
+
+#[tokio::test]
+async fn a_store_that_is_slow_is_waited_for_and_one_that_is_too_slow_is_not() {
+    let (proxy, _, relay) = behind("proxied-slow", "0").await;
+    proxy.plan("PUT", "flags/go", Fault::Delay(Duration::from_secs(1)));
+    ended(&relay.run(&["unleash", "go"]).await, 0);
+    ended(&relay.run(&["leash", "go"]).await, 0);
+    proxy.plan("PUT", "flags/go", Fault::Delay(Duration::from_secs(6)));
+    let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
+    assert!(complaint.contains("did not answer in time"), "{complaint}");
+    assert!(complaint.contains("may have happened"), "{complaint}");
+    // So it did, in the end.
+    until("it is set", async || {
+        let got = relay.run(&["flag", "get", "go", "--check"]).await;
+        got.status.success()
+    })
+    .await;
+}

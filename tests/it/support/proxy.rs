@@ -1,0 +1,326 @@
+//! A proxy in front of a storage service that cuts, delays, repeats and refuses requests.
+//!
+//! What goes wrong is planned, request by request ([`Proxy::plan`]), or comes as seeded, so many
+//! times of a hundred ([`Proxy::set`]). A client connection carries one request and is closed, so
+//! that the end of an answer is the end of its connection. The library's own tests include this
+//! file as well; it stands on std, with a thread for each connection, and so on no runtime.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// A running proxy; takes no more connections once it is dropped.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+/// What goes wrong with one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The connection is cut; the service hears nothing.
+    CutBefore,
+    /// The connection is cut on both sides when half of the body has passed; of the head where
+    /// there is no body.
+    CutWithin,
+    /// The service does it, and the connection is cut instead of the answer.
+    CutAfter,
+    /// The service is asked twice, and the second answer is returned.
+    Repeat,
+    /// The service hears nothing, and the proxy answers with this status.
+    Answer(u16),
+    /// The request waits for so long before it is passed on.
+    Delay(Duration),
+}
+
+/// How often what goes wrong, of a hundred requests; by default nothing does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    pub(crate) cut_before: u32,
+    pub(crate) cut_within: u32,
+    pub(crate) cut_after: u32,
+    pub(crate) repeat: u32,
+    /// Answered with 503.
+    pub(crate) busy: u32,
+    /// Each request waits for up to so long.
+    pub(crate) delay: Duration,
+}
+
+/// A request that came by.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    /// `METHOD PATH?QUERY`.
+    pub(crate) request: String,
+    pub(crate) fault: Option<Fault>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: u16,
+    state: Mutex<State>,
+    stopped: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    planned: Vec<(String, Fault)>,
+    faults: Faults,
+    rng: fastrand::Rng,
+    seen: Vec<Seen>,
+}
+
+/// A request, as far as a proxy must know it.
+#[derive(Debug)]
+struct Request {
+    /// `METHOD PATH?QUERY`.
+    line: String,
+    /// With what tells the service to close the connection.
+    head: Vec<u8>,
+    length: usize,
+    /// What was read of the body with the head.
+    body: Vec<u8>,
+}
+
+impl Proxy {
+    /// Starts one in front of a port of this machine.
+    pub(crate) fn start(target: u16, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let shared = Arc::new(Shared {
+            target,
+            state: Mutex::new(State {
+                planned: Vec::new(),
+                faults: Faults::default(),
+                rng: fastrand::Rng::with_seed(seed),
+                seen: Vec::new(),
+            }),
+            stopped: AtomicBool::new(false),
+        });
+        let serving = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if serving.stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                let shared = Arc::clone(&serving);
+                // A broken connection is what this is for.
+                std::thread::spawn(move || shared.serve(client).unwrap_or_default());
+            }
+        });
+        Self { port, shared }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Has this go wrong with the next request that begins with `method` and has `part` in its
+    /// path, before anything that is seeded; once.
+    pub(crate) fn plan(&self, method: &str, part: &str, fault: Fault) {
+        let words = format!("{method} {part}");
+        self.shared.state().planned.push((words, fault));
+    }
+
+    /// Has this go wrong with all requests from now on.
+    pub(crate) fn set(&self, faults: Faults) {
+        self.shared.state().faults = faults;
+    }
+
+    /// Returns the requests that came by, and what went wrong with them.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.state().seen.clone()
+    }
+
+    /// Returns how many requests this went wrong with.
+    pub(crate) fn count(&self, fault: Fault) -> usize {
+        let state = self.shared.state();
+        state
+            .seen
+            .iter()
+            .filter(|seen| seen.fault == Some(fault))
+            .count()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        // It waits for a connection: the last one.
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries one request.
+    fn serve(&self, mut client: TcpStream) -> std::io::Result<()> {
+        let Some(mut request) = Request::read(&mut client)? else {
+            return Ok(());
+        };
+        let (fault, delay) = self.state().judge(&request.line);
+        std::thread::sleep(delay);
+        match fault {
+            Some(Fault::CutBefore) => return Ok(()),
+            Some(Fault::CutWithin) => {
+                let half = request.length / 2;
+                request.read_body(&mut client, half)?;
+                let mut service = self.connect()?;
+                match request.length {
+                    // A request without a body is whole with its head.
+                    0 => service.write_all(&request.head[..request.head.len() / 2])?,
+                    _ => {
+                        service.write_all(&request.head)?;
+                        service.write_all(&request.body[..half])?;
+                    }
+                }
+                return service.shutdown(Shutdown::Both);
+            }
+            _ => request.read_body(&mut client, request.length)?,
+        }
+        let answer = match fault {
+            Some(Fault::Answer(status)) => refusal(status).into_bytes(),
+            Some(Fault::Repeat) => {
+                self.forward(&request)?;
+                self.forward(&request)?
+            }
+            _ => self.forward(&request)?,
+        };
+        if fault == Some(Fault::CutAfter) {
+            return Ok(());
+        }
+        client.write_all(&answer)?;
+        client.shutdown(Shutdown::Write)
+    }
+
+    /// Asks the service, and returns its whole answer.
+    fn forward(&self, request: &Request) -> std::io::Result<Vec<u8>> {
+        let mut service = self.connect()?;
+        service.write_all(&request.head)?;
+        service.write_all(&request.body)?;
+        let mut answer = Vec::new();
+        service.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        TcpStream::connect(("127.0.0.1", self.target))
+    }
+}
+
+impl State {
+    /// Says what goes wrong with a request, and for how long it waits.
+    fn judge(&mut self, line: &str) -> (Option<Fault>, Duration) {
+        let planned = self.planned.iter().position(|(words, _)| {
+            let (method, part) = words.split_once(' ').unwrap_or((words, ""));
+            line.starts_with(method) && line.contains(part)
+        });
+        let fault = match planned {
+            Some(at) => Some(self.planned.remove(at).1),
+            None => self.drawn(),
+        };
+        let most = u64::try_from(self.faults.delay.as_micros()).unwrap_or(u64::MAX);
+        let delay = match fault {
+            Some(Fault::Delay(delay)) => delay,
+            _ => Duration::from_micros(self.rng.u64(0..=most)),
+        };
+        let request = line.to_owned();
+        self.seen.push(Seen { request, fault });
+        (fault, delay)
+    }
+
+    fn drawn(&mut self) -> Option<Fault> {
+        let faults = self.faults;
+        let mut drawn = self.rng.u32(0..100);
+        for (percent, fault) in [
+            (faults.cut_before, Fault::CutBefore),
+            (faults.cut_within, Fault::CutWithin),
+            (faults.cut_after, Fault::CutAfter),
+            (faults.repeat, Fault::Repeat),
+            (faults.busy, Fault::Answer(503)),
+        ] {
+            if drawn < percent {
+                return Some(fault);
+            }
+            drawn -= percent;
+        }
+        None
+    }
+}
+
+impl Request {
+    /// Reads a request's head; `None` where there is none.
+    fn read(client: &mut TcpStream) -> std::io::Result<Option<Self>> {
+        const END: &[u8] = b"\r\n\r\n";
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 16 * 1024];
+        let end = loop {
+            if let Some(at) = bytes.windows(END.len()).position(|four| four == END) {
+                break at;
+            }
+            let count = client.read(&mut chunk)?;
+            if count == 0 {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&chunk[..count]);
+        };
+        let body = bytes.split_off(end + END.len());
+        let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let mut lines = text.split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        let mut head = format!("{first}\r\nConnection: close\r\n");
+        let mut length = 0;
+        for line in lines {
+            let (name, value) = line.split_once(':').unwrap_or((line, ""));
+            match name.to_ascii_lowercase().as_str() {
+                "connection" => continue,
+                "content-length" => length = value.trim().parse().expect("a length"),
+                "transfer-encoding" => panic!("a body without a length: {text}"),
+                _ => {}
+            }
+            head.push_str(line);
+            head.push_str("\r\n");
+        }
+        head.push_str("\r\n");
+        let line = first.rsplit_once(' ').map_or(first, |(line, _)| line);
+        Ok(Some(Self {
+            line: line.to_owned(),
+            head: head.into_bytes(),
+            length,
+            body,
+        }))
+    }
+
+    /// Reads on until so much of the body is there.
+    fn read_body(&mut self, client: &mut TcpStream, length: usize) -> std::io::Result<()> {
+        let there = self.body.len();
+        if there < length {
+            self.body.resize(length, 0);
+            client.read_exact(&mut self.body[there..])?;
+        }
+        Ok(())
+    }
+}
+
+/// What a service says that has enough to do, or refuses the credential.
+fn refusal(status: u16) -> String {
+    let code = match status {
+        403 => "AuthorizationPermissionMismatch",
+        _ => "ServerBusy",
+    };
+    let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} Refused\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
