@@ -2,6 +2,7 @@
 
 mod azure;
 mod faults;
+mod proxied;
 
 use std::time::Duration;
 

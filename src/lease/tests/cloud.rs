@@ -6,7 +6,12 @@ use std::sync::{
 };
 
 use super::*;
-use crate::{azurite::azurite, moto::moto, store::open_with};
+use crate::{
+    azurite::azurite,
+    moto::moto,
+    proxy::{Faults, Proxy},
+    store::open_with,
+};
 
 /// Makes a container and a bucket of this name.
 async fn clouds(name: &str) -> [Arc<dyn BlobStore>; 2] {
@@ -82,4 +87,60 @@ async fn a_holder_that_dies_is_followed_when_its_duration_has_passed() {
         assert!(next.token() > token && next.is_held());
         next.release().await.expect("released");
     }
+}
+
+/// Whatever is cut, repeated or refused on the way: one holder at a time, and tokens that grow.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_bad_way_there_is_one_holder_as_well() {
+    azurite().create_container("rough-leases");
+    let proxy = Proxy::start(azurite().blob_port(), 11);
+    let text = azurite().connection_string_through(proxy.port());
+    let variables = [("AZURE_STORAGE_CONNECTION_STRING".to_owned(), text)].into();
+    let store = open_with("az://rough-leases", &variables)
+        .await
+        .expect("a store");
+    proxy.set(Faults {
+        cut_before: 5,
+        cut_within: 3,
+        cut_after: 8,
+        repeat: 8,
+        busy: 4,
+        ..Faults::default()
+    });
+    let (busy, tokens) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    let nodes = (0..3).map(|number| {
+        let lease = contender(&store, format!("node-{number}"), Duration::from_secs(2));
+        let (busy, tokens) = (Arc::clone(&busy), Arc::clone(&tokens));
+        tokio::spawn(async move {
+            for _ in 0..4 {
+                let held = lease.acquire().await.expect("it is free in time");
+                // It may be lost at once, on such a way; then nothing is done.
+                if held.is_held() {
+                    assert!(!busy.swap(true, Ordering::SeqCst), "two at a time");
+                    tokens.lock().expect("no panic").push(held.token());
+                    assert!(busy.swap(false, Ordering::SeqCst));
+                }
+                // What cannot be released runs out.
+                let _ = held.release().await;
+            }
+        })
+    });
+    for node in nodes.collect::<Vec<_>>() {
+        node.await.expect("no panic");
+    }
+    let tokens = tokens.lock().expect("no panic").clone();
+    assert!(tokens.len() > 8, "{tokens:?}");
+    assert!(
+        tokens.windows(2).all(|pair| pair[0] < pair[1]),
+        "{tokens:?}"
+    );
+    let faults = proxy
+        .seen()
+        .iter()
+        .filter(|seen| seen.fault.is_some())
+        .count();
+    assert!(faults > 5, "{faults} of {}", proxy.seen().len());
 }
