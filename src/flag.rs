@@ -123,7 +123,11 @@ impl Flags {
         for _ in 0..ATTEMPTS {
             let write = Write::begin(&self.inner, name);
             let found = self.inner.find(name).await.map_err(|error| {
-                let doing = "was not set, and nobody was told: it could not be read first";
+                let doing = match tried {
+                    // The conflict may have been with our own write, repeated on its way.
+                    Some(_) => "may or may not be set, and nobody was told: `flag get` tells",
+                    None => "was not set, and nobody was told: it could not be read first",
+                };
                 self.inner.unavailable(name, doing, error)
             })?;
             let (current, etag) = found.unzip();
@@ -253,11 +257,13 @@ impl Flags {
     /// Whatever kept the store from answering; the rest was not read then.
     pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<()> {
         let watched = self.inner.board().watched();
+        let mut outcome = Ok(());
+        // One that cannot be read keeps nobody from the others.
         for name in watched {
             let _turn = self.inner.reads.take(&name).await;
-            self.inner.observe(&name, wall).await?;
+            outcome = self.inner.observe(&name, wall).await.and(outcome);
         }
-        Ok(())
+        outcome
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
     path::Path,
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -43,6 +44,9 @@ pub(super) fn find(command: &[OsString]) -> Result<(), Failed> {
     let name = name.to_string_lossy();
     Err(Failed(format!("`{name}` cannot be run: no such command")))
 }
+
+/// How often it is looked whether a group lives whose first process has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 impl Process {
     /// Starts a command, which is in `groups` until it ends.
@@ -90,6 +94,19 @@ impl Process {
         status
     }
 
+    /// Waits for its end, and for that of all it has started and left in its group: what they do is
+    /// done in its name. Safe to cancel.
+    pub(super) async fn wait_for_group(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        while self.group.as_ref().is_some_and(Group::is_alive) {
+            tokio::time::sleep(LOOK).await;
+        }
+        if let Some(group) = self.group.take() {
+            group.ended();
+        }
+        Ok(status)
+    }
+
     /// Waits for its end, and kills what is left of its group then. Safe to cancel.
     pub(super) async fn wait_for_all(&mut self) -> io::Result<ExitStatus> {
         let id = self.group.as_ref().map(|group| group.id);
@@ -132,6 +149,10 @@ impl Group {
             id,
             groups: groups.clone(),
         })
+    }
+
+    fn is_alive(&self) -> bool {
+        rustix::process::test_kill_process_group(self.id).is_ok()
     }
 
     /// It has ended by itself: its number is free for others, and must not be signalled.

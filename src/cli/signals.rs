@@ -16,6 +16,9 @@ use super::{exit::Exit, serve::LogFormat};
 pub(super) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
+    quit: unix::Signal,
+    /// The terminal is gone; `None` where whoever started us has us live on, as `nohup` does.
+    hangup: Option<unix::Signal>,
 }
 
 /// One of them.
@@ -35,6 +38,11 @@ impl Interrupts {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
+            quit: unix::signal(SignalKind::quit())?,
+            hangup: match ignores_hangup() {
+                true => None,
+                false => Some(unix::signal(SignalKind::hangup())?),
+            },
         })
     }
 
@@ -43,8 +51,28 @@ impl Interrupts {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
+            // A command in a group of its own hears of these from us alone.
+            _ = self.quit.recv() => Signal::Terminate,
+            () = Self::hang_up(&mut self.hangup) => Signal::Terminate,
         }
     }
+}
+
+impl Interrupts {
+    async fn hang_up(hangup: &mut Option<unix::Signal>) {
+        match hangup {
+            Some(hangup) => hangup.recv().await.unwrap_or_default(),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Returns whether we were started with SIGHUP ignored. Elsewhere than on Linux that is not known.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 impl Signal {

@@ -141,12 +141,15 @@ impl GlobalFlag for Parked {
     }
 }
 
-/// Adds to an error of a write that ran out of time that it may have happened.
+/// Adds to an error of a write that was cut off or ran out of time that it may have happened, where it
+/// does not say how that is.
 pub(super) fn may_have_happened(error: Error) -> Error {
+    let text = error.to_string();
+    let known = ["was not", "may or may not", "may have happened"];
     match error.kind() {
-        ErrorKind::Timeout => {
-            let message = format!("{error}; it may have happened: `flag get` tells");
-            Error::new(ErrorKind::Timeout, message)
+        ErrorKind::Timeout | ErrorKind::Unavailable if !known.iter().any(|k| text.contains(k)) => {
+            let message = format!("{text}; it may have happened: `flag get` tells");
+            Error::new(error.kind(), message)
         }
         _ => error,
     }

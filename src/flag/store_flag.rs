@@ -89,11 +89,17 @@ impl StoreFlag {
     /// Sets the flag, unless it is set; `Conflict` where somebody came in between.
     async fn raise(&self) -> Result<()> {
         let found = self.read().await?;
-        if found.as_ref().is_some_and(|blob| !self.is_over(blob)) {
+        let set = found.as_ref().filter(|blob| !self.is_over(blob));
+        let ends = |blob: &Blob| Body::read(blob).is_some_and(|body| !body.ttl().is_zero());
+        if set.is_some_and(|blob| !ends(blob)) {
             return Ok(());
         }
         let wall = (self.wall)();
-        let generation = micros(wall).max(1);
+        // One that would end by itself goes on, as the same.
+        let generation = match set {
+            Some(blob) => body::state(&self.name, blob).generation,
+            None => micros(wall).max(1),
+        };
         let body = Body::new(generation, &UnleashOptions::default(), wall);
         let written = match found {
             Some(blob) => {

@@ -18,6 +18,9 @@ pub(super) struct Contender {
     tenure: Tenure,
     /// The store failed last time, and that was said.
     troubled: bool,
+    /// The store was read once: what it refuses later is a credential that is being changed, and
+    /// ends nobody who waits.
+    was_read: bool,
 }
 
 /// What a turn came to.
@@ -39,6 +42,7 @@ impl Contender {
             clock: Clock::new(),
             tenure: Tenure::new(terms.clone(), fastrand::Rng::with_seed(seed)),
             troubled: false,
+            was_read: false,
         }
     }
 
@@ -82,12 +86,13 @@ impl Contender {
             // a read.
             Err(error) => (Answer::Unknown, Some(error)),
         };
+        self.was_read |= matches!(answer, Answer::Found(_));
         let taken = self.tenure.answered(self.clock.now(), answer);
         taken.map_err(|unreadable| self.place.unreadable(&unreadable))?;
         self.tell(failure.as_ref());
         match failure {
             None => Ok(Turn::Answered),
-            Some(error) if is_final(error.kind()) => Err(error),
+            Some(error) if is_final(error.kind()) && !self.was_read => Err(error),
             Some(error) => Ok(Turn::Failed(error)),
         }
     }

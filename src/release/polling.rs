@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     words::GlobalFlag,
 };
 
@@ -95,6 +95,6 @@ impl Polled {
     }
 
     fn may_pass(&self, error: &Error) -> bool {
-        error.is_retryable() || self.was_read.load(Relaxed) && error.kind() != ErrorKind::Invalid
+        error.is_retryable() || self.was_read.load(Relaxed)
     }
 }

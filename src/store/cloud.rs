@@ -131,7 +131,12 @@ impl CloudStore {
             "{self} has no credential: the environment has none, and this machine's own identity \
              was not given one"
         );
-        Err(Error::new(ErrorKind::Denied, message).with_source(cause))
+        // Who gives identities out may be away for a while.
+        let kind = match cause.may_pass() {
+            true => ErrorKind::Unavailable,
+            false => ErrorKind::Denied,
+        };
+        Err(Error::new(kind, message).with_source(cause))
     }
 
     /// Returns what a name is in the container: as it stands, nothing of it encoded.

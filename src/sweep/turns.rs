@@ -54,7 +54,7 @@ pub(super) enum Taken {
 }
 
 /// A crash in a turn holds the others up for this long.
-const LEASE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(15);
 /// A turn is a few requests.
 const POLL: Duration = Duration::from_millis(50);
 /// Two holders that crash, one after the other.

@@ -347,3 +347,35 @@ async fn what_cannot_be_had_is_said_in_one_line() {
     holder.signal("TERM");
     assert_eq!(holder.ends().await.status.code(), Some(0));
 }
+
+/// What the command has started and left behind works in its name, and under its lease.
+#[tokio::test]
+async fn the_lease_is_held_while_anything_of_the_command_works() {
+    let place = Place::new();
+    let script = "(trap '' TERM; touch up; sleep 1; touch wound-up) & wait";
+    let first = place.run(&[], script);
+    place.runs("up").await;
+    let second = place.run(&[], "[ -e wound-up ]");
+    // Its shell dies of this at once, and its child does not.
+    first.signal("TERM");
+    let output = second.ends().await;
+    assert_eq!(output.status.code(), Some(0), "it began before the end");
+    assert_eq!(first.ends().await.status.code(), Some(143));
+    assert_eq!(place.show().await["held"], false);
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_gone_leaves_no_command_behind() {
+    let place = Place::new();
+    for name in ["HUP", "QUIT"] {
+        let _ = fs::remove_file(place.file("told"));
+        let running = place.run(&[], ENDLESS);
+        place.runs("pid").await;
+        running.signal(name);
+        running.ends().await;
+        assert!(place.file("told").exists(), "{name}");
+        assert!(!is_alive(&place.written("pid")), "{name}");
+        assert_eq!(place.show().await["held"], false);
+        let _ = fs::remove_file(place.file("pid"));
+    }
+}

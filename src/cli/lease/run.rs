@@ -162,7 +162,7 @@ impl Args {
             let ending = async {
                 match told || lost {
                     true => process.wait_for_all().await,
-                    false => process.wait().await,
+                    false => process.wait_for_group().await,
                 }
             };
             tokio::select! {

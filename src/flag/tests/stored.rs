@@ -176,3 +176,25 @@ async fn what_is_said_of_a_write_is_true_whatever_the_store_loses() {
         "{done}, {refused}, {open}"
     );
 }
+
+/// Set for good: what was set for a while goes on, as the same, and ends no more by itself.
+#[tokio::test]
+async fn a_flag_that_is_set_for_good_ends_no_more() {
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::new());
+    let flags = StoreFlags::new(Arc::clone(&store));
+    let for_a_while = UnleashOptions {
+        ttl: Duration::from_secs(3600),
+        ..forever()
+    };
+    let before = flags.unleash(&name("go"), &for_a_while).await.expect("set");
+    flags
+        .global(name("go"))
+        .set(true)
+        .await
+        .expect("set for good");
+    let after = flags.get(&name("go")).await.expect("read");
+    assert_eq!(
+        (after.generation, after.expires_at),
+        (before.generation, None)
+    );
+}
