@@ -213,7 +213,8 @@ async fn a_hiccup_costs_nothing() {
     ] {
         seconds(2).await;
         moody.set(mood);
-        seconds(4).await;
+        // A third of the duration, less what a retry waits at most.
+        seconds(3).await;
         moody.set(Mood::Sound);
         seconds(20).await;
         assert!(held.is_held(), "{mood:?}");
