@@ -185,12 +185,15 @@ const PAGE: usize = 100;
 /// wrong with the path, in one line. For a cloud's: [`ErrorKind::NotFound`] where there is no such
 /// container, [`ErrorKind::Denied`] where the credential is refused.
 pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
+    open_with(url, &environment()).await
+}
+
+/// Returns the process's environment, without what is no text: that is no setting of a store.
+pub fn environment() -> BTreeMap<String, String> {
     let variables = std::env::vars_os();
-    let variables = variables.filter_map(|(key, value)| {
-        // What is no text is no setting of ours.
-        Some((key.into_string().ok()?, value.into_string().ok()?))
-    });
-    open_with(url, &variables.collect()).await
+    let texts = variables
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    texts.collect()
 }
 
 /// Opens a store with these variables as its environment.

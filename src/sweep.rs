@@ -34,7 +34,7 @@ pub use self::{
 use self::{
     judge::Verdict,
     page::{Reaper, with_metadata},
-    turns::{Taken, Turns, Wish},
+    turns::{Memory, Taken, Turns, Wish},
 };
 use crate::{
     backoff::Backoff,
@@ -61,8 +61,7 @@ pub const FOLDER: &str = "sweeps/";
 /// let job = SweepJob::parse(
 ///     r#"{"name": "sessions", "state": "memory:", "containers": [{"url": "memory:"}]}"#,
 /// )?;
-/// let environment = std::env::vars().collect();
-/// let sweeper = Sweeper::new(job, &environment).await?;
+/// let sweeper = Sweeper::new(job, &reveille::store::environment()).await?;
 /// let round = sweeper.sweep_once(false).await?;
 /// assert_eq!(round.done.failed, 0);
 /// # Ok(())
@@ -76,8 +75,7 @@ pub struct Sweeper {
     turns: Turns,
     stop: CancellationToken,
     stats: Mutex<SweepStats>,
-    /// What the document does not say yet.
-    untold: tokio::sync::Mutex<Counts>,
+    memory: tokio::sync::Mutex<Memory>,
 }
 
 /// What an instance has done since it began.
@@ -180,7 +178,7 @@ impl Sweeper {
             reaper: Reaper::new(dead, job.parallel),
             stop: CancellationToken::new(),
             stats: Mutex::default(),
-            untold: tokio::sync::Mutex::default(),
+            memory: tokio::sync::Mutex::default(),
             sources,
             job,
         })
@@ -248,21 +246,20 @@ impl Sweeper {
 
     async fn go_along(&self, again: bool) -> Result<SweepRound> {
         // Two calls at a time would tell the same twice.
-        let mut untold = self.untold.lock().await;
+        let mut memory = self.memory.lock().await;
         let mut round = SweepRound::default();
         let mut wish = Wish {
             again,
             ..Wish::default()
         };
         loop {
-            (wish.stop, wish.untold) = (self.stop.is_cancelled(), *untold);
-            let Some(turn) = self.turns.take(self, &wish, &self.stop).await? else {
-                if wish.stop || untold.is_empty() {
+            wish.stop = self.stop.is_cancelled();
+            let Some(turn) = self.turns.take(self, &wish, &mut memory).await? else {
+                if wish.stop || memory.untold.is_empty() {
                     return Ok(round);
                 }
                 continue;
             };
-            *untold = Counts::default();
             round.round = turn.document.round;
             round.of_all = turn.document.counts;
             round.finished = turn.document.is_finished();
@@ -286,7 +283,7 @@ impl Sweeper {
                 }
             };
             round.done.add(&counts);
-            untold.add(&counts);
+            memory.untold.add(&counts);
             lock(&self.stats).done.add(&counts);
         }
     }

@@ -56,22 +56,7 @@ impl AzureError {
     /// Turns it into the public error of `subject`, which is a noun and a name.
     pub(crate) fn of(self, subject: impl Display) -> Error {
         let kind = self.kind();
-        let what = match kind {
-            ErrorKind::Denied => {
-                "refuses the credential: it is wrong, has expired or does not allow this, or this \
-                 machine's clock is off"
-            }
-            ErrorKind::Timeout => "did not answer in time",
-            ErrorKind::Exhausted => "is asked more often than it allows",
-            ErrorKind::Unavailable if matches!(self, Self::Unreachable { .. }) => {
-                "cannot be reached"
-            }
-            ErrorKind::Unavailable => "cannot answer just now",
-            ErrorKind::NotFound => "does not exist",
-            ErrorKind::Invalid => "refuses the request",
-            ErrorKind::Conflict => "is in another state than this needs",
-            _ => "failed",
-        };
+        let what = words(kind, matches!(self, Self::Unreachable { .. }));
         let error = Error::new(kind, format!("{subject} {what}"));
         let error = match self {
             Self::Answered {
@@ -81,6 +66,24 @@ impl AzureError {
             _ => error,
         };
         error.with_source(self)
+    }
+}
+
+/// Says what a service did with a request, after its subject.
+pub(crate) fn words(kind: ErrorKind, unreachable: bool) -> &'static str {
+    match kind {
+        ErrorKind::Denied => {
+            "refuses the credential: it is wrong, has expired or does not allow this, or this \
+             machine's clock is off"
+        }
+        ErrorKind::Timeout => "did not answer in time",
+        ErrorKind::Exhausted => "is asked more often than it allows",
+        ErrorKind::Unavailable if unreachable => "cannot be reached",
+        ErrorKind::Unavailable => "cannot answer just now",
+        ErrorKind::NotFound => "does not exist",
+        ErrorKind::Invalid => "refuses the request",
+        ErrorKind::Conflict => "is in another state than this needs",
+        _ => "failed",
     }
 }
 

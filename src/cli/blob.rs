@@ -1,12 +1,9 @@
 //! `blob ttl`: marks a blob with its time to live.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
-use reveille::{duration, sweep};
+use reveille::{duration, store, sweep};
 
 use super::{exit::Exit, output, settings::Settings};
 
@@ -55,12 +52,8 @@ impl Args {
     pub(super) async fn run(self, _settings: &Settings) -> anyhow::Result<Exit> {
         let Verb::Ttl(ttl) = self.verb;
         let end = ttl.after.map(|after| SystemTime::now() + after);
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        let environment: BTreeMap<String, String> = environment.collect();
         let dead = ttl.dead_container.as_deref();
-        let marked = sweep::mark(&ttl.blob, end, dead, &environment).await?;
+        let marked = sweep::mark(&ttl.blob, end, dead, &store::environment()).await?;
         match marked {
             Some(end) => output::note(format_args!("nobody needs it from {end} on")),
             None => output::note("it stays"),

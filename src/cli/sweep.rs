@@ -1,10 +1,10 @@
 //! `sweep`: removes blobs whose time to live has ended.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use reveille::{
-    SweepConsole,
+    SweepConsole, store,
     sweep::{Counts, PlannedBlob, SCHEMA, SweepJob, SweepRound, Sweeper},
 };
 use serde::Serialize;
@@ -145,11 +145,7 @@ impl Args {
             .map_err(|error| Usage(format!("job: `{shown}` cannot be read: {error}")))?;
         let job = SweepJob::parse(&text)
             .map_err(|error| Usage(format!("job: `{shown}`: {}", error.message())))?;
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        let environment: BTreeMap<String, String> = environment.collect();
-        let sweeper = Sweeper::new(job, &environment).await?;
+        let sweeper = Sweeper::new(job, &store::environment()).await?;
         if sweeper.is_alone() && !self.dry_run && !self.check {
             let rule = "state: a store in memory ends with this command: name one that lasts";
             return Err(Usage(rule.to_owned()).into());

@@ -102,6 +102,27 @@ const READS: usize = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl CloudStore {
+    /// Makes one of a client for each purpose.
+    fn new<T: Client>(
+        service: Service,
+        (bucket, prefix): (String, String),
+        url: String,
+        holder: Holder,
+        [reads, writes, contents]: [Arc<T>; 3],
+    ) -> Self {
+        Self {
+            service,
+            bucket,
+            url,
+            prefix,
+            reads,
+            writes,
+            contents,
+            holder,
+            direct: None,
+        }
+    }
+
     /// Refuses a store that is not there, or that may not be used: by a list of one.
     async fn check(&self) -> Result<()> {
         self.check_credential().await?;

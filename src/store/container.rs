@@ -17,8 +17,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use futures_util::stream::BoxStream;
+use bytes::{Bytes, BytesMut};
+use futures_util::{TryStreamExt, stream::BoxStream};
 
 pub(super) use self::of_store::StoreContainer;
 use super::{BlobName, ETag, PageOptions};
@@ -149,6 +149,20 @@ impl Debug for Content {
 }
 
 impl Content {
+    /// Holds it whole.
+    ///
+    /// # Errors
+    /// Whatever ended it early; [`ErrorKind::Unavailable`] where less came than there is.
+    pub async fn into_bytes(self) -> Result<Bytes> {
+        let size = self.size;
+        let whole = self.pieces.try_fold(BytesMut::new(), |mut all, piece| {
+            all.extend_from_slice(&piece);
+            std::future::ready(Ok(all))
+        });
+        let whole = whole.await?.freeze();
+        check_size(whole.len() as u64, size).map(|()| whole)
+    }
+
     /// Makes content of what is held whole.
     pub fn whole(bytes: Bytes) -> Self {
         let size = bytes.len() as u64;
@@ -283,6 +297,15 @@ pub(crate) async fn open_blob(
     };
     let name = BlobName::new(blob)?;
     Ok((connect(&container, variables).await?, name))
+}
+
+/// Refuses content that was cut short.
+pub(super) fn check_size(passed: u64, size: u64) -> Result<()> {
+    if passed == size {
+        return Ok(());
+    }
+    let message = format!("of {size} bytes {passed} came");
+    Err(Error::new(ErrorKind::Unavailable, message))
 }
 
 /// Makes identifiers of the names of metadata, as Azure and our own stores want them.

@@ -29,10 +29,17 @@ pub(super) struct Wish {
     pub(super) again: bool,
     /// Nothing is taken any more, and only said what was done.
     pub(super) stop: bool,
-    /// What the document does not say yet.
-    pub(super) untold: Counts,
     /// Containers that could not be listed just now.
     pub(super) skipped: HashSet<usize>,
+}
+
+/// What an instance has to tell, from one turn to the next.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// What the document does not say yet.
+    pub(super) untold: Counts,
+    /// What was written without an answer, by its nonce: it may be what stands there.
+    sent: Vec<(String, Turn)>,
 }
 
 /// What a turn came to.
@@ -82,25 +89,28 @@ impl Turns {
     }
 
     /// Waits for the lease, takes a page, and gives the lease back. What is not told yet is added to
-    /// the document's counts by the same write. `None` where `stop` came first.
+    /// the document's counts by the same write. `None` where the sweeper was stopped first.
     pub(super) async fn take(
         &self,
         sweeper: &Sweeper,
         wish: &Wish,
-        stop: &CancellationToken,
+        memory: &mut Memory,
     ) -> Result<Option<Turn>> {
-        let Some(held) = self.hold(wish, stop).await? else {
+        let Some(held) = self.hold(wish, &sweeper.stop).await? else {
             return Ok(None);
         };
-        let (mut sent, mut turn) = (Vec::new(), Ok(None));
+        let mut turn = Ok(None);
         for _ in 0..TRIES {
-            turn = self.try_take(sweeper, wish, &mut sent).await;
+            turn = self.try_take(sweeper, wish, memory).await;
             if !matches!(turn, Ok(None)) {
                 break;
             }
         }
         if let Err(error) = held.release().await {
             tracing::debug!(%error, "the job's lease runs out by itself");
+        }
+        if let Ok(Some(_)) = &turn {
+            *memory = Memory::default();
         }
         turn?.map(Some).ok_or_else(|| {
             let message = format!("{} is written by others all the time", self.shown());
@@ -129,20 +139,21 @@ impl Turns {
     }
 
     /// Returns `None` where the document was written by another meanwhile, or it is not known whether
-    /// it was written by us: `sent` has what was tried, by its nonce.
+    /// it was written by us.
     async fn try_take(
         &self,
         sweeper: &Sweeper,
         wish: &Wish,
-        sent: &mut Vec<(String, Turn)>,
+        memory: &mut Memory,
     ) -> Result<Option<Turn>> {
         let (mut document, etag) = self.read().await?;
-        // A write without an answer, or one that came late.
-        if let Some(ours) = sent.iter().position(|(nonce, _)| *nonce == document.nonce) {
-            return Ok(Some(sent.swap_remove(ours).1));
+        // A write without an answer, or one that came late; it told what was untold.
+        let ours = |(nonce, _): &(String, Turn)| *nonce == document.nonce;
+        if let Some(ours) = memory.sent.iter().position(ours) {
+            return Ok(Some(memory.sent.swap_remove(ours).1));
         }
         let before = document.clone();
-        document.add(&wish.untold);
+        document.add(&memory.untold);
         let taken = match sweeper.runs(&mut document, wish) {
             true => sweeper.take_of(&mut document, &wish.skipped).await,
             false => Taken::Nothing,
@@ -156,7 +167,7 @@ impl Turns {
         match written {
             Ok(_) => Ok(Some(turn)),
             Err(error) if error.kind() == ErrorKind::Conflict || error.is_retryable() => {
-                sent.push((turn.document.nonce.clone(), turn));
+                memory.sent.push((turn.document.nonce.clone(), turn));
                 Ok(None)
             }
             Err(error) => Err(error),

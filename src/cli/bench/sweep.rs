@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reveille::{
     store::{
-        BlobName, PageOptions,
+        self, BlobName, PageOptions,
         container::{self, Container, Content},
     },
     sweep::{Counts, DEAD_BLOB_CONTAINER, SweepJob, Sweeper, TIME_TO_LIVE},
@@ -42,7 +42,7 @@ const PUTS: usize = 16;
 /// Does the work once.
 pub(super) async fn once(args: &SweepArgs, progress: &Progress) -> Result<Figures> {
     let places = Places::of(args.store.as_deref())?;
-    let environment: BTreeMap<String, String> = std::env::vars().collect();
+    let environment = store::environment();
     let container = container::connect(&places.blobs, &environment).await?;
     ensure!(
         count(&*container).await? == 0,

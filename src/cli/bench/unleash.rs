@@ -29,6 +29,7 @@ use tokio::{
 use super::{
     ParkedArgs, UnleashArgs,
     broker::Broker,
+    directory::Directory,
     fleet::READY,
     helper::{self, Helper},
     progress::Progress,
@@ -64,8 +65,8 @@ const READS: &str = "reads";
 
 /// Does the work once, both ways.
 pub(super) async fn once(args: &UnleashArgs, progress: &Progress) -> Result<Figures> {
-    let directory = directory()?;
-    let url = format!("sqlite:{}", directory.0.join("flags.db").display());
+    let directory = Directory::new()?;
+    let url = format!("sqlite:{}", directory.path().join("flags.db").display());
     let broker = Broker::relay_on(&url).await?;
     let client = Client::new(&broker.target)?;
 
@@ -274,27 +275,6 @@ impl GlobalFlag for Counted {
 
     async fn set(&self, set: bool) -> reveille::Result<()> {
         self.flag.set(set).await
-    }
-}
-
-/// A directory of the bench's own, removed when it is dropped.
-struct Directory(std::path::PathBuf);
-
-fn directory() -> Result<Directory> {
-    let name = format!(
-        "reveille-bench-{}-{}",
-        std::process::id(),
-        fastrand::u32(..)
-    );
-    let path = std::env::temp_dir().join(name);
-    std::fs::create_dir(&path).with_context(|| format!("{} cannot be made", path.display()))?;
-    Ok(Directory(path))
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left of it is in the way of nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::{
     Attribute, AttributeValue, Attributes, GetOptions, MultipartUpload, ObjectStore, PutMode,
@@ -134,7 +134,7 @@ impl Container for CloudStore {
                 attributes,
                 ..PutOptions::default()
             };
-            let whole = whole(content).await?;
+            let whole = content.into_bytes().await?;
             let put = self.writes.put_opts(&path, whole.into(), options).await;
             return put.map(drop).map_err(|error| self.failed(error, name));
         }
@@ -174,7 +174,7 @@ impl Container for CloudStore {
             attributes: self.attributes(metadata, &content.headers),
             ..PutOptions::default()
         };
-        let whole = whole(content).await?;
+        let whole = content.into_bytes().await?;
         let put = self.writes.put_opts(&path, whole.into(), options).await;
         put.map(drop).map_err(|error| self.failed(error, name))
     }
@@ -305,27 +305,5 @@ async fn send_parts(
         let sent = upload.put_part(part.freeze().into());
         sent.await.map_err(Fault::Client)?;
     }
-    match passed == content.size {
-        true => Ok(()),
-        false => Err(Fault::Source(cut_short(passed, content.size))),
-    }
-}
-
-#[cold]
-fn cut_short(passed: u64, size: u64) -> Error {
-    let message = format!("of {size} bytes {passed} came");
-    Error::new(ErrorKind::Unavailable, message)
-}
-
-async fn whole(content: Content) -> Result<Bytes> {
-    let size = content.size;
-    let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
-        all.extend_from_slice(&piece);
-        std::future::ready(Ok(all))
-    });
-    let whole = whole.await?;
-    match whole.len() as u64 == size {
-        true => Ok(whole.freeze()),
-        false => Err(cut_short(whole.len() as u64, size)),
-    }
+    container::check_size(passed, content.size).map_err(Fault::Source)
 }

@@ -6,20 +6,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{CloudStore, Holder, Purpose, Service, direct::Direct, error::CloudError};
-use crate::{
-    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as azure_endpoint},
-    duration,
-    error::{Error, ErrorKind, Result},
-    https::{self, Patience, Target},
-    store::{BlobName, Variables},
-};
 use object_store::{
-    ClientConfigKey, ClientOptions,
+    ClientConfigKey, ClientOptions, Result as ClientResult, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     client::{HttpClient, HttpConnector},
     gcp::GoogleCloudStorageBuilder,
+};
+
+use super::{CloudStore, Holder, Purpose, Service, direct::Direct, error::CloudError};
+use crate::{
+    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
+    duration,
+    error::{Error, ErrorKind, Result},
+    https::{self, Patience, Target},
+    store::{BlobName, Variables},
 };
 
 /// Comes before all others: it names account, credential and endpoint together.
@@ -123,7 +124,7 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let endpoint = endpoint.unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
     let endpoint = endpoint.trim_end_matches('/');
-    let mut url = azure_endpoint("AZURE_STORAGE_ENDPOINT", endpoint)?;
+    let mut url = checked_endpoint("AZURE_STORAGE_ENDPOINT", endpoint)?;
     let target = Target::of(&url);
     let (bucket, prefix) = place;
     if let Ok(mut segments) = url.path_segments_mut() {
@@ -132,32 +133,23 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
     let builder = builder
         .with_endpoint(endpoint.to_owned())
         .with_container_name(&bucket);
-    let build = |purpose: Purpose| {
-        let builder = builder.clone().with_retry(purpose.retry());
-        let built = builder
-            .with_http_connector(Connector(target, purpose))
-            .build();
-        built.map(Arc::new).map_err(bad)
-    };
-    let reads = build(Purpose::Reads)?;
-    let connector = Connector(target, Purpose::Writes);
+    let network = Network::of(target)?;
+    let clients = network.clients(|retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
+    let shown = url.to_string();
     let direct = Direct {
-        http: connector.connect(&ClientOptions::default()).map_err(bad)?,
-        client: Arc::clone(&reads),
+        http: network.whole,
+        client: Arc::clone(&clients[0]),
         account,
         url,
     };
-    let shown = direct.url.to_string();
+    let holder = Holder::Azure(Arc::clone(&clients[0]));
+    let store = CloudStore::new(Service::Azure, (bucket, prefix), shown, holder, clients);
     Ok(CloudStore {
-        service: Service::Azure,
-        bucket,
-        url: shown,
-        prefix,
-        holder: Holder::Azure(Arc::clone(&reads)),
-        reads,
-        writes: build(Purpose::Writes)?,
-        contents: build(Purpose::Contents)?,
         direct: Some(direct),
+        ..store
     })
 }
 
@@ -227,26 +219,20 @@ fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
         .with_bucket_name(&bucket)
         // One by one: a list of deletions is answered in a way that tells less.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
-    let build = |purpose: Purpose| {
-        let builder = builder.clone().with_retry(purpose.retry());
-        let built = builder
-            .with_http_connector(Connector(target, purpose))
-            .build();
-        built.map(Arc::new).map_err(bad)
-    };
-    let reads = build(Purpose::Reads)?;
+    let clients = Network::of(target)?.clients(|retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
-    Ok(CloudStore {
-        service: Service::S3,
-        url: format!("{}/{bucket}", endpoint.trim_end_matches('/')),
-        bucket,
-        prefix,
-        holder: Holder::S3(Arc::clone(&reads)),
-        reads,
-        writes: build(Purpose::Writes)?,
-        contents: build(Purpose::Contents)?,
-        direct: None,
-    })
+    let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
+    let holder = Holder::S3(Arc::clone(&clients[0]));
+    Ok(CloudStore::new(
+        Service::S3,
+        (bucket, prefix),
+        url,
+        holder,
+        clients,
+    ))
 }
 
 fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
@@ -261,42 +247,77 @@ fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
     }
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
-    let build = |purpose: Purpose| {
-        let builder = builder.clone().with_retry(purpose.retry());
-        let built = builder
-            .with_http_connector(Connector(target, purpose))
-            .build();
-        built.map(Arc::new).map_err(bad)
-    };
-    let reads = build(Purpose::Reads)?;
-    Ok(CloudStore {
-        service: Service::Gcs,
-        url: format!("https://storage.googleapis.com/{bucket}"),
-        bucket,
-        prefix,
-        holder: Holder::Gcs(Arc::clone(&reads)),
-        reads,
-        writes: build(Purpose::Writes)?,
-        contents: build(Purpose::Contents)?,
-        direct: None,
-    })
+    let clients = Network::of(target)?.clients(|retry, connector| {
+        let builder = builder.clone().with_retry(retry);
+        builder.with_http_connector(connector).build()
+    })?;
+    let url = format!("https://storage.googleapis.com/{bucket}");
+    let holder = Holder::Gcs(Arc::clone(&clients[0]));
+    Ok(CloudStore::new(
+        Service::Gcs,
+        (bucket, prefix),
+        url,
+        holder,
+        clients,
+    ))
 }
 
-/// Makes the HTTP clients of a store.
-#[derive(Debug, Clone, Copy)]
-struct Connector(Target, Purpose);
+/// The HTTP clients of a store, made once: each reads the machine's trusted certificates.
+struct Network {
+    target: Target,
+    whole: HttpClient,
+    pieces: HttpClient,
+}
+
+/// Hands them to the store's clients.
+#[derive(Debug)]
+struct Connector {
+    target: Target,
+    usual: HttpClient,
+}
+
+impl Network {
+    fn of(target: Target) -> Result<Self> {
+        let client = |purpose: Purpose| https::client(target, purpose.patience());
+        Ok(Self {
+            target,
+            whole: HttpClient::new(client(Purpose::Reads)?),
+            pieces: HttpClient::new(client(Purpose::Contents)?),
+        })
+    }
+
+    /// Makes a client for each purpose, in their order.
+    fn clients<T>(
+        &self,
+        build: impl Fn(RetryConfig, Connector) -> ClientResult<T>,
+    ) -> Result<[Arc<T>; 3]> {
+        let make = |purpose: Purpose| {
+            let usual = match purpose {
+                Purpose::Reads | Purpose::Writes => self.whole.clone(),
+                Purpose::Contents => self.pieces.clone(),
+            };
+            let target = self.target;
+            let built = build(purpose.retry(), Connector { target, usual });
+            built.map(Arc::new).map_err(bad)
+        };
+        Ok([
+            make(Purpose::Reads)?,
+            make(Purpose::Writes)?,
+            make(Purpose::Contents)?,
+        ])
+    }
+}
 
 impl HttpConnector for Connector {
     /// Of the client's own options only the short time for what is on this machine's network is kept:
     /// it is set where a credential is asked for there.
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+    fn connect(&self, options: &ClientOptions) -> ClientResult<HttpClient> {
         let short = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         let short = short.and_then(|text| duration::parse(&text).ok());
-        let patience = match short.filter(|short| *short <= SHORT) {
-            Some(_) => Patience::Whole(SHORT),
-            None => self.1.patience(),
-        };
-        let client = https::client(self.0, patience);
+        if short.is_none_or(|short| short > SHORT) {
+            return Ok(self.usual.clone());
+        }
+        let client = https::client(self.target, Patience::Whole(SHORT));
         let client = client.map_err(|error| object_store::Error::Generic {
             store: "HTTP",
             source: Box::new(error),
@@ -320,7 +341,7 @@ fn read<'a>(variables: &'a Variables, key: &str) -> Option<&'a str> {
 
 fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
     match endpoint {
-        Some(url) => azure_endpoint(variable, url).map(|url| Target::of(&url)),
+        Some(url) => checked_endpoint(variable, url).map(|url| Target::of(&url)),
         None => Ok(Target {
             secure: true,
             loopback: false,

@@ -10,7 +10,10 @@ use object_store::{
     client::{HttpError, HttpErrorKind},
 };
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    azure::words,
+    error::{Error, ErrorKind},
+};
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -71,27 +74,13 @@ impl CloudError {
     /// Turns it into the public error of `subject`, which is a noun and a name.
     pub(super) fn of(self, subject: impl Display) -> Error {
         let kind = self.kind();
-        let what = match kind {
-            ErrorKind::Denied => {
-                "refuses the credential: it is wrong, has expired or does not allow this, or this \
-                 machine's clock is off"
-            }
-            ErrorKind::Timeout => "did not answer in time",
-            ErrorKind::Exhausted => "is asked more often than it allows",
-            ErrorKind::Unavailable if matches!(self, Self::Unreachable { .. }) => {
-                "cannot be reached"
-            }
-            ErrorKind::Unavailable => "cannot answer just now",
-            ErrorKind::NotFound => "does not exist",
-            ErrorKind::Invalid if matches!(self, Self::Elsewhere) => {
-                "is in another region: set AWS_REGION"
-            }
-            ErrorKind::Invalid => "refuses the request",
-            ErrorKind::Unsupported => {
+        let what = match (kind, &self) {
+            (_, Self::Elsewhere) => "is in another region: set AWS_REGION",
+            (ErrorKind::Unsupported, _) => {
                 "is leased, archived, immutable, of another type, or has snapshots"
             }
-            ErrorKind::Conflict => "is not the one that was read, or exists already",
-            _ => "failed",
+            (ErrorKind::Conflict, _) => "is not the one that was read, or exists already",
+            _ => words(kind, matches!(self, Self::Unreachable { .. })),
         };
         Error::new(kind, format!("{subject} {what}")).with_source(self)
     }

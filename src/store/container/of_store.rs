@@ -7,12 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::BytesMut;
-use futures_util::TryStreamExt;
 
 use super::{Container, Content, Head, HeadPage, changed, identifiers};
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::Result,
     store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions},
 };
 
@@ -89,16 +87,7 @@ impl Container for StoreContainer {
         metadata: BTreeMap<String, String>,
         over: Option<&ETag>,
     ) -> Result<()> {
-        let size = content.size;
-        let whole = content.pieces.try_fold(BytesMut::new(), |mut all, piece| {
-            all.extend_from_slice(&piece);
-            std::future::ready(Ok(all))
-        });
-        let bytes = whole.await?.freeze();
-        if bytes.len() as u64 != size {
-            let message = format!("of {size} bytes of `{name}` {} came", bytes.len());
-            return Err(Error::new(ErrorKind::Unavailable, message));
-        }
+        let bytes = content.into_bytes().await?;
         // Of what others wrote, what our own rule takes.
         let mut metadata = identifiers(metadata);
         metadata.retain(|_, value| {

@@ -61,7 +61,10 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
     }
     let more = r#", "page_size": 4"#;
     let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
-    let taken = dead.turns.take(&dead, &Wish::default(), &dead.stop).await;
+    let taken = dead
+        .turns
+        .take(&dead, &Wish::default(), &mut Memory::default())
+        .await;
     let taken = taken.expect("a turn").expect("not stopped").taken;
     assert!(matches!(taken, Taken::Page { .. }), "{taken:?}");
     drop(dead);
@@ -272,4 +275,42 @@ async fn a_store_that_is_away_is_said_and_stops_nobody_from_stopping() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+/// Whatever answers of the document's writes are lost: each page is worked once, and counted once.
+#[tokio::test]
+async fn a_lost_answer_counts_nothing_twice_and_loses_no_page() {
+    for seed in 0..20 {
+        let files = Files::new();
+        let source = files.store("source").await;
+        for number in 0..30 {
+            put(
+                &*source,
+                &format!("{number:02}"),
+                &[("TimeToLive", EXPIRED)],
+            )
+            .await;
+        }
+        let faults = Faults {
+            before: 4,
+            after: 12,
+            ..Faults::default()
+        };
+        let state = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
+        let sweeper = Sweeper {
+            turns: Turns::new(Arc::clone(&state) as Arc<dyn BlobStore>, "job").expect("a name"),
+            ..files.sweeper(r#", "page_size": 3, "interval": "1h""#).await
+        };
+        let last = loop {
+            // It fails now and then, and goes on where it was.
+            if let Ok(round) = sweeper.sweep_once(false).await
+                && round.finished
+            {
+                break round;
+            }
+        };
+        assert_eq!(sweeper.stats().done.deleted, 30, "seed {seed}");
+        assert_eq!(last.of_all.deleted, 30, "seed {seed}");
+        assert!(names(&*source).await.is_empty(), "seed {seed}");
+    }
 }
