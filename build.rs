@@ -21,6 +21,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .codec_path("crate::wire::Codec")
         // The hot path's request is read and written by hand: see `wire::notify`.
         .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")
+        // A Wake's entries are encoded once for all subscribers: see `wire::wake`.
+        .extern_path(
+            ".reveille.v1.SubscribeResponse",
+            "crate::wire::SubscribeResponse",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -43,10 +43,35 @@ impl Tick {
     /// power of two nanoseconds that is at most 1/16 of the delay: near times fall together, none
     /// earlier than asked for and none later than by 1/16 (R7).
     pub(crate) fn after_on_grid(self, delay: Duration) -> Self {
+        self.after_on_moved_grid(delay, 0)
+    }
+
+    /// The same, with the whole grid moved by `offset`, so that not everything falls due at the same
+    /// instant. All grids of one offset share their points.
+    pub(crate) fn after_on_moved_grid(self, delay: Duration, offset: u64) -> Self {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let step = (nanos / 16).checked_ilog2().map_or(1, |bits| 1u64 << bits);
+        let offset = offset % step;
+        // Moved back by the offset, so that the grid's points are multiples.
         let due = (self + delay).as_nanos();
-        Self(due.checked_next_multiple_of(step).unwrap_or(u64::MAX))
+        let moved = due.saturating_sub(offset);
+        let point = moved.checked_next_multiple_of(step);
+        Self(
+            point
+                .and_then(|point| point.checked_add(offset))
+                .unwrap_or(u64::MAX),
+        )
+    }
+
+    /// Returns the first multiple of the span at or after this tick.
+    #[cfg(feature = "server")]
+    pub(crate) fn next_multiple_of(self, span: Duration) -> Self {
+        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let next = match span {
+            0 => Some(self.0),
+            span => self.0.checked_next_multiple_of(span),
+        };
+        Self(next.unwrap_or(u64::MAX))
     }
 
     /// Returns the span from `earlier` to this tick, or zero where `earlier` is later.

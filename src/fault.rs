@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     ForgetWithTimer,
     /// R3: a forgotten record is not marked dead.
     DeadNotMarked,
+    /// R3: a pattern keeps the entries of idle queues.
+    PatternPinsQueue,
     /// R4: the snapshot is taken, and told, before the subscriber is registered.
     SnapshotBeforeRegister,
     /// R4: a pattern is registered after the map was scanned.
@@ -118,6 +120,12 @@ pub(crate) enum Fault {
     DrainedBehindIsDone,
     /// R16: the end of a busy member's stream hands its wake-up to nobody.
     BusyEndNotReassigned,
+    /// R11: where no member of a group answers a check, no other listener is asked.
+    UnansweredCheckDropped,
+    /// R14, R16: what is handed on where all were asked in the round finds no member left.
+    ReassignedInSpentRound,
+    /// Section 5: a member that does not read keeps the others being woken for a burst.
+    RestSurvivesDrained,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

@@ -8,11 +8,12 @@
 //! Memory, by `tests/memory.rs`, at worst: 450 bytes a queue, 310 a subscription, 370 more for each
 //! queue that it matches, 150 a timer; nothing for a notification, however slow its readers are.
 //!
-//! Locks, each taken only in this order, none held across a wake: a subscription's cursors, then
-//! a record, then the timers. The list of patterns and the map's shards are leaves: nothing is locked
-//! under them. On the way of a notification only a shard's and the record's are taken.
+//! Locks, each taken only in this order, none held across a wake: what a subscription has still to
+//! attach, its cursors, a record, then the timers or a mailbox's lists. A shard of the map is held
+//! while its ordered index is written; the index of patterns is a leaf. On the way of a notification
+//! only a shard's and the record's are taken, and the lists of streams with more than 62 queues.
 
-mod attach;
+mod capacity;
 mod claim;
 mod company;
 mod core;
@@ -21,19 +22,24 @@ mod fanout;
 mod feed;
 mod group;
 mod hear;
-mod links;
-mod looks;
+mod mailbox;
 mod map;
+mod overflow;
+mod pattern_index;
+mod pattern_probes;
+mod pinned;
 mod place;
 mod record;
-mod room;
 mod roster;
 mod sentinel;
+mod subscribe;
+mod subscribers;
 mod subscription;
 mod tend;
 mod timers;
 mod unheard;
 mod view;
+mod wake_builder;
 
 #[cfg(test)]
 mod shuttled;
@@ -45,10 +51,14 @@ use super::sync;
 pub(crate) use self::{
     company::Pace,
     core::{Hub, HubConfig, HubStats},
+    cursors::Filled,
     feed::{Feed, FeedConfig, Next},
+    mailbox::WakeBatch,
     place::Epoch,
     subscription::SubscriptionId,
+    unheard::NearestName,
     view::{ListenerView, QueueView},
+    wake_builder::{Entry, Target, WakeBuilder, WakeSink},
 };
 
 #[cfg(test)]

@@ -19,14 +19,14 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::feed::FeedStream;
+pub(crate) use self::feed::{FeedStream, Message};
 pub use self::local::{LocalPublisher, LocalSubscription};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
     hub::{
         Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
-        SubscriptionId,
+        SubscriptionId, WakeBuilder,
     },
     task::Scope,
     words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
@@ -41,6 +41,12 @@ pub struct RelayConfig {
     pub forget_after: Duration,
     /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
+    /// Queues that all subscriptions together are attached to, at 390 bytes each at worst. Patterns
+    /// that match more are told of the rest under their own names; a subscription that names more is
+    /// refused.
+    pub max_cursors: usize,
+    /// The same for one subscription.
+    pub max_cursors_per_stream: usize,
     /// A queue where nobody reported a look for this long, give or take a tenth, is looked at by one
     /// listener: it finds what a publisher put that died before it notified. Zero: never.
     pub sentinel_interval: Duration,
@@ -107,6 +113,8 @@ impl Default for RelayConfig {
             relay_id: "relay".to_owned(),
             forget_after: Duration::from_secs(3600),
             max_queues: 1_000_000,
+            max_cursors: 2_000_000,
+            max_cursors_per_stream: 1_000_000,
             sentinel_interval: Duration::from_secs(60),
             claim_timeout: Duration::from_secs(1),
             busy_lease: Duration::from_secs(30),
@@ -141,6 +149,8 @@ impl Relay {
             seed: fastrand::u64(..),
             forget_after: config.forget_after,
             max_queues: config.max_queues,
+            max_cursors: config.max_cursors,
+            max_cursors_per_stream: config.max_cursors_per_stream,
             pace: Pace {
                 sentinel: config.sentinel_interval,
                 claim: config.claim_timeout,
@@ -216,34 +226,16 @@ impl Relay {
         notifications: &[Notification],
     ) -> Result<Vec<Accepted>> {
         let now = self.shared.clock.now();
-        let accepted = self.shared.hub.notify(publisher, notifications, now)?;
-        for (notification, accepted) in notifications.iter().zip(&accepted) {
-            if accepted.listeners == 0 {
-                self.say_unheard(&notification.queue);
-            }
-        }
-        Ok(accepted)
-    }
-
-    /// Says once for each queue that nobody listens on it; no error, but often a misspelling.
-    #[cold]
-    fn say_unheard(&self, queue: &QueueAddress) {
-        match self.shared.hub.unheard(queue) {
-            None => {}
-            Some(None) => tracing::info!(%queue, "notified, and nobody listens on it"),
-            Some(Some(nearest)) => {
-                tracing::warn!(%queue, %nearest, "notified, and nobody listens on it; somebody listens on a name much like it");
-            }
-        }
+        self.shared.hub.notify(publisher, notifications, now)
     }
 
     /// Opens a stream of messages that ends by itself when it is old.
-    pub(crate) fn feed(&self, options: &SubscribeOptions) -> Result<FeedStream> {
-        self.feed_with(options, &self.shared.feeds)
+    pub(crate) fn feed<S>(&self, options: &SubscribeOptions, sink: S) -> Result<FeedStream<S>> {
+        self.feed_with(options, &self.shared.feeds, sink)
     }
 
     /// Opens a stream of messages for this process itself, which no age ends.
-    fn local_feed(&self, options: &SubscribeOptions) -> Result<FeedStream> {
+    fn local_feed(&self, options: &SubscribeOptions) -> Result<FeedStream<WakeBuilder>> {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
         self.feed_with(
             options,
@@ -251,10 +243,16 @@ impl Relay {
                 max_age: CENTURY,
                 ..self.shared.feeds.clone()
             },
+            WakeBuilder::default(),
         )
     }
 
-    fn feed_with(&self, options: &SubscribeOptions, config: &FeedConfig) -> Result<FeedStream> {
+    fn feed_with<S>(
+        &self,
+        options: &SubscribeOptions,
+        config: &FeedConfig,
+        sink: S,
+    ) -> Result<FeedStream<S>> {
         if self.shared.draining.load(Ordering::Acquire) {
             return Err(
                 Error::new(ErrorKind::Unavailable, "the relay is shutting down")
@@ -272,7 +270,7 @@ impl Relay {
             now,
             &mut rng,
         );
-        Ok(FeedStream::new(feed, Arc::clone(&self.shared)))
+        Ok(FeedStream::new(feed, Arc::clone(&self.shared), sink))
     }
 
     /// Takes a report for the subscription of this id, as its Welcome told it.

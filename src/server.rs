@@ -12,6 +12,7 @@ mod oversized;
 mod preface;
 mod relay;
 mod services;
+mod wake;
 
 pub(crate) use accept::{Server, ServerConfig};
 pub(crate) use services::{Health, Services};

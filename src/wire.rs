@@ -9,6 +9,7 @@ mod notify;
 mod relay;
 mod status;
 mod time;
+mod wake;
 
 /// What `build.rs` made of `proto/`.
 #[allow(
@@ -23,6 +24,8 @@ mod time;
 )]
 pub(crate) mod proto {
     tonic::include_proto!("reveille.v1");
+
+    pub(crate) use super::SubscribeResponse;
 
     /// All of `proto/`, for reflection.
     #[cfg(feature = "server")]
@@ -46,3 +49,6 @@ pub(crate) use status::{to_answer, to_status};
 #[cfg(feature = "server")]
 pub(crate) use time::checked_span;
 pub(crate) use time::{span_from_wire, span_to_wire};
+pub(crate) use wake::SubscribeResponse;
+#[cfg(feature = "server")]
+pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};

@@ -112,6 +112,13 @@ impl Claim {
         rest
     }
 
+    /// Begins a new round for what is open, and at least up to this sequence.
+    pub(super) fn restart(&mut self, upto: u64, due: Tick) {
+        let open = self.open.as_ref();
+        let most = open.map(|open| open.beyond.map_or(open.upto, |(_, most)| most));
+        self.begin(upto.max(most.unwrap_or(upto)), due);
+    }
+
     fn begin(&mut self, upto: u64, due: Tick) {
         (self.round, self.tried) = (self.round + 1, 0);
         let beyond = None;

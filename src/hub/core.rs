@@ -4,27 +4,34 @@
 //! set and the wakers woken; what is left to do later waits in the fan-out and in the timers.
 
 use std::{
+    borrow::Borrow,
+    collections::VecDeque,
     fmt,
+    ops::Bound,
     sync::{Arc, atomic::AtomicU64 as Count},
     time::Duration,
 };
 
 use super::{
+    capacity::Eviction,
     company::Pace,
     fanout::{Fanout, Walk},
-    links::mark,
-    looks::Looks,
+    mailbox::WakeBatch,
     map::Map,
+    pattern_index::PatternIndex,
+    pattern_probes::PatternProbes,
     place::{Epoch, Tally},
     record::{Newest, Record, Refusal, State, Wake},
+    subscribe::Detaching,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
     timers::{Timer, Timers},
+    unheard::Unheard,
 };
 use crate::{
     clock::Tick,
-    error::{Error, ErrorKind, Result},
-    fault::{Fault, planted},
+    error::Result,
+    fault::Fault,
     words::{Accepted, Limits, Notification, QueueAddress, check_text},
 };
 
@@ -39,6 +46,13 @@ pub(crate) struct HubConfig {
     pub(crate) forget_after: Duration,
     /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
     pub(crate) max_queues: usize,
+    /// Queues that all subscriptions have a cursor for, and those of one stream. A pattern that matches
+    /// more is told of the rest under its own name. At 390 bytes each at worst, two million of them
+    /// are 780 MB.
+    pub(crate) max_cursors: usize,
+    pub(crate) max_cursors_per_stream: usize,
+    /// Delayed wake-ups that publishers may set; at 150 bytes each, a million of them is 150 MB.
+    pub(crate) max_timers: usize,
     /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
     pub(crate) inline: usize,
     /// CATCH_UPs after a change of epoch are spread over this span.
@@ -51,17 +65,24 @@ pub(crate) struct HubConfig {
 /// Who is owed a wake-up.
 pub(crate) struct Hub {
     pub(super) config: HubConfig,
-    pace: Arc<Pace>,
+    pub(super) pace: Arc<Pace>,
     pub(super) records: Map,
-    record_number: AtomicU64,
+    pub(super) record_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
-    floor: AtomicU64,
-    pub(super) patterns: RwLock<Vec<Arc<Subscription>>>,
+    pub(super) floor: AtomicU64,
+    pub(super) eviction: Mutex<Eviction>,
+    /// Cursors of all subscriptions, and timers of all queues.
+    pub(super) cursors: AtomicU64,
+    pub(super) timers_set: AtomicU64,
+    pub(super) unheard: Unheard,
+    pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Fanout,
+    /// What closed subscriptions leave to be detached.
+    pub(super) detaching: Mutex<VecDeque<Detaching>>,
     pub(super) timers: Timers,
-    pub(super) looks: Looks,
-    counters: Counters,
+    pub(super) probes: PatternProbes,
+    pub(super) counters: Counters,
 }
 
 /// What a hub has done so far.
@@ -79,16 +100,24 @@ pub(crate) struct HubStats {
     pub(crate) queues: u64,
     /// Subscriptions now.
     pub(crate) subscriptions: u64,
+    /// Cursors of all subscriptions now, and timers of all queues.
+    pub(crate) cursors: u64,
+    pub(crate) timers: u64,
 }
 
 /// Not of [`super::sync`]: nothing rests on them, and no interleaving is worth trying for them.
 #[derive(Default)]
-struct Counters {
+pub(super) struct Counters {
     notified: Count,
     timed: Count,
     fanned_out: Count,
-    forgotten: Count,
+    pub(super) forgotten: Count,
 }
+
+/// Records whose timers fire at once: a millisecond's work.
+const SLICE: usize = 512;
+/// Queues that a scan looks at before it lets others run.
+const SCAN: usize = 512;
 
 impl Default for HubConfig {
     fn default() -> Self {
@@ -97,6 +126,9 @@ impl Default for HubConfig {
             seed: 0,
             forget_after: Duration::from_secs(3600),
             max_queues: 1_000_000,
+            max_cursors: 2_000_000,
+            max_cursors_per_stream: 1_000_000,
+            max_timers: 1_000_000,
             inline: super::record::CHUNK,
             catch_up_spread: Duration::from_secs(2),
             pace: Pace::default(),
@@ -117,11 +149,16 @@ impl Hub {
             records: Map::new(config.seed),
             record_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
-            patterns: RwLock::new(Vec::new()),
+            eviction: Mutex::default(),
+            cursors: AtomicU64::new(0),
+            timers_set: AtomicU64::new(0),
+            unheard: Unheard::new(),
+            patterns: RwLock::new(PatternIndex::default()),
             subscriptions: Mutex::default(),
             fanout: Fanout::new(),
+            detaching: Mutex::default(),
             timers: Timers::new(),
-            looks: Looks::default(),
+            probes: PatternProbes::default(),
             counters: Counters::default(),
             config,
         }
@@ -140,8 +177,12 @@ impl Hub {
     ) -> Result<Vec<Accepted>> {
         check_text("publisher", publisher, Limits::TEXT)?;
         notifications.iter().try_for_each(Notification::check)?;
+        self.check_timers(notifications)?;
         let records = self.records_of(notifications, now)?;
         let mut accepted = Vec::with_capacity(notifications.len());
+        // All of the request is counted before anybody is woken: a stream of several of its queues
+        // is woken once.
+        let mut batch = WakeBatch::default();
         let mut rest = notifications;
         let mut records = &records[..];
         while let Some(record) = records.first() {
@@ -155,9 +196,11 @@ impl Hub {
                 &rest[..run],
                 now,
                 &mut accepted,
+                &mut batch,
             );
             (records, rest) = (&records[run..], &rest[run..]);
         }
+        batch.wake();
         self.counters
             .notified
             .fetch_add(notifications.len() as u64, Ordering::Relaxed);
@@ -169,27 +212,38 @@ impl Hub {
         self.fanout.pop()
     }
 
+    /// Returns whether no walk is left to the fan-out just now.
+    pub(crate) fn fanout_is_empty(&self) -> bool {
+        self.fanout.is_empty()
+    }
+
     /// Returns the waker's place for whoever runs the fan-out.
     pub(crate) fn fanout_waker(&self) -> &AtomicWaker {
         &self.fanout.waker
     }
 
-    /// Fires the timers that are due; returns when the next one is.
+    /// Fires the timers that are due, a slice of them at most; returns when the next one is, which is
+    /// not after `now` where some are left.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
-        while let Some(record) = self.timers.due(now) {
-            self.count_in(record, now, true, |state| {
+        let mut batch = WakeBatch::default();
+        for _ in 0..SLICE {
+            let Some(record) = self.timers.due(now) else {
+                break;
+            };
+            self.count_in(record, now, true, &mut batch, |state| {
                 let fired = state.count_due(now);
                 self.counters.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
         }
-        self.fire_looks(now);
+        batch.wake();
+        self.fire_probes(now);
         self.next_timer()
     }
 
     /// Returns when the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Tick> {
-        match (self.timers.next(), self.looks.next()) {
+        match (self.timers.next(), self.probes.next()) {
             (Some(timer), Some(look)) => Some(timer.min(look)),
             (timer, look) => timer.or(look),
         }
@@ -198,7 +252,8 @@ impl Hub {
     /// Wakes every stream: to end it, say.
     pub(crate) fn wake_all(&self) {
         let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
-        all.iter().for_each(|subscription| subscription.wake());
+        all.iter()
+            .for_each(|subscription| subscription.mailbox.wake());
     }
 
     /// Returns the waker's place for whoever runs the timers: woken when the next one changed.
@@ -206,22 +261,33 @@ impl Hub {
         &self.timers.waker
     }
 
-    /// Forgets the queues that nobody has needed for long enough (R3).
+    /// Forgets the queues that were not needed for long enough (R3).
+    #[cfg(test)]
     pub(crate) fn forget(&self, now: Tick) {
-        let Some(idle_since) = now.as_nanos().checked_sub(nanos(self.config.forget_after)) else {
-            return;
-        };
-        for record in self.records.collect(|_| true) {
-            let dead = record.forget(Tick::from_nanos(idle_since), &self.timers, |floor| {
-                if !planted!(self.config.fault, FloorForgotten) {
-                    self.floor.fetch_max(floor, Ordering::AcqRel);
-                }
-            });
-            if dead {
-                self.records.remove(&record);
-                self.counters.forgotten.fetch_add(1, Ordering::Relaxed);
-            }
+        let mut after = None;
+        while let Some(last) = self.forget_some(after.as_ref(), now) {
+            after = Some(last);
         }
+    }
+
+    /// The same for the next few queues after the given one; returns the last of them, or `None` at
+    /// the end.
+    pub(crate) fn forget_some(
+        &self,
+        after: Option<&QueueAddress>,
+        now: Tick,
+    ) -> Option<QueueAddress> {
+        let idle_since = now
+            .as_nanos()
+            .checked_sub(nanos(self.config.forget_after))?;
+        let records = self.records.range(
+            after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
+            SCAN,
+        );
+        for record in &records {
+            self.forget_one(record, Tick::from_nanos(idle_since), Duration::ZERO);
+        }
+        records.last().map(|record| record.address().clone())
     }
 
     pub(crate) fn stats(&self) -> HubStats {
@@ -232,44 +298,9 @@ impl Hub {
             forgotten: self.counters.forgotten.load(Ordering::Relaxed),
             queues: self.records.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
+            cursors: self.cursors.load(Ordering::Relaxed),
+            timers: self.timers_set.load(Ordering::Relaxed),
         }
-    }
-
-    /// Returns each notification's record.
-    fn records_of(&self, notifications: &[Notification], now: Tick) -> Result<Vec<Arc<Record>>> {
-        let mut records: Vec<Arc<Record>> = Vec::with_capacity(notifications.len());
-        for notification in notifications {
-            let record = match records.last() {
-                Some(last) if *last.address() == notification.queue => Arc::clone(last),
-                _ => self.record(&notification.queue, now, self.config.max_queues)?,
-            };
-            records.push(record);
-        }
-        Ok(records)
-    }
-
-    /// Returns the queue's record, making it where there is none.
-    pub(super) fn record(
-        &self,
-        address: &QueueAddress,
-        now: Tick,
-        limit: usize,
-    ) -> Result<Arc<Record>> {
-        if let Some(found) = self.records.get(address) {
-            return Ok(found);
-        }
-        if self.records.len() >= limit {
-            return Err(too_many_queues(limit, address));
-        }
-        Ok(self.make_record(address, now))
-    }
-
-    pub(super) fn make_record(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
-        self.records.get_or_insert(address, || {
-            let number = self.record_number.fetch_add(1, Ordering::Relaxed);
-            let start = self.floor.load(Ordering::Acquire);
-            Arc::new(Record::new(address.clone(), number, start, now, &self.pace))
-        })
     }
 
     /// Counts the notifications of one run, all of the record's queue, and wakes once.
@@ -280,9 +311,14 @@ impl Hub {
         run: &[Notification],
         now: Tick,
         accepted: &mut Vec<Accepted>,
+        batch: &mut WakeBatch,
     ) {
-        self.count_in(record, now, false, |state| {
+        let at = (now, record.timer_offset());
+        self.count_in(record, now, false, batch, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
+            if listeners == 0 && state.first_unheard() {
+                self.unheard.add(&run[0].queue);
+            }
             let mut any = false;
             for notification in run {
                 if notification.delay.is_zero() {
@@ -292,7 +328,7 @@ impl Hub {
                     let timer = Timer::of(publisher, notification);
                     state
                         .timers
-                        .add(now, notification.delay, timer, self.config.fault);
+                        .add(at, notification.delay, timer, self.config.fault);
                 }
                 accepted.push(Accepted {
                     sequence: state.tally.sequence,
@@ -306,35 +342,41 @@ impl Hub {
     /// Wakes the queue after `delay`, or at once.
     pub(super) fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
         let mut timer = Some(timer);
-        self.count_in(record, now, false, |state| {
+        let mut batch = WakeBatch::default();
+        let at = (now, record.timer_offset());
+        self.count_in(record, now, false, &mut batch, |state| {
             let timer = timer.take().expect("counted once");
             if delay.is_zero() {
                 state.count_timed(timer, now);
                 return true;
             }
-            state.timers.add(now, delay, timer, self.config.fault);
+            state.timers.add(at, delay, timer, self.config.fault);
             false
         });
     }
 
-    /// Counts under the lock of a live record of this queue, and wakes its subscribers where
-    /// `count` says so. The only way to move a counter or to set a timer.
+    /// Counts under the lock of a live record of this queue, and marks its subscribers where `count`
+    /// says so. The only way to move a counter or to set a timer.
     pub(super) fn count_in(
         &self,
         mut record: Arc<Record>,
         now: Tick,
         tend: bool,
+        batch: &mut WakeBatch,
         mut count: impl FnMut(&mut State) -> bool,
     ) {
-        let mut targets = Vec::new();
         let (wake, first) = loop {
             let mut state = record.lock();
             match state.check_live() {
                 Ok(()) => {
+                    let timers = state.timers.len();
                     let counted = count(&mut state);
-                    let more = (tend || state.grouped) && state.tend(now, &mut targets);
+                    self.count_timers(timers, state.timers.len());
+                    let more = (tend || state.grouped) && state.tend(now, batch);
                     let wake = match counted || more {
-                        true => state.wake(self.config.inline, more),
+                        // Asked after the count: see `Overflow::is_empty`.
+                        true if !self.fanout.overflow.is_empty() => state.mark(None, more, batch),
+                        true => state.mark(Some(self.config.inline), more, batch),
                         false => Wake::Told,
                     };
                     break (wake, state.rearm(&record, &self.timers));
@@ -353,17 +395,26 @@ impl Hub {
         if first {
             self.timers.waker.wake();
         }
-        mark(&targets);
-        match wake {
-            Wake::Told => {}
-            Wake::Here => {
-                let mut walk = Walk::new(record);
-                while walk.step() {}
+        if wake == Wake::Fanout {
+            self.counters.fanned_out.fetch_add(1, Ordering::Relaxed);
+            self.fanout.push(record);
+        }
+    }
+}
+
+impl Hub {
+    /// Keeps the number of timers of all queues.
+    fn count_timers(&self, before: usize, after: usize) {
+        match after.cmp(&before) {
+            std::cmp::Ordering::Greater => {
+                let more = (after - before) as u64;
+                self.timers_set.fetch_add(more, Ordering::Relaxed);
             }
-            Wake::Fanout => {
-                self.counters.fanned_out.fetch_add(1, Ordering::Relaxed);
-                self.fanout.push(record);
+            std::cmp::Ordering::Less => {
+                let fewer = (before - after) as u64;
+                self.timers_set.fetch_sub(fewer, Ordering::Relaxed);
             }
+            std::cmp::Ordering::Equal => {}
         }
     }
 }
@@ -382,13 +433,7 @@ impl Timer {
     }
 }
 
-#[cold]
-pub(super) fn too_many_queues(limit: usize, address: &QueueAddress) -> Error {
-    let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
-    Error::new(ErrorKind::Exhausted, message)
-}
-
-fn nanos(span: Duration) -> u64 {
+pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 

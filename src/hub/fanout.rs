@@ -7,6 +7,8 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
+    mailbox::WakeBatch,
+    overflow::Overflow,
     record::Record,
     sync::{AtomicWaker, Mutex, lock},
 };
@@ -14,6 +16,8 @@ use super::{
 /// Records whose subscribers are to be walked.
 pub(super) struct Fanout {
     marked: Mutex<VecDeque<Arc<Record>>>,
+    /// Subscriptions that walks tell besides those of the record.
+    pub(super) overflow: Arc<Overflow>,
     /// Woken when a record was put here.
     pub(super) waker: AtomicWaker,
 }
@@ -23,7 +27,8 @@ pub(super) struct Fanout {
 /// tell is found by the next heartbeat (R6).
 pub(crate) struct Walk {
     record: Arc<Record>,
-    next: usize,
+    overflow: Arc<Overflow>,
+    next: u64,
     ended: bool,
 }
 
@@ -31,6 +36,7 @@ impl Fanout {
     pub(super) fn new() -> Self {
         Self {
             marked: Mutex::new(VecDeque::new()),
+            overflow: Arc::new(Overflow::new()),
             waker: AtomicWaker::new(),
         }
     }
@@ -40,6 +46,10 @@ impl Fanout {
         self.waker.wake();
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.marked).is_empty()
+    }
+
     /// Returns how many records wait for a walk.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -47,28 +57,32 @@ impl Fanout {
     }
 
     pub(super) fn pop(&self) -> Option<Walk> {
-        lock(&self.marked).pop_front().map(Walk::new)
+        let record = lock(&self.marked).pop_front()?;
+        Some(Walk::new(record, Arc::clone(&self.overflow)))
     }
 }
 
 impl Walk {
-    pub(super) fn new(record: Arc<Record>) -> Self {
+    fn new(record: Arc<Record>, overflow: Arc<Overflow>) -> Self {
         let (next, ended) = (0, false);
         Self {
             record,
+            overflow,
             next,
             ended,
         }
     }
 
-    /// Wakes the next few subscribers; returns whether there are more.
-    pub(crate) fn step(&mut self) -> bool {
-        match self.record.walk(self.next) {
+    /// Marks the next few subscribers; returns whether there are more. They are woken with the batch,
+    /// which may hold the marks of several walks: a stream of many queues is woken once for them.
+    pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
+        match self.record.walk(self.next, batch) {
             Some(next) => {
                 self.next = next;
                 true
             }
             None => {
+                self.overflow.tell(&self.record, batch);
                 self.ended = true;
                 false
             }
@@ -78,8 +92,8 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        if !self.ended {
-            self.record.unmark();
+        if !self.ended || cfg!(test) {
+            self.record.unmark(self.ended);
         }
     }
 }

@@ -9,15 +9,14 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use super::{
-    core::Hub,
-    subscription::{Subscription, Taken},
-};
+#[cfg(test)]
+use super::wake_builder::WakeBuilder;
+use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
     backoff::{about, jitter},
     clock::Tick,
     fault::planted,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
 };
 
 /// What all streams of a relay have in common.
@@ -54,6 +53,8 @@ pub(crate) struct Feed {
     /// Nothing is said before this, after a wake of many.
     rests_until: Tick,
     many: u64,
+    /// The comparison of all cursors that goes on began when the stream was silent already.
+    proving: bool,
     reconnect_after: Duration,
     ended: bool,
 }
@@ -63,6 +64,10 @@ pub(crate) struct Feed {
 pub(crate) enum Next {
     /// Send this, then ask again.
     Send(SubscribeEvent),
+    /// Send the Wake that the sink was filled with, then ask again.
+    Wake(Filled),
+    /// Let others run, then ask again: there is more to look at than one turn may take.
+    Yield,
     /// Nothing before this time, or until the waker is woken.
     Wait(Tick),
     /// End with OK.
@@ -104,24 +109,44 @@ impl Feed {
             ends_at: now + about(config.max_age, rng),
             rests_until: now,
             many: config.many,
+            proving: false,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
     }
 
     /// Returns what to send next; `draining` while the relay shuts down.
-    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
-        let next = self.look(now, draining, waker);
+    pub(crate) fn next_into(
+        &mut self,
+        now: Tick,
+        draining: bool,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> Next {
+        let next = self.look(now, draining, waker, sink);
         match next {
             // Asked again, its transport has taken the last message; waiting, all of them.
-            Next::Wait(_) => self.hub.has_sent(&self.subscription, now),
-            Next::Send(_) => self.subscription.sends(),
-            Next::End => {}
+            Next::Wait(_) => self.hub.end_send(&self.subscription, now),
+            Next::Send(_) | Next::Wake(_) => self.subscription.begin_send(),
+            Next::Yield | Next::End => {}
         }
         next
     }
 
-    fn look(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+    /// The same with a Wake as values, and without turns for others.
+    #[cfg(test)]
+    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+        loop {
+            let mut sink = WakeBuilder::new(self.subscription.fault);
+            match self.next_into(now, draining, waker, &mut sink) {
+                Next::Wake(_) => return Next::Send(SubscribeEvent::Wake(sink.work)),
+                Next::Yield => {}
+                next => return next,
+            }
+        }
+    }
+
+    fn look(&mut self, now: Tick, draining: bool, waker: &Waker, sink: &mut impl WakeSink) -> Next {
         if self.ended {
             return Next::End;
         }
@@ -141,26 +166,27 @@ impl Feed {
                 },
             );
         }
-        // However busy a stream is, all its cursors are compared once in an interval, so that what
-        // a lost mark left behind is found; a heartbeat is sent only where it was silent (R6).
+        let attached = self.hub.attach_some(&self.subscription, now);
         let silent = now >= self.sent_at + self.heartbeat;
-        let compare = silent || now >= self.compared_at + self.heartbeat;
-        let Taken { work, complete } = match compare {
-            true => self.subscription.verify(now),
-            false => self.subscription.take(now),
-        };
-        if compare && complete || planted!(self.subscription.fault, LookPutOff) {
+        let compared = self.compare(now, silent);
+        let filled = self.subscription.fill(now, sink);
+        if planted!(self.subscription.fault, LookPutOff) {
             self.compared_at = now;
         }
-        if !work.is_empty() {
-            self.sent_at = now;
-            if complete && self.is_many(&work) {
+        if filled.entries > 0 {
+            (self.sent_at, self.proving) = (now, false);
+            // Where one of the queues has little in it, its next few may be all that a listener waits
+            // for.
+            if filled.complete && filled.fewest >= self.many {
                 self.rests_until = now + REST;
             }
-            return Next::Send(SubscribeEvent::Wake(work));
+            return Next::Wake(filled);
+        }
+        if !attached || !filled.complete || !compared {
+            return Next::Yield;
         }
         if silent {
-            self.sent_at = now;
+            (self.sent_at, self.proving) = (now, false);
             return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
         }
         #[cfg(test)]
@@ -173,16 +199,28 @@ impl Feed {
         Next::Wait(heartbeat.min(self.ends_at).min(catch_up))
     }
 
+    /// Compares some cursors with their queues, where that is due; returns whether none is left to
+    /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
+    /// what a lost mark left behind is found; a heartbeat is sent only where the stream was silent and
+    /// all were compared since (R6).
+    fn compare(&mut self, now: Tick, silent: bool) -> bool {
+        if !silent && now < self.compared_at + self.heartbeat {
+            return true;
+        }
+        if silent && !std::mem::replace(&mut self.proving, true) {
+            self.subscription.begin_verify(now);
+        }
+        let done = self.subscription.verify();
+        if done {
+            self.compared_at = now;
+        }
+        done
+    }
+
     /// Ends the subscription: at the end of its stream, however it came.
     pub(crate) fn close(&mut self, now: Tick) {
         self.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
-    }
-
-    /// Many for each queue of this wake: where one of them has little in it, its next few may be
-    /// all that somebody waits for.
-    fn is_many(&self, work: &[WorkDetected]) -> bool {
-        work.iter().all(|entry| entry.notifications >= self.many)
     }
 
     fn goodbye(&mut self, draining: bool) -> SubscribeEvent {

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use super::{
     claim::Claim,
-    links::Link,
+    mailbox::WakeBatch,
     place::{Sums, Tally},
     roster::{Among, Grant, Roster},
+    subscribers::Subscriber,
 };
 use crate::{
     clock::Tick,
@@ -33,8 +34,14 @@ pub(super) struct Group {
     /// What was given to streams that ended before they took it.
     returned: Sums,
     claim: Claim,
+    /// The open claim is for the sentinel's check alone: only members that do not poll are asked.
+    checking: bool,
+    /// Some member was given a wake-up.
+    used: bool,
+    /// Messages that all members take on together.
+    capacities: u64,
     members: Roster,
-    /// Whom the sentinel asked last.
+    /// The member that the sentinel asked last.
     looker: Option<u32>,
     /// When the last member left.
     left_at: Option<Tick>,
@@ -68,6 +75,9 @@ impl Group {
             owed: None,
             returned: Sums::default(),
             claim: Claim::default(),
+            checking: false,
+            used: false,
+            capacities: 0,
             members: Roster::default(),
             looker: None,
             left_at: None,
@@ -86,19 +96,35 @@ impl Group {
         self.members.len()
     }
 
-    /// Returns whether the last member left at `since` or before.
-    pub(super) fn was_left(&self, since: Tick) -> bool {
-        self.left_at.is_some_and(|at| at <= since)
-    }
-
+    /// Returns when the last member left, where there is none.
     pub(super) fn left_at(&self) -> Option<Tick> {
         self.left_at
     }
 
-    /// Takes on a member. Where nobody was left to ask, it is asked.
-    pub(super) fn join(&mut self, link: Link, now: Tick) -> u32 {
+    /// Returns whether no member was ever given a wake-up: there is nothing to keep.
+    pub(super) fn is_unused(&self) -> bool {
+        !self.used
+    }
+
+    /// Returns whether the queue's entry need not be kept for it: only patterns match the queue, and
+    /// nothing is pending.
+    pub(super) fn is_idle(&self, head: &Tally) -> bool {
+        let pending = self.owed.is_some() || self.rest > 0 || self.claim.due() != Tick::NEVER;
+        let behind = self.place.sequence < head.sequence;
+        !pending && !behind && self.members.is_idle()
+    }
+
+    pub(super) fn each_member(&self, each: &mut impl FnMut(&Subscriber)) {
+        self.members
+            .iter()
+            .for_each(|member| each(&member.subscriber));
+    }
+
+    /// Takes on a member. Where none was left to ask, it is asked.
+    pub(super) fn join(&mut self, subscriber: Subscriber, now: Tick) -> u32 {
         self.left_at = None;
-        let slot = self.members.join(link);
+        self.capacities += u64::from(subscriber.mailbox.capacity);
+        let slot = self.members.join(subscriber);
         if self.claim.is_exhausted() {
             self.owe(WakeReason::Reassigned);
             self.claim.again(now + self.timeout);
@@ -106,12 +132,13 @@ impl Group {
         slot
     }
 
-    /// A member's stream ended. What it was given and did not take, or took and was busy with, is
-    /// another one's at once (R16).
-    pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) {
+    /// A member's stream ended. A wake-up that it did not take, or took and was busy with, is another
+    /// one's at once (R16). Returns whether there was such a member.
+    pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
         let Some(member) = self.members.leave(slot) else {
-            return;
+            return false;
         };
+        self.capacities -= u64::from(member.subscriber.mailbox.capacity);
         if member.tried == self.claim.round {
             self.claim.tried = self.claim.tried.saturating_sub(1);
         }
@@ -125,6 +152,7 @@ impl Group {
         if self.len() == 0 {
             self.left_at = Some(now);
         }
+        true
     }
 
     /// A wake-up is owed to one member, whatever is counted.
@@ -132,13 +160,14 @@ impl Group {
         self.owed = self.owed.max(Some(reason));
     }
 
-    /// One member is asked to look (R11); `false` where there is none.
-    pub(super) fn look(&mut self, head: &Tally, now: Tick) -> bool {
-        if self.len() == 0 {
+    /// One member is asked to check (R11); `false` where all of them poll.
+    pub(super) fn check(&mut self, head: &Tally, now: Tick) -> bool {
+        if !self.members.any_checks(None, now) {
             return false;
         }
         self.owe(WakeReason::Sentinel);
         if !planted!(self.fault, AskedCountsAsLooked) {
+            self.checking |= !self.claim.is_open() || self.claim.is_exhausted();
             self.claim.owe(head.sequence, now, self.timeout);
         }
         true
@@ -147,10 +176,12 @@ impl Group {
     /// The queue has counted up to `head`: what is new must be covered in time.
     pub(super) fn counted(&mut self, head: &Tally, now: Tick) {
         let new = head.sequence > self.place.sequence;
+        self.checking &= !new;
         let asks = self.owed.is_some_and(|reason| {
             reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
         });
-        if (new || asks) && self.len() > 0 {
+        // A parked claim goes on when its members' streams have sent.
+        if (new || asks && !self.claim.is_open()) && self.len() > 0 {
             self.claim.owe(head.sequence, now, self.timeout);
         }
     }
@@ -160,9 +191,9 @@ impl Group {
         self.claim.due().min(self.members.lease())
     }
 
-    /// Does what is due: who has not covered what it was given, and whose lease has ended, has its
-    /// wake-up handed to another one (R13, R14).
-    pub(super) fn fire(&mut self, now: Tick) {
+    /// Does what is due: a wake-up that its member has not covered, or whose lease has ended, goes to
+    /// another one (R13, R14). Returns whether a check ends that no member has answered.
+    pub(super) fn fire(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.lapsed(now) {
             if !planted!(self.fault, LeaseNeverLapses) {
                 self.reassign(now);
@@ -171,14 +202,35 @@ impl Group {
             }
         }
         if self.claim.due() > now {
-            return;
+            return false;
         }
-        if self.claim.tried < self.len() && !planted!(self.fault, UncoveredNotReassigned) {
-            self.owe(WakeReason::Reassigned);
-            self.claim.again(now + self.timeout);
-        } else {
-            self.claim.exhaust(now, self.timeout);
+        let round = self.claim.round;
+        let left = match self.checking {
+            true => self.members.any_checks(Some(round), now),
+            false => self.claim.tried < self.len(),
+        };
+        if !left || planted!(self.fault, UncoveredNotReassigned) {
+            return self.exhaust(now);
         }
+        self.owe(match self.checking {
+            true => WakeReason::Sentinel,
+            false => WakeReason::Reassigned,
+        });
+        // Where none of those that are left reads its stream, the claim is parked until one does: it
+        // would come up every claim time-out for nothing.
+        let parked = !self.members.any_ready_untried(round);
+        self.claim.again(match parked {
+            true => Tick::NEVER,
+            false => now + self.timeout,
+        });
+        false
+    }
+
+    /// All members were asked; returns whether it was for a check.
+    fn exhaust(&mut self, now: Tick) -> bool {
+        self.owed = None;
+        self.claim.exhaust(now, self.timeout);
+        std::mem::take(&mut self.checking)
     }
 
     /// A member reports.
@@ -187,7 +239,7 @@ impl Group {
             return;
         };
         let asked = member.tried == self.claim.round && member.grant.is_none();
-        let (sent, capacity) = (member.sent, u64::from(member.link.subscription.capacity));
+        let (sent, capacity) = (member.sent, u64::from(member.subscriber.mailbox.capacity));
         let looked = self.looker == Some(slot);
         match heard.state {
             ReportState::Busy => {
@@ -202,13 +254,21 @@ impl Group {
         }
         // What is repeated may be of another life of the relay, and speaks of no wake-up of this one.
         if heard.looked {
+            self.checking = false;
             self.claim
                 .report(heard.sequence, asked, head.sequence, now, self.timeout);
+            if heard.state == ReportState::Drained
+                && heard.sequence >= head.sequence
+                && !planted!(self.fault, RestSurvivesDrained)
+            {
+                // The queue was read until empty after all of it was put.
+                self.set_rest(0);
+            }
         }
         if looked {
             self.looker = None;
             if heard.state == ReportState::Busy && heard.depth > capacity {
-                self.rest = self.rest.saturating_add(heard.depth);
+                self.set_rest(self.rest.saturating_add(heard.depth));
                 self.found = true;
             }
         }
@@ -228,16 +288,16 @@ impl Group {
         (counted || self.rest > 0 || self.owed.is_some()) && self.members.any_ready()
     }
 
-    /// Gives what is owed to as many members as it needs, `limit` at most; their links are added
-    /// to `targets`. Returns whether there is more to give. `counted` is why something is owed that
+    /// Gives what is owed to as many members as it needs, `limit` at most; their streams are marked
+    /// in `batch`. Returns whether there is more to give. `counted` is why something is owed that
     /// was counted after the group's place.
     pub(super) fn hand_out(
         &mut self,
         head: &Tally,
         counted: Option<WakeReason>,
         now: Tick,
-        limit: usize,
-        targets: &mut Vec<Link>,
+        limit: &mut usize,
+        batch: &mut WakeBatch,
     ) -> bool {
         let rest = (self.rest > 0).then_some(WakeReason::Reassigned);
         let Some(reason) = counted.max(self.owed).or(rest) else {
@@ -249,17 +309,17 @@ impl Group {
         let mut sums = head.sums_since(&self.place);
         sums.add(&self.returned);
         let (mut last, mut given) = (None, 0);
-        while left > 0 && targets.len() < limit {
+        while left > 0 && *limit > 0 {
             let Some(slot) = self
                 .members
                 .choose(among, head.sequence, self.claim.round, now)
             else {
                 break;
             };
-            let Some(link) = self.members.reserve(slot) else {
+            let Some(subscriber) = self.members.assign(slot) else {
                 continue;
             };
-            let capacity = u64::from(link.subscription.capacity);
+            let capacity = u64::from(subscriber.mailbox.capacity);
             let share = sums.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
             let grant = Grant {
@@ -267,12 +327,12 @@ impl Group {
                 sequence: head.sequence,
                 sums: share,
             };
-            if self.give(slot, grant) {
-                targets.push(link);
-            }
+            self.give(slot, grant);
+            batch.mark(&subscriber.mailbox, subscriber.cursor);
+            *limit -= 1;
             (last, given) = (Some(slot), given + 1);
         }
-        let more = left > 0 && targets.len() >= limit;
+        let more = left > 0 && *limit == 0;
         match last {
             Some(last) => {
                 // Others stand aside, or follow in the next step; else everybody was told.
@@ -282,13 +342,14 @@ impl Group {
                     false => 0,
                 };
                 self.gave(last, head, sums, rest);
+                if self.claim.is_exhausted() {
+                    // It was parked, and goes on.
+                    self.claim.again(now + self.timeout);
+                }
             }
             // Another group's members have filled this step.
             None if more => {}
-            None if asks && self.claim.tried >= self.len() => {
-                self.owed = None;
-                self.claim.exhaust(now, self.timeout);
-            }
+            None if asks && self.claim.tried >= self.len() => _ = self.exhaust(now),
             None if !asks && self.members.all_ready() => self.set_rest(0),
             None => {}
         }
@@ -301,7 +362,8 @@ impl Group {
     fn wanted(&self, head: &Tally, counted: bool, reason: WakeReason, now: Tick) -> (u64, Among) {
         if counted {
             let needs = head.sums_since(&self.place).needs();
-            return (self.rest.saturating_add(needs), Among::All);
+            let needs = self.rest.saturating_add(needs);
+            return (needs.min(self.capacities.max(1)), Among::All);
         }
         let of_rest = match self.found {
             true => Among::Untried,
@@ -346,8 +408,9 @@ impl Group {
         self.members.ready(slot);
     }
 
-    /// Gives a member a wake-up; returns whether its stream is to be woken for it.
-    fn give(&mut self, slot: u32, grant: Grant) -> bool {
+    /// Gives a member a wake-up.
+    fn give(&mut self, slot: u32, grant: Grant) {
+        self.used = true;
         self.mark_tried(slot);
         if grant.reason == WakeReason::Sentinel {
             self.looker = Some(slot);
@@ -357,14 +420,13 @@ impl Group {
         let member = self.members.member_mut(slot);
         member.sent = Some(grant.sequence);
         if member.busy && planted!(fault, BusyCountedNotSent) {
-            return true;
+            return;
         }
         member.busy = true;
         match &mut member.grant {
             None => member.grant = Some(grant),
             Some(waiting) => waiting.merge(&grant),
         }
-        true
     }
 
     /// Notes that all was given, but for what found no stream that reads.
@@ -379,14 +441,24 @@ impl Group {
         self.set_rest(rest);
     }
 
+    /// Beyond what all members take on there is no member to wake for it.
     fn set_rest(&mut self, rest: u64) {
-        self.rest = rest;
+        self.rest = rest.min(self.capacities);
         self.found &= rest > 0;
     }
 
+    /// A wake-up is another member's. Where all were asked in this round, a new one begins: in the
+    /// old one nobody would be left.
     fn reassign(&mut self, now: Tick) {
+        self.checking = false;
         self.owe(WakeReason::Reassigned);
-        self.claim.owe(self.place.sequence, now, self.timeout);
+        let due = now + self.timeout;
+        match self.claim.is_open() && self.claim.tried >= self.len() {
+            true if !planted!(self.fault, ReassignedInSpentRound) => {
+                self.claim.restart(self.place.sequence, due);
+            }
+            _ => self.claim.owe(self.place.sequence, now, self.timeout),
+        }
     }
 
     /// A member is there all the same: it may be asked again in this round.

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    links::mark,
+    mailbox::WakeBatch,
     record::{Record, State},
     subscription::{Attached, Start, Subscription, SubscriptionId},
     sync::lock,
@@ -36,7 +36,7 @@ impl Hub {
             );
             return Err(Error::invalid("queue_name", rule));
         }
-        let record = self.record(&report.queue, now, self.config.max_queues)?;
+        let record = self.record(&report.queue, now)?;
         let mut cursors = subscription.lock();
         // A pattern's listener may report a queue that nobody has notified yet.
         let (record, attached) =
@@ -45,12 +45,16 @@ impl Hub {
             // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
             return Err(unknown_subscription());
         }
-        let mut targets = Vec::new();
-        let to_do = cursors.report(&subscription, report, now, &mut targets);
+        let mut batch = WakeBatch::default();
+        let to_do = cursors.report(&subscription, report, now, &mut batch);
         drop(cursors);
-        mark(&targets);
+        batch.wake();
+        if !matches!(attached, Attached::Before | Attached::Full) {
+            // It may have been attached behind its queue's head.
+            subscription.mailbox.wake();
+        }
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
-            self.looked(&subscription, &report.queue, now);
+            self.probe_reported(&subscription, &report.queue, now);
         }
         if to_do {
             self.tend(Arc::clone(&record), now, |_| {});
@@ -65,19 +69,17 @@ impl Hub {
 
     /// Does what is due for the queue's groups and its sentinel, after `change`.
     pub(super) fn tend(&self, record: Arc<Record>, now: Tick, change: impl Fn(&mut State)) {
-        self.count_in(record, now, true, |state| {
+        let mut batch = WakeBatch::default();
+        self.count_in(record, now, true, &mut batch, |state| {
             change(state);
             false
         });
     }
 
-    /// A stream has sent all it had: members that stood aside for that can be given more.
-    pub(super) fn has_sent(&self, subscription: &Subscription, now: Tick) {
-        let bits = subscription.has_sent();
-        if bits != 0 {
-            for (record, seat) in subscription.waiting(bits) {
-                self.tend(record, now, |state| state.ready(seat));
-            }
+    /// A stream has sent all it had: queues that wait for that can give it more.
+    pub(super) fn end_send(&self, subscription: &Subscription, now: Tick) {
+        for (record, place) in subscription.end_send() {
+            self.tend(record, now, |state| state.ready(place, now));
         }
     }
 }

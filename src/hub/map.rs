@@ -1,9 +1,18 @@
-//! The map from addresses to records: dashmap behind the few calls that the hub makes.
+//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages and
+//! for walks that are interrupted.
 //!
-//! The concurrency test puts another map in its place. No call holds a shard beyond itself, and
-//! none calls back while it holds one, but for `make`, which locks nothing.
+//! The concurrency test puts another map in its place. Locks: a shard, then the index; nothing else
+//! is locked under either. A new entry is in the index before it is in a shard, and so before
+//! anything is counted in it: a pattern's walk over the index misses none that counts (R4).
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    ops::Bound,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
@@ -14,8 +23,11 @@ use crate::words::QueueAddress;
 /// Addresses and their records.
 pub(super) struct Map {
     /// Its hasher is seeded by the hub's maker: a simulated run is the same on every machine, and
-    /// a served one is not for strangers to foresee.
+    /// a served one cannot be foreseen by a stranger.
     records: DashMap<QueueAddress, Arc<Record>, FixedState>,
+    order: RwLock<BTreeMap<QueueAddress, Arc<Record>>>,
+    /// Counted here, because dashmap would lock every shard to tell.
+    len: AtomicUsize,
 }
 
 /// Fixed, because dashmap's own choice follows the number of cores.
@@ -25,11 +37,13 @@ impl Map {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             records: DashMap::with_hasher_and_shard_amount(FixedState::with_seed(seed), SHARDS),
+            order: RwLock::default(),
+            len: AtomicUsize::new(0),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.records.len()
+        self.len.load(Ordering::Relaxed)
     }
 
     pub(super) fn get(&self, address: &QueueAddress) -> Option<Arc<Record>> {
@@ -43,19 +57,39 @@ impl Map {
     ) -> Arc<Record> {
         match self.records.entry(address.clone()) {
             Entry::Occupied(found) => Arc::clone(found.get()),
-            Entry::Vacant(place) => Arc::clone(&place.insert(make())),
+            Entry::Vacant(place) => {
+                let record = make();
+                let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+                order.insert(address.clone(), Arc::clone(&record));
+                drop(order);
+                self.len.fetch_add(1, Ordering::Relaxed);
+                Arc::clone(&place.insert(record))
+            }
         }
     }
 
     /// Removes this very record; another one of the same address stays.
     pub(super) fn remove(&self, record: &Arc<Record>) {
-        self.records
-            .remove_if(record.address(), |_, found| Arc::ptr_eq(found, record));
+        let same = |_: &QueueAddress, found: &Arc<Record>| Arc::ptr_eq(found, record);
+        if self.records.remove_if(record.address(), same).is_none() {
+            return;
+        }
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        // Another one of this address may be there by now.
+        let found = order.get(record.address());
+        if found.is_some_and(|found| Arc::ptr_eq(found, record)) {
+            order.remove(record.address());
+        }
     }
 
-    /// Returns the records that `keep` chooses; `keep` must lock nothing.
-    pub(super) fn collect(&self, keep: impl Fn(&QueueAddress) -> bool) -> Vec<Arc<Record>> {
-        let chosen = self.records.iter().filter(|entry| keep(entry.key()));
-        chosen.map(|entry| Arc::clone(entry.value())).collect()
+    /// Returns up to `limit` records from `from` on, by address.
+    pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<Record>> {
+        let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        let range = order.range::<str, _>((from, Bound::Unbounded));
+        range
+            .take(limit)
+            .map(|(_, record)| Arc::clone(record))
+            .collect()
     }
 }

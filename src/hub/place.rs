@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::words::{Notification, Token};
 
@@ -34,9 +34,12 @@ pub(crate) enum Read {
     Nonsense,
 }
 
-/// Bytes of a sum in a token: 104 bits hold 2^40 of the greatest values that one event can state.
-const SUM: usize = 13;
-const TOKEN: usize = 16 + 8 + 3 * SUM;
+/// Bytes of the epoch in a token, and of the four lengths after it.
+const EPOCH: usize = 16;
+const LENGTHS: usize = 2;
+/// Bytes of a sum in a token at most: 96 bits hold 2^32 of the greatest values that one event can
+/// state, and a token stays within its 64 bytes.
+const SUM: usize = 12;
 
 impl Tally {
     /// Returns the totals of a record that starts at `sequence`.
@@ -78,42 +81,63 @@ impl Tally {
         }
     }
 
-    /// Writes the token of this place.
+    /// Writes the token of this place: the epoch, four lengths of four bits each, and the counters
+    /// without their leading zeros. It stands in every entry of every Wake, so it is kept short.
     pub(crate) fn token(&self, epoch: Epoch) -> Token {
-        let mut token = BytesMut::with_capacity(TOKEN);
+        let mut token = Vec::with_capacity(EPOCH + LENGTHS + 16);
+        self.write_token(epoch, &mut token);
+        Token(token.into())
+    }
+
+    /// Appends the same to a buffer.
+    pub(crate) fn write_token(&self, epoch: Epoch, token: &mut Vec<u8>) {
+        const MOST: u128 = (1 << (8 * SUM)) - 1;
         token.extend_from_slice(&epoch.0.to_le_bytes());
-        token.extend_from_slice(&self.sequence.to_le_bytes());
-        for sum in [self.notifications, self.payload, self.messages] {
-            token.extend_from_slice(&sum.to_le_bytes()[..SUM]);
+        let lengths = token.len();
+        token.extend_from_slice(&[0; LENGTHS]);
+        let counters = [
+            u128::from(self.sequence),
+            self.notifications.min(MOST),
+            self.payload.min(MOST),
+            self.messages.min(MOST),
+        ];
+        for (at, counter) in counters.into_iter().enumerate() {
+            let length = (128 - counter.leading_zeros()).div_ceil(8) as usize;
+            token.extend_from_slice(&counter.to_le_bytes()[..length]);
+            token[lengths + at / 2] |= (length << (4 * (at % 2))) as u8;
         }
-        Token(token.freeze())
     }
 
     /// Reads a token.
     pub(crate) fn read(token: &Token, epoch: Epoch) -> Read {
         let bytes: &Bytes = &token.0;
-        if bytes.len() != TOKEN {
+        let Some(place) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
             return Read::Nonsense;
-        }
-        if bytes[..16] != epoch.0.to_le_bytes() {
+        };
+        if bytes[..EPOCH] != epoch.0.to_le_bytes() {
             return Read::Foreign;
         }
-        Read::Place(Self::from_counters(&bytes[16..]))
+        Read::Place(place)
     }
 
     /// Reads the counters of a token, without its epoch.
-    pub(crate) fn from_counters(bytes: &[u8]) -> Self {
-        let number = |from: usize, width: usize| {
+    pub(crate) fn from_counters(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes.get(LENGTHS..)?;
+        let mut counters = [0; 4];
+        for (at, counter) in counters.iter_mut().enumerate() {
+            let length = usize::from(bytes[at / 2] >> (4 * (at % 2)) & 15);
+            let (own, others) = rest.split_at_checked(length)?;
             let mut wide = [0; 16];
-            wide[..width].copy_from_slice(&bytes[from..from + width]);
-            u128::from_le_bytes(wide)
-        };
-        Self {
-            sequence: saturate(number(0, 8)),
-            notifications: number(8, SUM),
-            payload: number(8 + SUM, SUM),
-            messages: number(8 + 2 * SUM, SUM),
+            wide[..length].copy_from_slice(own);
+            (*counter, rest) = (u128::from_le_bytes(wide), others);
         }
+        let [sequence, notifications, payload, messages] = counters;
+        rest.is_empty().then_some(Self {
+            sequence: saturate(sequence),
+            notifications,
+            payload,
+            messages,
+        })
     }
 }
 

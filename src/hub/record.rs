@@ -1,6 +1,6 @@
 //! What the relay remembers of one queue: its running totals and who listens.
 //!
-//! Constant in size but for one link per subscriber and its few timers; never holds an event back.
+//! Constant in size but for one entry per subscriber and its few timers; never holds an event back.
 //! A record is made before its pattern subscribers are known; whoever first counts in it attaches
 //! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
 
@@ -8,10 +8,13 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{
     company::{Company, Pace},
-    links::{Link, Links, mark},
+    mailbox::WakeBatch,
+    pinned::Holders,
     place::Tally,
+    subscribers::Subscribers,
     sync::{Mutex, MutexGuard, lock},
-    timers::{QueueTimers, Timer, Timers},
+    timers::{QueueTimers, Timer, Timers, timer_offset},
+    wake_builder::EncodedEntry,
 };
 use crate::{
     clock::Tick,
@@ -19,7 +22,7 @@ use crate::{
     words::{Notification, QueueAddress, WakeReason},
 };
 
-/// Subscribers that a walk wakes in one step, and that a notification wakes by itself.
+/// Subscribers that a walk marks in one step, and that a notification marks by itself.
 pub(super) const CHUNK: usize = 64;
 
 /// One queue.
@@ -45,7 +48,9 @@ pub(super) struct State {
     pub(super) left_at: Tick,
     /// Of the newest report that told one.
     pub(super) depth: Option<u64>,
-    pub(super) links: Links,
+    pub(super) subscribers: Subscribers,
+    /// The newest entry's encoding.
+    pub(super) encoded: Encoded,
     /// It was said that nobody listens.
     unheard: bool,
     /// A walk by the fan-out is due.
@@ -62,10 +67,10 @@ pub(super) struct State {
 /// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
 /// one that all share.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Newest {
-    pub(super) publisher: Arc<str>,
-    pub(super) published_at: Option<SystemTime>,
-    pub(super) traceparent: Arc<str>,
+pub(crate) struct Newest {
+    pub(crate) publisher: Arc<str>,
+    pub(crate) published_at: Option<SystemTime>,
+    pub(crate) traceparent: Arc<str>,
 }
 
 /// How far a record has come.
@@ -78,6 +83,16 @@ enum Life {
     Dead,
 }
 
+/// What holds a record that was idle for long enough.
+pub(super) enum Idle {
+    /// It is needed, or was not idle for so long.
+    No,
+    /// Nothing.
+    Alone,
+    /// Subscriptions that match it by a pattern, as far as the record knows.
+    Patterns(Holders),
+}
+
 /// Why a record did not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -87,16 +102,21 @@ pub(super) enum Refusal {
     Dead,
 }
 
-/// Whom to wake.
+/// What is left to do for the subscribers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wake {
-    /// Walk the few subscribers at once.
-    Here,
-    /// Leave the many to the fan-out.
+    /// Leave them to the fan-out.
     Fanout,
-    /// The fan-out has been told already.
+    /// Nothing: they were marked, or the fan-out has been told already.
     Told,
 }
+
+/// The encoding of a queue's newest entry, where several subscribers may be told of it.
+#[derive(Default)]
+pub(super) struct Encoded(Option<Box<EncodedEntry>>);
+
+/// A walk that has only members left to choose.
+const WALKED: u64 = u64::MAX;
 
 impl Record {
     pub(super) fn new(
@@ -115,7 +135,8 @@ impl Record {
             active_at: now,
             left_at: now,
             depth: None,
-            links: Links::default(),
+            subscribers: Subscribers::default(),
+            encoded: Encoded::default(),
             unheard: false,
             marked: false,
             grouped: false,
@@ -140,41 +161,33 @@ impl Record {
         self.number
     }
 
+    /// Returns what sets this queue's grid of timers apart from those of others.
+    pub(super) fn timer_offset(&self) -> u64 {
+        timer_offset(&self.address)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Wakes one step's subscribers from slot `from` on; returns where to go on, or `None` at the
-    /// end. Subscribers are woken after the lock is released.
-    pub(super) fn walk(&self, from: usize) -> Option<usize> {
-        let late = planted!(self.pace.fault, MarkClearedAfterWalk);
-        let mut chunk = [const { None }; CHUNK];
-        let mut targets = Vec::new();
-        let next = {
-            let mut state = self.lock();
-            if from == 0 && !late {
-                state.marked = false;
-            }
-            let next = state.links.copy(from, &mut chunk);
-            if next.is_none() && state.grouped && state.hand_out(&mut targets) {
-                Some(state.links.slots())
-            } else {
-                next
-            }
-        };
-        mark(&targets);
-        for link in chunk.into_iter().flatten() {
-            link.subscription.mark(link.cursor);
+    /// Marks one step's subscribers with keys from `from` on, then the members that are chosen;
+    /// returns where to go on, or `None` at the end.
+    pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
+        let mut state = self.lock();
+        if from == 0 && !planted!(self.pace.fault, MarkClearedAfterWalk) {
+            state.marked = false;
         }
-        if late && next.is_none() {
-            self.lock().marked = false;
+        let mut next = state.subscribers.mark(from, CHUNK, batch);
+        if next.is_none() && state.grouped && state.hand_out(batch) {
+            next = Some(WALKED);
         }
         next
     }
 
-    /// Says that the walk that was due is not coming.
-    pub(super) fn unmark(&self) {
-        if !planted!(self.pace.fault, WalkLeavesMark) {
+    /// Says that the walk that was due is over, or not coming.
+    pub(super) fn unmark(&self, ended: bool) {
+        let late = planted!(self.pace.fault, MarkClearedAfterWalk);
+        if late || !ended && !planted!(self.pace.fault, WalkLeavesMark) {
             self.lock().marked = false;
         }
     }
@@ -187,22 +200,47 @@ impl Record {
         }
     }
 
-    /// Marks this record dead where nobody has needed it for long enough, raising `floor` first: a
-    /// queue of this name never counts again what was counted here (R3).
+    /// Returns since when the queue has not been needed, or `None` where something needs it. What
+    /// pattern subscribers need is looked at by [`Record::idle`].
+    pub(super) fn idle_since(&self) -> Option<Tick> {
+        let state = self.lock();
+        let named = state.subscribers.iter().next();
+        let named = named.is_some_and(|one| !one.by_pattern);
+        let idle = state.life != Life::Dead && state.timers.len() == 0 && !named;
+        idle.then(|| state.idle_since())
+    }
+
+    /// Returns what holds a record that was not needed since then.
+    pub(super) fn idle(&self, since: Tick) -> Idle {
+        let state = self.lock();
+        if state.life == Life::Dead || state.idle_since() > since {
+            return Idle::No;
+        }
+        if state.subscribers.len() == 0 && !state.grouped {
+            return Idle::Alone;
+        }
+        match planted!(self.pace.fault, PatternPinsQueue) {
+            true => Idle::No,
+            false => Holders::of(&state).map_or(Idle::No, Idle::Patterns),
+        }
+    }
+
+    /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
+    /// of this name never counts again what was counted here (R3).
     pub(super) fn forget(
         self: &Arc<Self>,
+        holders: Option<&Holders>,
         idle_since: Tick,
         timers: &Timers,
         floor: impl FnOnce(u64),
     ) -> bool {
         let mut state = self.lock();
         let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
-        if state.life == Life::Dead
-            || state.links.len() > 0
-            || timed
-            || state.grouped
-            || state.active_at.max(state.left_at) > idle_since
-        {
+        let held = match holders {
+            None => state.subscribers.len() > 0 || state.grouped,
+            Some(holders) => !holders.fit(&state),
+        };
+        if state.life == Life::Dead || timed || held || state.idle_since() > idle_since {
             return false;
         }
         floor(state.tally.sequence + 1);
@@ -212,7 +250,8 @@ impl Record {
         if planted!(self.pace.fault, ForgetWithTimer) {
             state.timers = QueueTimers::default();
         }
-        state.company = None;
+        (state.company, state.grouped, state.asks) = (None, false, false);
+        state.subscribers = Subscribers::default();
         // Its sentinel's time may still stand in the order: a dead record would come up for ever.
         let _ = state.rearm(self, timers);
         true
@@ -220,6 +259,16 @@ impl Record {
 }
 
 impl State {
+    fn idle_since(&self) -> Tick {
+        self.active_at.max(self.left_at)
+    }
+
+    /// Returns a number that grows with each subscriber and member that comes.
+    pub(super) fn changes(&self) -> u64 {
+        let members = self.company.as_ref().map_or(0, |company| company.joined());
+        self.subscribers.joined() + members
+    }
+
     pub(super) fn is_dead(&self) -> bool {
         self.life == Life::Dead
     }
@@ -229,7 +278,7 @@ impl State {
             Some(company) if self.grouped => company.members(),
             _ => 0,
         };
-        self.links.len() + members
+        self.subscribers.len() + members
     }
 
     /// Returns whether this is the first time that nobody listens.
@@ -288,11 +337,18 @@ impl State {
         timers.rearm(record, &mut self.armed, next)
     }
 
-    /// Decides who wakes the subscribers of what was just counted; where there is `more` to hand
-    /// out to groups than one step may, the fan-out does.
-    pub(super) fn wake(&mut self, inline: usize, more: bool) -> Wake {
-        if !more && self.links.slots() <= inline.min(CHUNK) {
-            Wake::Here
+    /// Marks the subscribers of what was just counted where there are no more than `inline`, or leaves
+    /// them to the fan-out; the same where there is `more` to hand out to groups than one step may.
+    pub(super) fn mark(
+        &mut self,
+        inline: Option<usize>,
+        more: bool,
+        batch: &mut WakeBatch,
+    ) -> Wake {
+        let few = |inline: usize| self.subscribers.len() <= inline.min(CHUNK);
+        if !more && inline.is_some_and(few) {
+            self.subscribers.mark(0, CHUNK, batch);
+            Wake::Told
         } else if std::mem::replace(&mut self.marked, true) {
             Wake::Told
         } else {
@@ -305,27 +361,42 @@ impl State {
         self.head().owed(place)
     }
 
-    /// Returns how much its lists hold room for: subscribers' slots and timers.
+    /// Returns how much its lists hold room for: subscribers and timers.
     #[cfg(test)]
-    pub(super) fn capacities(&self) -> [usize; 3] {
-        let links = &self.links;
-        let [slots, free] = links.capacities();
-        [slots, free, self.timers.capacity()]
+    pub(super) fn capacities(&self) -> [usize; 2] {
+        [self.subscribers.capacity(), self.timers.capacity()]
     }
 
-    pub(super) fn link(&mut self, link: Link) -> usize {
-        self.links.insert(link)
-    }
-
-    /// Takes out a link; returns whether there is something to do for it.
-    pub(super) fn unlink(&mut self, slot: usize, now: Tick) -> bool {
-        self.links.remove(slot);
+    /// Takes out a subscriber; returns whether there is something to do for it.
+    pub(super) fn unlink(&mut self, key: u64, now: Tick) -> bool {
+        self.subscribers.remove(key);
         self.left_at = now;
+        if self.subscribers.len() < 2 {
+            self.encoded = Encoded::default();
+        }
         if let Some(company) = &mut self.company {
-            company.link_left(slot, now);
+            company.subscriber_left(key, now);
         }
         self.dismiss();
         self.company.as_ref().is_some_and(|company| company.dirty)
+    }
+}
+
+impl Encoded {
+    /// Returns the bytes for the entry from this place to this sequence: empty unless they are known.
+    pub(super) fn of(&mut self, from: &Tally, sequence: u64) -> &mut Vec<u8> {
+        let entry = self.0.get_or_insert_with(|| {
+            Box::new(EncodedEntry {
+                from: *from,
+                sequence,
+                bytes: Vec::new(),
+            })
+        });
+        if entry.sequence != sequence || entry.from != *from {
+            (entry.from, entry.sequence) = (*from, sequence);
+            entry.bytes.clear();
+        }
+        &mut entry.bytes
     }
 }
 

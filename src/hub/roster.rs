@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{links::Link, place::Sums};
+use super::{place::Sums, subscribers::Subscriber};
 use crate::{clock::Tick, words::WakeReason};
 
 /// The members, in slots that keep their places.
@@ -26,7 +26,7 @@ type Turn = (bool, u64, u32);
 
 /// One subscription of the group.
 pub(super) struct Member {
-    pub(super) link: Link,
+    pub(super) subscriber: Subscriber,
     pub(super) grant: Option<Grant>,
     /// The newest sequence that it was given.
     pub(super) sent: Option<u64>,
@@ -62,18 +62,45 @@ impl Roster {
         self.members.len() - self.free.len()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().flatten()
+    }
+
     /// Returns whether each member can be given a wake-up.
     pub(super) fn all_ready(&self) -> bool {
         self.ready.len() == self.len()
+    }
+
+    /// Returns whether a member that was not asked in this round can be given a wake-up now.
+    pub(super) fn any_ready_untried(&self, round: u64) -> bool {
+        self.ready
+            .iter()
+            .any(|turn| self.member(turn.2).tried != round)
+    }
+
+    /// Returns whether a member does not poll, among those that were not asked in the given round.
+    pub(super) fn any_checks(&self, round: Option<u64>, now: Tick) -> bool {
+        let mut members = self.members.iter().flatten();
+        members.any(|member| {
+            round.is_none_or(|round| member.tried != round) && !member.subscriber.mailbox.polls(now)
+        })
+    }
+
+    /// Returns whether no member needs the queue's entry: none has a wake-up or a lease, and none
+    /// names the queue.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut members = self.members.iter().flatten();
+        let idle = members.all(|member| member.grant.is_none() && member.subscriber.by_pattern);
+        idle && self.leases.is_empty()
     }
 
     pub(super) fn any_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    pub(super) fn join(&mut self, link: Link) -> u32 {
+    pub(super) fn join(&mut self, subscriber: Subscriber) -> u32 {
         let member = Member {
-            link,
+            subscriber,
             grant: None,
             sent: None,
             woken: 0,
@@ -152,8 +179,8 @@ impl Roster {
             Among::Untold => idle.filter(untold).or_else(|| busy.filter(untold)),
             Among::Untried => idle.filter(untried).or_else(|| busy.filter(untried)),
             Among::Lookers => {
-                let looks = |turn: &&Turn| !self.member(turn.2).link.subscription.polls(now);
-                let reports = |turn: &&Turn| self.member(turn.2).link.subscription.reports();
+                let looks = |turn: &&Turn| !self.member(turn.2).subscriber.mailbox.polls(now);
+                let reports = |turn: &&Turn| self.member(turn.2).subscriber.mailbox.reports();
                 let mut of_those = self.ready.iter().filter(untried).filter(looks);
                 let first = of_those.clone().next();
                 of_those.find(reports).or(first)
@@ -163,12 +190,12 @@ impl Roster {
     }
 
     /// Takes a member out of the order until its stream says that it is ready again; returns its
-    /// link, unless the stream has not sent its last message yet.
-    pub(super) fn reserve(&mut self, slot: u32) -> Option<Link> {
+    /// subscriber, unless the stream has not sent its last message yet.
+    pub(super) fn assign(&mut self, slot: u32) -> Option<Subscriber> {
         let member = self.members[slot as usize].as_mut()?;
         self.ready.remove(&member.turn(slot));
-        let free = member.link.subscription.reserve(member.link.cursor);
-        free.then(|| member.link.clone())
+        let one = &member.subscriber;
+        one.mailbox.assign(one.cursor).then(|| one.clone())
     }
 
     /// Puts a member last among its like.

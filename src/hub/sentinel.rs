@@ -1,103 +1,133 @@
-//! The sentinel of one queue: when a look is due, and which listener outside of groups is asked.
+//! The sentinel of one queue: a periodic resync, in case a publisher died between put and notify. It
+//! says when a check is due, and which listener outside of groups is asked.
 //!
-//! One look per interval since the last one that was reported (R11), in case a publisher died
-//! between put and notify. Asked are, in turn, those that report, and who never does only where
-//! none of them reports it; never one whose stream has not sent its last message yet, nor one that
-//! polls. Only a report ends a question: without one in time, the next listener is asked, each once.
-//! A plain structure: the record's lock guards it.
+//! One check per interval since the last one that was reported (R11). Asked are, in turn, those that
+//! report, and those that never do only where none of the others reports the check; never a stream
+//! with an unsent frame, nor a listener that polls. Only a report ends a check: without one in time,
+//! the next listener is asked, each once. Due times lie on a grid, so that one Wake carries the checks
+//! of many queues. A plain structure: the record's lock guards it.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::links::{Link, Links};
-use crate::{backoff::about, clock::Tick};
+use super::{
+    mailbox::WakeBatch,
+    subscribers::{Subscriber, Subscribers},
+};
+use crate::{backoff::jitter, clock::Tick};
 
-/// When a queue was last looked at, and who is asked to.
+/// When a queue was last checked, and which listener is asked to.
 #[derive(Debug)]
 pub(super) struct Sentinel {
     interval: Duration,
     timeout: Duration,
-    /// When the next look is due, or while one is asked, when the next one is.
+    /// When the next check is due, or while a listener is asked, when the next one is.
     due: Tick,
-    /// Who is asked now.
-    asked: Option<usize>,
-    /// Questions that their streams have not taken yet.
-    asks: BTreeSet<usize>,
-    /// Where the next turn begins.
-    turn: usize,
+    /// The listener that is asked now.
+    asked: Option<u64>,
+    /// Checks that their streams have not taken yet.
+    asks: BTreeSet<u64>,
+    /// The listener that was asked last.
+    turn: Option<u64>,
     round: Option<Round>,
-    /// Spreads the looks: seeded by the hub's maker and the queue's number.
+    /// A listener was passed over whose stream has an unsent frame: asked when it has sent.
+    aside: bool,
+    /// Spreads the checks: seeded by the hub's maker and the queue's number.
     rng: fastrand::Rng,
 }
 
-/// One look, until somebody reports it.
+/// One check, until it is reported.
 #[derive(Debug, Clone, Copy)]
 struct Round {
-    /// Slots that are still to come to.
+    /// Listeners that are still to come to.
     left: usize,
     /// Those that never report are asked by now.
     mute: bool,
-    /// One was passed over whose stream sends just now.
-    aside: bool,
     asked: bool,
 }
 
+/// Due times are rounded up to this part of the interval: a second of the default minute.
+const GRID: u32 = 64;
+
 impl Sentinel {
     pub(super) fn new(interval: Duration, timeout: Duration, seed: u64, now: Tick) -> Self {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        let mut sentinel = Self {
             interval,
             timeout,
-            due: now + about(interval, &mut rng),
+            due: now,
             asked: None,
             asks: BTreeSet::new(),
-            turn: 0,
+            turn: None,
             round: None,
+            aside: false,
             rng,
-        }
+        };
+        sentinel.begin_again(now);
+        sentinel
     }
 
     pub(super) fn due(&self) -> Tick {
         self.due
     }
 
-    /// Somebody looked and said so, or a group was asked to: the interval begins again.
+    /// A check was reported, or a group was asked for one: the interval begins again.
     pub(super) fn begin_again(&mut self, now: Tick) {
-        (self.asked, self.round) = (None, None);
-        self.due = now + about(self.interval, &mut self.rng);
+        (self.asked, self.round, self.aside) = (None, None, false);
+        // Give or take a tenth, of which the grid takes its part.
+        let spread = self.interval / 5 - self.interval / GRID;
+        let least = self.interval - self.interval / 10;
+        let due = now + least + jitter(spread, &mut self.rng);
+        self.due = self.on_grid(due);
     }
 
-    /// Somebody came: a look that was due while nobody was here is due now. Streams that come and go
-    /// faster than the interval must not put it off for ever.
-    pub(super) fn join(&mut self, now: Tick) {
+    /// A listener came: a check that was due while there was none is due now, or within `spread`
+    /// where many queues are in its case. Streams that come and go faster than the interval must not
+    /// put it off for ever.
+    pub(super) fn join(&mut self, now: Tick, spread: Duration) {
         if self.due == Tick::NEVER {
-            self.due = now;
+            let within = jitter(spread.min(self.interval), &mut self.rng);
+            self.due = match spread.is_zero() {
+                true => now,
+                false => self.on_grid(now + within),
+            };
         }
     }
 
-    pub(super) fn is_asked(&self, slot: usize) -> bool {
-        self.asked == Some(slot)
+    /// Returns whether listeners outside of groups are being asked, one after the other.
+    pub(super) fn is_asking(&self) -> bool {
+        self.round.is_some()
+    }
+
+    pub(super) fn is_asked(&self, key: u64) -> bool {
+        self.asked == Some(key)
     }
 
     /// A listener's stream ended; where it was asked, the next one is asked at once.
-    pub(super) fn leave(&mut self, slot: usize, now: Tick) {
-        self.asks.remove(&slot);
-        if self.asked == Some(slot) {
+    pub(super) fn leave(&mut self, key: u64, now: Tick) {
+        self.asks.remove(&key);
+        if self.asked == Some(key) {
             (self.asked, self.due) = (None, now);
         }
     }
 
-    /// Asks the next listener; where everybody was asked, the look waits for the next interval.
-    pub(super) fn ask(&mut self, links: &Links, now: Tick, targets: &mut Vec<Link>) {
-        if links.len() == 0 {
+    /// A listener's stream has sent its messages: asked now, where no other one was.
+    pub(super) fn ready(&mut self, now: Tick) {
+        if std::mem::take(&mut self.aside) && self.asked.is_none() {
+            self.due = self.due.min(now);
+        }
+    }
+
+    /// Asks the next listener; where all were asked, the check waits for the next interval.
+    pub(super) fn ask(&mut self, subscribers: &Subscribers, now: Tick, batch: &mut WakeBatch) {
+        let count = subscribers.len();
+        if count == 0 {
             self.begin_again(now);
             self.due = Tick::NEVER;
             return;
         }
-        let count = links.slots();
         let mut round = self.round.unwrap_or(Round {
             left: count,
             mute: false,
-            aside: false,
             asked: false,
         });
         while round.left > 0 || !round.mute {
@@ -106,60 +136,65 @@ impl Sentinel {
                 continue;
             }
             round.left -= 1;
-            let slot = self.turn % count;
-            self.turn = slot + 1;
-            let Some(link) = links.get(slot).filter(|link| looks(link, round.mute, now)) else {
-                continue;
+            let Some((key, one)) = subscribers.after(self.turn) else {
+                break;
             };
-            if !link.subscription.reserve_once() {
-                round.aside = true;
+            self.turn = Some(key);
+            if one.mailbox.reports() == round.mute || one.mailbox.polls(now) {
+                continue;
+            }
+            if !one.mailbox.assign_check(one.cursor) {
+                self.aside = true;
                 continue;
             }
             round.asked = true;
-            (self.asked, self.round) = (Some(slot), Some(round));
+            (self.asked, self.round) = (Some(key), Some(round));
             self.due = now + self.timeout;
-            self.asks.insert(slot);
-            targets.push(link.clone());
+            self.give(key, one, batch);
             return;
         }
-        let retry = round.aside && !round.asked;
+        // A stream that was passed over asks for its turn when it has sent.
+        let aside = self.aside && !round.asked;
         self.begin_again(now);
-        if retry {
-            self.due = now + self.timeout;
-        }
+        self.aside = aside;
     }
 
     /// Asks as many more, because one found more than it can take on.
-    pub(super) fn ask_more(&mut self, links: &Links, more: u64, targets: &mut Vec<Link>) {
-        let (count, mut more) = (links.slots(), more);
-        for _ in 0..count {
-            let slot = self.turn % count;
-            if more == 0 {
+    pub(super) fn ask_more(
+        &mut self,
+        subscribers: &Subscribers,
+        mut more: u64,
+        batch: &mut WakeBatch,
+    ) {
+        for _ in 0..subscribers.len() {
+            let Some((key, one)) = subscribers.after(self.turn).filter(|_| more > 0) else {
                 break;
-            }
-            self.turn = slot + 1;
-            if let Some(link) = links.get(slot)
-                && link.subscription.reserve_once()
-            {
+            };
+            self.turn = Some(key);
+            if one.mailbox.assign_unless_sending() {
                 more -= 1;
-                self.asks.insert(slot);
-                targets.push(link.clone());
+                self.give(key, one, batch);
             }
         }
     }
 
-    /// Takes the question that waits for the slot's stream; returns whether there was one, and
+    fn give(&mut self, key: u64, one: &Subscriber, batch: &mut WakeBatch) {
+        self.asks.insert(key);
+        batch.mark(&one.mailbox, one.cursor);
+    }
+
+    /// Takes the check that waits for this listener's stream; returns whether there was one, and
     /// whether there are others.
-    pub(super) fn take(&mut self, slot: usize) -> (bool, bool) {
-        let taken = self.asks.remove(&slot);
+    pub(super) fn take(&mut self, key: u64) -> (bool, bool) {
+        let taken = self.asks.remove(&key);
         (taken, !self.asks.is_empty())
     }
 
-    pub(super) fn give_back(&mut self, slot: usize) {
-        self.asks.insert(slot);
+    pub(super) fn give_back(&mut self, key: u64) {
+        self.asks.insert(key);
     }
-}
 
-fn looks(link: &Link, mute: bool, now: Tick) -> bool {
-    link.subscription.reports() != mute && !link.subscription.polls(now)
+    fn on_grid(&self, due: Tick) -> Tick {
+        due.next_multiple_of(self.interval / GRID)
+    }
 }

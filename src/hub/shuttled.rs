@@ -11,8 +11,8 @@
     reason = "the models use a part of the files that are compiled a second time"
 )]
 
-#[path = "attach.rs"]
-mod attach;
+#[path = "capacity.rs"]
+mod capacity;
 #[path = "claim.rs"]
 mod claim;
 #[path = "company.rs"]
@@ -29,26 +29,38 @@ mod feed;
 mod group;
 #[path = "hear.rs"]
 mod hear;
-#[path = "links.rs"]
-mod links;
-#[path = "looks.rs"]
-mod looks;
+#[path = "mailbox.rs"]
+mod mailbox;
+#[path = "overflow.rs"]
+mod overflow;
+#[path = "pattern_index.rs"]
+mod pattern_index;
+#[path = "pattern_probes.rs"]
+mod pattern_probes;
+#[path = "pinned.rs"]
+mod pinned;
 #[path = "place.rs"]
 mod place;
 #[path = "record.rs"]
 mod record;
-#[path = "room.rs"]
-mod room;
 #[path = "roster.rs"]
 mod roster;
 #[path = "sentinel.rs"]
 mod sentinel;
+#[path = "subscribe.rs"]
+mod subscribe;
+#[path = "subscribers.rs"]
+mod subscribers;
 #[path = "subscription.rs"]
 mod subscription;
 #[path = "tend.rs"]
 mod tend;
 #[path = "timers.rs"]
 mod timers;
+#[path = "unheard.rs"]
+mod unheard;
+#[path = "wake_builder.rs"]
+mod wake_builder;
 
 mod checks;
 mod listener;

@@ -1,23 +1,26 @@
 //! What a record's lock guards besides the counters: how groups and the sentinel are tended.
 //!
-//! Whoever holds the lock gathers links to wake, and wakes them when it has let go. A queue without
-//! a group pays for none of this on the way of a notification.
+//! Streams are marked under the lock, and woken when it is released. A queue without a group pays
+//! for none of this on the way of a notification.
+
+use std::time::Duration;
 
 use super::{
     company::{Company, Head, Seat},
     group::Heard,
-    links::Link,
+    mailbox::WakeBatch,
     place::Tally,
     record::{CHUNK, Record, State},
     roster::Grant,
+    subscribers::Subscriber,
 };
 use crate::{clock::Tick, words::GroupName};
 
 impl State {
     /// Puts a queue that has a subscriber under a sentinel, where there is one.
-    pub(super) fn guard(&mut self, record: &Record, now: Tick) {
+    pub(super) fn guard(&mut self, record: &Record, now: Tick, spread: Duration) {
         if !record.pace.sentinel.is_zero() {
-            self.company(record, now).link_joined(now);
+            self.company(record, now).subscriber_joined(now, spread);
         }
     }
 
@@ -25,13 +28,13 @@ impl State {
     pub(super) fn join(
         &mut self,
         record: &Record,
-        (name, link): (&GroupName, Link),
-        (place, doubt): (Tally, bool),
-        now: Tick,
+        (name, subscriber): (&GroupName, Subscriber),
+        start: (Tally, bool),
+        (now, spread): (Tick, Duration),
     ) -> Seat {
         self.grouped = true;
         let company = self.company(record, now);
-        company.join(name, link, place, doubt, now)
+        company.join(name, subscriber, start, (now, spread))
     }
 
     pub(super) fn leave(&mut self, seat: Seat, busy: bool, now: Tick) {
@@ -41,10 +44,18 @@ impl State {
         }
     }
 
-    /// A member's stream has sent all it had.
-    pub(super) fn ready(&mut self, seat: Seat) {
-        if let Some(group) = self.company.as_mut().and_then(|c| c.group(seat)) {
-            group.ready(seat.slot);
+    /// The stream of a subscriber, by its key, or of a member has sent all it had.
+    pub(super) fn ready(&mut self, place: Result<u64, Seat>, now: Tick) {
+        let Some(company) = &mut self.company else {
+            return;
+        };
+        match place {
+            Ok(_) => company.subscriber_ready(now),
+            Err(seat) => {
+                if let Some(group) = company.group(seat) {
+                    group.ready(seat.slot);
+                }
+            }
         }
     }
 
@@ -65,22 +76,22 @@ impl State {
         }
     }
 
-    /// Takes the sentinel's question to this slot; `false` where there is none.
-    pub(super) fn take_ask(&mut self, slot: usize) -> bool {
+    /// Takes the sentinel's check of this subscriber; `false` where there is none.
+    pub(super) fn take_ask(&mut self, key: u64) -> bool {
         if !self.asks {
             return false;
         }
         let Some(company) = &mut self.company else {
             return false;
         };
-        let (taken, others) = company.take_ask(slot);
+        let (taken, others) = company.take_ask(key);
         self.asks = others;
         taken
     }
 
-    pub(super) fn give_ask_back(&mut self, slot: usize) {
+    pub(super) fn give_ask_back(&mut self, key: u64) {
         if let Some(company) = &mut self.company {
-            company.give_ask_back(slot);
+            company.give_ask_back(key);
             self.asks = true;
         }
     }
@@ -88,18 +99,18 @@ impl State {
     /// A subscriber reports. Returns whether there is something to do for it.
     pub(super) fn report(
         &mut self,
-        place: Result<usize, Seat>,
+        place: Result<u64, Seat>,
         heard: Heard,
         capacity: u32,
         now: Tick,
-        targets: &mut Vec<Link>,
+        batch: &mut WakeBatch,
     ) -> bool {
         let Some(company) = &mut self.company else {
             return false;
         };
         if heard.looked {
-            company.looked(place.ok(), heard, capacity, &self.links, now, targets);
-            self.asks |= !targets.is_empty();
+            let key = place.ok();
+            self.asks |= company.looked(key, heard, capacity, &self.subscribers, now, batch);
         }
         if let Err(seat) = place {
             company.report(seat, heard, &self.tally, now);
@@ -110,25 +121,25 @@ impl State {
 
     /// Does what is due for groups and sentinel, and hands out what is owed; returns whether there
     /// is more to hand out.
-    pub(super) fn tend(&mut self, now: Tick, targets: &mut Vec<Link>) -> bool {
+    pub(super) fn tend(&mut self, now: Tick, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let Some(company) = &mut self.company else {
             return false;
         };
-        self.asks |= company.fire(&head, &self.links, now, targets);
+        self.asks |= company.fire(&head, &self.subscribers, now, batch);
         if self.grouped && company.groups() == 0 {
             self.grouped = false;
             self.left_at = now;
             self.dismiss();
         }
-        self.grouped && self.hand_out(targets)
+        self.grouped && self.hand_out(batch)
     }
 
     /// Hands out what is owed to groups, as much as one step may.
-    pub(super) fn hand_out(&mut self, targets: &mut Vec<Link>) -> bool {
+    pub(super) fn hand_out(&mut self, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let company = self.company.as_mut();
-        company.is_some_and(|company| company.hand_out(&head, CHUNK, targets))
+        company.is_some_and(|company| company.hand_out(&head, CHUNK, batch))
     }
 
     pub(super) fn head(&self) -> Head {
@@ -147,7 +158,7 @@ impl State {
             .company
             .as_ref()
             .is_some_and(|company| company.has_sentinel());
-        if !self.grouped && self.links.len() == 0 && !stays {
+        if !self.grouped && self.subscribers.len() == 0 && !stays {
             (self.company, self.asks) = (None, false);
         }
     }

@@ -10,9 +10,9 @@ mod memory;
 mod model;
 mod reporting;
 mod resuming;
-mod room;
 mod sentinel;
 mod timing;
+mod wake_builder;
 mod waking;
 
 use std::{
@@ -24,7 +24,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, Subscription, SubscriptionId};
+use super::{
+    Epoch, Feed, FeedConfig, Hub, HubConfig, Next, Subscription, SubscriptionId, WakeBatch,
+    WakeBuilder,
+};
 use crate::{
     clock::Tick,
     fault::Fault,
@@ -120,7 +123,9 @@ fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed).into());
     let mut rng = fastrand::Rng::with_seed(1);
-    hub.subscribe(id, options, now, &mut rng).expect("accepted")
+    let subscription = hub.subscribe(id, options, now, &mut rng).expect("accepted");
+    while !hub.attach_some(&subscription, now) {}
+    subscription
 }
 
 /// Subscribes, and takes the CATCH_UPs that come first.
@@ -130,11 +135,37 @@ fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
     subscription
 }
 
-/// Takes until nothing is owed.
+/// Takes the next Wake; `None` where nothing is marked.
+fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
+    loop {
+        let mut sink = WakeBuilder::new(subscription.fault);
+        let filled = subscription.fill(now, &mut sink);
+        if filled.entries > 0 || filled.complete {
+            return Some(sink.work).filter(|work| !work.is_empty());
+        }
+    }
+}
+
+/// Takes until nothing is marked.
 fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
-    std::iter::from_fn(|| subscription.take(now).some())
+    std::iter::from_fn(|| take(subscription, now))
         .flatten()
         .collect()
+}
+
+/// Compares all cursors with their queues.
+fn verify(subscription: &Subscription, now: Tick) {
+    subscription.begin_verify(now);
+    while !subscription.verify() {}
+}
+
+/// Walks what is left to the fan-out.
+fn walk_all(hub: &Hub) {
+    let mut batch = WakeBatch::default();
+    while let Some(mut walk) = hub.next_walk() {
+        while walk.step(&mut batch) {}
+        batch.wake();
+    }
 }
 
 fn entries(work: &[WorkDetected]) -> Vec<Entry> {
@@ -154,6 +185,10 @@ fn entry(name: &str, reason: WakeReason, notifications: u64) -> Entry {
 }
 
 fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> Feed {
+    feed_at(hub, options, Tick::default())
+}
+
+fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Feed {
     let config = FeedConfig {
         relay_id: "relay".into(),
         epoch: EPOCH.to_string().into(),
@@ -161,8 +196,8 @@ fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> Feed {
         max_age: HOUR,
         many: FeedConfig::MANY,
     };
-    let subscription = subscribe_with(hub, options, Tick::default());
-    let (hub, now) = (Arc::clone(hub), Tick::default());
+    let subscription = subscribe_with(hub, options, now);
+    let hub = Arc::clone(hub);
     let mut rng = fastrand::Rng::with_seed(1);
     Feed::new(hub, subscription, options, &config, now, &mut rng)
 }
@@ -175,6 +210,7 @@ fn sent(feed: &mut Feed, now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick
             Next::Send(event) => events.push(event),
             Next::Wait(until) => return (events, until),
             Next::End => return (events, Tick::NEVER),
+            Next::Wake(_) | Next::Yield => unreachable!("not by `next`"),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! more than 64 of them all the same, that one is merged which this makes least late for its delay:
 //! some hundred delays from a second to 14 days wait a quarter longer at most.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     place::Tally,
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     clock::Tick,
     fault::{Fault, planted},
+    words::QueueAddress,
 };
 
 /// Timers that one queue holds at most.
@@ -63,9 +64,17 @@ impl QueueTimers {
         self.due.first().map(|timer| timer.at)
     }
 
-    /// Adds a wake-up after `delay`, merging it with what is due at the same point of the grid.
-    pub(super) fn add(&mut self, now: Tick, delay: Duration, mut timer: Timer, fault: Fault) {
-        (timer.at, timer.due, timer.delay) = (round_up(now, delay), now + delay, delay);
+    /// Adds a wake-up after `delay`, merging it with what is due at the same point of the queue's own
+    /// grid, which `offset` sets apart from those of other queues.
+    pub(super) fn add(
+        &mut self,
+        (now, offset): (Tick, u64),
+        delay: Duration,
+        mut timer: Timer,
+        fault: Fault,
+    ) {
+        timer.at = now.after_on_moved_grid(delay, offset);
+        (timer.due, timer.delay) = (now + delay, delay);
         if planted!(fault, TimersMergeDown) {
             timer.at = now + delay / 2;
         }
@@ -109,6 +118,18 @@ impl QueueTimers {
         let early = self.due.remove(second - 1);
         self.due[second - 1].merge(early);
     }
+}
+
+/// Returns what sets a queue's grid of timers apart from those of others: FNV-1a of its address, so
+/// that it is the same in every run. Nothing is lost where somebody chooses names that fall together.
+pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
+    let text: &str = queue.borrow();
+    let hash = text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3_u64)
+    });
+    // Names that differ at their ends only differ in few bits so far: mixed as SplitMix64 does.
+    let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed ^ mixed >> 27
 }
 
 impl Timer {
@@ -184,13 +205,4 @@ impl Timers {
     pub(super) fn next(&self) -> Option<Tick> {
         lock(&self.next).first_key_value().map(|((at, _), _)| *at)
     }
-}
-
-/// Returns the first point of the grid at or after `now + delay`: its steps are the greatest power
-/// of two nanoseconds that is at most 1/16 of the delay.
-pub(super) fn round_up(now: Tick, delay: Duration) -> Tick {
-    let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
-    let step = (nanos / 16).checked_ilog2().map_or(1, |bits| 1u64 << bits);
-    let due = (now + delay).as_nanos();
-    Tick::from_nanos(due.checked_next_multiple_of(step).unwrap_or(u64::MAX))
 }

@@ -3,7 +3,12 @@
 //! Pages are ordered by what their tokens hold, so that whatever stays is listed exactly once
 //! however others come and go.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    ops::Bound::{Excluded, Unbounded},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     core::Hub,
@@ -57,15 +62,9 @@ impl Hub {
         count: usize,
         now: Tick,
     ) -> Vec<QueueView> {
-        let mut records = self
-            .records
-            .collect(|address| after.is_none_or(|after| address > after));
-        records.sort_unstable_by(|a, b| a.address().cmp(b.address()));
-        records
-            .iter()
-            .take(count)
-            .map(|record| record.view(now))
-            .collect()
+        let from = after.map_or(Unbounded, |after| Excluded(after.borrow()));
+        let records = self.records.range(from, count);
+        records.iter().map(|record| record.view(now)).collect()
     }
 
     /// Returns the first `count` subscriptions after the given one, by id.
@@ -75,7 +74,6 @@ impl Hub {
         count: usize,
         now: Tick,
     ) -> Vec<ListenerView> {
-        use std::ops::Bound::{Excluded, Unbounded};
         let chosen: Vec<Arc<Subscription>> = {
             let subscriptions = lock(&self.subscriptions);
             let from = after.map_or(Unbounded, Excluded);
@@ -112,21 +110,21 @@ impl Record {
 impl Subscription {
     fn view(&self, now: Tick) -> ListenerView {
         let cursors = self.lock();
-        let (busy, owed) = cursors.busy_and_owed(self, now);
+        let (busy, owed) = cursors.busy_and_behind(self, now);
         ListenerView {
             listener_id: self.listener_id.clone(),
             subscription: self.id,
             selectors: self.selectors.to_vec(),
-            capacity: self.capacity,
+            capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),
-            queues: cursors.list.len(),
+            queues: cursors.len(),
             busy,
             owed,
             active_dequeue_tasks: cursors.active_dequeue_tasks,
             total_dequeue_tasks: cursors.total_dequeue_tasks,
             group: self.group.clone(),
-            polling: self.polls(now),
+            polling: self.mailbox.polls(now),
         }
     }
 }

@@ -12,21 +12,29 @@ use tokio::time::Sleep;
 use super::Shared;
 use crate::{
     clock::Tick,
-    hub::{Feed, Next},
+    hub::{Feed, Filled, Next, WakeSink},
     words::SubscribeEvent,
 };
 
-/// One subscriber's messages. Dropping it ends the subscription.
-pub(crate) struct FeedStream {
+/// One subscriber's messages; Wakes in the form of `S`. Dropping it ends the subscription.
+pub(crate) struct FeedStream<S> {
     feed: Feed,
     shared: Arc<Shared>,
     sleep: Pin<Box<Sleep>>,
     /// When the sleep ends.
     until: Tick,
+    /// Filled with the next Wake.
+    sink: S,
 }
 
-impl FeedStream {
-    pub(super) fn new(feed: Feed, shared: Arc<Shared>) -> Self {
+/// A message of a stream.
+pub(crate) enum Message<S> {
+    Event(SubscribeEvent),
+    Wake(S),
+}
+
+impl<S> FeedStream<S> {
+    pub(super) fn new(feed: Feed, shared: Arc<Shared>, sink: S) -> Self {
         let until = shared.clock.now();
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(until)));
         Self {
@@ -34,45 +42,51 @@ impl FeedStream {
             shared,
             sleep,
             until,
+            sink,
         }
     }
 
-    fn count(&self, event: &SubscribeEvent) {
+    fn count(&self, filled: &Filled) {
         let counters = &self.shared.counters;
-        match event {
-            SubscribeEvent::Wake(work) => {
-                // Each saturates on its own, so their sum may not be one of 64 bits.
-                let told = work
-                    .iter()
-                    .fold(0, |sum: u64, entry| sum.saturating_add(entry.notifications));
-                counters.wakes.fetch_add(1, Ordering::Relaxed);
-                counters
-                    .entries
-                    .fetch_add(work.len() as u64, Ordering::Relaxed);
-                counters.notifications.fetch_add(told, Ordering::Relaxed);
-            }
-            SubscribeEvent::Heartbeat { .. } => {
-                counters.heartbeats.fetch_add(1, Ordering::Relaxed);
-            }
-            _ => {}
-        }
+        counters.wakes.fetch_add(1, Ordering::Relaxed);
+        counters
+            .entries
+            .fetch_add(filled.entries as u64, Ordering::Relaxed);
+        counters
+            .notifications
+            .fetch_add(filled.notifications, Ordering::Relaxed);
     }
 }
 
-impl Stream for FeedStream {
-    type Item = SubscribeEvent;
+impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
+    type Item = Message<S>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SubscribeEvent>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
         let this = &mut *self;
         loop {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);
-            match this.feed.next(now, draining, cx.waker()) {
+            let next = this
+                .feed
+                .next_into(now, draining, cx.waker(), &mut this.sink);
+            match next {
+                Next::Wake(filled) => {
+                    this.count(&filled);
+                    let wake = std::mem::take(&mut this.sink);
+                    return Poll::Ready(Some(Message::Wake(wake)));
+                }
                 Next::Send(event) => {
-                    this.count(&event);
-                    return Poll::Ready(Some(event));
+                    if matches!(event, SubscribeEvent::Heartbeat { .. }) {
+                        let counters = &this.shared.counters;
+                        counters.heartbeats.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return Poll::Ready(Some(Message::Event(event)));
                 }
                 Next::End => return Poll::Ready(None),
+                Next::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Next::Wait(at) => {
                     // Asked again now that the waker is registered: a drain that began in between
                     // woke nobody here.
@@ -93,7 +107,7 @@ impl Stream for FeedStream {
     }
 }
 
-impl Drop for FeedStream {
+impl<S> Drop for FeedStream<S> {
     fn drop(&mut self) {
         self.feed.close(self.shared.clock.now());
     }

@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use tokio::sync::watch;
 
-use super::{FeedStream, Relay};
+use super::{FeedStream, Message, Relay};
 use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
+    hub::WakeBuilder,
     words::{
         Accepted, ConnectionState, Limits, LinkState, Notification, Notify, Report, Reported,
         SubscribeEvent, SubscribeOptions, Wakes, Welcome, WorkDetected, check_text,
@@ -26,7 +27,7 @@ pub struct LocalPublisher {
 /// Wake-ups of a relay in this process. Dropping it ends the subscription.
 pub struct LocalSubscription {
     relay: Relay,
-    feed: FeedStream,
+    feed: FeedStream<WakeBuilder>,
     arrived: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
     reports: u64,
@@ -70,7 +71,7 @@ impl LocalSubscription {
     /// Takes in the stream's next message; returns whether there was one.
     async fn receive(&mut self) -> bool {
         match std::future::poll_fn(|cx| Pin::new(&mut self.feed).poll_next(cx)).await {
-            Some(SubscribeEvent::Welcome(welcome)) => {
+            Some(Message::Event(SubscribeEvent::Welcome(welcome))) => {
                 self.welcome = Some(welcome);
                 self.link.send_replace(LinkState {
                     connection: ConnectionState::Connected,
@@ -78,8 +79,8 @@ impl LocalSubscription {
                     welcomes: 1,
                 });
             }
-            Some(SubscribeEvent::Wake(work)) => self.arrived.extend(work),
-            Some(_) => {}
+            Some(Message::Wake(wake)) => self.arrived.extend(wake.work),
+            Some(Message::Event(_)) => {}
             None => self
                 .link
                 .send_modify(|link| link.connection = ConnectionState::Closed),

@@ -3,8 +3,16 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use super::Shared;
-use crate::{clock::Tick, task::Scope};
+use tokio::time::MissedTickBehavior;
 
+use crate::{
+    clock::Tick,
+    hub::{NearestName, WakeBatch},
+    task::Scope,
+};
+
+/// Queues without listeners are told of so often.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Looking for queues to forget costs a scan of all of them: at most one a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -14,6 +22,10 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<Shared>, forget_after: Duration)
     let fan = Arc::clone(shared);
     scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
+    let unheard = Arc::clone(shared);
+    scope.spawn_again("names without listeners", move || {
+        tell_unheard(Arc::clone(&unheard))
+    });
     let forgetting = Arc::clone(shared);
     scope.spawn_again("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
@@ -22,7 +34,13 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<Shared>, forget_after: Duration)
 async fn fire_timers(shared: Arc<Shared>) {
     let waker = shared.hub.timers_waker();
     loop {
-        let next = shared.hub.fire(shared.clock.now());
+        let now = shared.clock.now();
+        let next = shared.hub.fire(now);
+        if next.is_some_and(|next| next <= now) {
+            // There is more than one slice.
+            tokio::task::yield_now().await;
+            continue;
+        }
         let sleep = tokio::time::sleep_until(shared.clock.instant(next.unwrap_or(Tick::NEVER)));
         tokio::pin!(sleep);
         poll_fn(|cx| {
@@ -37,18 +55,42 @@ async fn fire_timers(shared: Arc<Shared>) {
     }
 }
 
-/// Walks the subscribers of queues that have many, a few at a time.
+/// Marks made in one batch: what follows the first of them waits for some hundred microseconds.
+const BATCH: usize = 8192;
+
+/// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
+/// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
+/// a stream of many queues sends one Wake for them.
 async fn fan_out(shared: Arc<Shared>) {
-    let waker = shared.hub.fanout_waker();
+    let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
+    let mut batch = WakeBatch::default();
     loop {
-        let mut walk = poll_fn(|cx| {
+        let walk = poll_fn(|cx| {
             waker.register(cx.waker());
-            shared.hub.next_walk().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await;
-        while walk.step() {
+            match hub.next_walk() {
+                Some(walk) => Poll::Ready(Some(walk)),
+                None if hub.detach_some(shared.clock.now()) => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        });
+        let Some(mut walk) = walk.await else {
             tokio::task::yield_now().await;
+            continue;
+        };
+        loop {
+            let more = walk.step(&mut batch);
+            let full = batch.marked() >= BATCH;
+            if full || hub.fanout_is_empty() {
+                batch.wake();
+            }
+            if !more {
+                break;
+            }
+            if batch.marked() == 0 {
+                tokio::task::yield_now().await;
+            }
         }
+        hub.detach_some(shared.clock.now());
     }
 }
 
@@ -56,6 +98,40 @@ async fn forget(shared: Arc<Shared>, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
-        shared.hub.forget(shared.clock.now());
+        let mut after = None;
+        while let Some(last) = shared.hub.forget_some(after.as_ref(), shared.clock.now()) {
+            after = Some(last);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Says, once for each queue, that it was notified and has no listener: no error, but often a
+/// misspelling. At most once a second, however many there are.
+async fn tell_unheard(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(TELL_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (named, others) = shared.hub.take_unheard();
+        for queue in &named {
+            let mut search = NearestName::new(queue);
+            while shared.hub.search_nearest(&mut search) {
+                tokio::task::yield_now().await;
+            }
+            match search.found() {
+                None => tracing::info!(%queue, "notified, and nobody listens on it"),
+                Some(nearest) => tracing::warn!(
+                    %queue, %nearest,
+                    "notified, and nobody listens on it; somebody listens on a name much like it"
+                ),
+            }
+        }
+        if others > 0 {
+            tracing::info!(
+                queues = others,
+                "more queues notified that nobody listens on"
+            );
+        }
     }
 }

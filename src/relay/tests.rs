@@ -193,17 +193,18 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
         .await
         .expect("counted");
     let hub = &relay.shared.hub;
-    assert_eq!(hub.unheard(&event("far/away").queue), None, "said already");
-    hub.notify(
-        &"p".into(),
-        &[event("acct/order")],
-        relay.shared.clock.now(),
-    )
-    .expect("counted");
-    let nearest = hub
-        .unheard(&event("acct/order").queue)
-        .expect("the first time");
-    assert_eq!(nearest.expect("one is near").to_string(), "acct/orders");
+    let far = event("far/away").queue;
+    assert_eq!(hub.take_unheard(), ([far.clone()].into(), 0));
+    let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
+    again.expect("counted");
+    assert_eq!(hub.take_unheard(), ([].into(), 0), "told already");
+    let nearest = |queue: &str| {
+        let mut search = crate::hub::NearestName::new(&event(queue).queue);
+        while hub.search_nearest(&mut search) {}
+        search.found().map(|selector| selector.to_string())
+    };
+    assert_eq!(nearest("far/away"), None);
+    assert_eq!(nearest("acct/order"), Some("acct/orders".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

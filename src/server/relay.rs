@@ -9,13 +9,13 @@ use futures_core::Stream;
 use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::oversized;
+use super::{oversized, wake::EncodedWake};
 use crate::{
     error::Result,
-    relay::{FeedStream, Relay},
+    relay::{FeedStream, Message, Relay},
     wire::{
-        NotifyRequest, proto, report_from_wire, subscribe_event_to_wire, subscribe_from_wire,
-        to_answer, to_status,
+        NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
+        subscribe_from_wire, to_answer, to_status,
     },
 };
 
@@ -27,7 +27,7 @@ pub(super) struct RelayService {
 }
 
 /// A subscriber's stream on the wire.
-pub(crate) struct Wakes(FeedStream);
+pub(crate) struct Wakes(FeedStream<EncodedWake>);
 
 /// The answers to a pipelined publisher, in its requests' order.
 pub(crate) struct Answers {
@@ -81,7 +81,7 @@ impl proto::relay_server::Relay for RelayService {
     ) -> Result<Response<Wakes>, Status> {
         let options = subscribe_from_wire(request.into_inner()).map_err(to_status)?;
         self.relay
-            .feed(&options)
+            .feed(&options, EncodedWake::default())
             .map(|feed| Response::new(Wakes(feed)))
             .map_err(to_status)
     }
@@ -103,8 +103,14 @@ impl Stream for Wakes {
     type Item = Result<proto::SubscribeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let event = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
-        Poll::Ready(event.map(|event| Ok(subscribe_event_to_wire(event))))
+        let message = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
+        let to_wire = |message| match message {
+            Message::Event(event) => subscribe_event_to_wire(event),
+            Message::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
+                event: Some(SubscribeResponseEvent::Encoded(bytes)),
+            },
+        };
+        Poll::Ready(message.map(|message| Ok(to_wire(message))))
     }
 }
 

@@ -327,11 +327,20 @@ impl Counters {
             wide[..width].copy_from_slice(token.get(from..from + width)?);
             Some(u128::from_le_bytes(wide))
         };
+        // Sixteen bytes of the epoch, two with four lengths, then the counters.
+        let lengths = number(16, 2)?;
+        let mut from = 18;
+        let mut next = |shift: u32| {
+            let width = usize::try_from(lengths >> shift & 15).ok()?;
+            let value = number(from, width)?;
+            from += width;
+            Some(value)
+        };
         let counters = Self {
-            sequence: u64::try_from(number(16, 8)?).ok()?,
-            notifications: number(24, 13)?,
-            payload: number(37, 13)?,
-            messages: number(50, 13)?,
+            sequence: u64::try_from(next(0)?).ok()?,
+            notifications: next(4)?,
+            payload: next(8)?,
+            messages: next(12)?,
         };
         Some((counters, number(0, 16)? == epoch))
     }

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     clock::Tick,
-    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId},
+    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, WakeBatch},
     words::{
         ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
         SubscribeOptions, Token, WakeReason, WorkDetected,
@@ -73,7 +73,7 @@ impl Stream {
                 Next::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
                 Next::Send(_) => {}
                 Next::Wait(until) => return (wakes, until),
-                Next::End => panic!("it goes on"),
+                Next::Wake(_) | Next::Yield | Next::End => panic!("it goes on"),
             }
         }
     }
@@ -121,7 +121,10 @@ fn a_lost_mark_heals_within_a_heartbeat_while_another_queue_is_busy() {
     let mut told = Vec::new();
     for second in 1..=10 {
         notify(&hub, "busy", at(second * 1000));
-        while hub.next_walk().is_some_and(|mut walk| walk.step()) {}
+        while hub
+            .next_walk()
+            .is_some_and(|mut walk| walk.step(&mut WakeBatch::default()))
+        {}
         told.extend(stream.drain(at(second * 1000)).0);
     }
     let quiet = told.iter().find(|work| work.queue.queue_name() == "quiet");
@@ -142,8 +145,8 @@ fn a_walk_that_is_dropped_does_not_keep_the_next_one_away() {
 #[test]
 fn a_catch_up_that_was_spread_comes_when_it_is_due() {
     let hub = hub(64);
-    // A token of another life: 16 bytes of its epoch, then the counters.
-    let token = Token(vec![1; 16 + 8 + 3 * 13].into());
+    // A token of another life: 16 bytes of its epoch, then the counters' lengths, all zero.
+    let token = Token([[1; 16].as_slice(), &[0; 2]].concat().into());
     let position = Position {
         queue: queue("orders").into(),
         token,

@@ -22,8 +22,10 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
     fault::Fault,
-    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, Walk},
-    words::{Accepted, Notification, SubscribeOptions},
+    hub::{
+        Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, WakeBatch, WakeBuilder, Walk,
+    },
+    words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
 };
 
 /// The relay and what drives it.
@@ -298,9 +300,22 @@ impl World {
             return;
         }
         stream.poll_at = None;
-        match stream.feed.next(now, draining, &stream.waker) {
+        let mut sink = WakeBuilder::new(self.relay.fault);
+        let next = stream
+            .feed
+            .next_into(now, draining, &stream.waker, &mut sink);
+        let next = match next {
+            Next::Wake(_) => Next::Send(SubscribeEvent::Wake(sink.work)),
+            next => next,
+        };
+        match next {
             Next::Wait(at) => self.poll_stream(id, at),
             Next::End => self.stream_ends(id),
+            Next::Yield => {
+                let gap = Duration::from_micros(self.rng.u64(1..300));
+                self.poll_stream(id, now + gap);
+            }
+            Next::Wake(_) => unreachable!("sent above"),
             Next::Send(event) => {
                 self.stream_sends(id, &event);
                 self.send_down(id, Down::Event(Box::new(event)));
@@ -335,6 +350,10 @@ impl World {
         let Some(hub) = self.relay.hub.clone() else {
             return;
         };
+        if hub.detach_some(self.now) {
+            let soon = Duration::from_micros(self.rng.u64(10..300));
+            self.arm_fanout(soon);
+        }
         let walk = self.relay.walk.take();
         let fresh = walk.is_none();
         let Some(mut walk) = walk.or_else(|| hub.next_walk()) else {
@@ -348,8 +367,11 @@ impl World {
         let lost = fresh && self.may(Trouble::WalksLost) && self.rng.u32(0..3) == 0;
         if lost {
             self.walk_was_lost();
-        } else if walk.step() {
-            self.relay.walk = Some(walk);
+        } else {
+            let mut batch = WakeBatch::default();
+            if walk.step(&mut batch) {
+                self.relay.walk = Some(walk);
+            }
         }
         let longest = if self.plan.shape == Shape::Crowd {
             20_000

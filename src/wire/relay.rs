@@ -1,7 +1,7 @@
 //! The messages of `relay.proto` as words and back.
 
 #[cfg(feature = "server")]
-use super::time::{checked_span, time_to_wire};
+use super::time::checked_span;
 use super::{
     proto,
     time::{span_from_wire, span_to_wire, time_from_wire},
@@ -99,7 +99,7 @@ pub(crate) fn selector_to_wire(selector: &Selector) -> proto::Selector {
 /// Writes what a stream sends.
 #[cfg(feature = "server")]
 pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::SubscribeResponse {
-    use proto::subscribe_response::Event;
+    use super::wake::Event;
     let event = match event {
         SubscribeEvent::Welcome(welcome) => Some(Event::Welcome(proto::Welcome {
             relay_id: welcome.relay_id.to_string(),
@@ -109,9 +109,8 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
             degraded: welcome.degraded,
             version: welcome.version.to_string(),
         })),
-        SubscribeEvent::Wake(work) => Some(Event::Wake(proto::Wake {
-            work: work.into_iter().map(work_to_wire).collect(),
-        })),
+        // The relay fills Wakes in their encoded form.
+        SubscribeEvent::Wake(_) => None,
         SubscribeEvent::Heartbeat { degraded } => {
             Some(Event::Heartbeat(proto::Heartbeat { degraded }))
         }
@@ -123,7 +122,7 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
 
 /// Reads what arrives on a stream.
 pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEvent {
-    use proto::subscribe_response::Event;
+    use super::wake::Event;
     match response.event {
         None => SubscribeEvent::Unknown,
         Some(Event::Welcome(welcome)) => SubscribeEvent::Welcome(Welcome {
@@ -141,6 +140,8 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
             degraded: heartbeat.degraded,
         },
         Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
+        #[cfg(feature = "server")]
+        Some(Event::Encoded(_)) => SubscribeEvent::Unknown,
     }
 }
 
@@ -177,34 +178,20 @@ pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
 }
 
 #[cfg(feature = "server")]
-fn work_to_wire(work: WorkDetected) -> proto::WorkDetected {
-    let reason = match work.reason {
+pub(super) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
+    match reason {
         WakeReason::Unspecified => proto::WakeReason::Unspecified,
         WakeReason::CatchUp => proto::WakeReason::CatchUp,
         WakeReason::Sentinel => proto::WakeReason::Sentinel,
         WakeReason::Timed => proto::WakeReason::Timed,
         WakeReason::Reassigned => proto::WakeReason::Reassigned,
         WakeReason::Notified => proto::WakeReason::Notified,
-    };
-    proto::WorkDetected {
-        storage_account: work.queue.storage_account().to_owned(),
-        queue_name: work.queue.queue_name().to_owned(),
-        payload_size: work.payload_size,
-        sequence: work.sequence,
-        notifications: work.notifications,
-        reason: reason.into(),
-        publisher: (*work.publisher).to_owned(),
-        published_at: time_to_wire(work.published_at),
-        delay: None,
-        traceparent: (*work.traceparent).to_owned(),
-        token: work.token.0,
-        messages: work.messages,
     }
 }
 
 /// Reads a wake-up. One whose names break the rule is of a server that this version does not
 /// know; there is nothing that it could wake.
-fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
+pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
     let reason = match work.reason() {
         proto::WakeReason::Unspecified => WakeReason::Unspecified,
         proto::WakeReason::Notified => WakeReason::Notified,
@@ -284,46 +271,15 @@ pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::R
 
 #[cfg(all(test, feature = "server"))]
 mod tests {
-    use prost::Message;
-
     use super::*;
-
-    fn fullest() -> WorkDetected {
-        let longest = "x".repeat(128);
-        WorkDetected {
-            queue: Selector::new(&longest, &longest).expect("a name"),
-            reason: WakeReason::Reassigned,
-            sequence: u64::MAX,
-            notifications: u64::MAX,
-            payload_size: u64::MAX,
-            messages: u64::MAX,
-            publisher: longest.as_str().into(),
-            published_at: Some(
-                std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1 << 40, 999_999_999),
-            ),
-            traceparent: longest.as_str().into(),
-            token: Token(vec![0; 64].into()),
-        }
-    }
-
-    #[test]
-    fn an_entry_never_takes_more_room_than_the_hub_reckons_with() {
-        let wake = proto::Wake {
-            work: vec![work_to_wire(fullest())],
-        };
-        assert!(wake.encoded_len() <= fullest().encoded_at_most());
-    }
-
-    #[test]
-    fn a_wake_up_goes_there_and_back() {
-        assert_eq!(work_from_wire(work_to_wire(fullest())), Some(fullest()));
-    }
 
     #[test]
     fn a_wake_up_of_a_reason_to_come_means_look() {
         let work = proto::WorkDetected {
+            storage_account: "a".to_owned(),
+            queue_name: "q".to_owned(),
             reason: 99,
-            ..work_to_wire(fullest())
+            ..proto::WorkDetected::default()
         };
         assert_eq!(
             work_from_wire(work).map(|work| work.reason),

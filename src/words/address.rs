@@ -2,7 +2,7 @@
 //!
 //! Matching is exact but for one `*` at the end of either part of a selector.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 use super::{check_name, name::is_name};
 use crate::error::{Error, Result};
@@ -96,10 +96,31 @@ impl Selector {
         account.ends_with('*') || queue.ends_with('*')
     }
 
+    /// Returns it as `account/queue`.
+    #[cfg(feature = "server")]
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns what the texts of all addresses begin with that it may match: they stand together in
+    /// the order of addresses.
+    #[cfg(feature = "server")]
+    pub(crate) fn beginning(&self) -> &str {
+        let star = self.text.find('*');
+        &self.text[..star.unwrap_or(self.text.len())]
+    }
+
     /// Returns whether the address is matched.
     pub fn matches(&self, address: &QueueAddress) -> bool {
         part_matches(self.storage_account(), address.storage_account())
             && part_matches(self.queue_name(), address.queue_name())
+    }
+}
+
+impl Borrow<str> for QueueAddress {
+    /// Returns `account/queue`, which addresses are ordered by.
+    fn borrow(&self) -> &str {
+        &self.text
     }
 }
 

@@ -23,6 +23,8 @@ impl Limits {
     pub const EVENTS: usize = 1024;
     /// Selectors of one subscription. Each costs the relay a cursor, even where no queue matches.
     pub const SELECTORS: usize = 4096;
+    /// Patterns among them. Each costs every new queue's first notification a look.
+    pub const PATTERNS: usize = 256;
     /// Positions that a client sends: its newest ones.
     pub const POSITIONS: usize = 4096;
     /// Entries of one wake: a larger message would be refused by stock clients for ever (R1).

@@ -146,8 +146,10 @@ impl SubscribeOptions {
         if self.selectors.is_empty() {
             return Err(Error::invalid("selectors", "must hold at least one"));
         }
+        let patterns = self.selectors.iter().filter(|one| one.is_pattern()).count();
         for (field, count, limit) in [
             ("selectors", self.selectors.len(), Limits::SELECTORS),
+            ("selectors: patterns", patterns, Limits::PATTERNS),
             ("positions", self.positions.len(), Limits::POSITIONS),
         ] {
             if count > limit {

@@ -10,6 +10,7 @@ use std::{
 use super::{
     core::{Hub, HubConfig},
     feed::{Feed, FeedConfig, Next},
+    mailbox::WakeBatch,
     place::Epoch,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Ordering},
@@ -92,8 +93,10 @@ pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
 
 /// Runs what is left to the fan-out.
 pub(super) fn walk(hub: &Hub) {
+    let mut batch = WakeBatch::default();
     while let Some(mut walk) = hub.next_walk() {
-        while walk.step() {}
+        while walk.step(&mut batch) {}
+        batch.wake();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Bound,
     sync::{Arc, PoisonError},
 };
 
@@ -44,10 +45,13 @@ impl Map {
         }
     }
 
-    pub(super) fn collect(&self, keep: impl Fn(&QueueAddress) -> bool) -> Vec<Arc<Record>> {
+    pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<Record>> {
         let records = self.read();
-        let chosen = records.iter().filter(|(address, _)| keep(address));
-        chosen.map(|(_, record)| Arc::clone(record)).collect()
+        let range = records.range::<str, _>((from, Bound::Unbounded));
+        range
+            .take(limit)
+            .map(|(_, record)| Arc::clone(record))
+            .collect()
     }
 
     fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, BTreeMap<QueueAddress, Arc<Record>>> {

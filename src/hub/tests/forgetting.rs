@@ -90,3 +90,76 @@ fn whoever_holds_a_dead_record_counts_in_the_new_one() {
     assert_eq!(told, [entry("orders", WakeReason::Timed, 0)]);
     assert_eq!(hub.stats().queues, 1);
 }
+
+#[test]
+fn a_pattern_keeps_no_idle_queue_and_is_told_of_it_when_it_comes_back() {
+    for group in [None, Some("g")] {
+        let hub = hub();
+        let options = SubscribeOptions {
+            group: group.map(|name| crate::words::GroupName::new(name).expect("a name")),
+            ..options(&["*"])
+        };
+        let pattern = subscribe_with(&hub, &options, Tick::default());
+        let take = |now| {
+            let mut told = Vec::new();
+            // A member is given one queue's wake-up after the other.
+            loop {
+                let more = drain(&pattern, now);
+                hub.end_send(&pattern, now);
+                if more.is_empty() {
+                    break entries(&told);
+                }
+                told.extend(more);
+            }
+        };
+        take(Tick::default());
+        for name in ["job-1", "job-2"] {
+            notify(&hub, name);
+        }
+        assert_eq!(take(Tick::default()).len(), 2);
+        for (name, number) in [("job-1", 1), ("job-2", 2)] {
+            let drained = report(name, ReportState::Drained, 1, number);
+            hub.report(pattern.id, &drained, Tick::default())
+                .expect("known");
+        }
+        assert_eq!(forgotten(&hub, after(HOUR - SECOND)), 0);
+        assert_eq!(forgotten(&hub, after(HOUR)), 2, "{group:?}");
+        assert_eq!((hub.stats().queues, hub.stats().cursors), (0, 0));
+        notify_with(&hub, notification("job-1"), after(HOUR));
+        assert_eq!(take(after(HOUR)), [entry("job-1", WakeReason::Notified, 1)]);
+    }
+}
+
+#[test]
+fn a_pattern_with_something_pending_or_a_busy_listener_keeps_its_queue() {
+    let hub = hub();
+    let pattern = settled(&hub, &["*"]);
+    notify(&hub, "untaken");
+    assert_eq!(forgotten(&hub, after(2 * HOUR)), 0);
+    drain(&pattern, after(2 * HOUR));
+    let busy = report("untaken", ReportState::Busy, 1, 1);
+    hub.report(pattern.id, &busy, after(2 * HOUR))
+        .expect("known");
+    assert_eq!(forgotten(&hub, after(9 * HOUR)), 0);
+    let drained = report("untaken", ReportState::Drained, 1, 2);
+    hub.report(pattern.id, &drained, after(9 * HOUR))
+        .expect("known");
+    assert_eq!(forgotten(&hub, after(9 * HOUR)), 1);
+}
+
+#[test]
+fn a_queue_name_for_each_job_fills_no_table() {
+    let hub = hub_with(HubConfig {
+        max_queues: 100,
+        ..HubConfig::default()
+    });
+    let pattern = settled(&hub, &["*"]);
+    let mut told = 0;
+    for second in 0..1000 {
+        let now = after(second * SECOND);
+        notify_with(&hub, notification(&format!("job-{second}")), now);
+        told += drain(&pattern, now).len();
+    }
+    assert_eq!(told, 1000);
+    assert!(hub.stats().queues <= 100);
+}

@@ -26,7 +26,7 @@ fn join_at(hub: &Arc<Hub>, group: &str, now: Tick) -> Arc<Subscription> {
 /// Takes what a stream is owed, and says that it was sent, as a feed does.
 fn take(hub: &Hub, subscription: &Subscription, now: Tick) -> Vec<Entry> {
     let work = drain(subscription, now);
-    hub.has_sent(subscription, now);
+    hub.end_send(subscription, now);
     entries(&work)
 }
 
@@ -111,9 +111,7 @@ fn a_wake_up_that_needs_more_members_than_one_step_wakes_is_left_to_the_fan_out(
         taken.filter(|work| !work.is_empty()).count()
     };
     assert_eq!(given(&members), 64);
-    while let Some(mut walk) = hub.next_walk() {
-        while walk.step() {}
-    }
+    walk_all(&hub);
     assert_eq!(given(&members), 150 - 64);
 }
 
@@ -379,7 +377,7 @@ fn a_stream_with_an_unsent_message_stands_aside_and_is_given_the_rest_when_it_ha
         .map(|member| entries(&drain(member, Tick::default())))
         .collect();
     assert!(woken.iter().all(|work| work.len() == 1), "{woken:?}");
-    hub.has_sent(&members[0], Tick::default());
+    hub.end_send(&members[0], Tick::default());
     let told = take(&hub, &members[0], Tick::default());
     assert_eq!(told, [entry("orders", Notified, 1)]);
 }
@@ -395,12 +393,12 @@ fn what_is_handed_on_does_not_wait_for_a_stream_that_the_rest_waits_for() {
     put(&hub, 3, now);
     assert_eq!(take(&hub, &members[0], now).len(), 1);
     assert_eq!(take(&hub, &members[2], now).len(), 1);
-    say(&hub, &members[0], Drained, 2, now);
+    say(&hub, &members[0], Busy, 2, now);
     say(&hub, &members[2], Busy, 2, now);
     hub.unsubscribe(&members[2], now);
     let told = take(&hub, &members[0], now);
     assert_eq!(told, [entry("orders", Reassigned, 0)]);
-    hub.has_sent(&members[1], now);
+    hub.end_send(&members[1], now);
     let rest = take(&hub, &members[1], now);
     assert_eq!(rest, [entry("orders", Reassigned, 0)]);
 }
@@ -441,7 +439,7 @@ fn members_tokens_do_not_count() {
     let members = fleet(&hub, 1);
     put(&hub, 1, Tick::default());
     let first = drain(&members[0], Tick::default());
-    hub.has_sent(&members[0], Tick::default());
+    hub.end_send(&members[0], Tick::default());
     say(&hub, &members[0], Drained, 1, Tick::default());
     let stale = super::super::place::Tally::starting_at(0).token(EPOCH);
     for token in [first[0].token.clone(), stale, Token::default()] {
@@ -535,12 +533,14 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
     put(&hub, 1, Tick::default());
     // The mark is taken, and the wake-up is not.
     let record = hub.records.get(&queue("orders")).expect("known");
-    let seat = members[0].lock().list[0].seat().expect("a member");
+    let seat = members[0].lock().get(0).and_then(|cursor| cursor.seat());
+    let seat = seat.expect("a member");
     let grant = record.lock().take_grant(seat).expect("given");
-    assert!(members[0].take(Tick::default()).some().is_none());
+    assert_eq!(drain(&members[0], Tick::default()), []);
     record.lock().give_back(seat, grant);
-    assert!(members[0].take(Tick::default()).some().is_none());
-    let healed = members[0].verify(Tick::default()).some().expect("found");
+    assert_eq!(drain(&members[0], Tick::default()), []);
+    verify(&members[0], Tick::default());
+    let healed = drain(&members[0], Tick::default());
     assert_eq!(entries(&healed), [entry("orders", Notified, 1)]);
 }
 
@@ -582,4 +582,98 @@ fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgot
     let back = subscribe_with(&hub, &by_pattern, after(10 * SECOND));
     let told = take(&hub, &back, after(10 * SECOND));
     assert_eq!(told, [entry("ord*", CatchUp, 0)]);
+}
+
+/// Two members; the first takes work and says so, the second was asked in the same round.
+fn spent_round(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
+    let members = fleet(hub, 2);
+    put(hub, 1, Tick::default());
+    who(hub, &members, Tick::default());
+    hub.fire(after(CLAIM));
+    assert_eq!(who(hub, &members, after(CLAIM)).len(), 1, "both were asked");
+    members
+}
+
+#[test]
+fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
+    let hub = hub();
+    let members = spent_round(&hub);
+    say(&hub, &members[0], Busy, 0, after(CLAIM));
+    // Nobody reports any more; what is pending is told again when the lease has ended.
+    (2..=29).for_each(|second| _ = hub.fire(after(second * SECOND)));
+    who(&hub, &members, after(29 * SECOND));
+    let lapsed = after(CLAIM + LEASE);
+    hub.fire(lapsed);
+    assert_eq!(who(&hub, &members, lapsed), [(1, Reassigned)]);
+}
+
+#[test]
+fn a_busy_member_that_ends_when_all_were_asked_opens_a_round_of_its_own() {
+    let hub = hub();
+    let members = spent_round(&hub);
+    say(&hub, &members[0], Busy, 0, after(CLAIM));
+    hub.unsubscribe(&members[0], after(CLAIM));
+    let rest = &members[1..];
+    assert_eq!(who(&hub, rest, after(CLAIM)), [(0, Reassigned)]);
+}
+
+#[test]
+fn a_member_that_does_not_read_has_the_others_woken_for_a_burst_until_the_queue_is_empty() {
+    for messages in [9, u64::MAX] {
+        let hub = hub();
+        let members = fleet(&hub, 9);
+        // The last one never says that it has sent.
+        let (reading, stuck) = members.split_at(8);
+        stuck[0].begin_send();
+        put(&hub, messages, Tick::default());
+        assert_eq!(who(&hub, reading, Tick::default()).len(), 8);
+        for member in reading {
+            say(&hub, member, Drained, 1, Tick::default());
+        }
+        who(&hub, reading, Tick::default());
+        for _ in 0..5 {
+            put(&hub, 1, Tick::default());
+            let woken = who(&hub, reading, Tick::default());
+            assert_eq!(woken.len(), 1, "{messages}: {woken:?}");
+            let head = hub.queues(None, 1, Tick::default())[0].sequence;
+            say(&hub, &reading[woken[0].0], Drained, head, Tick::default());
+        }
+    }
+}
+
+#[test]
+fn a_wake_up_that_no_member_reads_waits_for_one_without_a_timer() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    members.iter().for_each(|member| member.begin_send());
+    put(&hub, 1, Tick::default());
+    (1..=5).for_each(|second| _ = hub.fire(after(second * CLAIM)));
+    assert_eq!(hub.next_timer(), None, "it is parked");
+    assert_eq!(drain(&members[1], after(5 * CLAIM)), []);
+    hub.end_send(&members[1], after(5 * CLAIM));
+    assert_eq!(take(&hub, &members[1], after(5 * CLAIM)).len(), 1);
+}
+
+#[test]
+fn a_group_that_took_nothing_is_not_kept() {
+    let hub = hub();
+    let stays = join(&hub, "stays");
+    take(&hub, &stays, Tick::default());
+    for number in 0..100 {
+        let name = format!("g{number}");
+        let options = SubscribeOptions {
+            group: Some(GroupName::new(&name).expect("a name")),
+            ..options(&["orders"])
+        };
+        // Its stream ends before it sends anything.
+        let passing = subscribe_with(&hub, &options, Tick::default());
+        hub.unsubscribe(&passing, Tick::default());
+    }
+    let record = hub.records.get(&queue("orders")).expect("known");
+    let groups = record
+        .lock()
+        .company
+        .as_ref()
+        .map(|company| company.groups());
+    assert!(groups.is_some_and(|groups| groups <= 101), "{groups:?}");
 }

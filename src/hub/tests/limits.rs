@@ -82,3 +82,145 @@ fn no_selector_and_too_many_of_them_are_refused() {
     }
     assert_eq!(hub.stats(), super::super::HubStats::default());
 }
+
+#[test]
+fn a_refused_request_leaves_no_queue_behind() {
+    let hub = small_hub(3);
+    let _known = settled(&hub, &["known"]);
+    let batch = ["known", "a", "b", "c"].map(notification);
+    let refused = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+    assert_eq!(refused.expect_err("full").kind(), ErrorKind::Exhausted);
+    assert_eq!(hub.stats().queues, 1);
+}
+
+#[test]
+fn the_longest_idle_queue_without_listeners_gives_way_to_a_new_one() {
+    let hub = small_hub(4);
+    let _listened = settled(&hub, &["listened"]);
+    let delayed = Notification {
+        delay: HOUR,
+        ..notification("delayed")
+    };
+    notify_with(&hub, delayed, Tick::default());
+    for (second, name) in (1..).zip(["idle", "newer"]) {
+        notify_with(&hub, notification(name), after(second * SECOND));
+    }
+    let accepted = notify_with(&hub, notification("new"), after(9 * SECOND));
+    assert_eq!(accepted.sequence, 3, "above what was forgotten");
+    let views = hub.queues(None, 9, after(9 * SECOND));
+    let names: Vec<_> = views.iter().map(|view| view.address.queue_name()).collect();
+    assert_eq!(names, ["delayed", "listened", "new", "newer"]);
+}
+
+#[test]
+fn a_full_table_of_queues_that_are_needed_refuses_and_is_not_searched_each_time() {
+    let hub = small_hub(2);
+    let _listened = settled(&hub, &["a", "b"]);
+    for _ in 0..2 {
+        let refused = hub.notify(&Arc::from("tests"), &[notification("c")], Tick::default());
+        assert_eq!(refused.expect_err("full").kind(), ErrorKind::Exhausted);
+    }
+    assert_eq!(hub.stats().queues, 2);
+}
+
+#[test]
+fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
+    for (per_stream, all) in [(2, 100), (100, 2)] {
+        let hub = hub_with(HubConfig {
+            max_cursors_per_stream: per_stream,
+            max_cursors: all,
+            ..HubConfig::default()
+        });
+        for name in ["a", "b", "c", "d"] {
+            notify(&hub, name);
+        }
+        let subscription = settled(&hub, &["*"]);
+        assert_eq!(hub.stats().cursors, 2);
+        let told = |name| {
+            notify(&hub, name);
+            walk_all(&hub);
+            entries(&drain(&subscription, Tick::default()))
+        };
+        assert_eq!(told("a"), [entry("a", WakeReason::Notified, 1)]);
+        assert_eq!(told("d"), [entry("*", WakeReason::CatchUp, 0)]);
+        assert_eq!(told("new"), [entry("*", WakeReason::CatchUp, 0)]);
+        hub.unsubscribe(&subscription, Tick::default());
+        assert_eq!(hub.stats().cursors, 0);
+        assert!(hub.fanout.overflow.is_empty());
+    }
+}
+
+#[test]
+fn a_subscription_that_names_more_queues_than_there_are_cursors_is_refused() {
+    for (per_stream, all) in [(2, 100), (100, 2)] {
+        let hub = hub_with(HubConfig {
+            max_cursors_per_stream: per_stream,
+            max_cursors: all,
+            ..HubConfig::default()
+        });
+        let mut rng = fastrand::Rng::with_seed(1);
+        let options = options(&["a", "b", "c"]);
+        let refused = hub.subscribe(SubscriptionId(1), &options, Tick::default(), &mut rng);
+        let error = refused.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Exhausted);
+        assert!(error.message().contains("limit of 2 subscribed"), "{error}");
+        assert_eq!((hub.stats().queues, hub.stats().subscriptions), (0, 0));
+    }
+}
+
+#[test]
+fn more_patterns_than_a_subscription_may_have_are_refused() {
+    let patterns: Vec<_> = (0..=crate::words::Limits::PATTERNS)
+        .map(|number| format!("p{number}*"))
+        .collect();
+    let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
+    let error = options(&patterns).check().expect_err("too many");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(options(&patterns[1..]).check().is_ok());
+}
+
+#[test]
+fn more_delayed_wake_ups_than_the_hub_holds_are_refused_and_those_it_has_go_on() {
+    let hub = hub_with(HubConfig {
+        max_timers: 2,
+        ..HubConfig::default()
+    });
+    let delayed = |name: &str, delay: Duration| Notification {
+        delay,
+        ..notification(name)
+    };
+    notify_with(&hub, delayed("a", HOUR), Tick::default());
+    notify_with(&hub, delayed("a", 3 * HOUR), Tick::default());
+    let batch = [notification("b"), delayed("c", HOUR)];
+    let refused = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+    assert_eq!(refused.expect_err("full").kind(), ErrorKind::Exhausted);
+    assert_eq!((hub.stats().queues, hub.stats().timers), (1, 2));
+    hub.fire(after(2 * HOUR));
+    assert_eq!(hub.stats().timers, 1);
+    notify_with(&hub, delayed("c", HOUR), after(2 * HOUR));
+}
+
+#[test]
+fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_way() {
+    let hub = hub_with(HubConfig {
+        pace: super::super::Pace {
+            max_groups: 2,
+            ..super::super::Pace::default()
+        },
+        ..HubConfig::default()
+    });
+    let of_group = |name: &str| SubscribeOptions {
+        group: Some(crate::words::GroupName::new(name).expect("a name")),
+        ..options(&["orders"])
+    };
+    let first = subscribe_with(&hub, &of_group("a"), Tick::default());
+    drain(&first, Tick::default());
+    let _second = subscribe_with(&hub, &of_group("b"), Tick::default());
+    let mut rng = fastrand::Rng::with_seed(1);
+    let third = hub.subscribe(SubscriptionId(9), &of_group("c"), Tick::default(), &mut rng);
+    let error = third.expect_err("too many");
+    assert!(error.message().contains("limit of 2 groups"), "{error}");
+    hub.unsubscribe(&first, Tick::default());
+    let third = subscribe_with(&hub, &of_group("c"), Tick::default());
+    assert_eq!(drain(&third, Tick::default()).len(), 1);
+}

@@ -247,7 +247,8 @@ impl Pair {
         for slot in 0..SLOTS {
             self.take(slot);
             if let Some(subscription) = &self.slots[slot] {
-                assert_eq!(subscription.verify(self.now).some(), None);
+                verify(subscription, self.now);
+                assert_eq!(drain(subscription, self.now), []);
             }
         }
     }

@@ -54,7 +54,7 @@ fn asked(
         hub.fire(now);
         for (at, listener) in listeners.iter().enumerate() {
             let work = drain(listener, now);
-            hub.has_sent(listener, now);
+            hub.end_send(listener, now);
             all.extend(work.iter().map(|entry| (second, at, entry.reason)));
         }
     }
@@ -172,7 +172,7 @@ fn that_somebody_polls_is_believed_for_two_intervals() {
 fn a_stream_with_an_unsent_message_is_not_asked() {
     let hub = guarded();
     let all = listeners(&hub, 2, 2);
-    all[0].sends();
+    all[0].begin_send();
     let now = after(Duration::from_secs(67));
     hub.fire(now);
     assert_eq!(drain(&all[0], now), []);
@@ -183,10 +183,10 @@ fn a_stream_with_an_unsent_message_is_not_asked() {
 fn where_every_stream_is_sending_it_asks_again_soon() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
-    all[0].sends();
+    all[0].begin_send();
     hub.fire(after(Duration::from_secs(67)));
     assert_eq!(drain(&all[0], after(Duration::from_secs(67))), []);
-    hub.has_sent(&all[0], after(Duration::from_secs(67)));
+    hub.end_send(&all[0], after(Duration::from_secs(67)));
     assert_eq!(by(&asked(&hub, &all, 68, 69)), [0]);
 }
 
@@ -223,7 +223,7 @@ fn a_question_is_no_cause_and_moves_no_counter() {
     let all = listeners(&hub, 1, 1);
     notify(&hub, "orders");
     let before = drain(&all[0], Tick::default())[0].clone();
-    hub.has_sent(&all[0], Tick::default());
+    hub.end_send(&all[0], Tick::default());
     let now = after(Duration::from_secs(67));
     hub.fire(now);
     let look = drain(&all[0], now)[0].clone();
@@ -232,7 +232,7 @@ fn a_question_is_no_cause_and_moves_no_counter() {
         (look.sequence, &look.token),
         (before.sequence, &before.token)
     );
-    hub.has_sent(&all[0], now);
+    hub.end_send(&all[0], now);
     notify_with(&hub, notification("orders"), now);
     let next = drain(&all[0], now)[0].clone();
     assert_eq!(
@@ -257,8 +257,15 @@ fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_follow
     say(&hub, &all[0], Drained, Tick::default());
     all.push(outside);
     let told = asked(&hub, &all, 1, 70);
-    assert_eq!(by(&told), [0, 1], "one that reports, then the other");
-    assert_eq!(told[0].2, Sentinel);
+    assert_eq!(
+        by(&told),
+        [0, 1, 2],
+        "one that reports, then the other, then the listener outside of the group"
+    );
+    assert!(
+        told.iter().all(|(.., reason)| *reason == Sentinel),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -408,4 +415,89 @@ fn streams_that_come_and_go_do_not_put_it_off() {
         told.iter().any(|(.., reason)| *reason == Sentinel),
         "{told:?}"
     );
+}
+
+/// Asks a stream's machine for a while, second by second; returns which queues were to be checked,
+/// when the last of them was, and the number of Wakes.
+fn checked(hub: &Arc<Hub>, feed: &mut Feed, from: u64, to: u64) -> (usize, u64, usize) {
+    let (_, waker) = Alarm::new();
+    let mut queues = std::collections::HashSet::new();
+    let (mut last, mut wakes) = (0, 0);
+    for second in from..=to {
+        let now = after(Duration::from_secs(second));
+        while hub.fire(now).is_some_and(|next| next <= now) {}
+        let (events, _) = sent(feed, now, &waker);
+        for event in events {
+            let SubscribeEvent::Wake(work) = event else {
+                continue;
+            };
+            wakes += 1;
+            for entry in work {
+                assert_eq!(entry.reason, Sentinel);
+                last = second;
+                queues.insert(entry.queue);
+            }
+        }
+    }
+    (queues.len(), last, wakes)
+}
+
+#[test]
+fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
+    const QUEUES: usize = 2_000;
+    let hub = guarded();
+    let names: Vec<_> = (0..QUEUES).map(|number| format!("q{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    // It is away for 75 s, so all checks are due when it comes back with its tokens.
+    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let positions: Vec<_> = names.iter().map(|name| (*name, &head)).collect();
+    let gone = subscribe(&hub, &names);
+    hub.unsubscribe(&gone, Tick::default());
+    while hub.detach_some(Tick::default()) {}
+    while hub
+        .fire(after(75 * SECOND))
+        .is_some_and(|next| next <= after(75 * SECOND))
+    {}
+    let mut feed = feed_at(&hub, &resuming(&names, &positions), after(75 * SECOND));
+    let (queues, last, wakes) = checked(&hub, &mut feed, 75, 75 + 66);
+    assert_eq!(queues, QUEUES, "the last one at {last} s");
+    assert!(wakes <= 200, "checks come together: {wakes}");
+}
+
+#[test]
+fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
+    let hub = guarded();
+    let outside = settled(&hub, &["orders"]);
+    say(&hub, &outside, Drained, Tick::default());
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["orders"])
+    };
+    let member = subscribe_with(&hub, &options, Tick::default());
+    drain(&member, Tick::default());
+    hub.end_send(&member, Tick::default());
+    say(&hub, &member, Drained, Tick::default());
+    let all = [member, outside];
+    assert_eq!(by(&asked(&hub, &all, 1, 70)), [0, 1]);
+}
+
+#[test]
+fn members_that_poll_are_not_asked_and_another_listener_is() {
+    let hub = guarded();
+    let outside = settled(&hub, &["orders"]);
+    say(&hub, &outside, Drained, Tick::default());
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["orders"])
+    };
+    let member = subscribe_with(&hub, &options, Tick::default());
+    drain(&member, Tick::default());
+    hub.end_send(&member, Tick::default());
+    let polls = Report {
+        active_dequeue_tasks: 1,
+        ..report("orders", Drained, 0, number())
+    };
+    say_with(&hub, &member, &polls, Tick::default());
+    let all = [member, outside];
+    assert_eq!(by(&asked(&hub, &all, 1, 70)), [1]);
 }

@@ -3,7 +3,7 @@
 use super::{
     super::{
         place::Tally,
-        timers::{QueueTimers, Timer, round_up},
+        timers::{QueueTimers, Timer},
     },
     *,
 };
@@ -141,9 +141,10 @@ proptest::proptest! {
     fn a_time_on_the_grid_is_never_early_and_at_most_a_sixteenth_late(
         now in 0..=u64::MAX / 2,
         delay in proptest::prop_oneof![0..100u64, 0..=1_209_600_000_000_000u64],
+        offset in proptest::prelude::any::<u64>(),
     ) {
         let (now, delay) = (Tick::from_nanos(now), Duration::from_nanos(delay));
-        let due = round_up(now, delay);
+        let due = now.after_on_moved_grid(delay, offset);
         proptest::prop_assert!(due >= now + delay);
         proptest::prop_assert!(due <= now + delay + delay / 16);
     }
@@ -199,7 +200,7 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
     let (mut now, mut early, mut late, mut fired) = (Tick::default(), false, 0_f64, 0);
     for (delay, number) in delays.iter().zip(0..) {
         let sums = bit(asked.len());
-        timers.add(now, *delay, Timer::new(sums, None), Fault::None);
+        timers.add((now, 0), *delay, Timer::new(sums, None), Fault::None);
         asked.push((now + *delay, *delay, sums));
         now += pause(number);
         let until = if asked.len() == delays.len() {
@@ -222,4 +223,46 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
     }
     assert_eq!(fired, delays.len());
     (early, late)
+}
+
+#[test]
+fn timers_of_many_queues_do_not_fall_due_at_the_same_instants() {
+    let hub = hub();
+    for number in 0..2_000 {
+        let delayed = Notification {
+            delay: HOUR,
+            ..notification(&format!("q{number}"))
+        };
+        notify_with(&hub, delayed, Tick::default());
+    }
+    let (mut fired, mut most, mut before) = (Vec::new(), 0, 0);
+    for second in 3600..=3600 + 225 {
+        let now = after(Duration::from_secs(second));
+        while hub.fire(now).is_some_and(|next| next <= now) {}
+        let timed = hub.stats().timed;
+        most = most.max(timed - before);
+        fired.push(timed - before);
+        before = timed;
+    }
+    assert_eq!(before, 2_000, "none is later than a sixteenth");
+    assert!(most <= 100, "{fired:?}");
+}
+
+#[test]
+fn many_timers_that_are_due_fire_in_slices() {
+    let hub = hub();
+    for number in 0..2_000 {
+        let delayed = Notification {
+            delay: SECOND,
+            ..notification(&format!("q{number}"))
+        };
+        notify_with(&hub, delayed, Tick::default());
+    }
+    let now = after(HOUR);
+    let mut slices = 0;
+    while hub.fire(now).is_some() {
+        slices += 1;
+    }
+    assert_eq!(hub.stats().timed, 2_000);
+    assert!(slices >= 3, "{slices}");
 }

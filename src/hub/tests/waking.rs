@@ -151,12 +151,13 @@ fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
     assert!(
         subscriptions
             .iter()
-            .all(|s| s.take(Tick::default()).some().is_none())
+            .all(|one| take(one, Tick::default()).is_none())
     );
     let mut walk = hub.next_walk().expect("marked");
-    assert!(walk.step(), "in steps");
+    let mut batch = WakeBatch::default();
+    assert!(walk.step(&mut batch), "in steps");
     notify(&hub, "orders");
-    while walk.step() {}
+    while walk.step(&mut batch) {}
     assert!(hub.next_walk().is_some(), "notified during the walk");
     for subscription in &subscriptions {
         let told = entries(&drain(subscription, Tick::default()));
@@ -169,21 +170,19 @@ fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
     let hub = hub();
     let mut subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
     notify(&hub, "orders");
-    let mut walk = hub.next_walk().expect("marked");
-    walk.step();
+    let (mut walk, mut batch) = (hub.next_walk().expect("marked"), WakeBatch::default());
+    walk.step(&mut batch);
     for gone in subscriptions.drain(10..60) {
         hub.unsubscribe(&gone, Tick::default());
     }
     let new = settled(&hub, &["orders"]);
-    while walk.step() {}
+    while walk.step(&mut batch) {}
     for subscription in &subscriptions {
         assert_eq!(drain(subscription, Tick::default()).len(), 1);
     }
     assert_eq!(drain(&new, Tick::default()), []);
     notify(&hub, "orders");
-    while let Some(mut walk) = hub.next_walk() {
-        while walk.step() {}
-    }
+    walk_all(&hub);
     assert_eq!(drain(&new, Tick::default()).len(), 1);
 }
 
@@ -259,4 +258,120 @@ fn a_stream_without_a_pause_compares_its_cursors_once_a_heartbeat_all_the_same()
         compared += usize::from(woken(&events).iter().any(|(name, ..)| name == "slow"));
     }
     assert_eq!(compared, 3);
+}
+
+#[test]
+fn a_request_for_many_queues_wakes_each_stream_once_for_one_wake() {
+    for inline in [64, 0] {
+        let hub = hub_with(HubConfig {
+            inline,
+            ..HubConfig::default()
+        });
+        let names: Vec<_> = (0..100).map(|number| format!("q{number}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let mut streams: Vec<_> = (0..3)
+            .map(|_| {
+                let (alarm, waker) = Alarm::new();
+                let mut feed = feed(&hub, &options(&names));
+                sent(&mut feed, Tick::default(), &waker);
+                (alarm, waker, feed)
+            })
+            .collect();
+        let batch: Vec<_> = names.iter().map(|name| notification(name)).collect();
+        for round in 1..=3 {
+            let accepted = hub.notify(&Arc::from("tests"), &batch, Tick::default());
+            assert_eq!(accepted.expect("accepted")[0].listeners, 3);
+            let mut walks = WakeBatch::default();
+            while let Some(mut walk) = hub.next_walk() {
+                while walk.step(&mut walks) {}
+            }
+            walks.wake();
+            for (alarm, waker, feed) in &mut streams {
+                assert_eq!(alarm.rung(), round);
+                let (events, _) = sent(feed, Tick::default(), waker);
+                let [SubscribeEvent::Wake(work)] = &events[..] else {
+                    panic!("{events:?}");
+                };
+                assert_eq!(work.len(), 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_is_dropped_wakes_its_streams() {
+    let hub = hub_with(HubConfig {
+        inline: 0,
+        ..HubConfig::default()
+    });
+    let (alarm, waker) = Alarm::new();
+    let mut feed = feed(&hub, &options(&["orders"]));
+    sent(&mut feed, Tick::default(), &waker);
+    notify(&hub, "orders");
+    let mut batch = WakeBatch::default();
+    hub.next_walk().expect("marked").step(&mut batch);
+    assert_eq!(alarm.rung(), 0);
+    drop(batch);
+    assert_eq!(alarm.rung(), 1);
+}
+
+#[test]
+fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let name = |number: usize| format!("q{number:05}");
+    for number in 0..3_000 {
+        notify(&hub, &name(number));
+    }
+    let mut rng = fastrand::Rng::with_seed(1);
+    let options = options(&["*"]);
+    let opened = hub.subscribe(SubscriptionId(1 << 70), &options, Tick::default(), &mut rng);
+    let subscription = opened.expect("accepted");
+    assert!(hub.stats().cursors < 1_000, "not all at once");
+    let mut told = std::collections::HashMap::new();
+    let mut number = 0;
+    loop {
+        // Some of these are attached by then, some are not, and some are new.
+        number += 1_009;
+        notify(&hub, &name(number % 4_000));
+        subscription.register(&waker);
+        let attached = hub.attach_some(&subscription, Tick::default());
+        for entry in drain(&subscription, Tick::default()) {
+            told.insert(entry.queue.queue_name().to_owned(), entry.sequence);
+        }
+        if attached {
+            break;
+        }
+    }
+    for view in hub.queues(None, usize::MAX, Tick::default()) {
+        let sequence = told.get(view.address.queue_name());
+        assert_eq!(sequence, Some(&view.sequence), "{}", view.address);
+    }
+    hub.unsubscribe(&subscription, Tick::default());
+    assert!(hub.stats().cursors > 0, "detached in steps as well");
+    while hub.detach_some(Tick::default()) {}
+    assert_eq!(hub.stats().cursors, 0);
+}
+
+#[test]
+fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_of_them() {
+    let (hub, (_, waker)) = (with_a_dead_fanout(), Alarm::new());
+    let names: Vec<_> = (0..3_000).map(|number| format!("q{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut feed = feed(&hub, &options(&[&names[..], &["slow"]].concat()));
+    sent(&mut feed, Tick::default(), &waker);
+    // Left to a fan-out that never runs: the last cursor of all is behind without a mark.
+    notify(&hub, "slow");
+    let now = after(10 * SECOND);
+    let (mut turns, mut events) = (0, Vec::new());
+    loop {
+        let mut sink = WakeBuilder::default();
+        match feed.next_into(now, false, &waker, &mut sink) {
+            Next::Yield => turns += 1,
+            Next::Wake(_) => events.push(entries(&sink.work)),
+            Next::Send(event) => panic!("{event:?}"),
+            Next::Wait(_) | Next::End => break,
+        }
+    }
+    assert_eq!(events, [[entry("slow", WakeReason::Notified, 1)]]);
+    assert!(turns >= 2, "{turns}");
 }

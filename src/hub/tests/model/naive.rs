@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
-use crate::{hub::timers::round_up, words::Selector};
+use crate::{hub::timers::timer_offset, words::Selector};
 
 /// What one event states: notifications, payload, messages.
 pub(super) type Sums = [u64; 3];
@@ -90,17 +90,19 @@ impl Log {
         let Some(since) = now.as_nanos().checked_sub(3_600_000_000_000) else {
             return;
         };
-        let listeners = &self.listeners;
+        let since = Tick::from_nanos(since);
+        let listeners = &mut self.listeners;
         let floor = &mut self.floor;
         self.queues.retain(|name, queue| {
-            let listened = listeners
-                .iter()
-                .flatten()
-                .any(|l| l.cursors.contains_key(name));
-            let old = queue.touched <= Tick::from_nanos(since);
-            let stays = listened || !queue.timers.is_empty() || !old;
+            let all = listeners.iter().flatten();
+            let needed = all.clone().any(|one| one.needs(name, queue.head, since));
+            let old = queue.touched <= since;
+            let stays = needed || !queue.timers.is_empty() || !old;
             if !stays {
                 *floor = (*floor).max(queue.head + 1);
+                for listener in listeners.iter_mut().flatten() {
+                    listener.cursors.remove(name);
+                }
             }
             stays
         });
@@ -294,12 +296,27 @@ impl Log {
 
     fn set_timer(&mut self, name: &str, delay: Duration, sums: Sums, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
-        let timer = queue.timers.entry(round_up(now, delay)).or_default();
+        let at = now.after_on_moved_grid(delay, timer_offset(&super::queue(name)));
+        let timer = queue.timers.entry(at).or_default();
         *timer = std::array::from_fn(|i| timer[i] + sums[i]);
     }
 }
 
 impl Listener {
+    /// Returns whether it names the queue, or has something pending there, or is taken to be busy.
+    fn needs(&self, name: &str, head: u64, since: Tick) -> bool {
+        let Some(cursor) = self.cursors.get(name) else {
+            return false;
+        };
+        let address = queue(name);
+        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
+        let named = exact.any(|selector| selector.matches(&address));
+        let woken = cursor.woken.map(|(sequence, _)| sequence);
+        let lapsed = cursor.woken.is_none_or(|(_, at)| since >= at + VISIBILITY);
+        let busy = (cursor.busy || cursor.drained < woken) && (self.reports || !lapsed);
+        named || busy || cursor.doubt || cursor.place < head
+    }
+
     pub(super) fn wants(&self, name: &str) -> bool {
         let queue = queue(name);
         self.selectors

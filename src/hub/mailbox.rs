@@ -1,0 +1,341 @@
+//! What a queue entry needs of a subscription: its marks, its waker, and whether its stream can
+//! take a wake-up that is meant for it alone.
+//!
+//! A mark says that a cursor may be behind. The first 62 cursors have a bit each; the others are
+//! listed, each once, so that a stream with a million cursors compares the marked ones only. The
+//! stream clears the marks before it reads its cursors (R5: cleared afterwards, a mark set during
+//! the read would be lost). Locks: `lists` is a leaf, taken under a record's lock.
+
+use std::{sync::Arc, task::Waker};
+
+use super::{
+    subscription::SubscriptionId,
+    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
+};
+use crate::{
+    clock::Tick,
+    fault::{Fault, planted},
+};
+
+/// One subscription's mailbox; its queues' entries hold it.
+pub(super) struct Mailbox {
+    pub(super) id: SubscriptionId,
+    /// Messages that its listener takes on at once.
+    pub(super) capacity: u32,
+    marks: AtomicU64,
+    waker: AtomicWaker,
+    stream: AtomicU64,
+    /// Its listener polls until then, in nanoseconds.
+    polls_until: AtomicU64,
+    /// Not allocated for a subscription with few queues.
+    lists: Mutex<Option<Box<Lists>>>,
+    fault: Fault,
+}
+
+/// What finds no room in the words.
+#[derive(Default)]
+struct Lists {
+    /// Marked cursors from [`DIRECT`] on.
+    marked: List,
+    /// Cursors whose queues wait until the stream has sent its messages.
+    waiting: List,
+}
+
+/// Cursors, each once, in the order in which they came.
+#[derive(Default)]
+struct List {
+    cursors: Vec<u32>,
+    /// A bit for each that is in the list.
+    is_in: Vec<u64>,
+}
+
+/// The marks that a stream takes.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    bits: u64,
+    listed: Vec<u32>,
+}
+
+/// Subscriptions whose wakers are due. They are woken together, when all marks of a request or a
+/// slice of the fan-out are set, so that a stream of many queues sends one Wake for all of them.
+/// Dropped, it wakes them as well: a panic in between must not swallow a wake.
+#[derive(Default)]
+pub(crate) struct WakeBatch {
+    /// Most notifications wake one stream: no list for those.
+    first: Option<Arc<Mailbox>>,
+    others: Vec<Arc<Mailbox>>,
+    /// Marks set so far.
+    pub(super) marked: usize,
+}
+
+/// Cursors with a mark bit each.
+const DIRECT: u32 = 62;
+/// A selector's own check is due.
+const SELECTORS: u64 = 1 << 62;
+/// The list of marked cursors is not empty.
+const LISTED: u64 = 1 << 63;
+
+/// A frame is on its way to the stream's transport.
+const SENDING: u64 = 1;
+/// A wake-up that only this stream is given was assigned and not taken yet.
+const ASSIGNED: u64 = 1 << 1;
+/// Queues wait until the stream has sent its messages.
+const AWAITED: u64 = 1 << 2;
+/// Its listener has reported at least once.
+const REPORTS: u64 = 1 << 3;
+
+impl Mailbox {
+    pub(super) fn new(id: SubscriptionId, capacity: u32, fault: Fault) -> Self {
+        Self {
+            id,
+            capacity,
+            marks: AtomicU64::new(0),
+            waker: AtomicWaker::new(),
+            stream: AtomicU64::new(0),
+            polls_until: AtomicU64::new(0),
+            lists: Mutex::new(None),
+            fault,
+        }
+    }
+
+    /// Marks a cursor as possibly behind; returns whether the stream is to be woken.
+    #[must_use]
+    pub(super) fn set_dirty(&self, cursor: u32) -> bool {
+        let bit = match cursor {
+            0..DIRECT => 1 << cursor,
+            _ if self.list_dirty(cursor) => LISTED,
+            _ => return false,
+        };
+        self.set(bit)
+    }
+
+    /// Says that a selector's own check is due; returns whether the stream is to be woken.
+    #[must_use]
+    pub(super) fn set_selectors_dirty(&self) -> bool {
+        self.set(SELECTORS)
+    }
+
+    fn set(&self, bit: u64) -> bool {
+        let before = match planted!(self.fault, MarkReplaces) {
+            true => self.marks.swap(bit, Ordering::AcqRel),
+            false => self.marks.fetch_or(bit, Ordering::AcqRel),
+        };
+        before == 0
+    }
+
+    /// Adds a cursor to the list; returns whether it is the first in it. The others rely on the
+    /// first one's bit, which is set right after.
+    fn list_dirty(&self, cursor: u32) -> bool {
+        let mut lists = lock(&self.lists);
+        let marked = &mut lists.get_or_insert_default().marked;
+        marked.insert(cursor) && marked.cursors.len() == 1
+    }
+
+    /// Sets a mark without a wake: a planted fault.
+    pub(super) fn mark_silently(&self, cursor: u32) {
+        _ = self.set_dirty(cursor);
+    }
+
+    /// Takes the marks, and clears them: what is counted after this marks again (R5).
+    pub(super) fn take_marks(&self) -> Marks {
+        let kept =
+            planted!(self.fault, AwakeClearedAfterRead) || planted!(self.fault, AwakeNeverCleared);
+        let bits = match kept {
+            true => self.marks.load(Ordering::Acquire),
+            false => self.marks.swap(0, Ordering::AcqRel),
+        };
+        let mut listed = Vec::new();
+        if bits & LISTED != 0
+            && let Some(lists) = &mut *lock(&self.lists)
+        {
+            listed = lists.marked.take();
+        }
+        Marks { bits, listed }
+    }
+
+    /// Clears the marks after the read: a planted fault.
+    pub(super) fn clear_late(&self) {
+        if planted!(self.fault, AwakeClearedAfterRead) {
+            self.marks.store(0, Ordering::Release);
+        }
+    }
+
+    /// Registers whom to wake; before each read that may find nothing.
+    pub(super) fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// Wakes the stream, whether anything is marked or not.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Keeps the stream for a wake-up that it alone is given; `false` where it has another such one,
+    /// or a frame that is not sent. In either case the cursor's queue is told when it has sent.
+    pub(super) fn assign(&self, cursor: u32) -> bool {
+        self.await_sent(cursor, SENDING | ASSIGNED)
+    }
+
+    /// The same for a check: one Wake may carry several of them, so only an unsent frame is in the
+    /// way.
+    pub(super) fn assign_check(&self, cursor: u32) -> bool {
+        if self.stream.load(Ordering::Acquire) & SENDING == 0 {
+            self.stream.fetch_or(ASSIGNED, Ordering::AcqRel);
+            return true;
+        }
+        self.await_sent(cursor, SENDING)
+    }
+
+    /// The same for a stream of which nothing waits.
+    pub(super) fn assign_unless_sending(&self) -> bool {
+        self.stream.fetch_or(ASSIGNED, Ordering::AcqRel) & (SENDING | ASSIGNED) == 0
+    }
+
+    fn await_sent(&self, cursor: u32, in_the_way: u64) -> bool {
+        let mut lists = lock(&self.lists);
+        let before = self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        lists.get_or_insert_default().waiting.insert(cursor);
+        before & in_the_way == 0
+    }
+
+    /// A frame is handed to the stream's transport.
+    pub(super) fn begin_send(&self) {
+        if self.stream.load(Ordering::Acquire) & SENDING == 0 {
+            self.stream.fetch_or(SENDING, Ordering::AcqRel);
+        }
+    }
+
+    /// All frames were sent. Returns the cursors whose queues wait for that.
+    pub(super) fn end_send(&self) -> Vec<u32> {
+        if self.stream.load(Ordering::Acquire) & (SENDING | ASSIGNED | AWAITED) == 0 {
+            return Vec::new();
+        }
+        let before = self
+            .stream
+            .fetch_and(!(SENDING | ASSIGNED), Ordering::AcqRel);
+        if before & AWAITED == 0 {
+            return Vec::new();
+        }
+        let mut lists = lock(&self.lists);
+        self.stream.fetch_and(!AWAITED, Ordering::AcqRel);
+        let lists = lists.as_mut();
+        lists.map_or_else(Vec::new, |lists| lists.waiting.take())
+    }
+
+    pub(super) fn reports(&self) -> bool {
+        self.stream.load(Ordering::Acquire) & REPORTS != 0
+    }
+
+    /// Returns whether its listener is taken to poll.
+    pub(super) fn polls(&self, now: Tick) -> bool {
+        now.as_nanos() < self.polls_until.load(Ordering::Acquire)
+    }
+
+    /// Notes a report: a listener that drained its queue and keeps tasks polls, for a while only,
+    /// because a later state may go unreported.
+    pub(super) fn note_report(&self, polls_until: Option<Tick>) {
+        if !self.reports() {
+            self.stream.fetch_or(REPORTS, Ordering::AcqRel);
+        }
+        if let Some(until) = polls_until {
+            self.polls_until.store(until.as_nanos(), Ordering::Release);
+        }
+    }
+
+    /// Returns how much its lists hold room for.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        lock(&self.lists).as_ref().map_or([0; 3], |lists| {
+            [
+                lists.marked.cursors.capacity(),
+                lists.marked.is_in.capacity(),
+                lists.waiting.cursors.capacity(),
+            ]
+        })
+    }
+}
+
+impl List {
+    /// Adds a cursor; `false` where it is in the list.
+    fn insert(&mut self, cursor: u32) -> bool {
+        let (word, bit) = (cursor as usize / 64, 1 << (cursor % 64));
+        if self.is_in.len() <= word {
+            self.is_in.resize(word + 1, 0);
+        }
+        let new = self.is_in[word] & bit == 0;
+        if new {
+            self.is_in[word] |= bit;
+            self.cursors.push(cursor);
+        }
+        new
+    }
+
+    fn take(&mut self) -> Vec<u32> {
+        let all = std::mem::take(&mut self.cursors);
+        for cursor in &all {
+            self.is_in[*cursor as usize / 64] &= !(1 << (cursor % 64));
+        }
+        all
+    }
+}
+
+impl Marks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bits == 0
+    }
+
+    /// Calls `each` with every marked cursor.
+    pub(super) fn cursors(self, mut each: impl FnMut(u32)) {
+        let mut bits = self.bits & !(SELECTORS | LISTED);
+        while bits != 0 {
+            each(bits.trailing_zeros());
+            bits &= bits - 1;
+        }
+        self.listed.into_iter().for_each(each);
+    }
+}
+
+impl WakeBatch {
+    /// Marks a cursor; its stream is woken with the batch.
+    pub(super) fn mark(&mut self, mailbox: &Arc<Mailbox>, cursor: u32) {
+        self.marked += 1;
+        if mailbox.set_dirty(cursor) {
+            self.push(mailbox);
+        }
+    }
+
+    /// Says that a selector's own check is due; the stream is woken with the batch.
+    pub(super) fn mark_selectors(&mut self, mailbox: &Arc<Mailbox>) {
+        self.marked += 1;
+        if mailbox.set_selectors_dirty() {
+            self.push(mailbox);
+        }
+    }
+
+    fn push(&mut self, mailbox: &Arc<Mailbox>) {
+        match &self.first {
+            None => self.first = Some(Arc::clone(mailbox)),
+            Some(_) => self.others.push(Arc::clone(mailbox)),
+        }
+    }
+
+    /// Returns the number of marks since the streams were woken last.
+    pub(crate) fn marked(&self) -> usize {
+        self.marked
+    }
+
+    /// Wakes all of them. No lock may be held.
+    pub(crate) fn wake(&mut self) {
+        self.marked = 0;
+        if let Some(first) = self.first.take() {
+            first.wake();
+        }
+        self.others.drain(..).for_each(|mailbox| mailbox.wake());
+    }
+}
+
+impl Drop for WakeBatch {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}

@@ -1,0 +1,399 @@
+//! How a subscription's cursors are attached to its queues' entries, and detached again.
+//!
+//! Register first, then take the snapshot (R4): a cursor is registered and reads its queue's counters
+//! under one lock, and a pattern is in the index before the map is walked. A new record is in the map
+//! before that index is read. So neither can miss the other.
+//!
+//! A subscription may match a million queues, so both go in steps: no call attaches or detaches more
+//! than [`STEP`] cursors. A stream attaches its own, between its messages; the fan-out's task
+//! detaches what a closed stream leaves.
+
+use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    cursors::{Cursor, Cursors},
+    record::Record,
+    subscription::{Attached, Start, Subscription, SubscriptionId},
+    sync::{Ordering, lock},
+    timers::Timer,
+};
+use crate::{
+    backoff::jitter,
+    clock::Tick,
+    error::Result,
+    fault::planted,
+    words::{Position, QueueAddress, Selector, SubscribeOptions, Token},
+};
+
+/// The queues that a subscription has still to be attached to.
+pub(super) struct Attaching {
+    positions: std::vec::IntoIter<Position>,
+    /// Selectors that were come to: exact ones are attached, patterns collected.
+    named: usize,
+    /// Patterns whose queues are still to be walked, and up to where the last one was.
+    patterns: Vec<Selector>,
+    walked: Option<QueueAddress>,
+    /// How long CATCH_UPs wait where a token is of another life of the relay.
+    spread: Duration,
+}
+
+/// What a closed subscription leaves to be detached.
+pub(super) struct Detaching {
+    subscription: Arc<Subscription>,
+    cursors: std::vec::IntoIter<Cursor>,
+    reports: bool,
+    closed_at: Tick,
+}
+
+/// Cursors that one step attaches or detaches, and queues that it looks at: some hundred
+/// microseconds.
+const STEP: usize = 256;
+/// Steps that a call takes at once: most subscriptions are attached, and detached, by then.
+const FIRST: usize = 2;
+/// What a busy listener's queue waits beyond its visibility time-out, until its messages are
+/// certainly visible again (R8).
+const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
+
+impl Hub {
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. Its first queues are
+    /// attached by then, the others by [`Hub::attach_some`].
+    ///
+    /// # Errors
+    /// What the options' own check refuses, and `Exhausted` where the queues that it names would be
+    /// too many; nothing was registered then.
+    pub(crate) fn subscribe(
+        &self,
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Arc<Subscription>> {
+        options.check()?;
+        self.check_room(options, now)?;
+        let (epoch, fault) = (self.config.epoch, self.config.fault);
+        let subscription = Arc::new(Subscription::new(id, options, epoch, now, fault));
+        // Registered before the map is walked (R4).
+        let pattern = subscription.has_pattern();
+        if pattern && !planted!(self.config.fault, PatternRegistersLate) {
+            self.add_pattern(&subscription);
+        }
+        // A new group's check is one member's, which the probes ask for below.
+        let told = options.group.is_none();
+        if pattern && told && !planted!(self.config.fault, PatternWithoutSelectorEntry) {
+            subscription.lock().check_patterns(&subscription.selectors);
+        }
+        *lock(&subscription.attaching) = Some(Box::new(Attaching {
+            positions: options.positions.clone().into_iter(),
+            named: 0,
+            patterns: Vec::new(),
+            walked: None,
+            spread: jitter(self.config.catch_up_spread, rng),
+        }));
+        lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
+        for _ in 0..FIRST {
+            if self.attach_some(&subscription, now) {
+                break;
+            }
+        }
+        if pattern {
+            self.join_probes(&subscription, now);
+            self.fire_probes(now);
+        }
+        Ok(subscription)
+    }
+
+    /// Attaches the next queues of a subscription; returns whether all are attached. Woken are
+    /// members that were chosen, not the stream itself: it calls this before it looks.
+    pub(crate) fn attach_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
+        let mut guard = lock(&subscription.attaching);
+        let Some(attaching) = guard.as_mut() else {
+            return true;
+        };
+        let mut left = STEP;
+        while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
+        let done = left > 0;
+        if done {
+            *guard = None;
+        }
+        done
+    }
+
+    /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
+    fn attach_next(
+        &self,
+        subscription: &Arc<Subscription>,
+        attaching: &mut Attaching,
+        left: &mut usize,
+        now: Tick,
+    ) -> bool {
+        if let Some(position) = attaching.positions.next() {
+            *left -= 1;
+            if self.attach_position(subscription, &position, now) == Some(Attached::Foreign) {
+                let mut cursors = subscription.lock();
+                cursors.catch_up_at = cursors
+                    .catch_up_at
+                    .max(subscription.since + attaching.spread);
+            }
+            return true;
+        }
+        if let Some(selector) = subscription.selectors.get(attaching.named) {
+            attaching.named += 1;
+            match selector.as_address() {
+                Some(address) => {
+                    *left -= 1;
+                    let record = self.make_record(&address, now);
+                    self.attach_one(subscription, record, None, now);
+                }
+                None => attaching.patterns.push(selector.clone()),
+            }
+            return true;
+        }
+        let Some(pattern) = attaching.patterns.last() else {
+            return false;
+        };
+        if !self.attach_range(subscription, pattern, &mut attaching.walked, left, now) {
+            attaching.patterns.pop();
+            attaching.walked = None;
+        }
+        true
+    }
+
+    /// Attaches the queue of a position that a selector matches.
+    fn attach_position(
+        &self,
+        subscription: &Arc<Subscription>,
+        position: &Position,
+        now: Tick,
+    ) -> Option<Attached> {
+        let address = position.queue.as_address()?;
+        if !subscription.wants(&address) {
+            return None;
+        }
+        if planted!(self.config.fault, PositionsMakeNothing) && self.records.get(&address).is_none()
+        {
+            return None;
+        }
+        // One too many makes no record: the pattern's own CATCH_UP covers it.
+        let record = self.record(&address, now).ok()?;
+        Some(self.attach_one(subscription, record, Some(&position.token), now))
+    }
+
+    /// Attaches the pattern's next queues that the map knows; returns whether there may be more.
+    fn attach_range(
+        &self,
+        subscription: &Arc<Subscription>,
+        pattern: &Selector,
+        walked: &mut Option<QueueAddress>,
+        left: &mut usize,
+        now: Tick,
+    ) -> bool {
+        let (limit, beginning) = (*left, pattern.beginning());
+        let from = match walked.as_ref() {
+            Some(after) => Bound::Excluded(after.borrow()),
+            None => Bound::Included(beginning),
+        };
+        let records = self.records.range(from, limit);
+        let more = records.len() == limit;
+        for record in records {
+            *left -= 1;
+            let address = record.address().clone();
+            let text: &str = address.borrow();
+            if !text.starts_with(beginning) {
+                return false;
+            }
+            if pattern.matches(&address) {
+                self.attach_one(subscription, record, None, now);
+            }
+            *walked = Some(address);
+        }
+        more
+    }
+
+    /// Attaches one queue, and lets its coordinator know.
+    fn attach_one(
+        &self,
+        subscription: &Arc<Subscription>,
+        record: Arc<Record>,
+        token: Option<&Token>,
+        now: Tick,
+    ) -> Attached {
+        let mut cursors = subscription.lock();
+        let start = Start::Token(token);
+        let (record, attached) = self.attach(subscription, &mut cursors, record, start, now);
+        drop(cursors);
+        let guarded = subscription.group.is_some() || !self.config.pace.sentinel.is_zero();
+        if guarded && attached != Attached::Before {
+            self.tend(record, now, |_| {});
+        }
+        attached
+    }
+
+    /// Ends a subscription. Where its listener is taken to be busy, the queue is woken again when
+    /// what it held is visible (R8).
+    pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
+        lock(&self.subscriptions).remove(&subscription.id);
+        *lock(&subscription.attaching) = None;
+        self.fanout.overflow.remove(subscription.id);
+        if subscription.has_pattern() {
+            let mut patterns = self
+                .patterns
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            patterns.remove(subscription);
+            drop(patterns);
+            self.leave_probes(subscription, now);
+        }
+        let mut cursors = subscription.lock();
+        let reports = cursors.reports;
+        let mut detaching = Detaching {
+            subscription: Arc::clone(subscription),
+            cursors: cursors.close().into_iter(),
+            reports,
+            closed_at: now,
+        };
+        drop(cursors);
+        for _ in 0..FIRST {
+            if self.detach_next(&mut detaching, now) {
+                return;
+            }
+        }
+        lock(&self.detaching).push_back(detaching);
+        self.fanout.waker.wake();
+    }
+
+    /// Detaches some of what closed subscriptions have left; returns whether there is more.
+    pub(crate) fn detach_some(&self, now: Tick) -> bool {
+        let Some(mut detaching) = lock(&self.detaching).pop_front() else {
+            return false;
+        };
+        let done = self.detach_next(&mut detaching, now);
+        let mut left = lock(&self.detaching);
+        if !done {
+            left.push_back(detaching);
+        }
+        !left.is_empty()
+    }
+
+    /// Detaches the next cursors; returns whether all are detached.
+    fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
+        let subscription = Arc::clone(&detaching.subscription);
+        for cursor in detaching.cursors.by_ref().take(STEP) {
+            self.cursor_left();
+            let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
+            let to_do = match cursor.seat() {
+                Some(seat) => {
+                    cursor.record.lock().leave(seat, busy, now);
+                    true
+                }
+                None => cursor.record.lock().unlink(cursor.key, now),
+            };
+            if to_do || busy {
+                // To another member at once; and to all when what it held is visible again (R16).
+                self.tend(Arc::clone(&cursor.record), now, |_| {});
+            }
+            if busy && !planted!(self.config.fault, NoTimerForBusy) {
+                let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
+                self.wake_after(cursor.record, end.since(now), Timer::plain(), now);
+            }
+        }
+        detaching.cursors.len() == 0
+    }
+
+    /// Attaches the subscribers by pattern to a new record. A subscription that registers its
+    /// pattern after the index was read here finds the record in the map.
+    pub(super) fn attach_patterns(&self, record: &Arc<Record>, now: Tick) {
+        let patterns = self
+            .patterns
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let wanting = patterns.matching(record.address());
+        drop(patterns);
+        for subscription in wanting {
+            let mut cursors = subscription.lock();
+            // A dead record is found out by the caller that counts in it.
+            self.attach_once(&subscription, &mut cursors, record, Start::Birth, now);
+        }
+        record.attached();
+    }
+
+    fn add_pattern(&self, subscription: &Arc<Subscription>) {
+        let mut patterns = self
+            .patterns
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        patterns.insert(subscription);
+    }
+
+    /// Attaches a cursor to a record of this queue that is not dead, and returns that record.
+    pub(super) fn attach(
+        &self,
+        subscription: &Arc<Subscription>,
+        cursors: &mut Cursors,
+        mut record: Arc<Record>,
+        start: Start<'_>,
+        now: Tick,
+    ) -> (Arc<Record>, Attached) {
+        loop {
+            match self.attach_once(subscription, cursors, &record, start, now) {
+                Attached::Dead => {
+                    self.records.remove(&record);
+                    record = self.make_record(record.address(), now);
+                }
+                attached => return (record, attached),
+            }
+        }
+    }
+
+    /// Attaches a cursor to this record, where there is room for it or a selector names the queue.
+    fn attach_once(
+        &self,
+        subscription: &Arc<Subscription>,
+        cursors: &mut Cursors,
+        record: &Arc<Record>,
+        start: Start<'_>,
+        now: Tick,
+    ) -> Attached {
+        let address = record.address();
+        if !self.has_cursor_room(subscription, cursors, record)
+            && cursors.find(address).is_none()
+            && !subscription.names(address)
+        {
+            // Entered first: what is counted after this is told under the pattern's name, what was
+            // counted before is covered by the check that is due now.
+            if self.fanout.overflow.insert(subscription) {
+                cursors.check_patterns(&subscription.selectors);
+                subscription.mailbox.wake();
+            }
+            return Attached::Full;
+        }
+        let attached = subscription.attach(cursors, record, start, now);
+        if matches!(attached, Attached::Yes | Attached::Foreign) {
+            self.cursors.fetch_add(1, Ordering::Relaxed);
+        }
+        attached
+    }
+
+    /// A cursor was released.
+    pub(super) fn cursor_left(&self) {
+        self.cursors.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Registers a pattern that a planted fault left unregistered.
+    #[cfg(test)]
+    pub(super) fn register_late(&self, subscription: &Arc<Subscription>) {
+        if planted!(self.config.fault, SnapshotBeforeRegister) {
+            subscription.link_late();
+        }
+        if planted!(self.config.fault, PatternRegistersLate) && subscription.has_pattern() {
+            let known = self
+                .patterns
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .contains(subscription);
+            if !known {
+                self.add_pattern(subscription);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! One Wake: its entries, and what still fits into it (R1: a Wake that is too large for a stock
+//! client fails, and the client reconnects and gets the same Wake, for ever).
+//!
+//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in this
+//! process, as encoded bytes for the network. The hub knows neither form.
+
+use super::{
+    place::{Epoch, Sums, Tally},
+    record::Newest,
+};
+use crate::{
+    fault::{Fault, planted},
+    words::{Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
+};
+
+/// What an entry tells of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target<'a> {
+    Queue(&'a QueueAddress),
+    /// A pattern's own name: check every queue you know that matches.
+    Pattern(&'a Selector),
+}
+
+/// One entry, before it is written. Borrowed from the queue's entry, under its lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) target: Target<'a>,
+    pub(crate) reason: WakeReason,
+    pub(crate) sums: Sums,
+    pub(crate) sequence: u64,
+    /// The newest event's details.
+    pub(crate) newest: &'a Newest,
+    /// The position after it; `None` for a pattern.
+    pub(crate) position: Option<(&'a Tally, Epoch)>,
+}
+
+/// The encoding of a queue's newest entry: one for all subscribers that were at the same position.
+#[derive(Debug)]
+pub(crate) struct EncodedEntry {
+    pub(super) from: Tally,
+    pub(super) sequence: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Takes the entries of one Wake.
+pub(crate) trait WakeSink {
+    /// Appends an entry; `false` where it does not fit, and nothing was appended. An empty Wake
+    /// refuses none: an entry's texts have limits of their own.
+    fn push(&mut self, entry: &Entry<'_>) -> bool;
+
+    /// Appends an entry, whose encoding may be in `encoded` or be left there for other subscribers.
+    fn push_shared(&mut self, entry: &Entry<'_>, encoded: &mut Vec<u8>) -> bool {
+        _ = encoded;
+        self.push(entry)
+    }
+}
+
+/// A Wake as values: at most 256 entries and 32 KiB, reckoned with each entry's greatest size.
+#[derive(Debug)]
+pub(crate) struct WakeBuilder {
+    pub(crate) work: Vec<WorkDetected>,
+    bytes: usize,
+    unbounded: bool,
+}
+
+impl WakeBuilder {
+    pub(crate) fn new(fault: Fault) -> Self {
+        Self {
+            work: Vec::new(),
+            bytes: Limits::WAKE_BYTES,
+            unbounded: planted!(fault, WakeUnbounded),
+        }
+    }
+}
+
+impl Default for WakeBuilder {
+    fn default() -> Self {
+        Self::new(Fault::NONE)
+    }
+}
+
+impl WakeSink for WakeBuilder {
+    fn push(&mut self, entry: &Entry<'_>) -> bool {
+        let entry = entry.to_work();
+        let left = self.bytes.checked_sub(entry.encoded_at_most());
+        let fits = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
+        if fits || self.unbounded {
+            self.bytes = left.unwrap_or(0);
+            self.work.push(entry);
+        }
+        fits || self.unbounded
+    }
+}
+
+impl Entry<'_> {
+    /// Returns a pattern's check.
+    pub(super) fn of_pattern<'a>(
+        selector: &'a Selector,
+        reason: WakeReason,
+        nothing: &'a Newest,
+    ) -> Entry<'a> {
+        Entry {
+            target: Target::Pattern(selector),
+            reason,
+            sums: Sums::default(),
+            sequence: 0,
+            newest: nothing,
+            position: None,
+        }
+    }
+
+    fn to_work(self) -> WorkDetected {
+        let queue = match self.target {
+            Target::Queue(address) => address.into(),
+            Target::Pattern(selector) => selector.clone(),
+        };
+        let newest = self.newest.clone();
+        WorkDetected {
+            queue,
+            reason: self.reason,
+            sequence: self.sequence,
+            notifications: self.sums.notifications,
+            payload_size: self.sums.payload,
+            messages: self.sums.messages,
+            publisher: newest.publisher,
+            published_at: newest.published_at,
+            traceparent: newest.traceparent,
+            token: self.token(),
+        }
+    }
+
+    /// Appends the token of the position after this entry; nothing for a pattern.
+    pub(crate) fn write_token(&self, out: &mut Vec<u8>) {
+        if let Some((place, epoch)) = self.position {
+            place.write_token(epoch, out);
+        }
+    }
+
+    /// Returns the same token.
+    pub(crate) fn token(&self) -> Token {
+        self.position
+            .map_or_else(Token::default, |(place, epoch)| place.token(epoch))
+    }
+}

@@ -1,0 +1,67 @@
+//! A Wake in its encoded form: entries are appended as bytes, and one encoding serves all
+//! subscribers of a queue that are at the same position.
+
+use std::borrow::Borrow;
+
+use crate::{
+    hub::{Entry, Target, WakeSink},
+    wire::{EntryFields, encode_entry},
+    words::Limits,
+};
+
+/// The entries of one Wake (R1: at most 256 of them and 32 KiB).
+#[derive(Debug, Default)]
+pub(super) struct EncodedWake {
+    pub(super) bytes: Vec<u8>,
+    entries: usize,
+}
+
+impl EncodedWake {
+    /// Keeps what was appended after `before`, where it fits.
+    fn keep(&mut self, before: usize) -> bool {
+        let fits = self.entries < Limits::WAKE_ENTRIES && self.bytes.len() <= Limits::WAKE_BYTES;
+        match fits {
+            true => self.entries += 1,
+            false => self.bytes.truncate(before),
+        }
+        fits
+    }
+}
+
+impl WakeSink for EncodedWake {
+    fn push(&mut self, entry: &Entry<'_>) -> bool {
+        let before = self.bytes.len();
+        encode(entry, &mut self.bytes);
+        self.keep(before)
+    }
+
+    fn push_shared(&mut self, entry: &Entry<'_>, encoded: &mut Vec<u8>) -> bool {
+        if encoded.is_empty() {
+            encode(entry, encoded);
+        }
+        let before = self.bytes.len();
+        self.bytes.extend_from_slice(encoded);
+        self.keep(before)
+    }
+}
+
+fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) {
+    let text: &str = match entry.target {
+        Target::Queue(address) => address.borrow(),
+        Target::Pattern(selector) => selector.as_str(),
+    };
+    let (account, queue) = text.split_once('/').unwrap_or((text, ""));
+    let fields = EntryFields {
+        account,
+        queue,
+        payload_size: entry.sums.payload,
+        sequence: entry.sequence,
+        notifications: entry.sums.notifications,
+        reason: entry.reason,
+        publisher: &entry.newest.publisher,
+        published_at: entry.newest.published_at,
+        traceparent: &entry.newest.traceparent,
+        messages: entry.sums.messages,
+    };
+    encode_entry(&fields, |token| entry.write_token(token), out);
+}

@@ -1,0 +1,297 @@
+//! What a subscription's stream sends, with Wakes that are put together from encoded entries.
+//!
+//! Stands in for the generated message, field for field (a test holds it to that): the relay encodes
+//! an entry once, and all subscribers that are at the same position get the same bytes.
+
+use bytes::{Buf, BufMut};
+use prost::{
+    DecodeError, Message,
+    encoding::{
+        self, DecodeContext, WireType, encode_key, encode_varint, encoded_len_varint, key_len,
+        skip_field,
+    },
+};
+
+use super::proto;
+#[cfg(feature = "server")]
+use super::time::time_to_wire;
+#[cfg(feature = "server")]
+use crate::words::WakeReason;
+
+/// A message of the stream.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct SubscribeResponse {
+    pub(crate) event: Option<Event>,
+}
+
+/// Its kinds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Event {
+    Welcome(proto::Welcome),
+    Wake(proto::Wake),
+    Heartbeat(proto::Heartbeat),
+    Goodbye(proto::Goodbye),
+    /// A Wake in its encoded form, as the relay sends it; never read from the wire.
+    #[cfg(feature = "server")]
+    Encoded(Vec<u8>),
+}
+
+/// The fields' numbers of PROTOCOL section 1.
+mod field {
+    pub(super) const WELCOME: u32 = 1;
+    pub(super) const WAKE: u32 = 2;
+    pub(super) const HEARTBEAT: u32 = 3;
+    pub(super) const GOODBYE: u32 = 4;
+    #[cfg(feature = "server")]
+    pub(super) const WORK: u32 = 1;
+}
+
+/// An entry's values, by reference.
+#[cfg(feature = "server")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryFields<'a> {
+    pub(crate) account: &'a str,
+    pub(crate) queue: &'a str,
+    pub(crate) payload_size: u64,
+    pub(crate) sequence: u64,
+    pub(crate) notifications: u64,
+    pub(crate) reason: WakeReason,
+    pub(crate) publisher: &'a str,
+    pub(crate) published_at: Option<std::time::SystemTime>,
+    pub(crate) traceparent: &'a str,
+    pub(crate) messages: u64,
+}
+
+/// Appends an entry of a Wake, with the key and the length before it; `token` appends the token.
+#[cfg(feature = "server")]
+pub(crate) fn encode_entry(
+    entry: &EntryFields<'_>,
+    token: impl FnOnce(&mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
+    encode_key(field::WORK, WireType::LengthDelimited, out);
+    // The length takes one byte or two: an entry is shorter than 16 KiB by its texts' limits.
+    let length_at = out.len();
+    out.extend_from_slice(&[0, 0]);
+    let begin = out.len();
+    encode_text(1, entry.account, out);
+    encode_text(2, entry.queue, out);
+    encode_number(3, entry.payload_size, out);
+    encode_number(4, entry.sequence, out);
+    encode_number(5, entry.notifications, out);
+    let reason = super::relay::reason_to_wire(entry.reason) as i32;
+    encode_number(6, u64::try_from(reason).unwrap_or_default(), out);
+    encode_text(7, entry.publisher, out);
+    if let Some(time) = time_to_wire(entry.published_at) {
+        encoding::message::encode(8, &time, out);
+    }
+    encode_text(10, entry.traceparent, out);
+    encode_token(token, out);
+    encode_number(12, entry.messages, out);
+    let length = out.len() - begin;
+    out[length_at] = (length & 0x7F) as u8 | 0x80;
+    out[length_at + 1] = (length >> 7) as u8;
+}
+
+#[cfg(feature = "server")]
+fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
+    let key_at = out.len();
+    encode_key(11, WireType::LengthDelimited, out);
+    let length_at = out.len();
+    out.push(0);
+    token(out);
+    // At most 64 bytes, so the length takes one.
+    match u8::try_from(out.len() - length_at - 1) {
+        Ok(0) | Err(_) => out.truncate(key_at),
+        Ok(length) => out[length_at] = length,
+    }
+}
+
+#[cfg(feature = "server")]
+fn encode_text(tag: u32, text: &str, out: &mut Vec<u8>) {
+    if !text.is_empty() {
+        encode_key(tag, WireType::LengthDelimited, out);
+        encode_varint(text.len() as u64, out);
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+#[cfg(feature = "server")]
+fn encode_number(tag: u32, number: u64, out: &mut Vec<u8>) {
+    if number != 0 {
+        encode_key(tag, WireType::Varint, out);
+        encode_varint(number, out);
+    }
+}
+
+impl Message for SubscribeResponse {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        match &self.event {
+            None => {}
+            Some(Event::Welcome(welcome)) => {
+                encoding::message::encode(field::WELCOME, welcome, buf);
+            }
+            Some(Event::Wake(wake)) => encoding::message::encode(field::WAKE, wake, buf),
+            Some(Event::Heartbeat(heartbeat)) => {
+                encoding::message::encode(field::HEARTBEAT, heartbeat, buf);
+            }
+            Some(Event::Goodbye(goodbye)) => {
+                encoding::message::encode(field::GOODBYE, goodbye, buf);
+            }
+            #[cfg(feature = "server")]
+            Some(Event::Encoded(entries)) => {
+                encode_key(field::WAKE, WireType::LengthDelimited, buf);
+                encode_varint(entries.len() as u64, buf);
+                buf.put_slice(entries);
+            }
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        // As for any oneof: a field of the same kind is merged, one of another kind replaces it.
+        match tag {
+            field::WELCOME => {
+                let mut value = match self.event.take() {
+                    Some(Event::Welcome(value)) => value,
+                    _ => proto::Welcome::default(),
+                };
+                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
+                self.event = Some(Event::Welcome(value));
+            }
+            field::WAKE => {
+                let mut value = match self.event.take() {
+                    Some(Event::Wake(value)) => value,
+                    _ => proto::Wake::default(),
+                };
+                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
+                self.event = Some(Event::Wake(value));
+            }
+            field::HEARTBEAT => {
+                let mut value = proto::Heartbeat::default();
+                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
+                self.event = Some(Event::Heartbeat(value));
+            }
+            field::GOODBYE => {
+                let mut value = proto::Goodbye::default();
+                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
+                self.event = Some(Event::Goodbye(value));
+            }
+            _ => skip_field(wire_type, tag, buf, ctx)?,
+        }
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        match &self.event {
+            None => 0,
+            Some(Event::Welcome(welcome)) => {
+                encoding::message::encoded_len(field::WELCOME, welcome)
+            }
+            Some(Event::Wake(wake)) => encoding::message::encoded_len(field::WAKE, wake),
+            Some(Event::Heartbeat(heartbeat)) => {
+                encoding::message::encoded_len(field::HEARTBEAT, heartbeat)
+            }
+            Some(Event::Goodbye(goodbye)) => {
+                encoding::message::encoded_len(field::GOODBYE, goodbye)
+            }
+            #[cfg(feature = "server")]
+            Some(Event::Encoded(entries)) => {
+                key_len(field::WAKE) + encoded_len_varint(entries.len() as u64) + entries.len()
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.event = None;
+    }
+}
+
+#[cfg(all(test, feature = "server"))]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::words::{Selector, Token, WorkDetected};
+
+    fn entry<'a>(texts: &'a str, number: u64, token: &[u8]) -> (EntryFields<'a>, WorkDetected) {
+        let time = SystemTime::UNIX_EPOCH + Duration::new(1 << 33, 999_999_999);
+        let fields = EntryFields {
+            account: texts,
+            queue: texts,
+            payload_size: number,
+            sequence: number,
+            notifications: number,
+            reason: WakeReason::Reassigned,
+            publisher: texts,
+            published_at: Some(time),
+            traceparent: texts,
+            messages: number,
+        };
+        let work = WorkDetected {
+            queue: Selector::new(texts, texts).expect("a name"),
+            reason: WakeReason::Reassigned,
+            sequence: number,
+            notifications: number,
+            payload_size: number,
+            messages: number,
+            publisher: texts.into(),
+            published_at: Some(time),
+            traceparent: texts.into(),
+            token: Token(token.to_vec().into()),
+        };
+        (fields, work)
+    }
+
+    #[test]
+    fn an_encoded_entry_is_what_the_generated_code_reads() {
+        let longest = "x".repeat(128);
+        for (texts, number, token) in [("a", 0, 0), ("a", 1, 27), (&longest[..], u64::MAX, 64)] {
+            let token = vec![7; token];
+            let (fields, work) = entry(texts, number, &token);
+            let mut bytes = Vec::new();
+            for _ in 0..2 {
+                encode_entry(&fields, |out| out.extend_from_slice(&token), &mut bytes);
+                assert!(bytes.len() <= 2 * work.encoded_at_most());
+            }
+            let wake = proto::Wake::decode(&bytes[..]).expect("well formed");
+            assert_eq!(wake.work.len(), 2);
+            for read in wake.work {
+                let read = super::super::relay::work_from_wire(read).expect("names");
+                assert_eq!(read, work);
+            }
+            let sent = SubscribeResponse {
+                event: Some(Event::Encoded(bytes)),
+            };
+            let encoded = sent.encode_to_vec();
+            assert_eq!(encoded.len(), sent.encoded_len());
+            let read = SubscribeResponse::decode(&encoded[..]).expect("well formed");
+            assert!(matches!(read.event, Some(Event::Wake(wake)) if wake.work.len() == 2));
+        }
+    }
+
+    #[test]
+    fn each_kind_of_message_goes_there_and_back() {
+        let heartbeat = proto::Heartbeat { degraded: true };
+        let events = [
+            Event::Welcome(proto::Welcome {
+                relay_id: "r".to_owned(),
+                ..proto::Welcome::default()
+            }),
+            Event::Wake(proto::Wake::default()),
+            Event::Heartbeat(heartbeat),
+            Event::Goodbye(proto::Goodbye::default()),
+        ];
+        for event in events.map(Some).into_iter().chain([None]) {
+            let sent = SubscribeResponse { event };
+            let bytes = sent.encode_to_vec();
+            assert_eq!(bytes.len(), sent.encoded_len());
+            assert_eq!(SubscribeResponse::decode(&bytes[..]), Ok(sent));
+        }
+    }
+}
