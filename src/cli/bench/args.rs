@@ -173,6 +173,10 @@ pub(super) struct ScaleArgs {
     /// How long each phase lasts that has no end of its own.
     #[arg(long, default_value = "5s", value_parser = duration::parse)]
     pub(super) hold: Duration,
+    /// How often the relay has each queue checked unasked; 0 turns that off [default: the relay's
+    /// own interval].
+    #[arg(long, value_parser = duration::parse)]
+    pub(super) sentinel: Option<Duration>,
     /// How often the measured queue is notified; timers round it up to the next millisecond.
     #[arg(long, default_value = "2ms", value_parser = duration::parse)]
     pub(super) pause: Duration,

@@ -47,13 +47,8 @@ impl Broker {
 
     /// Starts a relay that has somebody look unasked so often; 0 for never.
     pub(super) async fn relay(sentinel: Duration) -> Result<Self> {
-        let sentinel = format!("{}ms", sentinel.as_millis());
-        Self::spawn(
-            Side::Reveille,
-            "relay",
-            &["--sentinel".to_owned(), sentinel],
-        )
-        .await
+        let args = ["--sentinel".to_owned(), in_millis(sentinel)];
+        Self::spawn(Side::Reveille, "relay", &args).await
     }
 
     /// Starts a relay whose flags are in this store.
@@ -62,9 +57,12 @@ impl Broker {
         Self::spawn(Side::Reveille, "relay", &args).await
     }
 
-    /// Starts a relay that remembers so many queues.
-    pub(super) async fn relay_of(max_queues: usize) -> Result<Self> {
-        let args = ["--max-queues".to_owned(), max_queues.to_string()];
+    /// Starts a relay that remembers so many queues; `sentinel` instead of its own interval.
+    pub(super) async fn relay_of(max_queues: usize, sentinel: Option<Duration>) -> Result<Self> {
+        let mut args = vec!["--max-queues".to_owned(), max_queues.to_string()];
+        if let Some(sentinel) = sentinel {
+            args.extend(["--sentinel".to_owned(), in_millis(sentinel)]);
+        }
         Self::spawn(Side::Reveille, "relay", &args).await
     }
 
@@ -125,6 +123,11 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     helper::abandoned().await;
     node.shutdown(Duration::ZERO).await;
     Ok(())
+}
+
+/// Returns a span as the relay's process takes it.
+fn in_millis(span: Duration) -> String {
+    format!("{}ms", span.as_millis())
 }
 
 /// Fails where a side's server is not on the PATH.

@@ -49,7 +49,7 @@ const COMPARE: Duration = Duration::from_millis(50);
 /// Does the work once.
 pub(super) async fn once(args: &ScaleArgs, progress: &Progress) -> Result<Figures> {
     let queues = usize::try_from(args.queues)?;
-    let broker = Broker::relay_of(queues + queues / 10 + SPARE).await?;
+    let broker = Broker::relay_of(queues + queues / 10 + SPARE, args.sentinel).await?;
     let publisher = publisher(&broker.target)?;
     let mut figures = Figures::default();
     for (name, count) in [
@@ -94,7 +94,7 @@ async fn answer(child: &mut Helper, progress: &Progress, what: &str) -> Result<S
     loop {
         let line = child.line().await?;
         match line.split_once(' ') {
-            Some((AT, count)) => progress.say(&format!("{what}: {count}")),
+            Some((AT, count)) => progress.tick(&format!("{what}: {count}")),
             _ => return Ok(line),
         }
     }

@@ -6,12 +6,13 @@
 //! each time that all subscribers have been told of N more.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use reveille::{Client, ListenerId, QueueAddress, SubscribeOptions, Subscription, WakeReason};
+use anyhow::{Context, Result, bail};
+use reveille::{Client, ListenerId, QueueAddress, SubscribeOptions, Subscription};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_stream::StreamExt;
 
@@ -151,15 +152,12 @@ async fn listen(
 ) -> Result<()> {
     {
         let _turn = gate.acquire().await?;
-        // It is not certain what a newcomer has seen: it is told to check each queue once.
-        for _ in 0..queues {
+        // It is not certain what a newcomer has seen: it is told to check each queue once. The
+        // relay may ask for a check of one of them again meanwhile.
+        let mut named = HashSet::new();
+        while named.len() < queues {
             let work = subscription.next().await.context("no first wake-up")??;
-            ensure!(
-                work.reason == WakeReason::CatchUp,
-                "the first wake-up of {} is {}",
-                work.queue,
-                work.reason
-            );
+            named.insert(work.queue);
         }
     }
     tally.ready(1);

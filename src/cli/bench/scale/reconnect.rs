@@ -1,13 +1,13 @@
 //! One stream of very many queues: how long until it is told of all, and until it resumes.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use anyhow::{Context, Result};
 use reveille::{
     Client, ConnectionState, ListenerId, Notification, Position, Publisher, SubscribeOptions,
     Subscription, WakeReason,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     super::report::{Figures, Unit},
@@ -79,19 +79,18 @@ async fn once(client: &Client, publisher: &Publisher, queues: u32) -> Result<Rec
     let options = SubscribeOptions::new(ListenerId::new("reconnect")?, addresses.clone());
     let began = Instant::now();
     let mut subscription = client.subscribe(options.clone())?;
-    let mut positions = Vec::new();
-    for _ in 0..queues {
+    // The relay may ask for a check of a queue as well: of each, the newest place counts.
+    let mut places = HashMap::new();
+    while places.len() < addresses.len() {
         let work = subscription.next().await.context("no more wake-ups")??;
-        positions.push(Position {
-            queue: work.queue,
-            token: work.token,
-        });
+        places.insert(work.queue, work.token);
     }
     let subscribed = began.elapsed();
     drop(subscription);
 
+    let position = |(queue, token)| Position { queue, token };
     let resuming = SubscribeOptions {
-        positions,
+        positions: places.into_iter().map(position).collect(),
         ..options
     };
     let began = Instant::now();
@@ -118,7 +117,7 @@ async fn resume(
     loop {
         let next = async {
             match told {
-                Some(_) => timeout(SETTLE, subscription.next()).await.ok(),
+                Some(last) => timeout_at(last + SETTLE, subscription.next()).await.ok(),
                 None => Some(subscription.next().await),
             }
         };
@@ -132,17 +131,19 @@ async fn resume(
             }
             work = next => {
                 let Some(work) = work else { break };
-                let work = work.context("no more wake-ups")??;
-                if work.reason == WakeReason::Notified {
-                    told = Some(began.elapsed());
-                } else {
-                    catch_ups += 1;
-                    told = told.map(|_| began.elapsed());
+                match work.context("no more wake-ups")??.reason {
+                    WakeReason::Notified => told = Some(Instant::now()),
+                    WakeReason::CatchUp => {
+                        catch_ups += 1;
+                        told = told.map(|_| Instant::now());
+                    }
+                    // The relay asks for a check: nothing was pending.
+                    _ => {}
                 }
             }
         }
     }
-    Ok((told.context("told")?, catch_ups))
+    Ok((told.context("told")? - began, catch_ups))
 }
 
 #[cfg(test)]
