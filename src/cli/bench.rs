@@ -1,28 +1,36 @@
-//! `reveille bench burst|wake|wake-all|idle|queue|listen|drain|ids|sweep|unleash`: what a relay
-//! costs and how fast it wakes, what a queue takes, what becomes of both in a listener, how fast ids
-//! come, what sweeping costs, and how soon a parked fleet is released.
+//! `reveille bench burst|wake|wake-all|each|idle|scale|queue|listen|drain|ids|sweep|unleash`: what a
+//! relay costs and how fast it wakes, also with very many queues and subscriptions, what a queue
+//! takes, what becomes of both in a listener, how fast ids come, what sweeping costs, and how soon a
+//! parked fleet is released.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
-//! its own work only. With `--peer nats` the same work goes through a nats-server as well, run by
-//! run in turn. Every figure is of one run; medians of the runs come last. Knows the library's
-//! public API only.
+//! its own work only. With `--peer` the same work goes through a nats-server or a redis-server as
+//! well, run by run in turn. Every figure is of one run; medians of the runs come last. Knows the
+//! library's public API only, and the protocol where that has no call for one page of a list.
 
 mod args;
 mod broker;
 mod directory;
 mod drain;
+mod each;
 mod fleet;
 mod helper;
 mod ids;
 mod listen;
+mod metrics;
 mod nats;
+mod peers;
 mod progress;
 mod queue;
+mod raw;
 mod raw_nats;
+mod raw_redis;
 mod report;
+mod scale;
 mod sender;
 mod subscribers;
 mod sweep;
+mod tally;
 mod unleash;
 mod usage;
 mod work;
@@ -32,9 +40,9 @@ use anyhow::{Result, bail, ensure};
 pub(crate) use self::args::BenchArgs;
 use self::{
     args::{
-        BurstArgs, Common, DrainArgs, FleetArgs, IdleArgs, IdsArgs, ListenArgs, Output, ParkedArgs,
-        Peer, QueueArgs, RelayArgs, Runs, Side, SweepArgs, UnleashArgs, WakeAllArgs, WakeArgs,
-        Work,
+        BurstArgs, Common, CrowdArgs, DrainArgs, EachArgs, FleetArgs, IdleArgs, IdsArgs,
+        ListenArgs, Output, ParkedArgs, QueueArgs, RelayArgs, Runs, ScaleArgs, Side, SweepArgs,
+        UnleashArgs, WakeAllArgs, WakeArgs, WildcardArgs, Work,
     },
     broker::Broker,
     progress::Progress,
@@ -52,17 +60,21 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         | Work::Listen(_)
         | Work::Drain(_)
         | Work::Ids(_)
+        | Work::Scale(_)
         | Work::Sweep(_)
         | Work::Unleash(_) => {
-            tokio::spawn(async move { measure_queue(&args.work).await }).await??;
+            tokio::spawn(async move { measure_alone(&args.work).await }).await??;
         }
         Work::Relay(args) => broker::serve_relay(args).await?,
-        Work::Nats => broker::serve_nats().await?,
+        Work::Nats => peers::serve_nats().await?,
+        Work::Redis => peers::serve_redis().await?,
         Work::Fleet(args) => subscribers::run(args).await?,
         Work::Parked(args) => unleash::run(args).await?,
+        Work::Crowd(args) => scale::crowd::run(args).await?,
+        Work::Wildcard(args) => scale::wildcard::run(args).await?,
         // On one of the runtime's own threads, where publishers usually are: from another thread,
         // each notification would have to wake one first.
-        Work::Burst(_) | Work::Wake(_) | Work::WakeAll(_) | Work::Idle(_) => {
+        Work::Burst(_) | Work::Wake(_) | Work::WakeAll(_) | Work::Each(_) | Work::Idle(_) => {
             tokio::spawn(async move { measure(&args.work).await }).await??;
         }
     }
@@ -70,12 +82,13 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
 }
 
 /// Does a work that has no peer as often as asked for, and prints what it came to.
-async fn measure_queue(work: &Work) -> Result<()> {
+async fn measure_alone(work: &Work) -> Result<()> {
     let (name, Runs { runs, output }) = match work {
         Work::Queue(args) => ("queue", args.runs),
         Work::Listen(args) => ("listen", args.runs),
         Work::Drain(args) => ("drain", args.runs),
         Work::Ids(args) => ("ids", args.runs),
+        Work::Scale(args) => ("scale", args.runs),
         Work::Sweep(args) => ("sweep", args.runs),
         Work::Unleash(args) => ("unleash", args.runs),
         _ => bail!("this work may have a peer"),
@@ -89,6 +102,7 @@ async fn measure_queue(work: &Work) -> Result<()> {
             Work::Listen(args) => listen::once(args, &progress).await?,
             Work::Drain(args) => drain::once(args, &progress).await?,
             Work::Ids(args) => ids::once(args, &progress).await?,
+            Work::Scale(args) => scale::once(args, &progress).await?,
             Work::Sweep(args) => sweep::once(args, &progress).await?,
             Work::Unleash(args) => unleash::once(args, &progress).await?,
             _ => bail!("this work may have a peer"),
@@ -103,20 +117,19 @@ async fn measure_queue(work: &Work) -> Result<()> {
 /// Does one work as often as asked for, each side in turn, and prints what it came to.
 async fn measure(work: &Work) -> Result<()> {
     let (name, common) = work.common()?;
+    let sides = common.sides();
     ensure!(
-        common.relay.is_none() || common.peer.is_none(),
+        common.relay.is_none() || sides.len() == 1,
         "--peer measures servers of this machine: leave --relay out"
     );
-    let sides: &[Side] = match common.peer {
-        None => &[Side::Reveille],
-        Some(Peer::Nats) => &[Side::Reveille, Side::Nats],
-        Some(Peer::RawNats) => &[Side::Reveille, Side::RawNats],
-    };
+    for side in &sides {
+        broker::check_installed(*side)?;
+    }
     let Runs { runs, output } = common.runs;
     let progress = Progress::new(name, runs as usize * sides.len());
     let mut report = Report::new(name);
     for run in 1..=runs {
-        for side in sides {
+        for side in &sides {
             progress.begin(&format!("run {run} of {runs}, {side}"));
             let broker = Broker::start(*side, common.relay.as_deref()).await?;
             report.add(*side, work.run(&broker, &progress).await?);
@@ -135,6 +148,7 @@ impl Work {
             Self::Burst(args) => ("burst", &args.common),
             Self::Wake(args) => ("wake", &args.common),
             Self::WakeAll(args) => ("wake-all", &args.common),
+            Self::Each(args) => ("each", &args.common),
             Self::Idle(args) => ("idle", &args.common),
             _ => {
                 bail!("this is no work by itself")
@@ -147,20 +161,11 @@ impl Work {
             Self::Burst(args) => work::burst(args, broker, progress).await,
             Self::Wake(args) => work::wake(args, broker, progress).await,
             Self::WakeAll(args) => work::wake_all(args, broker, progress).await,
+            Self::Each(args) => each::each(args, broker, progress).await,
             Self::Idle(args) => work::idle(args, broker, progress).await,
             _ => {
                 bail!("this is no work by itself")
             }
         }
-    }
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Reveille => "reveille",
-            Self::Nats => "nats",
-            Self::RawNats => "nats-raw",
-        })
     }
 }

@@ -1,11 +1,16 @@
 //! What is typed after `reveille bench`.
 
-use std::{path::PathBuf, time::Duration};
+mod child;
+
+use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use reveille::duration;
 
-/// Measure what a relay costs and how fast it wakes, beside a nats-server if wanted, a queue, and ids.
+pub(super) use self::child::{CrowdArgs, FleetArgs, ParkedArgs, RelayArgs, WildcardArgs};
+
+/// Measure what a relay costs and how fast it wakes, beside nats-server and Redis if wanted, a
+/// queue, and ids.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
 pub(crate) struct BenchArgs {
@@ -21,8 +26,12 @@ pub(super) enum Work {
     Wake(WakeArgs),
     /// One notification to a whole fleet: how long until all of it is awake.
     WakeAll(WakeAllArgs),
+    /// One notification for each of many queues at once, to subscribers of all of them.
+    Each(EachArgs),
     /// Subscribers that hear nothing: the memory that they cost.
     Idle(IdleArgs),
+    /// Many queues, patterns and subscriptions: whether one notification still goes quickly.
+    Scale(ScaleArgs),
     /// A work queue without a relay: messages put in batches, then got, handled and deleted.
     Queue(QueueArgs),
     /// A listener on a queue: how long a message takes to its handler, pushed and polled.
@@ -41,12 +50,21 @@ pub(super) enum Work {
     /// A nats-server for one run.
     #[command(hide = true)]
     Nats,
+    /// A redis-server for one run.
+    #[command(hide = true)]
+    Redis,
     /// The subscribers of one run.
     #[command(hide = true)]
     Fleet(FleetArgs),
     /// The parked nodes of one run.
     #[command(hide = true)]
     Parked(ParkedArgs),
+    /// The pattern and exact subscriptions of `scale`.
+    #[command(hide = true)]
+    Crowd(CrowdArgs),
+    /// The `*/*` subscription of `scale`.
+    #[command(hide = true)]
+    Wildcard(WildcardArgs),
 }
 
 /// How often a work is done, and how it is shown.
@@ -67,9 +85,9 @@ pub(super) struct Common {
     /// known then. REVEILLE_RELAY is not read: a bench goes nowhere without being told.
     #[arg(long, value_name = "URL")]
     pub(super) relay: Option<String>,
-    /// Run the same work through another server, in turn with the relay.
+    /// Run the same work through another server, in turn with the relay; may be repeated.
     #[arg(long, value_name = "SERVER")]
-    pub(super) peer: Option<Peer>,
+    pub(super) peer: Vec<Peer>,
     #[command(flatten)]
     pub(super) runs: Runs,
 }
@@ -117,6 +135,53 @@ pub(super) struct WakeAllArgs {
     pub(super) rounds: u64,
     #[command(flatten)]
     pub(super) common: Common,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench each --peer nats --peer redis")]
+pub(super) struct EachArgs {
+    /// How many queues; each request holds one event for each of them.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) queues: u16,
+    /// How many subscribers, each on its own connection and subscribed to all queues.
+    #[arg(long, default_value_t = 100, value_parser = positive())]
+    pub(super) subscribers: u64,
+    /// How many events in each of the two modes, rounded up to whole requests.
+    #[arg(long, default_value_t = 100_000, value_parser = positive())]
+    pub(super) events: u64,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Example:
+  reveille bench scale --queues 1000000 --patterns 10000 --subscriptions 100000 --runs 1")]
+pub(super) struct ScaleArgs {
+    /// How many queues the relay knows.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=9_000_000))]
+    pub(super) queues: u32,
+    /// How many subscriptions to a pattern of their own.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) patterns: u32,
+    /// How many subscriptions to one of the queues.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) subscriptions: u32,
+    /// How many subscriptions share a connection.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) per_connection: u32,
+    /// How long each phase lasts that has no end of its own.
+    #[arg(long, default_value = "5s", value_parser = duration::parse)]
+    pub(super) hold: Duration,
+    /// How often the relay has each queue checked unasked; 0 turns that off [default: the relay's
+    /// own interval].
+    #[arg(long, value_parser = duration::parse)]
+    pub(super) sentinel: Option<Duration>,
+    /// How often the measured queue is notified; timers round it up to the next millisecond.
+    #[arg(long, default_value = "2ms", value_parser = duration::parse)]
+    pub(super) pause: Duration,
+    #[command(flatten)]
+    pub(super) runs: Runs,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -275,46 +340,7 @@ pub(super) struct UnleashArgs {
     pub(super) runs: Runs,
 }
 
-/// What the parent tells its parked nodes' process.
-#[derive(Debug, Clone, Args)]
-pub(super) struct ParkedArgs {
-    /// The relay that tells them.
-    #[arg(long)]
-    pub(super) target: Option<String>,
-    /// The store that they poll.
-    #[arg(long)]
-    pub(super) store: Option<String>,
-    #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
-    pub(super) polling: Duration,
-    #[arg(long)]
-    pub(super) waiters: u64,
-}
-
-/// What the parent tells its relay's process.
-#[derive(Debug, Clone, Args)]
-pub(super) struct RelayArgs {
-    #[arg(long, default_value = "memory:")]
-    pub(super) store: String,
-    #[arg(long, value_parser = duration::parse)]
-    pub(super) sentinel: Option<Duration>,
-}
-
-/// What the parent tells its subscribers' process.
-#[derive(Debug, Clone, Args)]
-pub(super) struct FleetArgs {
-    #[arg(long)]
-    pub(super) side: Side,
-    #[arg(long)]
-    pub(super) target: String,
-    #[arg(long)]
-    pub(super) queue: String,
-    #[arg(long)]
-    pub(super) subscribers: u64,
-    #[arg(long)]
-    pub(super) per_connection: u64,
-}
-
-/// Who else may do the work.
+/// Another server that may do the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Peer {
     /// nats-server, found on the PATH, with its official client.
@@ -322,15 +348,18 @@ pub(super) enum Peer {
     /// nats-server with clients that do the least possible: they parse nothing and count frames.
     #[value(name = "nats-raw")]
     RawNats,
+    /// redis-server, found on the PATH, by PUBLISH and SUBSCRIBE; its clients count frames too.
+    Redis,
 }
 
-/// Who does the work of a run.
+/// The server that does the work of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Side {
     Reveille,
     Nats,
     #[value(name = "nats-raw")]
     RawNats,
+    Redis,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -339,6 +368,88 @@ pub(super) enum Output {
     Json,
 }
 
+impl Common {
+    /// Returns the servers that do the work, the relay first, each once.
+    pub(super) fn sides(&self) -> Vec<Side> {
+        let mut sides = vec![Side::Reveille];
+        for peer in &self.peer {
+            let side = Side::from(*peer);
+            if !sides.contains(&side) {
+                sides.push(side);
+            }
+        }
+        sides
+    }
+}
+
+impl From<Peer> for Side {
+    fn from(peer: Peer) -> Self {
+        match peer {
+            Peer::Nats => Self::Nats,
+            Peer::RawNats => Self::RawNats,
+            Peer::Redis => Self::Redis,
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reveille => "reveille",
+            Self::Nats => "nats",
+            Self::RawNats => "nats-raw",
+            Self::Redis => "redis",
+        })
+    }
+}
+
 fn positive() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn each(args: &[&str]) -> EachArgs {
+        let typed = ["bench", "each"].iter().chain(args);
+        let typed = Typed::try_parse_from(typed).expect("parsed");
+        match typed.bench.work {
+            Work::Each(args) => args,
+            work => panic!("not each: {work:?}"),
+        }
+    }
+
+    #[test]
+    fn peers_may_be_repeated_and_each_server_does_the_work_once() {
+        let args = each(&["--peer", "redis", "--peer", "nats-raw", "--peer", "redis"]);
+        let sides = [Side::Reveille, Side::Redis, Side::RawNats];
+        assert_eq!(args.common.sides(), sides);
+        assert_eq!(each(&[]).common.sides(), [Side::Reveille]);
+    }
+
+    #[test]
+    fn a_side_is_typed_as_it_is_printed() {
+        for side in Side::value_variants() {
+            let named = side.to_possible_value().expect("none is hidden");
+            assert_eq!(named.get_name(), side.to_string());
+        }
+    }
+
+    #[test]
+    fn a_request_holds_at_most_1024_queues() {
+        let refused = |value: &str| {
+            let typed = ["bench", "each", "--queues", value];
+            Typed::try_parse_from(typed).is_err()
+        };
+        assert!(refused("0") && refused("1025") && !refused("1024"));
+    }
 }

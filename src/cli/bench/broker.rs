@@ -1,17 +1,14 @@
-//! The server of one run: a relay, or a nats-server, in a process of its own.
+//! The server of one run: a relay, a nats-server or a redis-server, in a process of its own.
 
-use std::{net::SocketAddr, process::Stdio, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use reveille::{Node, NodeConfig, RelayConfig};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
-    process::Command,
-};
 
 use super::{
     RelayArgs, Side,
     helper::{self, Helper},
+    metrics::Metrics,
     usage::Usage,
 };
 
@@ -19,15 +16,13 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Broker {
     pub(super) side: Side,
-    /// The relay's URL, or the nats-server's host and port.
+    /// The relay's URL, or the peer's host and port.
     pub(super) target: String,
     pid: Option<u32>,
+    /// Where a relay of the bench's own tells its metrics.
+    admin: Option<String>,
     helper: Option<Helper>,
 }
-
-/// Lets the nats-server finish: by default it cuts off a subscriber that is 10 s or 64 MB behind,
-/// which loses messages, and a burst brings all of its subscribers there.
-const PATIENT: &str = "write_deadline: \"120s\"\nmax_pending: 1GB\n";
 
 impl Broker {
     /// Starts a server; `relay` is the URL of one that runs already.
@@ -37,32 +32,23 @@ impl Broker {
                 side,
                 target: relay.to_owned(),
                 pid: None,
+                admin: None,
                 helper: None,
             });
         }
+        check_installed(side)?;
         let name = match side {
             Side::Reveille => "relay",
-            Side::Nats | Side::RawNats => {
-                ensure!(
-                    is_on_path("nats-server"),
-                    "nats-server is not on the PATH; on Debian and Ubuntu the package \
-                     `nats-server` has it"
-                );
-                "nats"
-            }
+            Side::Nats | Side::RawNats => "nats",
+            Side::Redis => "redis",
         };
         Self::spawn(side, name, &[]).await
     }
 
     /// Starts a relay that has somebody look unasked so often; 0 for never.
     pub(super) async fn relay(sentinel: Duration) -> Result<Self> {
-        let sentinel = format!("{}ms", sentinel.as_millis());
-        Self::spawn(
-            Side::Reveille,
-            "relay",
-            &["--sentinel".to_owned(), sentinel],
-        )
-        .await
+        let args = ["--sentinel".to_owned(), in_millis(sentinel)];
+        Self::spawn(Side::Reveille, "relay", &args).await
     }
 
     /// Starts a relay whose flags are in this store.
@@ -71,17 +57,26 @@ impl Broker {
         Self::spawn(Side::Reveille, "relay", &args).await
     }
 
+    /// Starts a relay that remembers so many queues; `sentinel` instead of its own interval.
+    pub(super) async fn relay_of(max_queues: usize, sentinel: Option<Duration>) -> Result<Self> {
+        let mut args = vec!["--max-queues".to_owned(), max_queues.to_string()];
+        if let Some(sentinel) = sentinel {
+            args.extend(["--sentinel".to_owned(), in_millis(sentinel)]);
+        }
+        Self::spawn(Side::Reveille, "relay", &args).await
+    }
+
     async fn spawn(side: Side, name: &'static str, args: &[String]) -> Result<Self> {
         let mut helper = Helper::start(name, args)?;
         let line = helper.line().await?;
-        let (target, pid) = match line.split_once(' ') {
-            Some((target, pid)) => (target.to_owned(), pid.parse().ok()),
-            None => (line, helper.pid()),
-        };
+        let mut words = line.split(' ');
+        let target = words.next().unwrap_or_default().to_owned();
+        let pid = words.next().context("no process id")?.parse().ok();
         Ok(Self {
             side,
             target,
             pid,
+            admin: words.next().map(str::to_owned),
             helper: Some(helper),
         })
     }
@@ -89,6 +84,14 @@ impl Broker {
     /// Returns what the server has used so far.
     pub(super) fn usage(&self) -> Usage {
         Usage::of(self.pid)
+    }
+
+    /// Returns what the relay has counted so far; `None` for a peer, and for a relay that was named.
+    pub(super) async fn metrics(&self) -> Result<Option<Metrics>> {
+        match &self.admin {
+            Some(admin) => Metrics::read(admin).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Ends the server, unless it was there before.
@@ -99,63 +102,62 @@ impl Broker {
     }
 }
 
-/// The relay's process: prints its URL, and serves until its parent lets go.
+/// The relay's process: prints its URL, its process id and its admin address, and serves until its
+/// parent lets go.
 pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     helper::raise_limits();
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
+    relay.max_queues = args.max_queues.unwrap_or(relay.max_queues);
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = NodeConfig {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        admin_listen: None,
+        listen: any_port,
+        admin_listen: Some(any_port),
         store: args.store.clone(),
         relay,
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;
-    println!("{}", node.url());
+    let admin = node.admin_address().context("it was asked for")?;
+    println!("{} {} {admin}", node.url(), std::process::id());
     helper::abandoned().await;
     node.shutdown(Duration::ZERO).await;
     Ok(())
 }
 
-/// The process that holds a nats-server: prints its address and process id, and kills it when the
-/// parent lets go. A nats-server by itself would outlive a parent that was killed.
-pub(super) async fn serve_nats() -> Result<()> {
-    helper::raise_limits();
-    let mut server = Command::new("nats-server")
-        .args(["--addr", "127.0.0.1", "--port", "-1"])
-        .args(["--config", "/dev/stdin"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .context("nats-server cannot be started")?;
-    let mut settings = server.stdin.take().context("its input is piped")?;
-    settings.write_all(PATIENT.as_bytes()).await?;
-    drop(settings);
-    let mut lines = BufReader::new(server.stderr.take().context("its log is piped")?).lines();
-    let address = loop {
-        let Some(line) = lines.next_line().await? else {
-            bail!("nats-server ended before it listened");
-        };
-        if let Some((_, address)) = line.split_once("Listening for client connections on ") {
-            break address.trim().to_owned();
-        }
-    };
-    let pid = server.id().context("nats-server has ended")?;
-    println!("{address} {pid}");
-    tokio::select! {
-        () = helper::abandoned() => {}
-        // Its log is read on, so that it never waits for its reader.
-        () = async { while let Ok(Some(_)) = lines.next_line().await {} } => {
-            bail!("nats-server ended by itself");
-        }
-    }
-    server.kill().await.context("nats-server cannot be ended")
+/// Returns a span as the relay's process takes it.
+fn in_millis(span: Duration) -> String {
+    format!("{}ms", span.as_millis())
 }
 
-fn is_on_path(program: &str) -> bool {
+/// Fails where a side's server is not on the PATH.
+pub(super) fn check_installed(side: Side) -> Result<()> {
+    match side {
+        Side::Reveille => Ok(()),
+        Side::Nats | Side::RawNats => find("nats-server"),
+        Side::Redis => find("redis-server"),
+    }
+}
+
+/// Fails where a program is not on the PATH.
+fn find(program: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    ensure!(
+        found,
+        "{program} is not on the PATH: install it, on Debian and Ubuntu by \
+         `apt-get install {program}`"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_missing_is_an_error_that_tells_what_to_install() {
+        let error = find("no-such-server").expect_err("missing").to_string();
+        assert!(error.contains("apt-get install no-such-server"), "{error}");
+    }
 }

@@ -1,11 +1,13 @@
 //! The subscribers of one run, seen from the parent, and the words that the two exchange.
 
 use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use reveille::QueueAddress;
 use serde::{Deserialize, Serialize};
 
 use super::{broker::Broker, helper::Helper};
 
-/// The subscribers' process. All of them listen to one queue.
+/// The subscribers' process. All of them subscribe to the same queues.
 #[derive(Debug)]
 pub(super) struct Fleet {
     helper: Helper,
@@ -24,7 +26,7 @@ pub(super) struct Told {
 }
 
 /// How long wake-ups took from their publisher to their subscriber, in nanoseconds.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(super) struct Latencies {
     pub(super) p50: u64,
     pub(super) p99: u64,
@@ -35,28 +37,51 @@ pub(super) struct Latencies {
 /// The first word of each line between the two.
 pub(super) const READY: &str = "ready";
 pub(super) const EXPECT: &str = "expect";
+pub(super) const STEPS: &str = "steps";
+pub(super) const STEP: &str = "step";
 pub(super) const ARMED: &str = "armed";
 pub(super) const LATENCIES: &str = "latencies";
 
+/// The subscribers that are wanted.
+#[derive(Debug)]
+pub(super) struct Crew<'a> {
+    /// Each subscriber subscribes to all of them. Their names are of one length.
+    pub(super) queues: &'a [QueueAddress],
+    pub(super) subscribers: u64,
+    pub(super) per_connection: u64,
+    /// Record how long each wake-up took.
+    pub(super) timed: bool,
+}
+
+impl Latencies {
+    /// Returns those of a histogram of nanoseconds.
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        }
+    }
+}
+
 impl Fleet {
     /// Starts the subscribers, and waits until all of them are connected and up to date.
-    pub(super) async fn start(
-        broker: &Broker,
-        queue: &str,
-        subscribers: u64,
-        per_connection: u64,
-    ) -> Result<Self> {
-        let args = [
+    pub(super) async fn start(broker: &Broker, crew: &Crew<'_>) -> Result<Self> {
+        let mut args = vec![
             ("side", broker.side.to_string()),
             ("target", broker.target.clone()),
-            ("queue", queue.to_owned()),
-            ("subscribers", subscribers.to_string()),
-            ("per-connection", per_connection.to_string()),
+            ("subscribers", crew.subscribers.to_string()),
+            ("per-connection", crew.per_connection.to_string()),
         ];
-        let args: Vec<String> = args
+        args.extend(crew.queues.iter().map(|queue| ("queue", queue.to_string())));
+        let mut args: Vec<String> = args
             .into_iter()
             .flat_map(|(name, value)| [format!("--{name}"), value])
             .collect();
+        if crew.timed {
+            args.push("--timed".to_owned());
+        }
         let mut helper = Helper::start("fleet", &args)?;
         let line = helper.line().await?;
         ensure!(line == READY, "the fleet process says {line:?}");
@@ -65,11 +90,25 @@ impl Fleet {
 
     /// Has the subscribers expect `notifications` more each.
     pub(super) async fn expect(&mut self, notifications: u64) -> Result<()> {
-        self.helper
-            .tell(&format!("{EXPECT} {notifications}"))
-            .await?;
+        self.arm(&format!("{EXPECT} {notifications}")).await
+    }
+
+    /// Has the subscribers expect `notifications` more each, `steps` times, and say so after each.
+    pub(super) async fn expect_steps(&mut self, steps: u64, notifications: u64) -> Result<()> {
+        self.arm(&format!("{STEPS} {steps} {notifications}")).await
+    }
+
+    async fn arm(&mut self, order: &str) -> Result<()> {
+        self.helper.tell(order).await?;
         let line = self.helper.line().await?;
         ensure!(line == ARMED, "the fleet process says {line:?}");
+        Ok(())
+    }
+
+    /// Waits until all have been told of a step.
+    pub(super) async fn step(&mut self) -> Result<()> {
+        let line = self.helper.line().await?;
+        ensure!(line == STEP, "the fleet process says {line:?}");
         Ok(())
     }
 

@@ -46,10 +46,6 @@ impl Helper {
         })
     }
 
-    pub(super) fn pid(&self) -> Option<u32> {
-        self.child.id()
-    }
-
     /// Sends a line.
     pub(super) async fn tell(&mut self, line: &str) -> Result<()> {
         let written = self.stdin.write_all(format!("{line}\n").as_bytes()).await;

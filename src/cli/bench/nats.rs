@@ -21,15 +21,18 @@ pub(super) async fn connect(target: &str) -> Result<Client> {
     connected.with_context(|| format!("nats-server at {target} cannot be reached"))
 }
 
-/// Subscribes `count` times, and waits until the server knows of it.
+/// Subscribes `count` times to all subjects, and waits until the server knows of it. Returns the
+/// subscriptions to all subjects of the first subscriber, then those of the next.
 pub(super) async fn subscribe(
     client: &Client,
-    subject: &str,
+    subjects: &[String],
     count: u64,
 ) -> Result<Vec<Subscriber>> {
     let mut subscribers = Vec::new();
     for _ in 0..count {
-        subscribers.push(client.subscribe(subject.to_owned()).await?);
+        for subject in subjects {
+            subscribers.push(client.subscribe(subject.clone()).await?);
+        }
     }
     // Written is not yet known: an answer to a request of our own comes after both.
     barrier(client).await?;

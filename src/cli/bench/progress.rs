@@ -41,6 +41,11 @@ impl Progress {
         self.bar.set_message(what.to_owned());
     }
 
+    /// The run goes on: shown on a terminal only.
+    pub(super) fn tick(&self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
     /// The run has ended.
     pub(super) fn done(&self) {
         self.bar.inc(1);

@@ -1,6 +1,6 @@
 //! What the runs came to: a line for each, their medians, and how the sides compare.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -19,9 +19,9 @@ pub(super) struct Report {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures(Vec<Figure>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Figure {
-    name: &'static str,
+    name: Cow<'static, str>,
     unit: Unit,
     /// `None` where this system or this relay does not tell.
     value: Option<f64>,
@@ -40,7 +40,13 @@ pub(super) enum Unit {
 }
 
 impl Figures {
-    pub(super) fn add(&mut self, name: &'static str, unit: Unit, value: Option<f64>) {
+    pub(super) fn add(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        unit: Unit,
+        value: Option<f64>,
+    ) {
+        let name = name.into();
         self.0.push(Figure { name, unit, value });
     }
 
@@ -88,28 +94,28 @@ impl Report {
             let mut values: Vec<f64> = runs().filter_map(|(_, run)| run.0[at].value).collect();
             Figure {
                 value: median(&mut values),
-                ..*figure
+                ..figure.clone()
             }
         };
         Figures(first.0.iter().enumerate().map(median_of).collect())
     }
 
-    /// Returns the peer's medians as multiples of the relay's.
-    fn ratios(&self) -> Option<Figures> {
-        let (ours, theirs) = match self.sides()[..] {
-            [ours, theirs] => (self.medians(ours), self.medians(theirs)),
-            _ => return None,
+    /// Returns how each peer compares with the relay: how many times less the relay uses, or more it
+    /// does. Above 1, the relay is better.
+    fn ratios(&self) -> Vec<(Side, Figures)> {
+        let ours = self.medians(Side::Reveille);
+        let peers = self.sides().into_iter();
+        let peers = peers.filter(|side| *side != Side::Reveille);
+        let ratios = |peer: Side| {
+            let theirs = self.medians(peer);
+            let ratio = |(ours, theirs): (&Figure, &Figure)| Figure {
+                value: ratio(ours, theirs),
+                ..ours.clone()
+            };
+            let ratios = ours.0.iter().zip(&theirs.0).map(ratio);
+            (peer, Figures(ratios.collect()))
         };
-        let ratio = |(ours, theirs): (&Figure, &Figure)| {
-            let both = ours.value.zip(theirs.value);
-            // What was set, and not measured, is the same on both sides.
-            let measured = both.filter(|(ours, _)| ours.is_normal() && varies(theirs.unit));
-            Figure {
-                value: measured.map(|(ours, theirs)| theirs / ours),
-                ..*ours
-            }
-        };
-        Some(Figures(ours.0.iter().zip(&theirs.0).map(ratio).collect()))
+        peers.map(ratios).collect()
     }
 
     /// Returns a row for each figure and a column for each run.
@@ -120,27 +126,32 @@ impl Report {
         let ratios = self.ratios();
         for side in self.sides() {
             let runs = self.runs.iter().filter(|(of, _)| *of == side);
-            for (at, (_, figures)) in runs.enumerate() {
+            let runs: Vec<&Figures> = runs.map(|(_, figures)| figures).collect();
+            if let [only] = runs[..] {
+                columns.push((side.to_string(), only.clone()));
+                continue;
+            }
+            for (at, figures) in runs.into_iter().enumerate() {
                 columns.push((format!("{side} {}", at + 1), figures.clone()));
             }
             columns.push((format!("{side} median"), self.medians(side)));
         }
         let mut header = vec![self.work.to_owned()];
         header.extend(columns.iter().map(|(name, _)| name.clone()));
-        header.extend(ratios.iter().map(|_| "ratio".to_owned()));
+        header.extend(ratios.iter().map(|(peer, _)| format!("{peer} ratio")));
         table.set_header(header);
         let rows = columns.first().map_or(0, |(_, figures)| figures.0.len());
         for row in 0..rows {
-            let mut cells = vec![columns[0].1.0[row].name.to_owned()];
+            let mut cells = vec![columns[0].1.0[row].name.to_string()];
             cells.extend(
                 columns
                     .iter()
                     .map(|(_, figures)| figures.0[row].to_string()),
             );
-            if let Some(ratios) = &ratios {
+            cells.extend(ratios.iter().map(|(_, ratios)| {
                 let ratio = ratios.0[row].value;
-                cells.push(ratio.map_or_else(String::new, |ratio| format!("{ratio:.2} x")));
-            }
+                ratio.map_or_else(String::new, |ratio| format!("{ratio:.2} x"))
+            }));
             table.add_row(cells);
         }
         for column in table.column_iter_mut().skip(1) {
@@ -156,12 +167,16 @@ impl Report {
             Value::Object(run)
         });
         let medians = self.sides().into_iter();
-        let medians = medians.map(|side| (side.to_string(), self.medians(side).to_json()));
+        let medians = medians.map(|side| (side, self.medians(side)));
+        let by_side = |sides: &mut dyn Iterator<Item = (Side, Figures)>| {
+            let entry = |(side, of): (Side, Figures)| (side.to_string(), of.to_json().into());
+            sides.map(entry).collect::<Map<String, Value>>()
+        };
         json!({
             "work": self.work,
             "runs": runs.collect::<Vec<_>>(),
-            "median": medians.map(|(side, of)| (side, Value::Object(of))).collect::<Map<_, _>>(),
-            "ratio": self.ratios().map(|ratios| ratios.to_json()),
+            "median": by_side(&mut { medians }),
+            "ratio": by_side(&mut self.ratios().into_iter()),
         })
     }
 }
@@ -169,7 +184,11 @@ impl Report {
 impl Figure {
     /// Returns its name in JSON, unit included.
     fn key(&self) -> String {
-        let name = self.name.replace(['/', ' ', '-'], "_").replace('.', "");
+        let name = self
+            .name
+            .replace("*/*", "all")
+            .replace(['/', ' ', '-'], "_");
+        let name = name.replace(['.', ',', '\''], "");
         match self.unit {
             Unit::Count | Unit::Ratio => name,
             Unit::Bytes => format!("{name}_bytes"),
@@ -210,6 +229,20 @@ pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     })
 }
 
+/// Returns how the relay's figure compares with a peer's: above 1, the relay's is better. What was
+/// asked for, and not measured, is the same on both sides and has none.
+fn ratio(ours: &Figure, theirs: &Figure) -> Option<f64> {
+    let (ours, theirs) = ours
+        .value
+        .zip(theirs.value)
+        .filter(|_| varies(theirs.unit))
+        .map(|values| match theirs.unit {
+            Unit::PerSecond => (values.1, values.0),
+            _ => values,
+        })?;
+    ours.is_normal().then(|| theirs / ours)
+}
+
 /// Returns whether figures of this unit are measured; counts and sizes are what was asked for.
 fn varies(unit: Unit) -> bool {
     matches!(
@@ -231,6 +264,52 @@ mod tests {
     }
 
     #[test]
+    fn each_peer_has_a_ratio_of_its_own() {
+        let mut report = Report::new("each");
+        for (side, wall, rate) in [
+            (Side::Reveille, 1.0, 100.0),
+            (Side::Redis, 2.0, 50.0),
+            (Side::Nats, 4.0, 400.0),
+        ] {
+            let mut figures = figures(wall, None);
+            figures.add("pipelined deliveries/cpu", Unit::PerSecond, Some(rate));
+            report.add(side, figures);
+        }
+        let ratio = &report.to_json()["ratio"];
+        assert_eq!(ratio["redis"]["wall_seconds"], 2.0);
+        assert_eq!(ratio["nats"]["wall_seconds"], 4.0);
+        // Where more is better, the relay is divided by the peer: above 1, it is better.
+        let rate = "pipelined_deliveries_cpu_per_second";
+        assert_eq!(ratio["redis"][rate], 2.0);
+        assert_eq!(ratio["nats"][rate], 0.25);
+        let table = report.table().to_string();
+        assert!(
+            table.contains("nats ratio") && table.contains("redis ratio"),
+            "{table}"
+        );
+        assert!(table.contains("0.25 x"), "{table}");
+    }
+
+    #[test]
+    fn a_single_run_is_its_own_median() {
+        let mut report = Report::new("idle");
+        report.add(Side::Reveille, figures(1.0, None));
+        assert!(!report.table().to_string().contains("median"));
+        report.add(Side::Reveille, figures(3.0, None));
+        let table = report.table().to_string();
+        assert!(table.contains("reveille 2") && table.contains("reveille median"));
+        assert_eq!(report.to_json()["median"]["reveille"]["wall_seconds"], 2.0);
+    }
+
+    #[test]
+    fn without_a_peer_there_is_no_ratio() {
+        let mut report = Report::new("idle");
+        report.add(Side::Reveille, figures(1.0, None));
+        assert_eq!(report.to_json()["ratio"], json!({}));
+        assert!(!report.table().to_string().contains("ratio"));
+    }
+
+    #[test]
     fn each_side_has_its_medians_and_the_peer_its_ratio() {
         let mut report = Report::new("burst");
         for wall in [1.0, 9.0, 2.0] {
@@ -239,9 +318,9 @@ mod tests {
         }
         let json = report.to_json();
         assert_eq!(json["median"]["reveille"]["wall_seconds"], 2.0);
-        assert_eq!(json["ratio"]["wall_seconds"], 10.0);
-        assert_eq!(json["ratio"]["cpu_seconds"], Value::Null);
-        assert_eq!(json["ratio"]["wake_ups"], Value::Null);
+        assert_eq!(json["ratio"]["nats"]["wall_seconds"], 10.0);
+        assert_eq!(json["ratio"]["nats"]["cpu_seconds"], Value::Null);
+        assert_eq!(json["ratio"]["nats"]["wake_ups"], Value::Null);
         assert_eq!(json["runs"][0]["side"], "reveille");
     }
 

@@ -2,43 +2,58 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
 
-use super::{Side, broker::Broker, nats, raw_nats, subscribers::nanos};
+use super::{
+    Side,
+    broker::Broker,
+    nats,
+    raw::{Connection, Protocol},
+    subscribers::nanos,
+};
 
-/// Publishes to one queue, on one connection.
+/// Publishes to the same queues all the time, on one connection.
 #[derive(Debug)]
 pub(super) enum Sender {
     Reveille {
         publisher: Publisher,
-        queue: QueueAddress,
+        queues: Vec<QueueAddress>,
     },
     Nats {
         client: async_nats::Client,
-        subject: async_nats::Subject,
+        subjects: Vec<async_nats::Subject>,
         payload: usize,
     },
-    RawNats {
-        connection: raw_nats::Connection,
-        subject: String,
-        payload: usize,
-        /// Messages of one write.
-        batch: usize,
-    },
+    Raw(RawSender),
 }
 
-/// Requests on their way at one time: enough that the relay never waits for the publisher.
+/// Publishes on a plain connection.
+#[derive(Debug)]
+pub(super) struct RawSender {
+    protocol: Protocol,
+    connection: Connection,
+    subject: String,
+    payload: usize,
+    /// Messages of one write, and their bytes: one to each queue in turn.
+    batch: usize,
+    write: Vec<u8>,
+}
+
+/// Requests in flight at one time: enough that the relay never waits for the publisher.
 const PIPELINE: usize = 64;
 
 impl Sender {
-    /// Connects; a burst may hold up to `pending` notifications, `batch` to a request.
+    /// Connects; a burst may hold up to `pending` notifications, `batch` to a request. The queues'
+    /// names are of one length.
     pub(super) async fn open(
         broker: &Broker,
-        queue: &QueueAddress,
+        queues: &[QueueAddress],
         batch: usize,
         pending: u64,
     ) -> Result<Self> {
+        let payload = event_size(queues.first().context("a queue")?);
         Ok(match broker.side {
             Side::Reveille => {
                 let options = PublisherOptions {
@@ -51,64 +66,63 @@ impl Sender {
                 };
                 Self::Reveille {
                     publisher: Client::new(&broker.target)?.publisher_with(options),
-                    queue: queue.clone(),
+                    queues: queues.to_vec(),
                 }
             }
             Side::Nats => Self::Nats {
                 client: nats::connect(&broker.target).await?,
-                subject: subject(queue).into(),
-                payload: event_size(queue),
+                subjects: subjects(queues).into_iter().map(Into::into).collect(),
+                payload,
             },
-            Side::RawNats => Self::RawNats {
-                connection: raw_nats::Connection::open(&broker.target).await?,
-                subject: subject(queue),
-                payload: event_size(queue),
-                batch,
-            },
+            Side::RawNats => {
+                let protocol = Protocol::Nats;
+                Self::Raw(RawSender::open(protocol, &broker.target, queues, batch).await?)
+            }
+            Side::Redis => {
+                let protocol = Protocol::Redis;
+                Self::Raw(RawSender::open(protocol, &broker.target, queues, batch).await?)
+            }
         })
     }
 
-    /// Publishes one notification that carries the time; returns when it was made. Waits for the
-    /// relay's acknowledgement; a nats-server gives none.
+    /// Publishes one notification of the first queue that carries the time; returns when it was
+    /// made. Waits for the acknowledgement of the relay or of Redis; a nats-server gives none.
     pub(super) async fn one(&mut self) -> Result<SystemTime> {
         let now = SystemTime::now();
         match self {
-            Self::Reveille { publisher, queue } => {
+            Self::Reveille { publisher, queues } => {
                 let notification = Notification {
                     published_at: Some(now),
-                    ..Notification::new(queue.clone())
+                    ..Notification::new(queues[0].clone())
                 };
                 publisher.notify(notification).await?;
             }
             Self::Nats {
                 client,
-                subject,
+                subjects,
                 payload,
             } => {
                 let payload = dated(now, *payload).into();
-                client.publish(subject.clone(), payload).await?;
+                client.publish(subjects[0].clone(), payload).await?;
                 client.flush().await?;
             }
-            Self::RawNats {
-                connection,
-                subject,
-                payload,
-                ..
-            } => {
-                let message = raw_nats::publication(subject, &dated(now, *payload));
-                connection.write(&message).await?;
+            Self::Raw(raw) => {
+                let payload = dated(now, raw.payload);
+                let message = raw.protocol.publication(&raw.subject, &payload);
+                raw.connection.publish(&message, 1).await?;
+                raw.connection.answered().await?;
             }
         }
         Ok(now)
     }
 
-    /// Publishes many as fast as it can; returns when it began. What was published may still be on
-    /// its way.
+    /// Publishes many notifications of the first queue as fast as it can; returns when it began.
+    /// Waits for all acknowledgements; the subscribers may still have to be told.
     pub(super) async fn all(&mut self, count: u64) -> Result<SystemTime> {
         let began = SystemTime::now();
         match self {
-            Self::Reveille { publisher, queue } => {
-                let notification = Notification::new(queue.clone());
+            Self::Reveille { publisher, queues } => {
+                let notification = Notification::new(queues[0].clone());
                 for _ in 0..count {
                     publisher.post(notification.clone())?;
                 }
@@ -116,35 +130,118 @@ impl Sender {
             }
             Self::Nats {
                 client,
-                subject,
+                subjects,
                 payload,
             } => {
                 let payload = bytes::Bytes::from(vec![0; *payload]);
                 for _ in 0..count {
-                    client.publish(subject.clone(), payload.clone()).await?;
+                    client.publish(subjects[0].clone(), payload.clone()).await?;
                 }
                 nats::barrier(client).await?;
             }
-            Self::RawNats {
-                connection,
-                subject,
-                payload,
-                batch,
-            } => {
-                let one = raw_nats::publication(subject, &vec![0; *payload]);
-                // As many to a write as the relay gets to a request.
-                let many = one.repeat(*batch);
-                let mut left = usize::try_from(count)?;
-                while left > 0 {
-                    let now = left.min(*batch);
-                    connection.write(&many[..now * one.len()]).await?;
-                    left -= now;
-                }
-                connection.barrier().await?;
-            }
+            Self::Raw(raw) => raw.all(usize::try_from(count)?).await?,
         }
         Ok(began)
     }
+
+    /// Publishes one notification of each queue in one request, and waits for its acknowledgement.
+    pub(super) async fn request(&mut self) -> Result<()> {
+        match self {
+            Self::Reveille { publisher, queues } => {
+                publisher.notify_all(of_each(queues)).await?;
+            }
+            Self::Nats {
+                client,
+                subjects,
+                payload,
+            } => {
+                let payload = bytes::Bytes::from(vec![0; *payload]);
+                for subject in subjects {
+                    client.publish(subject.clone(), payload.clone()).await?;
+                }
+                client.flush().await?;
+            }
+            Self::Raw(raw) => {
+                raw.connection.publish(&raw.write, raw.batch).await?;
+                raw.connection.answered().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Publishes as many requests, each with one notification of each queue, as fast as it can, and
+    /// waits for all acknowledgements.
+    pub(super) async fn requests(&mut self, count: u64) -> Result<()> {
+        match self {
+            Self::Reveille { publisher, queues } => {
+                // Twice as many callers as requests in flight: the next request is always there.
+                let (publisher, queues) = (&*publisher, &*queues);
+                stream::iter(0..count)
+                    .map(|_| publisher.notify_all(of_each(queues)))
+                    .buffer_unordered(2 * PIPELINE)
+                    .try_for_each(async |_| Ok(()))
+                    .await?;
+            }
+            Self::Nats {
+                client,
+                subjects,
+                payload,
+            } => {
+                let payload = bytes::Bytes::from(vec![0; *payload]);
+                for _ in 0..count {
+                    for subject in &*subjects {
+                        client.publish(subject.clone(), payload.clone()).await?;
+                    }
+                }
+                nats::barrier(client).await?;
+            }
+            Self::Raw(raw) => {
+                let count = usize::try_from(count)? * raw.batch;
+                raw.all(count).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RawSender {
+    async fn open(
+        protocol: Protocol,
+        target: &str,
+        queues: &[QueueAddress],
+        batch: usize,
+    ) -> Result<Self> {
+        let payload = event_size(&queues[0]);
+        let subjects = subjects(queues);
+        let publication = |subject: &String| protocol.publication(subject, &vec![0; payload]);
+        let write = subjects.iter().cycle().take(batch).flat_map(publication);
+        Ok(Self {
+            protocol,
+            connection: Connection::open(protocol, target).await?,
+            write: write.collect(),
+            subject: subjects[0].clone(),
+            payload,
+            batch,
+        })
+    }
+
+    /// Publishes `count` messages, as many to a write as the relay gets to a request.
+    async fn all(&mut self, count: usize) -> Result<()> {
+        let one = self.write.len() / self.batch;
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(self.batch);
+            let bytes = &self.write[..now * one];
+            self.connection.publish(bytes, now).await?;
+            left -= now;
+        }
+        self.connection.barrier().await
+    }
+}
+
+/// Returns one notification of each queue.
+fn of_each(queues: &[QueueAddress]) -> Vec<Notification> {
+    queues.iter().cloned().map(Notification::new).collect()
 }
 
 /// Returns a payload of this size that begins with the time.
@@ -154,13 +251,15 @@ fn dated(now: SystemTime, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the subject that stands for a queue.
-pub(super) fn subject(queue: &QueueAddress) -> String {
-    format!("{}.{}", queue.storage_account(), queue.queue_name())
+/// Returns the subject or channel that stands for each queue.
+pub(super) fn subjects(queues: &[QueueAddress]) -> Vec<String> {
+    let subject =
+        |queue: &QueueAddress| format!("{}.{}", queue.storage_account(), queue.queue_name());
+    queues.iter().map(subject).collect()
 }
 
 /// Returns the bytes that a notification of `queue` takes up in a request, which a message of a
-/// nats-server is given as its payload: tag and length of the entry (2) and of the two names (4),
+/// peer is given as its payload: tag and length of the entry (2) and of the two names (4),
 /// the names, the count (2), and the time of publishing (14).
 pub(super) fn event_size(queue: &QueueAddress) -> usize {
     2 + 4 + queue.storage_account().len() + queue.queue_name().len() + 2 + 14

@@ -1,4 +1,4 @@
-//! The four works.
+//! The works on one queue.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use reveille::QueueAddress;
 use super::{
     BurstArgs, IdleArgs, WakeAllArgs, WakeArgs,
     broker::Broker,
-    fleet::{Fleet, Latencies, Told},
+    fleet::{Crew, Fleet, Latencies, Told},
     progress::Progress,
     report::{Figures, Unit},
     sender::{Sender, event_size},
@@ -25,11 +25,11 @@ pub(super) async fn burst(
     broker: &Broker,
     progress: &Progress,
 ) -> Result<Figures> {
-    let queue = queue()?;
+    let queues = [queue()?];
     progress.say(&format!("connecting {} subscribers", args.subscribers));
-    let mut fleet = Fleet::start(broker, &queue.to_string(), args.subscribers, 1).await?;
+    let mut fleet = Fleet::start(broker, &crew(&queues, args.subscribers, false)).await?;
     let pending = args.notifications;
-    let mut sender = Sender::open(broker, &queue, args.batch.into(), pending).await?;
+    let mut sender = Sender::open(broker, &queues, args.batch.into(), pending).await?;
     // So that the publisher's connection is open as well.
     round(&mut fleet, &mut sender).await?;
     progress.say(&format!("{} notifications", args.notifications));
@@ -42,15 +42,15 @@ pub(super) async fn burst(
     let mut figures = common(args.subscribers, args.notifications, told.wakeups);
     figures.add("wall", Unit::Seconds, Some(since(began, &told)));
     usage(&mut figures, &before, &after);
-    figures.add("payload", Unit::Bytes, Some(event_size(&queue) as f64));
+    figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
     Ok(figures)
 }
 
 /// One notification at a time, to one subscriber.
 pub(super) async fn wake(args: &WakeArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
-    let queue = queue()?;
-    let mut fleet = Fleet::start(broker, &queue.to_string(), 1, 1).await?;
-    let mut sender = Sender::open(broker, &queue, SINGLE.0, SINGLE.1).await?;
+    let queues = [queue()?];
+    let mut fleet = Fleet::start(broker, &crew(&queues, 1, true)).await?;
+    let mut sender = Sender::open(broker, &queues, SINGLE.0, SINGLE.1).await?;
     progress.say(&format!("{} to warm up", args.warm_up));
     singly(&mut fleet, &mut sender, args.warm_up, args.pause).await?;
     fleet.latencies().await?;
@@ -64,7 +64,7 @@ pub(super) async fn wake(args: &WakeArgs, broker: &Broker, progress: &Progress) 
     figures.add("wall", Unit::Seconds, Some(since(began, &told)));
     latencies(&mut figures, &measured);
     usage(&mut figures, &before, &after);
-    figures.add("payload", Unit::Bytes, Some(event_size(&queue) as f64));
+    figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
     Ok(figures)
 }
 
@@ -74,10 +74,10 @@ pub(super) async fn wake_all(
     broker: &Broker,
     progress: &Progress,
 ) -> Result<Figures> {
-    let queue = queue()?;
+    let queues = [queue()?];
     progress.say(&format!("connecting {} subscribers", args.subscribers));
-    let mut fleet = Fleet::start(broker, &queue.to_string(), args.subscribers, 1).await?;
-    let mut sender = Sender::open(broker, &queue, SINGLE.0, SINGLE.1).await?;
+    let mut fleet = Fleet::start(broker, &crew(&queues, args.subscribers, true)).await?;
+    let mut sender = Sender::open(broker, &queues, SINGLE.0, SINGLE.1).await?;
     round(&mut fleet, &mut sender).await?;
     fleet.latencies().await?;
     progress.say(&format!("{} rounds", args.rounds));
@@ -98,18 +98,21 @@ pub(super) async fn wake_all(
     let each = cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / wakeups.max(1) as f64);
     figures.add("cpu/wake-up", Unit::Micros, each);
     usage(&mut figures, &before, &after);
-    figures.add("payload", Unit::Bytes, Some(event_size(&queue) as f64));
+    figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
     Ok(figures)
 }
 
 /// Subscribers that hear nothing.
 pub(super) async fn idle(args: &IdleArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
-    let queue = queue()?;
+    let queues = [queue()?];
     let empty = broker.usage();
     progress.say(&format!("connecting {} subscribers", args.subscribers));
     let began = SystemTime::now();
-    let address = queue.to_string();
-    let fleet = Fleet::start(broker, &address, args.subscribers, args.per_connection).await?;
+    let crew = Crew {
+        per_connection: args.per_connection,
+        ..crew(&queues, args.subscribers, false)
+    };
+    let fleet = Fleet::start(broker, &crew).await?;
     let connected = began.elapsed().unwrap_or_default();
     progress.say(&format!("holding {} subscribers", args.subscribers));
     let before = broker.usage();
@@ -128,6 +131,16 @@ pub(super) async fn idle(args: &IdleArgs, broker: &Broker, progress: &Progress) 
     figures.add("wall", Unit::Seconds, Some(args.hold.as_secs_f64()));
     usage(&mut figures, &before, &after);
     Ok(figures)
+}
+
+/// Returns subscribers on a connection each.
+fn crew(queues: &[QueueAddress], subscribers: u64, timed: bool) -> Crew<'_> {
+    Crew {
+        queues,
+        subscribers,
+        per_connection: 1,
+        timed,
+    }
 }
 
 /// Publishes one notification and waits until all have been told; returns how long it took.
@@ -162,7 +175,8 @@ fn queue() -> Result<QueueAddress> {
     )?)
 }
 
-fn since(began: SystemTime, told: &Told) -> f64 {
+/// Returns how long it took until the last subscriber had been told of all.
+pub(super) fn since(began: SystemTime, told: &Told) -> f64 {
     Duration::from_nanos(told.last_at.saturating_sub(nanos(began))).as_secs_f64()
 }
 

@@ -1,0 +1,199 @@
+//! One notification for each of many queues in each request, to subscribers of all of them.
+//!
+//! A wake-up of one queue cannot stand for another one's, so this shows what an entry costs the
+//! server. Two modes follow each other on the same connections: in lock step a request is sent only
+//! when all subscribers were told of the one before; pipelined, the publisher sends as fast as it is
+//! acknowledged. Sums must be exact in both.
+
+use std::time::SystemTime;
+
+use anyhow::Result;
+use reveille::QueueAddress;
+
+use super::{
+    EachArgs,
+    broker::Broker,
+    fleet::{Crew, Fleet, Told},
+    progress::Progress,
+    report::{Figures, Unit},
+    sender::{Sender, event_size},
+    usage::Usage,
+    work::since,
+};
+
+/// What one mode came to.
+#[derive(Debug)]
+struct Mode {
+    wall: f64,
+    told: Told,
+    before: Reading,
+    after: Reading,
+}
+
+/// What the server has used and counted so far.
+#[derive(Debug)]
+struct Reading {
+    usage: Usage,
+    /// Wakes and entries that the relay has sent; a peer does not tell.
+    sent: Option<(u64, u64)>,
+}
+
+/// Does the work once, in both modes.
+pub(super) async fn each(args: &EachArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
+    let queues = queues(args.queues)?;
+    let requests = requests(args.events, args.queues);
+    let subscribers = args.subscribers;
+    progress.say(&format!("connecting {subscribers} subscribers"));
+    let crew = Crew {
+        queues: &queues,
+        subscribers,
+        per_connection: 1,
+        timed: false,
+    };
+    let mut fleet = Fleet::start(broker, &crew).await?;
+    let pending = requests * u64::from(args.queues);
+    let mut sender = Sender::open(broker, &queues, args.queues.into(), pending).await?;
+    // So that the publisher's connection is open as well.
+    lock_step(&mut fleet, &mut sender, broker, (1, args.queues.into())).await?;
+
+    let work = (requests, args.queues.into());
+    progress.say(&format!("{requests} requests in lock step"));
+    let lock_step = lock_step(&mut fleet, &mut sender, broker, work).await?;
+    progress.say(&format!("{requests} requests, pipelined"));
+    let pipelined = pipelined(&mut fleet, &mut sender, broker, work).await?;
+    fleet.stop().await;
+
+    let mut figures = Figures::default();
+    let deliveries = pending * subscribers;
+    for (name, count) in [
+        ("queues", args.queues.into()),
+        ("subscribers", subscribers),
+        ("requests", requests),
+        ("deliveries", deliveries),
+    ] {
+        figures.add(name, Unit::Count, Some(count as f64));
+    }
+    for (name, mode) in [("lock step", lock_step), ("pipelined", pipelined)] {
+        mode.add(name, deliveries, &mut figures);
+    }
+    figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
+    Ok(figures)
+}
+
+/// Sends a request only when all subscribers were told of the one before. Takes the number of
+/// requests, and of events of each.
+async fn lock_step(
+    fleet: &mut Fleet,
+    sender: &mut Sender,
+    broker: &Broker,
+    (requests, events): (u64, u64),
+) -> Result<Mode> {
+    fleet.expect_steps(requests, events).await?;
+    let (before, began) = (Reading::of(broker).await?, SystemTime::now());
+    for _ in 0..requests {
+        sender.request().await?;
+        fleet.step().await?;
+    }
+    let told = fleet.told(requests * events).await?;
+    Ok(Mode {
+        wall: since(began, &told),
+        told,
+        before,
+        after: Reading::of(broker).await?,
+    })
+}
+
+/// Sends the requests as fast as the server takes them.
+async fn pipelined(
+    fleet: &mut Fleet,
+    sender: &mut Sender,
+    broker: &Broker,
+    (requests, events): (u64, u64),
+) -> Result<Mode> {
+    fleet.expect(requests * events).await?;
+    let (before, began) = (Reading::of(broker).await?, SystemTime::now());
+    sender.requests(requests).await?;
+    let told = fleet.told(requests * events).await?;
+    Ok(Mode {
+        wall: since(began, &told),
+        told,
+        before,
+        after: Reading::of(broker).await?,
+    })
+}
+
+impl Reading {
+    async fn of(broker: &Broker) -> Result<Self> {
+        let usage = broker.usage();
+        let sent = broker.metrics().await?.and_then(|metrics| {
+            let wakes = metrics.value("reveille_wakes_total")?;
+            Some((wakes, metrics.value("reveille_wake_entries_total")?))
+        });
+        Ok(Self { usage, sent })
+    }
+}
+
+impl Mode {
+    fn add(&self, name: &str, deliveries: u64, figures: &mut Figures) {
+        let cpu = self.after.usage.cpu_since(&self.before.usage);
+        let cpu = cpu.map(|cpu| cpu.as_secs_f64());
+        let sent = self.after.sent.zip(self.before.sent);
+        let wakes = sent.map(|(after, before)| (after.0 - before.0) as f64);
+        let entries = sent.map_or(self.told.wakeups, |(after, before)| after.1 - before.1);
+        let deliveries = deliveries as f64;
+        let per = |seconds: f64| {
+            Some(seconds)
+                .filter(|span| *span > 0.0)
+                .map(|span| deliveries / span)
+        };
+        let rss = self.after.usage.rss_kib.map(|kib| kib as f64);
+        for (figure, unit, value) in [
+            ("wall", Unit::Seconds, Some(self.wall)),
+            ("cpu", Unit::Seconds, cpu),
+            ("deliveries", Unit::PerSecond, per(self.wall)),
+            ("deliveries/cpu", Unit::PerSecond, cpu.and_then(per)),
+            ("wakes", Unit::Count, wakes),
+            ("entries", Unit::Count, Some(entries as f64)),
+            ("rss", Unit::Kib, rss),
+        ] {
+            figures.add(format!("{name} {figure}"), unit, value);
+        }
+    }
+}
+
+/// Returns the queues that all runs of this process use: its own, so that no other program's
+/// notifications are counted where the relay is shared. Their names differ in digits only.
+fn queues(count: u16) -> Result<Vec<QueueAddress>> {
+    let process = std::process::id() % 10_000_000;
+    let address = |queue| QueueAddress::new("bench", &format!("e{process:07}-{queue:04}"));
+    Ok((0..count).map(address).collect::<Result<_, _>>()?)
+}
+
+/// Returns how many requests hold that many events, one for each queue.
+fn requests(events: u64, queues: u16) -> u64 {
+    events.div_ceil(queues.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_rounded_up_to_whole_requests() {
+        assert_eq!(requests(100_000, 64), 1_563);
+        assert_eq!(requests(128, 64), 2);
+        assert_eq!(requests(1, 64), 1);
+    }
+
+    #[test]
+    fn the_names_of_the_queues_differ_but_in_no_length() {
+        let queues = queues(1024).expect("names");
+        let length = |queue: &QueueAddress| queue.to_string().len();
+        assert!(
+            queues
+                .iter()
+                .all(|queue| length(queue) == length(&queues[0]))
+        );
+        assert!(queues.windows(2).all(|two| two[0] < two[1]));
+    }
+}
