@@ -200,7 +200,7 @@ impl Hub {
             );
             (records, rest) = (&records[run..], &rest[run..]);
         }
-        batch.wake();
+        self.finish(&mut batch);
         self.counters
             .notified
             .fetch_add(notifications.len() as u64, Ordering::Relaxed);
@@ -236,7 +236,7 @@ impl Hub {
                 fired > 0
             });
         }
-        batch.wake();
+        self.finish(&mut batch);
         self.fire_probes(now);
         self.next_timer()
     }
@@ -353,6 +353,7 @@ impl Hub {
             state.timers.add(at, delay, timer, self.config.fault);
             false
         });
+        self.finish(&mut batch);
     }
 
     /// Counts under the lock of a live record of this queue, and marks its subscribers where `count`
@@ -396,9 +397,18 @@ impl Hub {
             self.timers.waker.wake();
         }
         if wake == Wake::Fanout {
-            self.counters.fanned_out.fetch_add(1, Ordering::Relaxed);
-            self.fanout.push(record);
+            batch.walks.push(record);
         }
+    }
+
+    /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
+    pub(super) fn finish(&self, batch: &mut WakeBatch) {
+        if !batch.walks.is_empty() {
+            let walks = batch.walks.len() as u64;
+            self.counters.fanned_out.fetch_add(walks, Ordering::Relaxed);
+            self.fanout.extend(batch.walks.drain(..));
+        }
+        batch.wake();
     }
 }
 

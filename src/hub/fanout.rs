@@ -41,8 +41,9 @@ impl Fanout {
         }
     }
 
-    pub(super) fn push(&self, record: Arc<Record>) {
-        lock(&self.marked).push_back(record);
+    /// Adds records, all at once: their walks are one batch then.
+    pub(super) fn extend(&self, records: impl Iterator<Item = Arc<Record>>) {
+        lock(&self.marked).extend(records);
         self.waker.wake();
     }
 

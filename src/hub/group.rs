@@ -257,10 +257,7 @@ impl Group {
             self.checking = false;
             self.claim
                 .report(heard.sequence, asked, head.sequence, now, self.timeout);
-            if heard.state == ReportState::Drained
-                && heard.sequence >= head.sequence
-                && !planted!(self.fault, RestSurvivesDrained)
-            {
+            if heard.state == ReportState::Drained && heard.sequence >= head.sequence {
                 // The queue was read until empty after all of it was put.
                 self.set_rest(0);
             }
@@ -342,7 +339,7 @@ impl Group {
                     false => 0,
                 };
                 self.gave(last, head, sums, rest);
-                if self.claim.is_exhausted() {
+                if self.claim.is_exhausted() && !planted!(self.fault, ParkedNotRearmed) {
                     // It was parked, and goes on.
                     self.claim.again(now + self.timeout);
                 }

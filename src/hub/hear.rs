@@ -74,6 +74,7 @@ impl Hub {
             change(state);
             false
         });
+        self.finish(&mut batch);
     }
 
     /// A stream has sent all it had: queues that wait for that can give it more.

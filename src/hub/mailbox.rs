@@ -9,6 +9,7 @@
 use std::{sync::Arc, task::Waker};
 
 use super::{
+    record::Record,
     subscription::SubscriptionId,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
@@ -64,6 +65,8 @@ pub(crate) struct WakeBatch {
     /// Most notifications wake one stream: no list for those.
     first: Option<Arc<Mailbox>>,
     others: Vec<Arc<Mailbox>>,
+    /// Queues that are left to the fan-out, which gets them together as well.
+    pub(super) walks: Vec<Arc<Record>>,
     /// Marks set so far.
     pub(super) marked: usize,
 }
@@ -179,6 +182,9 @@ impl Mailbox {
     /// The same for a check: one Wake may carry several of them, so only an unsent frame is in the
     /// way.
     pub(super) fn assign_check(&self, cursor: u32) -> bool {
+        if planted!(self.fault, ChecksOneByOne) {
+            return self.assign_unless_sending();
+        }
         if self.stream.load(Ordering::Acquire) & SENDING == 0 {
             self.stream.fetch_or(ASSIGNED, Ordering::AcqRel);
             return true;

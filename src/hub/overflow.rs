@@ -12,7 +12,7 @@ use super::{
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Mutex, Ordering, lock},
 };
-use crate::words::WakeReason;
+use crate::{fault::planted, words::WakeReason};
 
 /// The subscriptions that lack cursors.
 pub(super) struct Overflow {
@@ -55,7 +55,7 @@ impl Overflow {
 
     /// Tells those that match the queue and have no cursor for it.
     pub(super) fn tell(&self, record: &Record, batch: &mut WakeBatch) {
-        if self.is_empty() {
+        if self.is_empty() || planted!(record.pace.fault, OverflowUntold) {
             return;
         }
         let all: Vec<_> = lock(&self.table).values().cloned().collect();

@@ -187,10 +187,41 @@ impl World {
                 self.violate(|| format!("listener {number} holds no stream after the silence"));
             }
         }
+        self.check_idle_queues();
         for number in 0..self.publishers.len() {
             let pending = self.publishers[number].session.pending();
             if pending > 0 {
                 self.violate(|| format!("publisher {number} still has {pending} pending"));
+            }
+        }
+    }
+
+    /// Returns whether the listener's patterns may lack cursors: it is told of some queues under their
+    /// names only, and looks at all that it knows.
+    fn is_told_by_pattern(&self, number: usize) -> bool {
+        let mut selectors = self.plan.listeners[number].selectors.iter();
+        self.plan.cursors.is_some() && selectors.any(|selector| selector.is_pattern())
+    }
+
+    /// After the silence no queue is kept that only patterns match and that nothing needs (R3).
+    fn check_idle_queues(&mut self) {
+        let Some(hub) = self.relay.hub.clone() else {
+            return;
+        };
+        let forget_after = self.plan.forget_after;
+        if forget_after * 4 > SILENCE || self.plan.listeners.iter().any(|one| one.group.is_some()) {
+            return;
+        }
+        for view in hub.queues(None, usize::MAX, self.now) {
+            let mut selectors = self.plan.listeners.iter().flat_map(|one| &one.selectors);
+            let named = selectors.any(|one| !one.is_pattern() && one.matches(&view.address));
+            let idle = view.idle_for.is_some_and(|idle| idle > SILENCE * 3 / 4);
+            if !named && idle && view.timers == 0 && view.listeners > 0 {
+                let ours = self.queues.find(&view.address);
+                let well = (0..self.listeners.len()).all(|number| self.is_well(number));
+                if ours.is_some() && well {
+                    self.violate(|| format!("R3: an idle queue is kept: {view:?}"));
+                }
             }
         }
     }
@@ -315,6 +346,9 @@ impl World {
 
     /// A listener has been told of the queue in this life, up to the sequence.
     fn check_told(&mut self, number: usize, queue: usize, sequence: Option<u64>) {
+        if self.is_told_by_pattern(number) {
+            return;
+        }
         let told = self.listeners[number].tokens.get(&queue);
         let told = told.filter(|told| told.life == self.relay.life);
         if told
@@ -330,6 +364,9 @@ impl World {
 
     /// A listener's tokens are the heads of its queues, sums and all.
     fn check_heads(&mut self, number: usize) {
+        if self.is_told_by_pattern(number) {
+            return;
+        }
         let hub = self.relay.hub.clone().expect("it is up");
         for view in hub.queues(None, usize::MAX, self.now) {
             if !self.listeners[number].wants(&view.address) {

@@ -65,13 +65,15 @@ pub(super) fn fleet(rng: &mut fastrand::Rng) -> (Vec<ListenerPlan>, Vec<QueueAdd
         .collect();
     let group = GroupName::new("fleet").expect("a name");
     let grouped = rng.u32(0..5) != 0;
-    let plan = |_| {
+    // Now and then a listener outside of the group.
+    let beside = rng.u32(0..4) == 0;
+    let plan = |number| {
         let selectors = match rng.u32(0..4) {
             0 => vec![Selector::new("acct", "l0-*").expect("a selector")],
             _ => queues.iter().map(Selector::from).collect(),
         };
         let mut plan = ListenerPlan::new(selectors, rng);
-        plan.group = grouped.then(|| group.clone());
+        plan.group = (grouped && !(beside && number == 0)).then(|| group.clone());
         plan.capacity = rng.u32(1..=6);
         plan
     };

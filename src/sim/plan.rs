@@ -89,6 +89,8 @@ pub(super) struct Plan {
     pub(super) conflate: bool,
     /// The sentinel's interval; zero: none.
     pub(super) sentinel: Duration,
+    /// Cursors of one stream at most, where that is few: patterns are told under their own names.
+    pub(super) cursors: Option<usize>,
 }
 
 /// One listener.
@@ -194,7 +196,7 @@ impl Plan {
             works = vec![Work::PutTwice];
         }
         let sentinel = groups::sentinel(rng);
-        if small && !sentinel.is_zero() {
+        if shape != Shape::Crowd && !sentinel.is_zero() {
             works.push(Work::PutUntold);
         }
         if shape == Shape::Fleet && rng.u32(0..3) != 0 {
@@ -254,9 +256,14 @@ impl Plan {
             aimed: rng.bool(),
             conflate: rng.u32(0..4) != 0,
             sentinel,
+            cursors: None,
         };
         if shape == Shape::Fleet {
             plan.strain(rng);
+        }
+        let mut selectors = plan.listeners.iter().flat_map(|one| &one.selectors);
+        if shape == Shape::Sparse && selectors.all(Selector::is_pattern) && rng.bool() {
+            plan.cursors = Some(rng.usize(0..3));
         }
         plan
     }

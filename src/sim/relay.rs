@@ -186,6 +186,7 @@ impl World {
             seed: self.rng.u64(..),
             forget_after: relay.forget_after,
             inline: relay.inline,
+            max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             pace: groups::pace(relay.sentinel),
             fault: relay.fault,
             ..HubConfig::default()
@@ -460,12 +461,18 @@ impl World {
         self.log
             .note(now, "stream opens", &[id as u64, listener as u64]);
         self.totals.streams += 1;
+        let mut stream = stream;
+        if !self.healed && self.rng.u32(0..4) == 0 {
+            // Its transport takes nothing at first: what happens between the subscription and its
+            // first message has time to happen.
+            stream.blocked_until = now + Duration::from_millis(self.rng.u64(0..250));
+        }
         self.relay.streams.insert(id, stream);
         self.relay.ids.insert(number, id);
         self.send_down(id, Down::Opened);
         let soon = Duration::from_micros(self.rng.u64(10..20_000));
         self.poll_stream(id, now + soon);
-        self.race();
+        self.race(listener);
     }
 
     fn notify(

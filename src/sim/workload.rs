@@ -71,18 +71,21 @@ impl World {
             }
             Work::PutBatch => self.put_batch(publisher, queue),
             Work::PutUntold => self.put_untold(queue),
-            Work::FreshQueue => self.put_into_fresh_queue(publisher),
+            Work::FreshQueue => {
+                let listener = self.rng.usize(0..self.listeners.len());
+                self.put_into_fresh_queue(publisher, listener);
+            }
         }
     }
 
     /// Something comes in while a stream opens: what rules 4 and 5 are about.
-    pub(super) fn race(&mut self) {
+    pub(super) fn race(&mut self, listener: usize) {
         if self.healed || self.rng.u32(0..3) != 0 || self.is_held() {
             return;
         }
         let publisher = self.some_publisher();
         if self.rng.bool() {
-            self.put_into_fresh_queue(publisher);
+            self.put_into_fresh_queue(publisher, listener);
         } else {
             let queue = self.some_queue();
             self.put(publisher, queue);
@@ -156,8 +159,7 @@ impl World {
     }
 
     /// A queue that nobody has heard of yet, but that a pattern matches.
-    fn put_into_fresh_queue(&mut self, publisher: usize) {
-        let listener = self.rng.usize(0..self.listeners.len());
+    fn put_into_fresh_queue(&mut self, publisher: usize, listener: usize) {
         let address = super::plan::address(&format!("l{listener}-x{}", self.queues.list.len()));
         if self.queues.list.len() > 40
             || !self
