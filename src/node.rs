@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 pub use self::sweeping::SweepConsole;
 use crate::{
     clock::wall,
-    console::{Console, Figures, Subject},
+    console::{Console, ConsoleConfig, Figure, Figures, Subject},
     error::{Error, ErrorKind, Result},
     flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
-    server::{Health, Server, ServerConfig, Services},
+    server::{Connections, Health, Incident, Server, ServerConfig, Services},
     store::{self, BlobName, BlobStore},
     task::Scope,
     words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
@@ -36,8 +36,19 @@ pub struct NodeConfig {
     /// Where flags are kept: `memory:`, `sqlite:PATH` or a container of a cloud, as
     /// [`store::open`](crate::store::open) has it. Relays on one store have the same flags.
     pub store: String,
-    /// Connections at one time; further ones wait until one ends.
+    /// Names by which health and metrics may be asked for, beside IP addresses and `localhost`: a
+    /// request that states another host is refused.
+    pub admin_hosts: Vec<String>,
+    /// Connections at one time; further ones wait until one ends. Fewer where the process may not
+    /// have as many files open: 128 stay in reserve, and a quarter of the rest, at most 256, is for
+    /// connections that have sent nothing yet.
     pub max_connections: usize,
+    /// Connections at one time of one peer's address, or of one /64 network of IPv6; further ones
+    /// are closed. `Some(0)` is no limit. `None` is no limit where the relay listens on loopback, and
+    /// otherwise 256, without a limit for peers on this machine.
+    pub max_connections_per_address: Option<usize>,
+    /// Returns how many lines of the log were dropped because nobody read them, for the metrics.
+    pub log_lines_dropped: Option<fn() -> u64>,
     /// How often each watched flag is read again, in case another program wrote it; zero is never.
     pub flag_refresh: Duration,
 }
@@ -62,7 +73,10 @@ impl Default for NodeConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
+            admin_hosts: Vec::new(),
             max_connections: 100_000,
+            max_connections_per_address: None,
+            log_lines_dropped: None,
             flag_refresh: Duration::from_secs(10),
         }
     }
@@ -92,10 +106,11 @@ impl Node {
             stream_max_age,
             draining: draining.clone(),
         };
-        let (routes, health) = services.routes().await?;
+        let (routes, health) = services.routes()?;
         let server_config = ServerConfig {
             listen: config.listen,
             max_connections: config.max_connections,
+            max_connections_per_address: config.max_connections_per_address,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
@@ -105,8 +120,13 @@ impl Node {
                     flags: flags.clone(),
                     store: Arc::clone(&store),
                     connections: server.connections(),
+                    log_lines_dropped: config.log_lines_dropped,
                 };
-                Some(Console::start(listen, Arc::new(subject)).await?)
+                let console = ConsoleConfig {
+                    listen,
+                    hosts: config.admin_hosts,
+                };
+                Some(Console::start(&console, Arc::new(subject)).await?)
             }
             None => None,
         };
@@ -134,6 +154,11 @@ impl Node {
     /// Returns where health and metrics are served.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.console.as_ref().map(Console::address)
+    }
+
+    /// Returns how many connections there can be at one time.
+    pub fn max_connections(&self) -> usize {
+        self.server.connections().max()
     }
 
     /// Returns the relay's life: another one after each start.
@@ -177,7 +202,7 @@ impl Node {
     /// Ends gracefully: takes no more, says Goodbye on every stream, and closes what is left after
     /// `grace`.
     pub async fn shutdown(self, grace: Duration) {
-        self.health.set(false).await;
+        self.health.end();
         self.relay.drain();
         self.server.shutdown(grace).await;
         self.scope.shutdown().await;
@@ -193,18 +218,24 @@ struct Watched {
     relay: Relay,
     flags: Flags,
     store: Arc<dyn BlobStore>,
-    connections: Arc<std::sync::atomic::AtomicU64>,
+    connections: Connections,
+    log_lines_dropped: Option<fn() -> u64>,
 }
 
 /// Asking the store whether it can be read must not hold up the probe.
 const STORE_ANSWERS: Duration = Duration::from_secs(2);
 
-#[async_trait]
-impl Subject for Watched {
-    async fn unready(&self) -> Option<String> {
-        if self.relay.is_draining() {
-            return Some("shutting down".to_owned());
-        }
+impl Watched {
+    /// Returns the limits that are reached: what comes now waits or is refused until something ends.
+    fn full(&self) -> Vec<String> {
+        let (open, max) = (self.connections.open(), self.connections.max());
+        let connections =
+            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
+        connections.into_iter().collect()
+    }
+
+    /// Returns why the store cannot be read, or `None` where it can.
+    async fn unreadable_store(&self) -> Option<String> {
         let probe = match BlobName::new("flags/ready") {
             Ok(name) => name,
             Err(error) => return Some(error.to_string()),
@@ -220,8 +251,34 @@ impl Subject for Watched {
             .err()
             .map(|error| error.to_string())
     }
+}
+
+#[async_trait]
+impl Subject for Watched {
+    async fn unready(&self) -> Vec<String> {
+        if self.relay.is_draining() {
+            return vec!["shutting down".to_owned()];
+        }
+        let mut reasons = self.full();
+        reasons.extend(self.unreadable_store().await);
+        reasons
+    }
 
     fn figures(&self) -> Figures {
+        let mut figures = self.relay_figures();
+        figures.counters.extend(self.peer_counters());
+        let dropped = self.log_lines_dropped.map_or(0, |count| count());
+        figures.counters.push((
+            "log_lines_dropped",
+            "Lines of the log dropped because nobody read them",
+            dropped,
+        ));
+        figures
+    }
+}
+
+impl Watched {
+    fn relay_figures(&self) -> Figures {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
         Figures {
@@ -257,7 +314,17 @@ impl Subject for Watched {
                 (
                     "connections",
                     "Connections open",
-                    self.connections.load(Relaxed),
+                    self.connections.open() as u64,
+                ),
+                (
+                    "connections_limit",
+                    "Connections that can be open",
+                    self.connections.max() as u64,
+                ),
+                (
+                    "full",
+                    "Limits that are reached, as /readyz names them",
+                    self.full().len() as u64,
                 ),
                 (
                     "flag_watchers",
@@ -266,6 +333,65 @@ impl Subject for Watched {
                 ),
             ],
         }
+    }
+
+    /// Returns what peers did that they should not.
+    fn peer_counters(&self) -> Vec<Figure> {
+        let incidents = [
+            (
+                Incident::AddressFull,
+                "connections_refused",
+                "Connections closed for want of room for their address",
+            ),
+            (
+                Incident::Silent,
+                "connections_silent",
+                "Connections closed before they had sent a preface",
+            ),
+            (
+                Incident::Unused,
+                "connections_unused",
+                "Connections closed before they had opened a stream",
+            ),
+            (
+                Incident::StalledFrame,
+                "connections_stalled",
+                "Connections closed because a frame did not end",
+            ),
+            (
+                Incident::Flood,
+                "connections_flooding",
+                "Connections closed for a flood of PING and SETTINGS frames",
+            ),
+            (
+                Incident::LateRequest,
+                "requests_late",
+                "Requests ended because they were not complete in time",
+            ),
+            (
+                Incident::OverBudget,
+                "requests_over_budget",
+                "Requests refused because too much of others was held unfinished",
+            ),
+            (
+                Incident::UnreadAnswer,
+                "answers_unread",
+                "Streams reset because a unary answer was not taken in time",
+            ),
+            (
+                Incident::NoGrpc,
+                "requests_not_grpc",
+                "Requests refused by their method or content type",
+            ),
+        ];
+        let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
+        let mut counters: Vec<_> = incidents.map(figure).into();
+        counters.push((
+            "connections_displaced",
+            "Connections closed before their preface because newer ones came",
+            self.connections.evictions(),
+        ));
+        counters
     }
 }
 
