@@ -2,24 +2,25 @@
 //!
 //! Puts the parts together and owns their order of starting and ending; decides nothing else.
 
+mod status;
 #[cfg(feature = "cloud")]
 mod sweeping;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+use self::status::Watched;
 #[cfg(feature = "cloud")]
 pub use self::sweeping::SweepConsole;
 use crate::{
     clock::wall,
-    console::{Console, ConsoleConfig, Figure, Figures, Subject},
-    error::{Error, ErrorKind, Result},
+    console::{Console, ConsoleConfig},
+    error::Result,
     flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
-    server::{Connections, Health, Incident, Server, ServerConfig, Services},
-    store::{self, BlobName, BlobStore},
+    server::{Health, IDLE, Server, ServerConfig, Services},
+    store::{self, BlobStore},
     task::Scope,
     words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
 };
@@ -111,6 +112,7 @@ impl Node {
             listen: config.listen,
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
+            idle: IDLE,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
@@ -210,188 +212,6 @@ impl Node {
         if let Some(console) = self.console {
             console.shutdown().await;
         }
-    }
-}
-
-/// What the console asks of this node.
-struct Watched {
-    relay: Relay,
-    flags: Flags,
-    store: Arc<dyn BlobStore>,
-    connections: Connections,
-    log_lines_dropped: Option<fn() -> u64>,
-}
-
-/// Asking the store whether it can be read must not hold up the probe.
-const STORE_ANSWERS: Duration = Duration::from_secs(2);
-
-impl Watched {
-    /// Returns the limits that are reached: what comes now waits or is refused until something ends.
-    fn full(&self) -> Vec<String> {
-        let (open, max) = (self.connections.open(), self.connections.max());
-        let connections =
-            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
-        connections.into_iter().collect()
-    }
-
-    /// Returns why the store cannot be read, or `None` where it can.
-    async fn unreadable_store(&self) -> Option<String> {
-        let probe = match BlobName::new("flags/ready") {
-            Ok(name) => name,
-            Err(error) => return Some(error.to_string()),
-        };
-        let read = tokio::time::timeout(STORE_ANSWERS, self.store.get(&probe)).await;
-        let slow = |_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                format!("store {} does not answer", self.store),
-            ))
-        };
-        read.unwrap_or_else(slow)
-            .err()
-            .map(|error| error.to_string())
-    }
-}
-
-#[async_trait]
-impl Subject for Watched {
-    async fn unready(&self) -> Vec<String> {
-        if self.relay.is_draining() {
-            return vec!["shutting down".to_owned()];
-        }
-        let mut reasons = self.full();
-        reasons.extend(self.unreadable_store().await);
-        reasons
-    }
-
-    fn figures(&self) -> Figures {
-        let mut figures = self.relay_figures();
-        figures.counters.extend(self.peer_counters());
-        let dropped = self.log_lines_dropped.map_or(0, |count| count());
-        figures.counters.push((
-            "log_lines_dropped",
-            "Lines of the log dropped because nobody read them",
-            dropped,
-        ));
-        figures
-    }
-}
-
-impl Watched {
-    fn relay_figures(&self) -> Figures {
-        use std::sync::atomic::Ordering::Relaxed;
-        let (hub, sent) = self.relay.stats();
-        Figures {
-            counters: vec![
-                ("notifications", "Notifications counted", hub.notified),
-                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
-                (
-                    "wake_entries",
-                    "Queues told of in wake messages",
-                    sent.entries.load(Relaxed),
-                ),
-                (
-                    "wake_notifications",
-                    "Notifications told of in wake messages",
-                    sent.notifications.load(Relaxed),
-                ),
-                (
-                    "heartbeats",
-                    "Heartbeats sent",
-                    sent.heartbeats.load(Relaxed),
-                ),
-                ("timed_wakeups", "Timers fired", hub.timed),
-                ("fanouts", "Walks left to the fan-out", hub.fanned_out),
-                ("queues_forgotten", "Queues forgotten", hub.forgotten),
-            ],
-            gauges: vec![
-                ("queues", "Queues remembered", hub.queues),
-                (
-                    "subscriptions",
-                    "Subscriptions that hold a stream",
-                    hub.subscriptions,
-                ),
-                (
-                    "connections",
-                    "Connections open",
-                    self.connections.open() as u64,
-                ),
-                (
-                    "connections_limit",
-                    "Connections that can be open",
-                    self.connections.max() as u64,
-                ),
-                (
-                    "full",
-                    "Limits that are reached, as /readyz names them",
-                    self.full().len() as u64,
-                ),
-                (
-                    "flag_watchers",
-                    "Streams that watch a flag",
-                    self.flags.watchers(),
-                ),
-            ],
-        }
-    }
-
-    /// Returns what peers did that they should not.
-    fn peer_counters(&self) -> Vec<Figure> {
-        let incidents = [
-            (
-                Incident::AddressFull,
-                "connections_refused",
-                "Connections closed for want of room for their address",
-            ),
-            (
-                Incident::Silent,
-                "connections_silent",
-                "Connections closed before they had sent a preface",
-            ),
-            (
-                Incident::Unused,
-                "connections_unused",
-                "Connections closed before they had opened a stream",
-            ),
-            (
-                Incident::StalledFrame,
-                "connections_stalled",
-                "Connections closed because a frame did not end",
-            ),
-            (
-                Incident::Flood,
-                "connections_flooding",
-                "Connections closed for a flood of PING and SETTINGS frames",
-            ),
-            (
-                Incident::LateRequest,
-                "requests_late",
-                "Requests ended because they were not complete in time",
-            ),
-            (
-                Incident::OverBudget,
-                "requests_over_budget",
-                "Requests refused because too much of others was held unfinished",
-            ),
-            (
-                Incident::UnreadAnswer,
-                "answers_unread",
-                "Streams reset because a unary answer was not taken in time",
-            ),
-            (
-                Incident::NoGrpc,
-                "requests_not_grpc",
-                "Requests refused by their method or content type",
-            ),
-        ];
-        let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
-        let mut counters: Vec<_> = incidents.map(figure).into();
-        counters.push((
-            "connections_displaced",
-            "Connections closed before their preface because newer ones came",
-            self.connections.evictions(),
-        ));
-        counters
     }
 }
 

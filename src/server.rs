@@ -28,6 +28,7 @@ mod services;
 mod streams;
 
 pub(crate) use accept::{Connections, Server, ServerConfig};
+pub(crate) use activity::IDLE;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub(crate) use services::Services;

@@ -28,6 +28,8 @@ pub(super) struct Activity {
     incidents: Arc<Incidents>,
     draining: CancellationToken,
     budget: RequestBudget,
+    /// Without streams for this long, it ends.
+    idle: Duration,
     /// Streams that are open.
     open: AtomicUsize,
     /// Whether any stream was opened.
@@ -58,7 +60,7 @@ pub(super) enum Ending {
 /// A client connects because it has a request.
 const FIRST_STREAM: Duration = Duration::from_secs(10);
 /// Below what a client that is used every few minutes would notice; it connects again by itself.
-const IDLE: Duration = Duration::from_secs(5 * 60);
+pub(crate) const IDLE: Duration = Duration::from_secs(5 * 60);
 /// For a peer that was told to go: it reads the answers that are on their way, and closes.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -68,6 +70,7 @@ impl Activity {
         incidents: Arc<Incidents>,
         budget: RequestBudget,
         draining: CancellationToken,
+        idle: Duration,
     ) -> Self {
         Self {
             peer,
@@ -75,6 +78,7 @@ impl Activity {
             incidents,
             draining,
             budget,
+            idle,
             open: AtomicUsize::new(0),
             opened: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
@@ -151,7 +155,7 @@ impl Activity {
     /// Waits until the connection has opened no stream for too long. Looks now and then, so that
     /// streams that come and go cost no timer.
     async fn unused(&self) {
-        tokio::time::sleep(FIRST_STREAM).await;
+        tokio::time::sleep(FIRST_STREAM.min(self.idle)).await;
         if !self.opened.load(Relaxed) {
             self.note(Incident::Unused);
             return;
@@ -161,10 +165,10 @@ impl Activity {
                 true => self.now().since(self.idle_since()),
                 false => Duration::ZERO,
             };
-            if idle >= IDLE {
+            if idle >= self.idle {
                 return;
             }
-            tokio::time::sleep(IDLE - idle).await;
+            tokio::time::sleep(self.idle - idle).await;
         }
     }
 
@@ -184,5 +188,79 @@ impl Drop for OpenStream {
             let now = activity.now().as_nanos();
             activity.idle_since.store(now, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn activity(draining: &CancellationToken) -> Arc<Activity> {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (incidents, budget) = (Arc::new(Incidents::new()), RequestBudget::new());
+        let activity = Activity::new(peer, incidents, budget, draining.clone(), IDLE);
+        Arc::new(activity)
+    }
+
+    /// Runs the connection's end beside `streams`; returns when it became graceful and when closed.
+    async fn ends(activity: &Arc<Activity>, streams: impl Future<Output = ()>) -> [Duration; 2] {
+        let mut ended = [Duration::ZERO; 2];
+        let poll = async {
+            loop {
+                match activity.take_ending() {
+                    Ending::None => {}
+                    Ending::Graceful => ended[0] = activity.now().since(Tick::default()),
+                    Ending::Closed => break,
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            ended[1] = activity.now().since(Tick::default());
+        };
+        tokio::join!(poll, Arc::clone(activity).end_in_time(), streams);
+        ended
+    }
+
+    /// Whether two spans are the same but for the milliseconds of their polling.
+    fn alike(ended: [Duration; 2], seconds: [u64; 2]) -> bool {
+        let difference = |(one, other): (Duration, u64)| one.abs_diff(Duration::from_secs(other));
+        let mut differences = ended.into_iter().zip(seconds).map(difference);
+        differences.all(|difference| difference < Duration::from_millis(10))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_stream_ends_after_10_seconds() {
+        let activity = activity(&CancellationToken::new());
+        let ended = ends(&activity, async {}).await;
+        assert!(alike(ended, [10, 12]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_5_minutes_after_its_last_stream() {
+        let activity = activity(&CancellationToken::new());
+        let streams = async {
+            let long = activity.open_stream();
+            tokio::time::sleep(Duration::from_secs(400)).await;
+            drop(long);
+            tokio::time::sleep(Duration::from_secs(200)).await;
+            drop(activity.open_stream());
+        };
+        let ended = ends(&activity, streams).await;
+        assert!(alike(ended, [900, 902]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_waits_for_streams_and_not_for_silence() {
+        let draining = CancellationToken::new();
+        let activity = activity(&draining);
+        let streams = async {
+            let stream = activity.open_stream();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            draining.cancel();
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            drop(stream);
+        };
+        let ended = ends(&activity, streams).await;
+        assert_eq!(ended[0].as_secs(), 20);
+        assert!((29..=30).contains(&ended[1].as_secs()), "{ended:?}");
     }
 }

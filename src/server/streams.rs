@@ -72,3 +72,51 @@ impl<F: Future<Output = ()>> Future for OneStream<F> {
         Poll::Ready(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::server::{
+        activity::IDLE,
+        budget::RequestBudget,
+        incidents::{Incident, Incidents},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unary_answer_that_is_not_taken_ends_its_stream_alone() {
+        let incidents = Arc::new(Incidents::new());
+        let activity = Arc::new(Activity::new(
+            SocketAddr::from(([127, 0, 0, 1], 1)),
+            Arc::clone(&incidents),
+            RequestBudget::new(),
+            CancellationToken::new(),
+            IDLE,
+        ));
+        let streams = Streams {
+            bundle: Bundle::default(),
+            activity: Arc::clone(&activity),
+        };
+        // What hyper does: the service makes its answer, and the peer's window stays shut.
+        let (unary, unary_ended) = tokio::sync::oneshot::channel::<()>();
+        hyper::rt::Executor::execute(&streams, async move {
+            let _ended = unary;
+            activity.note_unary_answer();
+            std::future::pending::<()>().await;
+        });
+        let (open, open_ended) = tokio::sync::oneshot::channel::<()>();
+        hyper::rt::Executor::execute(&streams, async move {
+            let _ended = open;
+            std::future::pending::<()>().await;
+        });
+        let start = tokio::time::Instant::now();
+        let ended = streams.bundle.clone().run(unary_ended).await;
+        assert!(ended.is_err(), "dropped");
+        assert_eq!(start.elapsed().as_secs(), TAKEN_WITHIN.as_secs());
+        assert_eq!(incidents.count(Incident::UnreadAnswer), 1);
+        drop(open_ended);
+    }
+}
