@@ -29,6 +29,7 @@ mod lease;
 mod leash;
 mod listen;
 mod listeners;
+mod log;
 mod notify;
 mod output;
 mod process;
@@ -156,7 +157,7 @@ impl Verb {
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
             verb => {
-                signals::log_to_stderr(signals::CLIENT_LOG);
+                log::to_stderr(log::CLIENT_LOG);
                 let mut interrupts = signals::Interrupts::listen()?;
                 tokio::select! {
                     outcome = Box::pin(verb.call(settings)) => outcome,

@@ -1,48 +1,66 @@
 //! The admin port: `GET /livez`, `GET /readyz` and `GET /metrics` over HTTP/1.1.
 //!
 //! Alive means that the process answers; ready that it takes streams and can read its store; the
-//! metrics are Prometheus text. For operators: it listens on loopback unless told otherwise.
+//! metrics are Prometheus text. For operators: it listens on loopback unless told otherwise, and
+//! answers only to its own names. It has connections and deadlines of its own, so that what is held
+//! on one port is not missing on the other.
 
+mod connection;
+mod hosts;
 mod metrics;
 
-use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use axum::{
     Router,
     extract::State,
     http::{StatusCode, header},
+    middleware,
     response::IntoResponse,
     routing::get,
 };
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-pub(crate) use metrics::Figures;
+pub(crate) use metrics::{Figure, Figures};
 
+use self::hosts::Hosts;
 use crate::{
     error::{Error, ErrorKind, Result},
+    eviction::EvictingPool,
     task::Scope,
 };
 
 /// What the console asks of the relay that it belongs to.
 #[async_trait]
 pub(crate) trait Subject: Send + Sync + 'static {
-    /// Returns why the relay is not ready, or `None` where it is.
-    async fn unready(&self) -> Option<String>;
+    /// Returns the reasons why the relay is not ready; none where it is.
+    async fn unready(&self) -> Vec<String>;
 
     /// Returns the figures of this moment.
     fn figures(&self) -> Figures;
 }
 
-/// A request that is not answered by then does not hold up the end: half of one may never be whole.
-const GRACE: Duration = Duration::from_secs(1);
+/// Where a console listens, and by which names it is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct ConsoleConfig {
+    pub(crate) listen: SocketAddr,
+    /// Host names that requests may state, beside IP addresses and `localhost`.
+    pub(crate) hosts: Vec<String>,
+}
 
 /// A console that listens. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
     address: SocketAddr,
-    scope: Scope,
+    scope: Arc<Scope>,
+}
+
+/// What answers are made of.
+#[derive(Clone)]
+struct Asked {
+    subject: Arc<dyn Subject>,
+    connections: EvictingPool,
 }
 
 impl Console {
@@ -50,34 +68,31 @@ impl Console {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] where the address cannot be listened on; it is named.
-    pub(crate) async fn start(listen: SocketAddr, subject: Arc<dyn Subject>) -> Result<Self> {
+    pub(crate) async fn start(config: &ConsoleConfig, subject: Arc<dyn Subject>) -> Result<Self> {
         let failed = |error| {
-            let message = format!("cannot listen on {listen} for the admin port");
+            let message = format!("cannot listen on {} for the admin port", config.listen);
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
-        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        let connections = connection::pool();
+        let hosts = Arc::new(Hosts::new(&config.hosts));
         let router = Router::new()
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics_text))
-            .with_state(subject);
-        let scope = Scope::new();
-        let ended: CancellationToken = scope.token();
-        scope.spawn_graceful(async move {
-            let served = axum::serve(listener, router)
-                .with_graceful_shutdown(ended.clone().cancelled_owned());
-            let late = async {
-                ended.cancelled().await;
-                tokio::time::sleep(GRACE).await;
-            };
-            tokio::select! {
-                served = served.into_future() => if let Err(error) = served {
-                    tracing::error!(%error, "the admin port ended");
-                },
-                () = late => tracing::debug!("left a connection to the admin port behind"),
-            }
-        });
+            .with_state(Asked {
+                subject,
+                connections: connections.clone(),
+            })
+            .layer(middleware::from_fn_with_state(hosts, hosts::check));
+        let scope = Arc::new(Scope::new());
+        scope.spawn(connection::accept(
+            listener,
+            router,
+            connections,
+            Arc::clone(&scope),
+        ));
         Ok(Self { address, scope })
     }
 
@@ -91,17 +106,30 @@ impl Console {
     }
 }
 
-async fn readyz(State(subject): State<Arc<dyn Subject>>) -> impl IntoResponse {
-    match subject.unready().await {
-        None => (StatusCode::OK, "ready\n".to_owned()),
-        Some(why) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: {why}\n"),
-        ),
+impl Drop for Console {
+    /// The accept loop holds the scope as well: only cancelled it ends.
+    fn drop(&mut self) {
+        self.scope.token().cancel();
     }
 }
 
-async fn metrics_text(State(subject): State<Arc<dyn Subject>>) -> impl IntoResponse {
+async fn readyz(State(asked): State<Asked>) -> impl IntoResponse {
+    let reasons = asked.subject.unready().await;
+    if reasons.is_empty() {
+        return (StatusCode::OK, "ready\n".to_owned());
+    }
+    let line = |reason| format!("not ready: {reason}\n");
+    let text = reasons.into_iter().map(line).collect();
+    (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+async fn metrics_text(State(asked): State<Asked>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], subject.figures().render())
+    let mut figures = asked.subject.figures();
+    figures.counters.push((
+        "admin_connections_displaced",
+        "Connections to the admin port closed for newer ones",
+        asked.connections.evictions(),
+    ));
+    ([(header::CONTENT_TYPE, kind)], figures.render())
 }

@@ -5,7 +5,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault` |
+//! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault`, `eviction`, `log_limiter` |
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
 //! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `tenure` (who may believe in a lease), `sim` |
@@ -30,6 +30,8 @@ mod clock;
 mod console;
 pub mod duration;
 mod error;
+#[cfg(feature = "server")]
+mod eviction;
 mod fault;
 #[cfg(feature = "server")]
 pub mod flag;
@@ -41,6 +43,8 @@ mod hub;
 pub mod lease;
 #[cfg(feature = "server")]
 pub mod listener;
+#[cfg(feature = "server")]
+mod log_limiter;
 #[cfg(feature = "server")]
 mod node;
 #[cfg(feature = "server")]

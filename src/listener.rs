@@ -8,7 +8,6 @@
 
 mod batch;
 mod budget;
-mod complaints;
 mod conductor;
 mod config;
 mod delivery;

@@ -2,24 +2,25 @@
 //!
 //! Puts the parts together and owns their order of starting and ending; decides nothing else.
 
+mod status;
 #[cfg(feature = "cloud")]
 mod sweeping;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+use self::status::Watched;
 #[cfg(feature = "cloud")]
 pub use self::sweeping::SweepConsole;
 use crate::{
     clock::wall,
-    console::{Console, Figures, Subject},
-    error::{Error, ErrorKind, Result},
+    console::{Console, ConsoleConfig},
+    error::Result,
     flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
-    server::{Health, Server, ServerConfig, Services},
-    store::{self, BlobName, BlobStore},
+    server::{Health, IDLE, Server, ServerConfig, Services},
+    store::{self, BlobStore},
     task::Scope,
     words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
 };
@@ -36,8 +37,19 @@ pub struct NodeConfig {
     /// Where flags are kept: `memory:`, `sqlite:PATH` or a container of a cloud, as
     /// [`store::open`](crate::store::open) has it. Relays on one store have the same flags.
     pub store: String,
-    /// Connections at one time; further ones wait until one ends.
+    /// Names by which health and metrics may be asked for, beside IP addresses and `localhost`: a
+    /// request that states another host is refused.
+    pub admin_hosts: Vec<String>,
+    /// Connections at one time; further ones wait until one ends. Fewer where the process may not
+    /// have as many files open: 128 stay in reserve, and a quarter of the rest, at most 256, is for
+    /// connections that have sent nothing yet.
     pub max_connections: usize,
+    /// Connections at one time of one peer's address, or of one /64 network of IPv6; further ones
+    /// are closed. `Some(0)` is no limit. `None` is no limit where the relay listens on loopback, and
+    /// otherwise 256, without a limit for peers on this machine.
+    pub max_connections_per_address: Option<usize>,
+    /// Returns how many lines of the log were dropped because nobody read them, for the metrics.
+    pub log_lines_dropped: Option<fn() -> u64>,
     /// How often each watched flag is read again, in case another program wrote it; zero is never.
     pub flag_refresh: Duration,
 }
@@ -62,7 +74,10 @@ impl Default for NodeConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
             admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
             store: "memory:".to_owned(),
+            admin_hosts: Vec::new(),
             max_connections: 100_000,
+            max_connections_per_address: None,
+            log_lines_dropped: None,
             flag_refresh: Duration::from_secs(10),
         }
     }
@@ -92,10 +107,12 @@ impl Node {
             stream_max_age,
             draining: draining.clone(),
         };
-        let (routes, health) = services.routes().await?;
+        let (routes, health) = services.routes()?;
         let server_config = ServerConfig {
             listen: config.listen,
             max_connections: config.max_connections,
+            max_connections_per_address: config.max_connections_per_address,
+            idle: IDLE,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
@@ -105,8 +122,13 @@ impl Node {
                     flags: flags.clone(),
                     store: Arc::clone(&store),
                     connections: server.connections(),
+                    log_lines_dropped: config.log_lines_dropped,
                 };
-                Some(Console::start(listen, Arc::new(subject)).await?)
+                let console = ConsoleConfig {
+                    listen,
+                    hosts: config.admin_hosts,
+                };
+                Some(Console::start(&console, Arc::new(subject)).await?)
             }
             None => None,
         };
@@ -134,6 +156,11 @@ impl Node {
     /// Returns where health and metrics are served.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.console.as_ref().map(Console::address)
+    }
+
+    /// Returns how many connections there can be at one time.
+    pub fn max_connections(&self) -> usize {
+        self.server.connections().max()
     }
 
     /// Returns the relay's life: another one after each start.
@@ -177,94 +204,13 @@ impl Node {
     /// Ends gracefully: takes no more, says Goodbye on every stream, and closes what is left after
     /// `grace`.
     pub async fn shutdown(self, grace: Duration) {
-        self.health.set(false).await;
+        self.health.end();
         self.relay.drain();
         self.server.shutdown(grace).await;
         self.scope.shutdown().await;
         self.relay.shutdown().await;
         if let Some(console) = self.console {
             console.shutdown().await;
-        }
-    }
-}
-
-/// What the console asks of this node.
-struct Watched {
-    relay: Relay,
-    flags: Flags,
-    store: Arc<dyn BlobStore>,
-    connections: Arc<std::sync::atomic::AtomicU64>,
-}
-
-/// Asking the store whether it can be read must not hold up the probe.
-const STORE_ANSWERS: Duration = Duration::from_secs(2);
-
-#[async_trait]
-impl Subject for Watched {
-    async fn unready(&self) -> Option<String> {
-        if self.relay.is_draining() {
-            return Some("shutting down".to_owned());
-        }
-        let probe = match BlobName::new("flags/ready") {
-            Ok(name) => name,
-            Err(error) => return Some(error.to_string()),
-        };
-        let read = tokio::time::timeout(STORE_ANSWERS, self.store.get(&probe)).await;
-        let slow = |_| {
-            Err(Error::new(
-                ErrorKind::Timeout,
-                format!("store {} does not answer", self.store),
-            ))
-        };
-        read.unwrap_or_else(slow)
-            .err()
-            .map(|error| error.to_string())
-    }
-
-    fn figures(&self) -> Figures {
-        use std::sync::atomic::Ordering::Relaxed;
-        let (hub, sent) = self.relay.stats();
-        Figures {
-            counters: vec![
-                ("notifications", "Notifications counted", hub.notified),
-                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
-                (
-                    "wake_entries",
-                    "Queues told of in wake messages",
-                    sent.entries.load(Relaxed),
-                ),
-                (
-                    "wake_notifications",
-                    "Notifications told of in wake messages",
-                    sent.notifications.load(Relaxed),
-                ),
-                (
-                    "heartbeats",
-                    "Heartbeats sent",
-                    sent.heartbeats.load(Relaxed),
-                ),
-                ("timed_wakeups", "Timers fired", hub.timed),
-                ("fanouts", "Walks left to the fan-out", hub.fanned_out),
-                ("queues_forgotten", "Queues forgotten", hub.forgotten),
-            ],
-            gauges: vec![
-                ("queues", "Queues remembered", hub.queues),
-                (
-                    "subscriptions",
-                    "Subscriptions that hold a stream",
-                    hub.subscriptions,
-                ),
-                (
-                    "connections",
-                    "Connections open",
-                    self.connections.load(Relaxed),
-                ),
-                (
-                    "flag_watchers",
-                    "Streams that watch a flag",
-                    self.flags.watchers(),
-                ),
-            ],
         }
     }
 }

@@ -9,12 +9,7 @@ use reveille::{
     store,
 };
 
-use super::{
-    exit::Exit,
-    settings::Settings,
-    signals::{self, Interrupts},
-    store::StoreArgs,
-};
+use super::{exit::Exit, log, settings::Settings, signals::Interrupts, store::StoreArgs};
 
 /// Let one process at a time do something
 #[derive(Debug, clap::Args)]
@@ -47,7 +42,7 @@ const LOG: &str = "error,reveille::lease=warn";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        signals::log_to_stderr(LOG);
+        log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         match self.verb {
             Verb::Run(args) => args.run(settings, &mut interrupts).await,

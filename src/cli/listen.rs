@@ -26,11 +26,12 @@ use self::{
 };
 use super::{
     exit::{Exit, Failed},
+    log,
     output::Format,
     queue,
     serve::LogFormat,
     settings::Settings,
-    signals::{self, Interrupts, Signal},
+    signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
     usage,
 };
@@ -144,7 +145,7 @@ impl Args {
             Format::Table => LogFormat::Text,
             Format::Json | Format::Jsonl => LogFormat::Json,
         };
-        signals::start_log(LOG, log);
+        log::start(LOG, log);
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
             outcome = self.prepare(&target) => outcome?.run(&mut interrupts).await,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{
     exit::{Exit, Failed, Usage},
-    output,
+    log, output,
     settings::Settings,
     signals,
     store::default_store,
@@ -24,7 +24,17 @@ Example:
 
 The container or bucket must be there. Its account and credential come from the environment, by the
 names that each cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
+  reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
+  reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
+
+--max-connections: each connection is an open file. The limit on open files is raised as far as it
+may be; 128 files stay in reserve, and a quarter of the rest, at most 256, is for connections that
+have sent nothing yet. /readyz says where the relay is full.
+--max-connections-per-address: a client has two connections. Clients behind one address, as of a NAT
+or a proxy, share its limit; an IPv6 /64 network is one address.
+--admin-host: by IP address and as localhost the admin port can be asked always.
 SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
+The log never holds the relay up: lines that stderr does not take are dropped and counted.
 RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
     /// Where gRPC is served [default: 127.0.0.1:7600]
@@ -33,6 +43,9 @@ pub(super) struct Args {
     /// Where health and metrics are served, or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<AdminListen>,
+    /// Names, comma-separated, by which the admin port may be asked, beside IP addresses and localhost
+    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
     /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
@@ -61,6 +74,15 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_connections: Option<usize>,
+    /// Connections at one time of one address; further ones are closed; 0 is no limit [default: no
+    /// limit where it listens on loopback, else 256]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS",
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    max_connections_per_address: Option<usize>,
     /// Serve plain text to other machines, too
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -103,7 +125,7 @@ const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let plan = self.resolve(settings)?;
-        signals::start_log("info", plan.log);
+        let _flushed = log::start_lossy("info", plan.log)?;
         let mut interrupts = signals::Interrupts::listen()?;
         let open_files = signals::raise_open_files();
         let mut config = plan.node;
@@ -180,6 +202,14 @@ impl Args {
                     .max_connections
                     .or(file.max_connections)
                     .unwrap_or(defaults.max_connections),
+                max_connections_per_address: self
+                    .max_connections_per_address
+                    .or(file.max_connections_per_address),
+                admin_hosts: match self.admin_host.is_empty() {
+                    true => file.admin_host.clone().unwrap_or_default(),
+                    false => self.admin_host,
+                },
+                log_lines_dropped: Some(log::dropped_lines),
                 flag_refresh: self
                     .flag_refresh
                     .or(file.flag_refresh)
@@ -215,6 +245,15 @@ impl fmt::Display for AdminListen {
     }
 }
 
+/// Reads a host's name, without a port.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    match !text.is_empty() && text.chars().all(letter) {
+        true => Ok(text.to_owned()),
+        false => Err("must be a host's name, without a port, as in relay.internal".to_owned()),
+    }
+}
+
 /// Reads an interval of readings; zero is never, and otherwise there is a pause between them.
 pub(super) fn refresh(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
@@ -230,6 +269,7 @@ fn announce(node: &Node, open_files: Option<u64>) {
         admin = %AdminListen(node.admin_address()),
         store = %node.store(),
         epoch = node.epoch(),
+        max_connections = node.max_connections(),
         version = env!("CARGO_PKG_VERSION"),
         open_files,
         "reveille serves"

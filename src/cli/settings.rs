@@ -28,6 +28,8 @@ pub(super) struct ServeSettings {
     pub(super) listen: Option<SocketAddr>,
     #[serde(deserialize_with = "admin_listen")]
     pub(super) admin_listen: Option<AdminListen>,
+    #[serde(deserialize_with = "host_names")]
+    pub(super) admin_host: Option<Vec<String>>,
     pub(super) store: Option<String>,
     #[serde(deserialize_with = "refresh")]
     pub(super) flag_refresh: Option<Duration>,
@@ -39,6 +41,7 @@ pub(super) struct ServeSettings {
     #[serde(deserialize_with = "span")]
     pub(super) sentinel: Option<Duration>,
     pub(super) max_connections: Option<usize>,
+    pub(super) max_connections_per_address: Option<usize>,
     pub(super) insecure: Option<bool>,
     pub(super) log: Option<LogFormat>,
 }
@@ -73,6 +76,12 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
 fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     serve::refresh(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn host_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    let names: Result<_, _> = names.iter().map(|name| serve::host_name(name)).collect();
+    names.map(Some).map_err(de::Error::custom)
 }
 
 fn admin_listen<'de, D: Deserializer<'de>>(
@@ -110,6 +119,9 @@ mod tests {
         assert_eq!(settings.timeout, Some(Duration::from_secs(2)));
         assert_eq!(settings.serve.admin_listen, Some(AdminListen(None)));
         assert!(parse("[serve]\nflag_refresh = \"1ms\"").is_err());
+        let hosts = parse("[serve]\nadmin_host = [\"relay.internal\"]\n").expect("a good file");
+        assert_eq!(hosts.serve.admin_host, Some(vec!["relay.internal".into()]));
+        assert!(parse("[serve]\nadmin_host = [\"relay.internal:7601\"]").is_err());
         assert!(parse("timeout = 2").is_err());
         assert!(parse("[serve]\ngrace = \"soon\"").is_err());
     }

@@ -1,4 +1,4 @@
-//! Signals, logs and the limit on open files: what a process owes its system.
+//! Signals and the limit on open files: what a process owes its system.
 
 use std::io;
 
@@ -7,9 +7,8 @@ use tokio::{
     process::Child,
     signal::unix::{self, SignalKind},
 };
-use tracing_subscriber::EnvFilter;
 
-use super::{exit::Exit, serve::LogFormat};
+use super::exit::Exit;
 
 /// The signals that ask the program to end.
 #[derive(Debug)]
@@ -29,9 +28,6 @@ pub(super) enum Signal {
     /// Sent to us alone.
     Terminate,
 }
-
-/// What client verbs log where `RUST_LOG` says nothing.
-pub(super) const CLIENT_LOG: &str = "error";
 
 impl Interrupts {
     pub(super) fn listen() -> io::Result<Self> {
@@ -93,24 +89,6 @@ impl Signal {
             // It may have ended already, and that is all right.
             let _ = rustix::process::kill_process(pid, Number::TERM);
         }
-    }
-}
-
-/// Logs to stderr as text, by `RUST_LOG` or else by `default`.
-pub(super) fn log_to_stderr(default: &str) {
-    start_log(default, LogFormat::Text);
-}
-
-/// Logs to stderr, by `RUST_LOG` or else by `default`.
-pub(super) fn start_log(default: &str, format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()));
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 

@@ -17,7 +17,7 @@ use self::{
 };
 use super::{
     exit::Exit,
-    output,
+    log, output,
     settings::Settings,
     signals::{self, Interrupts},
     target::{self, Target, WaitingArgs},
@@ -85,7 +85,7 @@ struct Listening<'a> {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        signals::log_to_stderr(signals::CLIENT_LOG);
+        log::to_stderr(log::CLIENT_LOG);
         let target = self.target.resolve(settings);
         let options = self.options()?;
         let client = target.client()?;

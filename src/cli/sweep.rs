@@ -11,9 +11,11 @@ use serde::Serialize;
 
 use super::{
     exit::{Exit, Failed, Usage},
+    log,
     output::{self, Format, Row},
+    serve,
     settings::Settings,
-    signals::{self, Interrupts},
+    signals::Interrupts,
 };
 
 /// Remove blobs whose time to live has ended
@@ -58,6 +60,9 @@ pub(super) struct Args {
     /// Serve health and metrics there
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<SocketAddr>,
+    /// Names, comma-separated, by which that port may be asked, beside IP addresses and localhost
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "admin_listen")]
+    admin_host: Vec<String>,
     /// How data is written [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
@@ -92,7 +97,7 @@ impl Args {
             output::text(SCHEMA)?;
             return Ok(Exit::OK);
         }
-        signals::log_to_stderr(LOG);
+        log::to_stderr(LOG);
         let mut interrupts = Interrupts::listen()?;
         let sweeper = Arc::new(self.sweeper().await?);
         let format = self.output.or(settings.output).unwrap_or_default();
@@ -111,7 +116,10 @@ impl Args {
             };
         }
         let console = match self.admin_listen {
-            Some(listen) => Some(SweepConsole::start(Arc::clone(&sweeper), listen).await?),
+            Some(listen) => {
+                let started = SweepConsole::start(Arc::clone(&sweeper), listen, &self.admin_host);
+                Some(started.await?)
+            }
             None => None,
         };
         if let Some(console) = &console {

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use super::{
     exit::{Exit, Failed},
     flag::FlagRow,
-    output,
+    log, output,
     settings::Settings,
     signals,
     stored::Parked,
@@ -57,7 +57,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        signals::log_to_stderr(signals::CLIENT_LOG);
+        log::to_stderr(log::CLIENT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
         let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     batch::Handlers,
-    complaints::Complaints,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
     notes::Notes,
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     clock::{Clock, Tick},
     error::Error,
+    log_limiter::LogLimiter,
     queue::{MessageId, WorkQueue},
     scaling::Scaler,
     words::Notify,
@@ -49,9 +49,12 @@ pub(super) struct Shared {
     /// Handlers are waited for no longer.
     pub(super) abandoning: CancellationToken,
     core: Mutex<Core>,
-    complaints: Mutex<Complaints>,
+    log_limiter: Mutex<LogLimiter<{ Action::COUNT }>>,
     notes: Mutex<Notes>,
 }
+
+/// The log has one line of a kind of error in this span.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// What the lock guards. A leaf: nothing else is locked and nothing is called under it.
 pub(super) struct Core {
@@ -98,7 +101,7 @@ impl Shared {
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
             core: Mutex::new(Core { scaler, rng }),
-            complaints: Mutex::default(),
+            log_limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
             notes: Mutex::default(),
         }
     }
@@ -143,10 +146,10 @@ impl Shared {
     pub(super) fn complain(&self, action: Action, message_id: Option<&MessageId>, error: Error) {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         let now = self.clock.now();
-        let complaints = self.complaints.lock();
-        let silent = complaints
+        let limiter = self.log_limiter.lock();
+        let silent = limiter
             .unwrap_or_else(PoisonError::into_inner)
-            .count(action, now);
+            .count(action as usize, now);
         if let Some(silent) = silent {
             let queue = &self.queue;
             let message = message_id.map(MessageId::as_str);

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 use async_trait::async_trait;
 
 use crate::{
-    console::{Console, Figures, Subject},
+    console::{Console, ConsoleConfig, Figures, Subject},
     error::Result,
     sweep::Sweeper,
 };
@@ -20,13 +20,22 @@ pub struct SweepConsole {
 struct Watched(Arc<Sweeper>);
 
 impl SweepConsole {
-    /// Listens; port 0 is any free one.
+    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, beside IP addresses
+    /// and `localhost`.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the address cannot be listened
     /// on.
-    pub async fn start(sweeper: Arc<Sweeper>, listen: SocketAddr) -> Result<Self> {
-        let console = Console::start(listen, Arc::new(Watched(sweeper))).await?;
+    pub async fn start(
+        sweeper: Arc<Sweeper>,
+        listen: SocketAddr,
+        hosts: &[String],
+    ) -> Result<Self> {
+        let config = ConsoleConfig {
+            listen,
+            hosts: hosts.to_vec(),
+        };
+        let console = Console::start(&config, Arc::new(Watched(sweeper))).await?;
         Ok(Self { console })
     }
 
@@ -38,8 +47,8 @@ impl SweepConsole {
 
 #[async_trait]
 impl Subject for Watched {
-    async fn unready(&self) -> Option<String> {
-        self.0.stats().failure
+    async fn unready(&self) -> Vec<String> {
+        self.0.stats().failure.into_iter().collect()
     }
 
     fn figures(&self) -> Figures {

@@ -1,7 +1,11 @@
 //! The `Admin` service: who is there, and what they do.
+//!
+//! A page of a list is bounded by its bytes, and the answers at one time by their number.
 
+use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::answers::Answers;
 use crate::{
     error::{Error, Result},
     hub::{ListenerView, QueueView, SubscriptionId},
@@ -14,14 +18,58 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct AdminService {
     relay: Relay,
+    answers: Answers,
 }
 
 /// The stream of a call that this version refuses.
 type Never<T> = tokio_stream::Empty<Result<T, Status>>;
 
+/// Encoded bytes of a page; the next one begins where an entry would exceed it.
+const PAGE_BYTES: usize = 1024 * 1024;
+/// Encoded bytes of the selectors in one listener's entry: 246 of the longest names there are, and
+/// thousands of usual ones. Further ones are left out; `queues` counts what they match.
+const SELECTOR_BYTES: usize = 64 * 1024;
+/// Listeners asked for at a time: each comes with up to 4,096 selectors before they are cut.
+const BATCH: usize = 8;
+/// Around an entry: the field's number, and the entry's length.
+const FRAMING: usize = 6;
+
+/// The entries of a page, as many as it holds. The next page's token names the last of them, so
+/// that entries which come and go meanwhile shift nothing.
+struct Page<T> {
+    entries: Vec<T>,
+    count: usize,
+    bytes: usize,
+}
+
+impl<T: Message> Page<T> {
+    fn new(count: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            count,
+            bytes: 0,
+        }
+    }
+
+    /// Adds an entry, or returns that there is no room for it. There always is for the first.
+    fn push(&mut self, entry: T) -> bool {
+        let bytes = self.bytes + entry.encoded_len() + FRAMING;
+        let full = self.entries.len() == self.count || bytes > PAGE_BYTES;
+        if full && !self.entries.is_empty() {
+            return false;
+        }
+        self.bytes = bytes;
+        self.entries.push(entry);
+        true
+    }
+}
+
 impl AdminService {
     pub(super) fn new(relay: Relay) -> Self {
-        Self { relay }
+        Self {
+            relay,
+            answers: Answers::new(),
+        }
     }
 
     fn listeners(
@@ -29,20 +77,33 @@ impl AdminService {
         request: &proto::ListListenersRequest,
     ) -> Result<proto::ListListenersResponse> {
         let count = page_size(request.page_size)?;
-        let after = match request.page_token.as_str() {
+        let mut after = match request.page_token.as_str() {
             "" => None,
             token => Some(SubscriptionId(
                 u128::from_str_radix(token, 16).map_err(|_| bad_token())?,
             )),
         };
-        let views = self.relay.listeners(after, count + 1);
-        let token = |view: &ListenerView| format!("{:032x}", view.subscription.0);
-        let (views, next_page_token) = page(views, count, token);
-        let relay_id = self.relay.relay_id();
-        Ok(proto::ListListenersResponse {
-            listeners: views.iter().map(|view| listener(relay_id, view)).collect(),
-            next_page_token,
-        })
+        let mut page = Page::new(count);
+        loop {
+            let views = self.relay.listeners(after, BATCH);
+            for view in &views {
+                let entry = listener(self.relay.relay_id(), view);
+                if !page.push(entry) {
+                    let next = after.map(|after| format!("{:032x}", after.0));
+                    return Ok(proto::ListListenersResponse {
+                        listeners: page.entries,
+                        next_page_token: next.unwrap_or_default(),
+                    });
+                }
+                after = Some(view.subscription);
+            }
+            if views.len() < BATCH {
+                return Ok(proto::ListListenersResponse {
+                    listeners: page.entries,
+                    next_page_token: String::new(),
+                });
+            }
+        }
     }
 
     fn queues(&self, request: &proto::ListQueuesRequest) -> Result<proto::ListQueuesResponse> {
@@ -52,11 +113,18 @@ impl AdminService {
             token => Some(token.parse().map_err(|_| bad_token())?),
         };
         let views = self.relay.queues(after.as_ref(), count + 1);
-        let token = |view: &QueueView| view.address.to_string();
-        let (views, next_page_token) = page(views, count, token);
+        let mut page = Page::new(count);
+        let mut last = None;
+        for view in &views {
+            if !page.push(queue(view)) {
+                break;
+            }
+            last = Some(&view.address);
+        }
+        let next = last.filter(|_| page.entries.len() < views.len());
         Ok(proto::ListQueuesResponse {
-            queues: views.iter().map(queue).collect(),
-            next_page_token,
+            queues: page.entries,
+            next_page_token: next.map(ToString::to_string).unwrap_or_default(),
         })
     }
 }
@@ -69,18 +137,18 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::ListListenersRequest>,
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
-        self.listeners(request.get_ref())
-            .map(Response::new)
-            .map_err(to_status)
+        let permit = self.answers.permit().await?;
+        let page = self.listeners(request.get_ref()).map_err(to_status)?;
+        Ok(permit.attach(page))
     }
 
     async fn list_queues(
         &self,
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
-        self.queues(request.get_ref())
-            .map(Response::new)
-            .map_err(to_status)
+        let permit = self.answers.permit().await?;
+        let page = self.queues(request.get_ref()).map_err(to_status)?;
+        Ok(permit.attach(page))
     }
 
     async fn watch_stats(
@@ -113,15 +181,6 @@ fn page_size(stated: u32) -> Result<usize> {
     }
 }
 
-/// Makes a page of what was found, one more than it holds, and the next one's token where there is
-/// one: it names the last entry, so that entries which come and go meanwhile shift nothing.
-fn page<T>(mut found: Vec<T>, count: usize, token: impl Fn(&T) -> String) -> (Vec<T>, String) {
-    let more = found.len() > count;
-    found.truncate(count);
-    let next = found.last().filter(|_| more).map(token);
-    (found, next.unwrap_or_default())
-}
-
 fn bad_token() -> Error {
     Error::invalid("page_token", "must be the one of the page before")
 }
@@ -130,7 +189,7 @@ fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
     proto::Listener {
         listener_id: view.listener_id.to_string(),
         subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
-        selectors: view.selectors.iter().map(selector_to_wire).collect(),
+        selectors: selectors(view),
         capacity: view.capacity,
         visibility_timeout: Some(span_to_wire(view.visibility_timeout)),
         connected_for: Some(span_to_wire(view.connected_for)),
@@ -146,6 +205,17 @@ fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
             .unwrap_or_default(),
         polling: view.polling,
     }
+}
+
+/// Returns as many of a listener's selectors as its entry has room for.
+fn selectors(view: &ListenerView) -> Vec<proto::Selector> {
+    let mut left = SELECTOR_BYTES;
+    let selectors = view.selectors.iter().map(selector_to_wire);
+    let fitting = selectors.map_while(|selector| {
+        left = left.checked_sub(selector.encoded_len() + FRAMING)?;
+        Some(selector)
+    });
+    fitting.collect()
 }
 
 fn queue(view: &QueueView) -> proto::Queue {

@@ -1,13 +1,6 @@
 //! One connection: hyper's HTTP/2 with every limit set that a relay of long streams needs.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, task::Poll, time::Duration};
 
 use hyper::server::conn::http2;
 use hyper_util::{
@@ -15,11 +8,14 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
-use tonic::{body::Body, service::Routes};
-use tower::ServiceExt;
+use tonic::service::Routes;
 
-use super::{oversized::Measured, preface};
+use super::{
+    activity::{Activity, Ending},
+    io::GuardedIo,
+    service::ConnectionService,
+    streams::Streams,
+};
 use crate::task::Bundle;
 
 /// Streams that one connection may hold open. hyper's own default is 200, tonic's none at all.
@@ -39,20 +35,21 @@ const CONNECTION_WINDOW: u32 = 1024 * 1024;
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves a connection until its peer leaves or, once draining, its streams have ended.
+/// Serves a connection, whose preface was read, until its peer leaves, or until it has no streams
+/// for too long or the server drains.
 pub(super) async fn serve(
     stream: TcpStream,
     routes: Routes,
-    draining: CancellationToken,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let io = tokio::select! {
-        io = preface::read(stream) => TokioIo::new(io?),
-        () = draining.cancelled() => return Ok(()),
-    };
-    let service = Measured::new(routes)
-        .map_request(|request: http::Request<hyper::body::Incoming>| request.map(Body::new));
-    let streams = Bundle::default();
-    let mut builder = http2::Builder::new(streams.clone());
+    activity: Activity,
+) -> Result<(), hyper::Error> {
+    let activity = Arc::new(activity);
+    let io = GuardedIo::new(stream, Arc::clone(&activity));
+    let service = ConnectionService::new(routes, Arc::clone(&activity));
+    let bundle = Bundle::default();
+    let mut builder = http2::Builder::new(Streams {
+        bundle: bundle.clone(),
+        activity: Arc::clone(&activity),
+    });
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -65,23 +62,18 @@ pub(super) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
-    let connection = builder.serve_connection(io, TowerToHyperService::new(service));
+    let connection = builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(service));
     // A part of the bundle, and so asked only when it ends: the token is everybody's, and behind a
     // lock.
-    let told = Arc::new(AtomicBool::new(false));
-    streams.add({
-        let told = Arc::clone(&told);
-        async move {
-            draining.cancelled().await;
-            told.store(true, Ordering::Release);
-        }
-    });
+    bundle.add(Arc::clone(&activity).end_in_time());
     let mut connection = std::pin::pin!(connection);
-    let served = streams.run(std::future::poll_fn(|cx| {
-        if told.swap(false, Ordering::AcqRel) {
-            connection.as_mut().graceful_shutdown();
+    let served = bundle.run(std::future::poll_fn(|cx| {
+        match activity.take_ending() {
+            Ending::None => {}
+            Ending::Graceful => connection.as_mut().graceful_shutdown(),
+            Ending::Closed => return Poll::Ready(Ok(())),
         }
         connection.as_mut().poll(cx)
     }));
-    served.await.map_err(Into::into)
+    served.await
 }

@@ -11,6 +11,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, async_trait};
 
+use super::answers::Answers;
 use crate::{
     clock::{Clock, wall},
     error::{Error, ErrorKind, Result},
@@ -27,6 +28,7 @@ pub(super) struct FlagsService {
     /// Age at which a watch's stream ends by itself.
     max_age: Duration,
     draining: CancellationToken,
+    answers: Answers,
 }
 
 /// A watcher's stream on the wire.
@@ -40,6 +42,8 @@ pub(crate) struct Watching {
     sleep: Pin<Box<Sleep>>,
 }
 
+/// Flags of a page: with the longest texts there are, 1 MiB.
+const LONGEST_PAGE: u32 = 700;
 /// A store that has not answered by then is taken to be unavailable.
 const STORE_ANSWERS: Duration = Duration::from_secs(4);
 
@@ -50,6 +54,7 @@ impl FlagsService {
             clock: Clock::new(),
             max_age,
             draining,
+            answers: Answers::new(),
         }
     }
 
@@ -111,7 +116,11 @@ impl FlagsService {
     async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
         let list = self.flags.list(
             &request.prefix,
-            request.page_size,
+            // Otherwise it is refused below, as any other number that breaks the rule.
+            match request.page_size {
+                LONGEST_PAGE..=1000 => LONGEST_PAGE,
+                stated => stated,
+            },
             &request.page_token,
             wall(),
         );
@@ -170,10 +179,18 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
-        self.list(request.get_ref())
-            .await
-            .map(Response::new)
-            .map_err(to_status)
+        let request = request.get_ref();
+        if request.page_size == 1 {
+            // Small, and how clients learn whether the relay answers.
+            return self
+                .list(request)
+                .await
+                .map(Response::new)
+                .map_err(to_status);
+        }
+        let permit = self.answers.permit().await?;
+        let page = self.list(request).await.map_err(to_status)?;
+        Ok(permit.attach(page))
     }
 
     async fn watch_flag(

@@ -5,63 +5,16 @@
 //! by a number. So its limits stay, and only its status is put right here. What is below them and
 //! beyond the limit of its own type is refused by the codec.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use http::{Request, Response};
-use tonic::{Code, Status, body::Body, service::Routes};
-use tower::Service;
+use http::Response;
+use tonic::{Code, Status, body::Body};
 
 use crate::words::Limits;
 
-/// The routes, with the protocol's status for requests that are too large.
-#[derive(Debug, Clone)]
-pub(super) struct Measured(Routes);
-
-/// An answer that is on its way. No `async` block: one would hold the routes' future twice, for as
-/// long as the stream that it answers is open.
-#[derive(Debug)]
-pub(super) struct Answer {
-    routes: <Routes as Service<Request<Body>>>::Future,
-    limit: usize,
-}
-
-impl Measured {
-    pub(super) fn new(routes: Routes) -> Self {
-        Self(routes)
-    }
-}
-
-impl Service<Request<Body>> for Measured {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Service::<Request<Body>>::poll_ready(&mut self.0, cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Answer {
-        let limit = limit(request.uri().path());
-        let routes = self.0.call(request);
-        Answer { routes, limit }
-    }
-}
-
-impl Future for Answer {
-    type Output = Result<Response<Body>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let limit = self.limit;
-        let answer = std::task::ready!(Pin::new(&mut self.routes).poll(cx));
-        Poll::Ready(answer.map(|response| match is_out_of_range(&response) {
-            true => too_large(limit).into_http(),
-            false => response,
-        }))
+/// Puts the status right of an answer to a request with this limit.
+pub(super) fn on_answer(response: Response<Body>, limit: usize) -> Response<Body> {
+    match is_out_of_range(&response) {
+        true => too_large(limit).into_http(),
+        false => response,
     }
 }
 
@@ -82,13 +35,4 @@ fn is_out_of_range(response: &Response<Body>) -> bool {
 #[cold]
 fn too_large(limit: usize) -> Status {
     Status::resource_exhausted(format!("request: the limit is {limit} bytes, got more"))
-}
-
-/// Returns the greatest size of a request to this path, as the codec has it by type.
-fn limit(path: &str) -> usize {
-    match path {
-        "/reveille.v1.Relay/Notify" | "/reveille.v1.Relay/NotifyStream" => Limits::NOTIFY_BYTES,
-        "/reveille.v1.Relay/Subscribe" => Limits::SUBSCRIBE_BYTES,
-        _ => Limits::REQUEST_BYTES,
-    }
 }

@@ -1,12 +1,17 @@
 //! All services on one set of routes: the relay's own, health and reflection.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic_health::pb::health_server::HealthServer;
 
-use super::{admin::AdminService, flags::FlagsService, relay::RelayService};
+use super::{
+    admin::AdminService,
+    flags::FlagsService,
+    health::{Health, HealthService},
+    relay::RelayService,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     flag::Flags,
@@ -25,36 +30,21 @@ pub(crate) struct Services {
     pub(crate) draining: CancellationToken,
 }
 
-/// Says over `grpc.health.v1` whether the relay serves.
-#[derive(Clone)]
-pub(crate) struct Health {
-    reporter: HealthReporter,
-}
-
-/// The services' names, as health checks ask for them; the empty one is the whole server.
-const NAMES: [&str; 4] = [
-    "",
-    "reveille.v1.Relay",
-    "reveille.v1.Flags",
-    "reveille.v1.Admin",
-];
-
 impl Services {
     /// Makes the routes, and the handle on their health.
     ///
     /// # Errors
     /// [`ErrorKind::Internal`] where the reflection service cannot read its own descriptors.
-    pub(crate) async fn routes(self) -> Result<(Routes, Health)> {
+    pub(crate) fn routes(self) -> Result<(Routes, Health)> {
         let Self {
             relay,
             flags,
             stream_max_age,
             draining,
         } = self;
-        let (reporter, health_service) = tonic_health::server::health_reporter();
-        let health_service = health_service.max_decoding_message_size(Limits::REQUEST_BYTES);
-        let health = Health { reporter };
-        health.set(true).await;
+        let (health_service, health) = HealthService::new();
+        let health_service =
+            HealthServer::new(health_service).max_decoding_message_size(Limits::REQUEST_BYTES);
         let broken = |error| {
             Error::new(
                 ErrorKind::Internal,
@@ -84,28 +74,8 @@ impl Services {
     }
 }
 
-impl Health {
-    /// Says whether requests are served.
-    pub(crate) async fn set(&self, serving: bool) {
-        let status = if serving {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        };
-        for name in NAMES {
-            self.reporter.set_service_status(name, status).await;
-        }
-    }
-}
-
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-}
-
-impl fmt::Debug for Health {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Health")
-    }
 }

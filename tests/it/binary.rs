@@ -48,6 +48,64 @@ impl Binary {
         relay
     }
 
+    /// Starts a relay whose log goes into a pipe that nobody reads.
+    pub(crate) async fn serve_with_stalled_log(variables: &[(String, String)]) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let (address, admin) = (free_address(), free_address());
+        let mut command = serve(&home, &address, &admin);
+        command
+            .envs(variables.iter().cloned())
+            .stderr(Stdio::piped());
+        let relay = Self {
+            child: command.spawn().expect("it starts"),
+            address,
+            admin,
+            home,
+            arguments: Vec::new(),
+            variables: variables.to_vec(),
+        };
+        relay.ready().await;
+        relay
+    }
+
+    /// Starts a relay that may have this many files open.
+    pub(crate) async fn serve_with_open_files(count: usize) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let (address, admin) = (free_address(), free_address());
+        let relay = serve(&home, &address, &admin);
+        let relay = relay.as_std();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit -n {count}; exec \"$@\""), "sh"])
+            .arg(relay.get_program())
+            .args(relay.get_args())
+            .env("HOME", home.path())
+            .env("XDG_DATA_HOME", home.path())
+            .stdin(Stdio::null())
+            .stderr(log_file(&home))
+            .kill_on_drop(true);
+        let relay = Self {
+            child: command.spawn().expect("it starts"),
+            address,
+            admin,
+            home,
+            arguments: Vec::new(),
+            variables: Vec::new(),
+        };
+        relay.ready().await;
+        relay
+    }
+
+    /// Asks the relay to end, as a supervisor does, and waits until it has.
+    pub(crate) async fn terminate(&mut self) -> std::process::ExitStatus {
+        let id = self.child.id().expect("it runs").to_string();
+        let told = Command::new("kill").args(["-TERM", &id]).status().await;
+        assert!(told.expect("kill runs").success(), "no process {id}");
+        within("the relay's end", self.child.wait())
+            .await
+            .expect("its status")
+    }
+
     /// Kills the relay as `kill -9` does, and starts it again on the same ports and file.
     pub(crate) async fn crash(&mut self) {
         self.child.kill().await.expect("killed");
@@ -133,14 +191,22 @@ fn start(
     further: &[String],
     variables: &[(String, String)],
 ) -> Child {
-    let arguments = ["serve", "--listen", address, "--admin-listen", admin];
-    let mut command = reveille(home, &arguments);
-    let log = OpenOptions::new().create(true).append(true).open(log(home));
+    let mut command = serve(home, address, admin);
     command
         .args(further)
         .envs(variables.iter().cloned())
-        .stderr(log.expect("a file"));
+        .stderr(log_file(home));
     command.spawn().expect("it starts")
+}
+
+fn serve(home: &TempDir, address: &str, admin: &str) -> Command {
+    let arguments = ["serve", "--listen", address, "--admin-listen", admin];
+    reveille(home, &arguments)
+}
+
+fn log_file(home: &TempDir) -> std::fs::File {
+    let file = OpenOptions::new().create(true).append(true).open(log(home));
+    file.expect("a file")
 }
 
 fn log(home: &TempDir) -> PathBuf {

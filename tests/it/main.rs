@@ -3,6 +3,8 @@
 //! `tests/run` prepares what the tests need; nothing is skipped where it is missing, it fails.
 
 mod admin;
+#[cfg(target_os = "linux")]
+mod attacks;
 mod binary;
 mod cli;
 mod client;

@@ -86,7 +86,7 @@ pub(crate) async fn told(wakes: &mut impl Wakes, notifications: u64) -> WorkDete
 /// Asks for a page over HTTP/1.1; returns status and body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: reveille\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("written");
     let mut answer = String::new();
     within("a page", stream.read_to_string(&mut answer))

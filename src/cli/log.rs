@@ -1,0 +1,174 @@
+//! The process's log, on stderr.
+//!
+//! Verbs write their lines as they come. A relay must not stop because nobody reads its log: its
+//! lines go through a bounded buffer to a thread that writes them, and those that find it full are
+//! dropped and counted.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+
+use super::serve::LogFormat;
+
+/// What client verbs log where `RUST_LOG` says nothing.
+pub(super) const CLIENT_LOG: &str = "error";
+
+/// Lines that wait for their reader: about 1 MiB of usual ones.
+const BUFFERED_LINES: usize = 8 * 1024;
+/// For what waits when the process ends. A reader that stalls is not waited for any longer.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The lines that [`start_lossy`] has dropped.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Hands lines to the thread that writes them.
+#[derive(Debug, Clone)]
+struct LossyWriter(SyncSender<Message>);
+
+/// For the thread that writes.
+#[derive(Debug)]
+enum Message {
+    /// One line, whole.
+    Line(Vec<u8>),
+    /// All before it has been written once the sender in it is dropped.
+    Flush(#[expect(dead_code, reason = "sent for its drop")] SyncSender<()>),
+}
+
+/// Writes what waits when it is dropped, in bounded time.
+#[derive(Debug)]
+#[must_use = "without it the last lines are lost"]
+pub(super) struct LogGuard(SyncSender<Message>);
+
+/// Logs as text, by `RUST_LOG` or else by `default`.
+pub(super) fn to_stderr(default: &str) {
+    start(default, LogFormat::Text);
+}
+
+/// Logs by `RUST_LOG` or else by `default`.
+pub(super) fn start(default: &str, format: LogFormat) {
+    start_on(io::stderr, default, format);
+}
+
+/// Logs by `RUST_LOG` or else by `default`, and drops lines rather than wait for their reader.
+pub(super) fn start_lossy(default: &str, format: LogFormat) -> io::Result<LogGuard> {
+    let (sender, messages) = sync_channel(BUFFERED_LINES);
+    let thread = thread::Builder::new().name("log".to_owned());
+    thread.spawn(move || write_all(&messages, &mut io::stderr()))?;
+    start_on(LossyWriter(sender.clone()), default, format);
+    Ok(LogGuard(sender))
+}
+
+/// Returns how many lines were dropped.
+pub(super) fn dropped_lines() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+fn start_on(
+    writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
+    default: &str,
+    format: LogFormat,
+) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+/// Writes lines until nobody can send any more.
+fn write_all(messages: &Receiver<Message>, out: &mut impl Write) {
+    for message in messages {
+        if let Message::Line(line) = message {
+            // A log that cannot be written can be told to nobody.
+            let _ = out.write_all(&line);
+        }
+    }
+}
+
+impl<'w> MakeWriter<'w> for LossyWriter {
+    type Writer = Self;
+
+    fn make_writer(&'w self) -> Self {
+        self.clone()
+    }
+}
+
+impl Write for LossyWriter {
+    /// Takes a whole line, as the formatter writes each in one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.try_send(Message::Line(line.to_vec())).is_err() {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + FLUSHED_WITHIN;
+        let (flushing, flushed) = sync_channel(0);
+        let mut message = Message::Flush(flushing);
+        while let Err(TrySendError::Full(back)) = self.0.try_send(message) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            message = back;
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Nothing is ever sent: it ends when the thread has dropped the other end.
+        let _ = flushed.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_logged_is_written_before_the_guard_is_gone() {
+        let (sender, messages) = sync_channel(10);
+        let (mut written, out) = io::pipe().expect("a pipe");
+        let thread = thread::spawn(move || {
+            let mut out = out;
+            write_all(&messages, &mut out);
+        });
+        let mut writer = LossyWriter(sender.clone());
+        writer.write_all(b"a line\n").expect("taken");
+        drop(LogGuard(sender));
+        let mut line = [0; 7];
+        io::Read::read_exact(&mut written, &mut line).expect("written");
+        assert_eq!(&line, b"a line\n");
+        drop(writer);
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_reader_that_stalls_costs_lines_and_no_time() {
+        // Nobody takes anything from the buffer.
+        let (sender, _stalled) = sync_channel(10);
+        let mut writer = LossyWriter(sender.clone());
+        let (before, start) = (dropped_lines(), Instant::now());
+        for _ in 0..1000 {
+            writer.write_all(b"a line\n").expect("taken");
+        }
+        assert!(dropped_lines() - before >= 990);
+        drop(LogGuard(sender));
+        assert!(start.elapsed() < 3 * FLUSHED_WITHIN);
+    }
+}

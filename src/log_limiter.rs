@@ -1,0 +1,71 @@
+//! Log lines that a peer can cause in numbers: the first of a kind at once, then one for many.
+//!
+//! Counts per kind and writes nothing. A caller logs only where [`LogLimiter::count`] returns a
+//! number, and states that number. Events after the last line of a burst appear in the next line
+//! of their kind, so a metric should count them as well.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+
+/// What was logged of each of `KINDS` kinds. Plain data: its owner holds the lock.
+#[derive(Debug)]
+pub(crate) struct LogLimiter<const KINDS: usize> {
+    every: Duration,
+    kinds: [Option<LastLine>; KINDS],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastLine {
+    at: Tick,
+    suppressed: u64,
+}
+
+impl<const KINDS: usize> LogLimiter<KINDS> {
+    /// Makes a limiter that allows one line of each kind in this span.
+    pub(crate) const fn new(every: Duration) -> Self {
+        Self {
+            every,
+            kinds: [None; KINDS],
+        }
+    }
+
+    /// Counts an event of a kind. Returns how many events before it were not logged, where this
+    /// one is to be logged.
+    pub(crate) fn count(&mut self, kind: usize, now: Tick) -> Option<u64> {
+        let last = &mut self.kinds[kind];
+        match last {
+            Some(last) if now.since(last.at) < self.every => {
+                last.suppressed += 1;
+                None
+            }
+            _ => {
+                let suppressed = last.map_or(0, |last| last.suppressed);
+                *last = Some(LastLine {
+                    at: now,
+                    suppressed: 0,
+                });
+                Some(suppressed)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_events_is_one_line_in_each_span() {
+        let every = Duration::from_secs(10);
+        let mut limiter = LogLimiter::<2>::new(every);
+        let start = Tick::default();
+        assert_eq!(limiter.count(0, start), Some(0));
+        for second in 1..10 {
+            let now = start + Duration::from_secs(second);
+            assert_eq!(limiter.count(0, now), None);
+        }
+        assert_eq!(limiter.count(1, start), Some(0), "a kind of its own");
+        assert_eq!(limiter.count(0, start + every), Some(9));
+    }
+}

@@ -1,0 +1,196 @@
+//! What a relay's console tells: whether it is ready, and its figures.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    console::{Figure, Figures, Subject},
+    error::{Error, ErrorKind},
+    flag::Flags,
+    relay::Relay,
+    server::{Connections, Incident},
+    store::{BlobName, BlobStore},
+};
+
+/// What the console asks of this node.
+pub(super) struct Watched {
+    pub(super) relay: Relay,
+    pub(super) flags: Flags,
+    pub(super) store: Arc<dyn BlobStore>,
+    pub(super) connections: Connections,
+    pub(super) log_lines_dropped: Option<fn() -> u64>,
+}
+
+/// Asking the store whether it can be read must not hold up the probe.
+const STORE_ANSWERS: Duration = Duration::from_secs(2);
+
+impl Watched {
+    /// Returns the limits that are reached: what comes now waits or is refused until something ends.
+    fn full(&self) -> Vec<String> {
+        let (open, max) = (self.connections.open(), self.connections.max());
+        let connections =
+            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
+        connections.into_iter().collect()
+    }
+
+    /// Returns why the store cannot be read, or `None` where it can.
+    async fn unreadable_store(&self) -> Option<String> {
+        let probe = match BlobName::new("flags/ready") {
+            Ok(name) => name,
+            Err(error) => return Some(error.to_string()),
+        };
+        let read = tokio::time::timeout(STORE_ANSWERS, self.store.get(&probe)).await;
+        let slow = |_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                format!("store {} does not answer", self.store),
+            ))
+        };
+        read.unwrap_or_else(slow)
+            .err()
+            .map(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl Subject for Watched {
+    async fn unready(&self) -> Vec<String> {
+        if self.relay.is_draining() {
+            return vec!["shutting down".to_owned()];
+        }
+        let mut reasons = self.full();
+        reasons.extend(self.unreadable_store().await);
+        reasons
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = self.relay_figures();
+        figures.counters.extend(self.peer_counters());
+        let dropped = self.log_lines_dropped.map_or(0, |count| count());
+        figures.counters.push((
+            "log_lines_dropped",
+            "Lines of the log dropped because nobody read them",
+            dropped,
+        ));
+        figures
+    }
+}
+
+impl Watched {
+    fn relay_figures(&self) -> Figures {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (hub, sent) = self.relay.stats();
+        Figures {
+            counters: vec![
+                ("notifications", "Notifications counted", hub.notified),
+                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
+                (
+                    "wake_entries",
+                    "Queues told of in wake messages",
+                    sent.entries.load(Relaxed),
+                ),
+                (
+                    "wake_notifications",
+                    "Notifications told of in wake messages",
+                    sent.notifications.load(Relaxed),
+                ),
+                (
+                    "heartbeats",
+                    "Heartbeats sent",
+                    sent.heartbeats.load(Relaxed),
+                ),
+                ("timed_wakeups", "Timers fired", hub.timed),
+                ("fanouts", "Walks left to the fan-out", hub.fanned_out),
+                ("queues_forgotten", "Queues forgotten", hub.forgotten),
+            ],
+            gauges: vec![
+                ("queues", "Queues remembered", hub.queues),
+                (
+                    "subscriptions",
+                    "Subscriptions that hold a stream",
+                    hub.subscriptions,
+                ),
+                (
+                    "connections",
+                    "Connections open",
+                    self.connections.open() as u64,
+                ),
+                (
+                    "connections_limit",
+                    "Connections that can be open",
+                    self.connections.max() as u64,
+                ),
+                (
+                    "full",
+                    "Limits that are reached, as /readyz names them",
+                    self.full().len() as u64,
+                ),
+                (
+                    "flag_watchers",
+                    "Streams that watch a flag",
+                    self.flags.watchers(),
+                ),
+            ],
+        }
+    }
+
+    /// Returns what peers did that they should not.
+    fn peer_counters(&self) -> Vec<Figure> {
+        let incidents = [
+            (
+                Incident::AddressFull,
+                "connections_refused",
+                "Connections closed for want of room for their address",
+            ),
+            (
+                Incident::Silent,
+                "connections_silent",
+                "Connections closed before they had sent a preface",
+            ),
+            (
+                Incident::Unused,
+                "connections_unused",
+                "Connections closed before they had opened a stream",
+            ),
+            (
+                Incident::StalledFrame,
+                "connections_stalled",
+                "Connections closed because a frame did not end",
+            ),
+            (
+                Incident::Flood,
+                "connections_flooding",
+                "Connections closed for a flood of PING and SETTINGS frames",
+            ),
+            (
+                Incident::LateRequest,
+                "requests_late",
+                "Requests ended because they were not complete in time",
+            ),
+            (
+                Incident::OverBudget,
+                "requests_over_budget",
+                "Requests refused because too much of others was held unfinished",
+            ),
+            (
+                Incident::UnreadAnswer,
+                "answers_unread",
+                "Streams reset because a unary answer was not taken in time",
+            ),
+            (
+                Incident::NoGrpc,
+                "requests_not_grpc",
+                "Requests refused by their method or content type",
+            ),
+        ];
+        let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
+        let mut counters: Vec<_> = incidents.map(figure).into();
+        counters.push((
+            "connections_displaced",
+            "Connections closed before their preface because newer ones came",
+            self.connections.evictions(),
+        ));
+        counters
+    }
+}

@@ -1,0 +1,108 @@
+//! What peers do that an operator should know of: counted all, logged once a second for each kind.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{clock::Clock, log_limiter::LogLimiter};
+
+/// Something that a peer did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Incident {
+    /// Connected beyond the limit for its address.
+    AddressFull,
+    /// Sent no preface in time, or was displaced by newer connections before it did.
+    Silent,
+    /// Opened no stream in time.
+    Unused,
+    /// Began a frame or a header block and did not end it in time.
+    StalledFrame,
+    /// Sent too many PING and SETTINGS frames.
+    Flood,
+    /// Began a request and did not end it in time.
+    LateRequest,
+    /// Sent a request that there was no room for.
+    OverBudget,
+    /// Did not take the answer to a unary request in time.
+    UnreadAnswer,
+    /// Sent a request that is no gRPC.
+    NoGrpc,
+}
+
+/// The counts since the start.
+#[derive(Debug)]
+pub(crate) struct Incidents {
+    clock: Clock,
+    counts: [AtomicU64; KINDS],
+    limiter: Mutex<LogLimiter<KINDS>>,
+}
+
+const KINDS: usize = 9;
+/// One line of a kind in this span, however many peers cause it.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+impl Incidents {
+    pub(super) fn new() -> Self {
+        Self {
+            clock: Clock::new(),
+            counts: [const { AtomicU64::new(0) }; KINDS],
+            limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
+        }
+    }
+
+    /// Counts an incident, and logs it unless its kind was logged within the last second.
+    #[cold]
+    pub(super) fn note(&self, incident: Incident, peer: SocketAddr) {
+        self.counts[incident as usize].fetch_add(1, Ordering::Relaxed);
+        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        let suppressed = limiter.count(incident as usize, self.clock.now());
+        drop(limiter);
+        if let Some(suppressed) = suppressed {
+            tracing::warn!(%peer, suppressed, "{}", incident.text());
+        }
+    }
+
+    /// Returns how many there were of a kind.
+    pub(crate) fn count(&self, incident: Incident) -> u64 {
+        self.counts[incident as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Incident {
+    fn text(self) -> &'static str {
+        match self {
+            Self::AddressFull => "refused a connection: its address has the most that are allowed",
+            Self::Silent => "closed a connection that sent no HTTP/2 preface",
+            Self::Unused => "closed a connection that opened no stream",
+            Self::StalledFrame => "closed a connection that did not end a frame",
+            Self::Flood => "closed a connection that flooded PING or SETTINGS frames",
+            Self::LateRequest => "ended a request that was not complete in time",
+            Self::OverBudget => "refused a request: too many unfinished requests are held",
+            Self::UnreadAnswer => "reset a stream whose answer was not taken in time",
+            Self::NoGrpc => "refused a request that is no gRPC",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_incident_is_counted_by_its_kind() {
+        let incidents = Incidents::new();
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        for _ in 0..5 {
+            incidents.note(Incident::Flood, peer);
+        }
+        incidents.note(Incident::NoGrpc, peer);
+        assert_eq!(incidents.count(Incident::Flood), 5);
+        assert_eq!(incidents.count(Incident::NoGrpc), 1);
+        assert_eq!(incidents.count(Incident::Silent), 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! What each request passes on its way to the services and back.
+//!
+//! Refuses what is no gRPC, bounds the request's body, and says of each answer what its stream and
+//! the peer must know.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use tonic::{body::Body, service::Routes};
+use tower::Service;
+
+use super::{
+    activity::Activity,
+    answers::{AnswerPermit, Pieces},
+    body::RequestBody,
+    calls::{Call, CallKind},
+    incidents::Incident,
+    oversized,
+};
+
+/// The routes, as one connection uses them.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionService {
+    routes: Routes,
+    activity: Arc<Activity>,
+}
+
+/// An answer that is on its way. No `async` block: one would hold the routes' future twice, for as
+/// long as the stream that it answers is open.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each request, to save nothing but for refusals"
+)]
+pub(super) enum Answer {
+    Routed {
+        routes: <Routes as Service<Request<Body>>>::Future,
+        call: Call,
+        activity: Arc<Activity>,
+    },
+    /// Taken when it is ready.
+    Refused(Option<Response<Body>>),
+}
+
+/// What every gRPC request's content type begins with.
+const GRPC: &[u8] = b"application/grpc";
+
+impl ConnectionService {
+    pub(super) fn new(routes: Routes, activity: Arc<Activity>) -> Self {
+        Self { routes, activity }
+    }
+}
+
+impl Service<Request<Incoming>> for ConnectionService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<Request<Body>>::poll_ready(&mut self.routes, cx)
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Answer {
+        if let Some(refusal) = refusal(request.method(), request.headers()) {
+            self.activity.note(Incident::NoGrpc);
+            return Answer::Refused(Some(refusal));
+        }
+        let call = Call::of(request.uri().path());
+        let activity = &self.activity;
+        let request = request.map(|incoming| {
+            let body = RequestBody::new(incoming, call, Arc::clone(activity));
+            Body::new(body)
+        });
+        Answer::Routed {
+            routes: self.routes.call(request),
+            call,
+            activity: Arc::clone(&self.activity),
+        }
+    }
+}
+
+impl Future for Answer {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (routes, call, activity) = match &mut *self {
+            Self::Routed {
+                routes,
+                call,
+                activity,
+            } => (routes, call, activity),
+            Self::Refused(response) => {
+                return Poll::Ready(Ok(response.take().expect("polled to its end once")));
+            }
+        };
+        let answer = std::task::ready!(Pin::new(routes).poll(cx));
+        if call.kind == CallKind::Unary {
+            activity.note_unary_answer();
+        }
+        Poll::Ready(answer.map(|response| {
+            let mut response = oversized::on_answer(response, call.limit);
+            match response.extensions_mut().remove::<AnswerPermit>() {
+                Some(permit) => response.map(|body| Body::new(Pieces::new(body, permit))),
+                None => response,
+            }
+        }))
+    }
+}
+
+/// Returns the answer to a request that is no gRPC, or `None` where it is.
+fn refusal(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
+    if *method != Method::POST {
+        let text = "this port speaks gRPC, whose requests are POST; health and metrics are on the \
+                    admin port\n";
+        let mut response = refuse(StatusCode::METHOD_NOT_ALLOWED, text);
+        let allowed = http::HeaderValue::from_static("POST");
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return Some(response);
+    }
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], |kind| kind.as_bytes());
+    let is_grpc = kind
+        .get(..GRPC.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+        && matches!(kind.get(GRPC.len()), None | Some(b'+' | b';' | b' '));
+    let text = "this port speaks gRPC: content-type must be application/grpc\n";
+    (!is_grpc).then(|| refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
+}
+
+#[cold]
+fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::new(text.to_owned()));
+    *response.status_mut() = status;
+    let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}

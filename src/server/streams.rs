@@ -1,0 +1,122 @@
+//! The streams of one connection, as parts of its bundle.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+
+use super::{
+    activity::{Activity, OpenStream},
+    incidents::Incident,
+};
+use crate::task::Bundle;
+
+/// Runs a connection's streams in its bundle, and counts them.
+#[derive(Debug, Clone)]
+pub(super) struct Streams {
+    pub(super) bundle: Bundle,
+    pub(super) activity: Arc<Activity>,
+}
+
+pin_project! {
+    // One stream. It ends early where the answer to a unary request is not taken in time, which
+    // resets it and frees what it holds.
+    struct OneStream<F> {
+        #[pin]
+        stream: F,
+        activity: Arc<Activity>,
+        open: OpenStream,
+        // Set once an answer is made and not taken at once.
+        overdue: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+/// For an answer of 1 MiB at 300 kbit/s.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        self.bundle.add(OneStream {
+            stream,
+            activity: Arc::clone(&self.activity),
+            open: self.activity.open_stream(),
+            overdue: None,
+        });
+    }
+}
+
+impl<F: Future<Output = ()>> Future for OneStream<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        if this.stream.poll(cx).is_ready() {
+            this.activity.take_unary_answer();
+            return Poll::Ready(());
+        }
+        // The streams of a connection are polled one after the other: it is this one's.
+        if this.activity.take_unary_answer() {
+            *this.overdue = Some(Box::pin(tokio::time::sleep(TAKEN_WITHIN)));
+        }
+        let Some(overdue) = this.overdue else {
+            return Poll::Pending;
+        };
+        std::task::ready!(overdue.as_mut().poll(cx));
+        this.activity.note(Incident::UnreadAnswer);
+        Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::server::{
+        activity::IDLE,
+        budget::RequestBudget,
+        incidents::{Incident, Incidents},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_unary_answer_that_is_not_taken_ends_its_stream_alone() {
+        let incidents = Arc::new(Incidents::new());
+        let activity = Arc::new(Activity::new(
+            SocketAddr::from(([127, 0, 0, 1], 1)),
+            Arc::clone(&incidents),
+            RequestBudget::new(),
+            CancellationToken::new(),
+            IDLE,
+        ));
+        let streams = Streams {
+            bundle: Bundle::default(),
+            activity: Arc::clone(&activity),
+        };
+        // What hyper does: the service makes its answer, and the peer's window stays shut.
+        let (unary, unary_ended) = tokio::sync::oneshot::channel::<()>();
+        hyper::rt::Executor::execute(&streams, async move {
+            let _ended = unary;
+            activity.note_unary_answer();
+            std::future::pending::<()>().await;
+        });
+        let (open, open_ended) = tokio::sync::oneshot::channel::<()>();
+        hyper::rt::Executor::execute(&streams, async move {
+            let _ended = open;
+            std::future::pending::<()>().await;
+        });
+        let start = tokio::time::Instant::now();
+        let ended = streams.bundle.clone().run(unary_ended).await;
+        assert!(ended.is_err(), "dropped");
+        assert_eq!(start.elapsed().as_secs(), TAKEN_WITHIN.as_secs());
+        assert_eq!(incidents.count(Incident::UnreadAnswer), 1);
+        drop(open_ended);
+    }
+}

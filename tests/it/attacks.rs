@@ -1,0 +1,17 @@
+//! Attacks on the real relay, each beside a publisher and a subscriber that must not notice.
+//!
+//! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states
+//! what the attack may cost: resident memory, and the latency of the good pair's wake-ups. A new
+//! attack is a function in one of these files; peers are in `peer` (whole HTTP/2, by hyper) and
+//! `frames` (written by hand).
+
+mod admin;
+mod connections;
+mod floods;
+mod frames;
+mod harness;
+mod lists;
+mod log;
+mod peer;
+mod requests;
+mod shutdown;

@@ -1,0 +1,128 @@
+//! Connections that say nothing, or are too many.
+
+use std::time::Duration;
+
+use reveille::Client;
+
+use super::{frames::RawPeer, harness::Trial};
+use crate::{
+    binary::Binary,
+    support::{figure, get, until, within},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_take_no_place_from_an_honest_one() {
+    let mut trial = Trial::start(&["--max-connections", "20"]).await;
+    let (address, url) = (trial.address(), trial.relay.url());
+    let attack = async move {
+        let mut silent = Vec::new();
+        for _ in 0..500 {
+            silent.push(RawPeer::silent(address).await);
+        }
+        // In a few round trips, and not when the silent ones' deadline has passed.
+        let client = Client::new(&url).expect("a URL");
+        let ready = client.ready(Duration::from_secs(2)).await;
+        ready.expect("an honest client is served at once");
+        for mut peer in silent {
+            assert!(peer.is_closed_within(Duration::from_secs(15)).await);
+        }
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(8 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_open_no_stream_are_closed() {
+    let mut trial = Trial::start(&[]).await;
+    let address = trial.address();
+    let attack = async move {
+        let mut peers = Vec::new();
+        for _ in 0..200 {
+            peers.push(RawPeer::greeting(address).await);
+        }
+        for mut peer in peers {
+            assert!(peer.is_closed_within(Duration::from_secs(18)).await);
+        }
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(16 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_has_a_bounded_number_of_connections() {
+    let mut trial = Trial::start(&["--max-connections-per-address", "10"]).await;
+    let address = trial.address();
+    let attack = async move {
+        let mut peers = Vec::new();
+        for _ in 0..50 {
+            // Refused ones may be reset while they write.
+            peers.extend(RawPeer::greeting_from([127, 0, 0, 9], address).await.ok());
+        }
+        let mut open = 0;
+        for peer in &mut peers {
+            open += usize::from(!peer.is_closed_within(Duration::from_millis(20)).await);
+        }
+        assert_eq!(open, 10);
+        // Other addresses are not concerned.
+        let other = RawPeer::greeting_from([127, 0, 0, 10], address).await;
+        let mut other = other.expect("taken");
+        assert!(!other.is_closed_within(Duration::from_millis(100)).await);
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(8 * 1024);
+    let refused = figure(trial.admin(), "reveille_connections_refused_total").await;
+    assert!(refused >= 40, "{refused}");
+}
+
+#[tokio::test]
+async fn a_full_relay_says_so_and_is_alive() {
+    let relay = Binary::serve_with(&["--max-connections", "3"], &[]).await;
+    let address = relay.address().parse().expect("an address");
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(RawPeer::greeting(address).await);
+    }
+    until("full", async || {
+        get(relay.admin(), "/readyz").await.0 == 503
+    })
+    .await;
+    let (_, why) = get(relay.admin(), "/readyz").await;
+    assert!(why.contains("3 of 3 connections"), "{why}");
+    assert_eq!(get(relay.admin(), "/livez").await.0, 200);
+    assert_eq!(figure(relay.admin(), "reveille_connections").await, 3);
+    assert_eq!(figure(relay.admin(), "reveille_connections_limit").await, 3);
+    drop(held);
+    until("ready again", async || {
+        get(relay.admin(), "/readyz").await.0 == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_leave_file_descriptors_in_reserve() {
+    // 300 less 128 in reserve are 172, of which a quarter may be before their preface.
+    let relay = Binary::serve_with_open_files(300).await;
+    let limit = figure(relay.admin(), "reveille_connections_limit").await;
+    assert_eq!(limit, 129);
+    let address = relay.address().parse().expect("an address");
+    let mut held = Vec::new();
+    for _ in 0..400 {
+        held.push(within("a place in the backlog", RawPeer::greeting(address)).await);
+    }
+    // The store and the admin port still have theirs.
+    let (status, why) = get(relay.admin(), "/readyz").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("129 of 129 connections"), "{why}");
+    assert!(!relay.log().contains("cannot accept"), "{}", relay.log());
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_left_alone_for_minutes() {
+    let relay = Binary::serve().await;
+    let client = Client::new(&relay.url()).expect("a URL");
+    client.ready(Duration::from_secs(5)).await.expect("served");
+    // Longer than a connection may take for its first stream.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    assert_eq!(figure(relay.admin(), "reveille_connections").await, 1);
+    client.ready(Duration::from_secs(5)).await.expect("served");
+}

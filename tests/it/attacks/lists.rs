@@ -1,0 +1,69 @@
+//! Lists that are asked for and not read.
+
+use std::time::Duration;
+
+use reveille::{Client, ListenerId, Selector, SubscribeOptions};
+
+use super::{
+    harness::Trial,
+    peer::{Peer, Unfinished},
+};
+use crate::{binary::Binary, support::woken};
+
+const LIST: &str = "/reveille.v1.Admin/ListListeners";
+
+/// Subscribes with many long names; returns the streams, which must live on.
+async fn crowd(url: &str, listeners: usize, names: usize) -> Vec<reveille::Subscription> {
+    let mut held = Vec::new();
+    for listener in 0..listeners {
+        // Of its own: the streams are not read, and would fill a connection that they share.
+        let client = Client::new(url).expect("a URL");
+        let name = |at: usize| -> Selector {
+            let text = format!("{}/{listener}-{at}-{}", "a".repeat(100), "q".repeat(90));
+            text.parse().expect("a selector")
+        };
+        let id = ListenerId::new(&format!("listener-{listener}")).expect("a name");
+        let selectors: Vec<_> = (0..names).map(name).collect();
+        let options = SubscribeOptions::new(id, selectors);
+        let mut wakes = client.subscribe(options).expect("options");
+        woken(&mut wakes).await;
+        held.push(wakes);
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_not_read_take_bounded_memory() {
+    let mut trial = Trial::start(&[]).await;
+    let held = crowd(&trial.relay.url(), 12, 4000).await;
+    let address = trial.address();
+    let attack = async move {
+        // A window of one byte: the relay has begun to send, and cannot go on.
+        let peer = Peer::connect(address, 1).await;
+        let answers = peer.call_often(400, LIST, || Unfinished::whole(&[])).await;
+        // Held unread, while the good pair goes on.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        answers.len()
+    };
+    let (answers, damage) = trial.under(attack).await;
+    assert_eq!(answers, 400);
+    damage.is_within(96 * 1024);
+    drop(held);
+}
+
+#[tokio::test]
+async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
+    let relay = Binary::serve().await;
+    let held = crowd(&relay.url(), 40, 1200).await;
+    let client = Client::new(&relay.url()).expect("a URL");
+    let mut listed = client.listeners().await.expect("all pages");
+    listed.sort_by(|a, b| a.listener_id.cmp(&b.listener_id));
+    listed.dedup_by(|a, b| a.listener_id == b.listener_id);
+    assert_eq!(listed.len(), 40);
+    for listener in &listed {
+        assert_eq!(listener.queues, 1200);
+        let bytes: usize = listener.selectors.iter().map(String::len).sum();
+        assert!((32 * 1024..=64 * 1024).contains(&bytes), "{bytes} bytes");
+    }
+    drop(held);
+}

@@ -1,0 +1,145 @@
+//! A peer that speaks HTTP/2 as it should, and asks for what it should not.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::{
+    body::{Body, Frame, Incoming},
+    client::conn::http2::{self, SendRequest},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::TcpStream, task::JoinSet};
+
+use crate::support::within;
+
+/// A connection on which any request can be sent.
+#[derive(Debug, Clone)]
+pub(super) struct Peer(SendRequest<Unfinished>);
+
+/// A request's body: these bytes, and then its end or nothing at all.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    left: Bytes,
+    ends: bool,
+}
+
+/// Sent at a time.
+const PIECE: usize = 16 * 1024;
+
+impl Peer {
+    /// Connects; `window` is how much of an answer the relay may send before it is read.
+    pub(super) async fn connect(address: SocketAddr, window: u32) -> Self {
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .max_send_buf_size(4 * 1024 * 1024)
+            .handshake(TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+        // Ends with the runtime, or when the relay closes it.
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
+    /// Sends a gRPC request; returns its status line and headers.
+    pub(super) async fn call(
+        &self,
+        path: &str,
+        body: Unfinished,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        let request = Request::post(format!("http://relay{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(body)
+            .expect("a request");
+        self.send(request).await
+    }
+
+    pub(super) async fn send(
+        &self,
+        request: Request<Unfinished>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        let mut sender = self.0.clone();
+        sender.ready().await?;
+        sender.send_request(request).await
+    }
+
+    /// Sends a request many times at once; returns the answers.
+    pub(super) async fn call_often(
+        &self,
+        count: usize,
+        path: &'static str,
+        body: impl Fn() -> Unfinished,
+    ) -> Vec<Result<Response<Incoming>, hyper::Error>> {
+        let mut calls = JoinSet::new();
+        for _ in 0..count {
+            let (peer, body) = (self.clone(), body());
+            calls.spawn(async move { peer.call(path, body).await });
+        }
+        within("all answers", calls.join_all()).await
+    }
+}
+
+impl Unfinished {
+    /// A message of which the last byte never comes. It says `declared` bytes.
+    pub(super) fn message(declared: usize) -> Self {
+        let mut bytes = prefix(declared);
+        bytes.resize(5 + declared - 1, 0);
+        Self {
+            left: bytes.into(),
+            ends: false,
+        }
+    }
+
+    /// A whole message, and the request's end.
+    pub(super) fn whole(message: &[u8]) -> Self {
+        let mut bytes = prefix(message.len());
+        bytes.extend(message);
+        Self {
+            left: bytes.into(),
+            ends: true,
+        }
+    }
+
+    /// Nothing, and no end.
+    pub(super) fn silence() -> Self {
+        Self {
+            left: Bytes::new(),
+            ends: false,
+        }
+    }
+}
+
+fn prefix(length: usize) -> Vec<u8> {
+    let length = u32::try_from(length).expect("a short message");
+    [&[0], &length.to_be_bytes()[..]].concat()
+}
+
+impl Body for Unfinished {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.left.len().min(PIECE);
+        match (piece, self.ends) {
+            (0, true) => Poll::Ready(None),
+            // Nothing will wake it.
+            (0, false) => Poll::Pending,
+            _ => Poll::Ready(Some(Ok(Frame::data(self.left.split_to(piece))))),
+        }
+    }
+}
+
+/// Returns an answer's gRPC status where it stands in the headers, as that of a refusal does.
+pub(super) fn status(answer: &Response<Incoming>) -> Option<&str> {
+    answer.headers().get("grpc-status")?.to_str().ok()
+}

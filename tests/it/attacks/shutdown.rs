@@ -1,0 +1,45 @@
+//! Peers that would hold up a relay's end.
+
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use tokio::io::AsyncWriteExt;
+
+use super::{
+    frames::{HEADERS, RawPeer, frame},
+    peer::{Peer, Unfinished},
+};
+use crate::binary::Binary;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
+    let mut relay = Binary::serve_with(&["--grace", "25s"], &[]).await;
+    let address = relay.address().parse().expect("an address");
+    let peer = Peer::connect(address, 64 * 1024).await;
+    let empty = || Unfinished::whole(&().encode_to_vec());
+    let watch = peer.call("/grpc.health.v1.Health/Watch", empty()).await;
+    let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let reflecting = peer.call(reflection, Unfinished::silence()).await;
+    let notifying = peer
+        .call("/reveille.v1.Relay/NotifyStream", Unfinished::message(1000))
+        .await;
+    let half = tokio::spawn({
+        let peer = peer.clone();
+        async move {
+            let half = Unfinished::message(1000);
+            peer.call("/reveille.v1.Relay/Subscribe", half).await
+        }
+    });
+    // One that never answers the PING with which a connection is ended, and half a header block.
+    let mut mute = RawPeer::greeting(address).await;
+    let block = frame(HEADERS, 0, 1, &[0x83]);
+    mute.0.write_all(&block).await.expect("taken");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+
+    let start = Instant::now();
+    let status = relay.terminate().await;
+    let took = start.elapsed();
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(6), "it took {took:?}");
+    drop((watch, reflecting, notifying, half, mute));
+}
