@@ -10,6 +10,7 @@ mod link;
 mod pending;
 mod positions;
 mod publisher;
+mod set_aside;
 mod subscription;
 mod watch;
 
