@@ -8,6 +8,7 @@ mod callers;
 mod entry;
 mod link;
 mod pending;
+mod placement;
 mod positions;
 mod publisher;
 mod set_aside;
@@ -18,7 +19,10 @@ mod watch;
 mod tests;
 
 pub(crate) use callers::WaiterId;
-pub(crate) use link::{LinkConfig, Step};
+pub(crate) use link::{LinkConfig, Outage, Step};
+pub(crate) use placement::{
+    CONNECTION_WINDOW, ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS,
+};
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use subscription::{Action, SubscriptionSession};
 pub(crate) use watch::WatchSession;

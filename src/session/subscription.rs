@@ -16,7 +16,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
     words::{
-        ConnectionState, LinkState, Report, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected,
+        ConnectionState, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions, Welcome,
+        WorkDetected,
     },
 };
 
@@ -166,6 +167,10 @@ impl SubscriptionSession {
         self.report += 1;
         report.number = self.report;
         Ok(Arc::clone(&welcome.subscription_id))
+    }
+
+    pub(crate) fn listener_id(&self) -> &ListenerId {
+        &self.options.listener_id
     }
 
     pub(crate) fn welcome(&self) -> Option<&Welcome> {
