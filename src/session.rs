@@ -20,9 +20,7 @@ mod tests;
 
 pub(crate) use callers::WaiterId;
 pub(crate) use link::{LinkConfig, Outage, Step};
-pub(crate) use placement::{
-    CONNECTION_WINDOW, ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS,
-};
+pub(crate) use placement::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS};
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use subscription::{Action, SubscriptionSession};
 pub(crate) use watch::WatchSession;

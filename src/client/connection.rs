@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
-    session::{CONNECTION_WINDOW, LinkConfig, STREAM_WINDOW},
+    session::LinkConfig,
     wire::{from_status, proto},
     words::{FlagName, ListenerId, SubscribeOptions},
 };
@@ -236,7 +236,5 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
         .tcp_nodelay(true)
         .http2_keep_alive_interval(config.keepalive.min(LONGEST_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW))
+        .keep_alive_while_idle(true))
 }

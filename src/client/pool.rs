@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     fault::Fault,
-    session::{ConnectionNumber, Placement, PlacementConfig, STREAMS},
+    session::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS},
     task::{Bundle, Scope},
 };
 
@@ -52,6 +52,10 @@ impl Pool {
             keeps_one,
             fault: Fault::NONE,
         });
+        let windows = u32::try_from(placement.windows()).expect("a few hundred");
+        let endpoint = endpoint
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(STREAM_WINDOW * windows);
         let state = State {
             placement,
             connections: HashMap::new(),

@@ -44,8 +44,6 @@ pub(crate) const STREAMS: usize = 256;
 /// A reader that does not read holds this much of a stream, no more, so that what it is owed
 /// conflates at the relay.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
-/// Room for all streams of a connection.
-pub(crate) const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS as u32;
 
 impl Placement {
     pub(crate) fn new(config: PlacementConfig) -> Self {
@@ -54,6 +52,15 @@ impl Placement {
             connections: Vec::new(),
             next: 0,
         }
+    }
+
+    /// Returns how many streams' windows that of a connection has room for: one that is not read
+    /// never takes the room of another.
+    pub(crate) fn windows(&self) -> usize {
+        if planted!(self.config.fault, ConnectionWindowNarrow) {
+            return 1;
+        }
+        self.config.streams
     }
 
     /// Adds a stream to a connection; to a new one where all are full or left.
@@ -166,7 +173,9 @@ mod tests {
 
     #[test]
     fn a_connections_window_holds_what_all_its_streams_may_hold() {
-        assert_eq!(CONNECTION_WINDOW / STREAM_WINDOW, 256);
-        assert!(i32::try_from(CONNECTION_WINDOW).is_ok(), "HTTP/2's limit");
+        let placement = placement(STREAMS, false);
+        let window = u64::from(STREAM_WINDOW) * placement.windows() as u64;
+        assert_eq!(window, 16 * 1024 * 1024);
+        assert!(i32::try_from(window).is_ok(), "HTTP/2's limit");
     }
 }

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 49] = [
+const FAULTS: [Row; 56] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -125,6 +125,21 @@ const FAULTS: [Row; 49] = [
         "a rest after many lasts until a heartbeat",
     ),
     (
+        Fault::GoodbyeKeepsBackoff,
+        "I18",
+        "a good stream's Goodbye does not reset the back-off",
+    ),
+    (
+        Fault::SilentConnectionKept,
+        "R6",
+        "the stream after a silent one uses the same connection",
+    ),
+    (
+        Fault::ConnectionWindowNarrow,
+        "section 2",
+        "an unread stream takes up the whole connection's window",
+    ),
+    (
         Fault::TimersCancelled,
         "R7",
         "a new timer cancels those before it",
@@ -190,6 +205,16 @@ const FAULTS: [Row; 49] = [
         "R19",
         "a refused batch is dropped whole",
     ),
+    (
+        Fault::ExhaustedRetriedWhole,
+        "R19",
+        "a request that a full relay refused is sent again whole",
+    ),
+    (
+        Fault::SetAsideDropped,
+        "R19",
+        "what a full relay refused is dropped",
+    ),
     (Fault::DeadlineSilent, "R19", "a deadline passes in silence"),
     (
         Fault::DelaySlotIgnored,
@@ -205,6 +230,16 @@ const FAULTS: [Row; 49] = [
         Fault::BrokenKeepsArrived,
         "resume",
         "what a broken stream brought is handed over",
+    ),
+    (
+        Fault::PositionsNotCut,
+        "resume",
+        "positions are sent that the request has no room for",
+    ),
+    (
+        Fault::ExhaustedSendsAll,
+        "resume",
+        "a request that was refused for its size is sent as it was",
     ),
     (
         Fault::MarkReplaces,
