@@ -10,6 +10,7 @@ mod connection;
 mod flag_watch;
 mod flags;
 mod pages;
+mod pool;
 mod publisher;
 mod stream;
 mod subscription;

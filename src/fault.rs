@@ -88,6 +88,20 @@ pub(crate) enum Fault {
     BrokenKeepsArrived,
     /// R6: a stream that is silent past its heartbeat is not noticed.
     SilenceUnnoticed,
+    /// I18: a stream that lasted and ended in a Goodbye does not reset the back-off.
+    GoodbyeKeepsBackoff,
+    /// R6: the stream after a silent one uses the same connection.
+    SilentConnectionKept,
+    /// A connection's window is that of one stream: an unread stream starves the others.
+    ConnectionWindowNarrow,
+    /// Section 2: positions are sent whatever the request's size.
+    PositionsNotCut,
+    /// Section 2: a request that was refused for its size is sent again as it was.
+    ExhaustedSendsAll,
+    /// R19: a request that was refused with RESOURCE_EXHAUSTED is sent again whole.
+    ExhaustedRetriedWhole,
+    /// R19: an entry that was refused with RESOURCE_EXHAUSTED is dropped.
+    SetAsideDropped,
     /// Section 2.1, R7: a mark replaces those before it.
     MarkReplaces,
     /// R17: a task leaves although there was a cause since its get was issued.

@@ -284,12 +284,13 @@ impl Relay {
         let unknown = || {
             Error::new(
                 ErrorKind::NotFound,
-                format!("subscription_id: {text:?} is not known here"),
+                // Not echoed: it may be as long as a request.
+                "subscription_id: it is not known here",
             )
         };
         let (relay, id) = text.rsplit_once('/').ok_or_else(unknown)?;
         if *relay != *self.shared.feeds.relay_id {
-            let message = format!("subscription_id: {text:?} belongs to another relay");
+            let message = "subscription_id: it belongs to another relay";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         u128::from_str_radix(id, 16)
@@ -315,6 +316,11 @@ impl Relay {
 
     pub(crate) fn stats(&self) -> (HubStats, &Counters) {
         (self.shared.hub.stats(), &self.shared.counters)
+    }
+
+    /// Returns the limits that are reached, a line each.
+    pub(crate) fn full(&self) -> Vec<String> {
+        self.shared.hub.full(self.shared.clock.now())
     }
 
     pub(crate) fn is_draining(&self) -> bool {

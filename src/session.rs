@@ -8,8 +8,10 @@ mod callers;
 mod entry;
 mod link;
 mod pending;
+mod placement;
 mod positions;
 mod publisher;
+mod set_aside;
 mod subscription;
 mod watch;
 
@@ -17,7 +19,8 @@ mod watch;
 mod tests;
 
 pub(crate) use callers::WaiterId;
-pub(crate) use link::{LinkConfig, Step};
+pub(crate) use link::{LinkConfig, Outage, Step};
+pub(crate) use placement::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS};
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
 pub(crate) use subscription::{Action, SubscriptionSession};
 pub(crate) use watch::WatchSession;

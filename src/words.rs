@@ -11,6 +11,7 @@ mod notification;
 mod position;
 mod report;
 mod session;
+mod size;
 mod traits;
 mod work;
 

@@ -83,6 +83,31 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     max_connections_per_address: Option<usize>,
+    /// Queues remembered at one time, about 500 bytes each; the longest idle one without listeners
+    /// gives way to a new one [default: 1000000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_QUEUES",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_queues: Option<usize>,
+    /// Queues that all subscriptions together are attached to, at most 390 bytes each [default: 2000000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_CURSORS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_cursors: Option<usize>,
+    /// The same for one subscription [default: 1000000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_CURSORS_PER_STREAM",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_cursors_per_stream: Option<usize>,
     /// Serve plain text to other machines, too
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -194,6 +219,18 @@ impl Args {
                         .sentinel
                         .or(file.sentinel)
                         .unwrap_or(relay.sentinel_interval),
+                    max_queues: self
+                        .max_queues
+                        .or(file.max_queues)
+                        .unwrap_or(relay.max_queues),
+                    max_cursors: self
+                        .max_cursors
+                        .or(file.max_cursors)
+                        .unwrap_or(relay.max_cursors),
+                    max_cursors_per_stream: self
+                        .max_cursors_per_stream
+                        .or(file.max_cursors_per_stream)
+                        .unwrap_or(relay.max_cursors_per_stream),
                     ..relay
                 },
                 listen,

@@ -42,6 +42,9 @@ pub(super) struct ServeSettings {
     pub(super) sentinel: Option<Duration>,
     pub(super) max_connections: Option<usize>,
     pub(super) max_connections_per_address: Option<usize>,
+    pub(super) max_queues: Option<usize>,
+    pub(super) max_cursors: Option<usize>,
+    pub(super) max_cursors_per_stream: Option<usize>,
     pub(super) insecure: Option<bool>,
     pub(super) log: Option<LogFormat>,
 }

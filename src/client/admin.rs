@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Client, pages::all_pages};
+use super::{Client, connection::AdminClient, pages::all_pages};
 use crate::{
     error::Result,
     wire::{proto, span_from_wire},
@@ -77,9 +77,9 @@ impl Client {
                 page_size: 0,
                 page_token,
             };
-            let page = self
-                .call(self.admin_calls().list_listeners(request))
-                .await?;
+            let call =
+                |channel| async move { AdminClient::new(channel).list_listeners(request).await };
+            let page = self.call(call).await?;
             Ok((page.listeners, page.next_page_token))
         };
         let listed = all_pages(ask).await?;
@@ -96,7 +96,9 @@ impl Client {
                 page_size: 0,
                 page_token,
             };
-            let page = self.call(self.admin_calls().list_queues(request)).await?;
+            let call =
+                |channel| async move { AdminClient::new(channel).list_queues(request).await };
+            let page = self.call(call).await?;
             Ok((page.queues, page.next_page_token))
         };
         let listed = all_pages(ask).await?;
@@ -109,10 +111,12 @@ impl Client {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
     #[cfg(feature = "server")]
     pub async fn health(&self) -> Result<bool> {
-        use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
-        let response = self
-            .call(self.health_calls().check(HealthCheckRequest::default()))
-            .await?;
+        use tonic_health::pb::{
+            HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+        };
+        let request = HealthCheckRequest::default();
+        let call = |channel| async move { HealthClient::new(channel).check(request).await };
+        let response = self.call(call).await?;
         Ok(response.status() == ServingStatus::Serving)
     }
 }

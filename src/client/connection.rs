@@ -1,18 +1,21 @@
-//! A relay's address and the two connections to it.
+//! A relay's address and the connections to it.
 //!
 //! Streams and single calls never share one: a stream that fills its connection must not hold up
-//! the report that would empty it.
+//! the report that would empty it. Streams that are not read do not hold up each other either: each
+//! has its part of the connection's window. A connection on which no answer came in time is left.
 
 use std::{sync::Arc, time::Duration};
 
 use tonic::transport::{Channel, Endpoint};
 
-use super::{ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription};
+use super::{
+    ClientConfig, FlagWatcher, Flags, Publisher, PublisherOptions, Subscription,
+    pool::{Lease, Pool},
+};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
     session::LinkConfig,
-    task::{Bundle, Scope},
     wire::{from_status, proto},
     words::{FlagName, ListenerId, SubscribeOptions},
 };
@@ -43,16 +46,10 @@ struct Shared {
     url: String,
     config: ClientConfig,
     clock: Clock,
-    streams: Channel,
-    calls: Channel,
-    /// What drives the two.
-    _scope: Scope,
+    streams: Arc<Pool>,
+    calls: Arc<Pool>,
 }
 
-/// The client's windows: a reader that does not read holds this much of a stream, no more, so that
-/// what it is owed conflates at the relay. tonic's own are 2 MiB.
-const STREAM_WINDOW: u32 = 64 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// As good as never; hyper adds it to the clock's time, which panics where that overflows.
 const LONGEST_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -72,21 +69,12 @@ impl Client {
     /// [`ErrorKind::Invalid`] where the URL is none.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
         let endpoint = endpoint(url, &config)?;
-        let scope = Scope::new();
-        let connect = || {
-            let parts = Bundle::default();
-            scope.spawn(parts.clone().run(std::future::pending()));
-            endpoint.clone().executor(parts).connect_lazy()
-        };
-        let (streams, calls) = (connect(), connect());
-        let clock = Clock::new();
         let shared = Shared {
             url: url.to_owned(),
             config,
-            clock,
-            streams,
-            calls,
-            _scope: scope,
+            clock: Clock::new(),
+            streams: Pool::new(endpoint.clone(), false),
+            calls: Pool::new(endpoint, true),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -159,7 +147,7 @@ impl Client {
             page_size: 1,
             ..Default::default()
         };
-        self.call(self.flags_calls().list_flags(request))
+        self.call(|channel| async move { FlagsClient::new(channel).list_flags(request).await })
             .await
             .map(|_| ())
     }
@@ -181,42 +169,39 @@ impl Client {
         }
     }
 
-    pub(super) fn relay_streams(&self) -> RelayClient {
-        RelayClient::new(self.shared.streams.clone())
+    /// Leases a connection for a stream that the relay sends on.
+    pub(super) fn stream_connection(&self) -> Lease {
+        self.shared.streams.lease()
     }
 
-    pub(super) fn relay_calls(&self) -> RelayClient {
-        RelayClient::new(self.shared.calls.clone())
-    }
-
-    pub(super) fn flags_streams(&self) -> FlagsClient {
-        FlagsClient::new(self.shared.streams.clone())
-    }
-
-    pub(super) fn flags_calls(&self) -> FlagsClient {
-        FlagsClient::new(self.shared.calls.clone())
-    }
-
-    /// The operators' calls.
-    pub(crate) fn admin_calls(&self) -> AdminClient {
-        AdminClient::new(self.shared.calls.clone())
-    }
-
-    /// The standard health check.
-    #[cfg(feature = "server")]
-    pub(super) fn health_calls(&self) -> tonic_health::pb::health_client::HealthClient<Channel> {
-        tonic_health::pb::health_client::HealthClient::new(self.shared.calls.clone())
+    /// Leases a connection for calls that the relay answers.
+    pub(super) fn call_connection(&self) -> Lease {
+        self.shared.calls.lease()
     }
 
     /// Runs one call within the request's time-out.
-    pub(crate) async fn call<T>(
+    pub(crate) async fn call<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let connection = self.call_connection();
+        self.call_on(&connection, call(connection.channel())).await
+    }
+
+    /// Runs one call on this connection within the request's time-out, and leaves the connection
+    /// where no answer comes: it may be dead, and nothing else would tell for half a minute.
+    pub(super) async fn call_on<T>(
         &self,
+        connection: &Lease,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
         match tokio::time::timeout(self.shared.config.request_timeout, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.named(from_status(status))),
-            Err(_) => Err(self.unreachable("no answer in time")),
+            Err(_) => {
+                connection.leave();
+                Err(self.unreachable("no answer in time"))
+            }
         }
     }
 
@@ -251,7 +236,5 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
         .tcp_nodelay(true)
         .http2_keep_alive_interval(config.keepalive.min(LONGEST_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW))
+        .keep_alive_while_idle(true))
 }

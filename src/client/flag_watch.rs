@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures_core::Stream;
 
 use super::{
-    connection::Client,
-    stream::{Arrival, Inbound},
+    connection::{Client, FlagsClient},
+    stream::{Arrival, Inbound, log_outage},
     timer::Timer,
 };
 use crate::{
@@ -54,7 +54,7 @@ impl FlagWatcher {
             clock,
             request,
             session,
-            inbound: Inbound::None,
+            inbound: Inbound::none(),
             timer: Timer::new(clock),
             rng: fastrand::Rng::new(),
         }
@@ -98,9 +98,10 @@ impl FlagWatcher {
             let now = self.clock.now();
             let until = match self.session.step(now) {
                 Step::Open => {
-                    let mut flags = self.client.flags_streams();
                     let request = self.request.clone();
-                    self.inbound = Inbound::open(async move { flags.watch_flag(request).await });
+                    self.inbound.open(&self.client, |channel| async move {
+                        FlagsClient::new(channel).watch_flag(request).await
+                    });
                     continue;
                 }
                 Step::Wait(until) | Step::Read(until) => until,
@@ -114,7 +115,8 @@ impl FlagWatcher {
             }
             std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
-                self.inbound = Inbound::None;
+                self.inbound.leave();
+                self.log_outage();
             }
         }
     }
@@ -129,7 +131,7 @@ impl FlagWatcher {
                 Ok(event) => {
                     self.session.received(event, now, &mut self.rng);
                     if self.session.state() != ConnectionState::Connected {
-                        self.inbound = Inbound::None;
+                        self.inbound.close();
                     }
                     return None;
                 }
@@ -137,8 +139,16 @@ impl FlagWatcher {
             },
             Arrival::Broken(status) => status.map(from_status),
         };
-        self.inbound = Inbound::None;
-        self.session.broken(now, error, &mut self.rng)
+        self.inbound.close();
+        let refusal = self.session.broken(now, error, &mut self.rng);
+        self.log_outage();
+        refusal
+    }
+
+    fn log_outage(&mut self) {
+        if let Some(outage) = self.session.outage(self.clock.now()) {
+            log_outage(&outage, &self.request.listener_id, &self.client);
+        }
     }
 }
 
@@ -168,7 +178,7 @@ impl FlagWatch for FlagWatcher {
             generation,
             listener_id: self.request.listener_id.clone(),
         };
-        let mut flags = self.client.flags_calls();
-        self.client.call(flags.ack_flag(request)).await.map(|_| ())
+        let call = |channel| async move { FlagsClient::new(channel).ack_flag(request).await };
+        self.client.call(call).await.map(|_| ())
     }
 }

@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 
-use super::{connection::Client, pages::all_pages};
+use super::{
+    connection::{Client, FlagsClient},
+    pages::all_pages,
+};
 use crate::{
     error::Result,
     wire::{flag_from_wire, proto, span_to_wire},
@@ -53,8 +56,8 @@ impl Flags {
             set_by: options.set_by.clone(),
             reason: options.reason.clone(),
         };
-        let mut flags = self.client.flags_calls();
-        let response = self.client.call(flags.unleash(request)).await?;
+        let call = |channel| async move { FlagsClient::new(channel).unleash(request).await };
+        let response = self.client.call(call).await?;
         Ok(Unleashed {
             flag: flag_from_wire(response.flag)?,
             watchers: response.watchers,
@@ -66,11 +69,11 @@ impl Flags {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Flags::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
-        let mut flags = self.client.flags_calls();
         let request = proto::LeashRequest {
             flag: flag.to_string(),
         };
-        flag_from_wire(self.client.call(flags.leash(request)).await?.flag)
+        let call = |channel| async move { FlagsClient::new(channel).leash(request).await };
+        flag_from_wire(self.client.call(call).await?.flag)
     }
 
     /// Reads a flag; one that was never set is not set.
@@ -78,11 +81,11 @@ impl Flags {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where it cannot be read now.
     pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
-        let mut flags = self.client.flags_calls();
         let request = proto::GetFlagRequest {
             flag: flag.to_string(),
         };
-        flag_from_wire(self.client.call(flags.get_flag(request)).await?.flag)
+        let call = |channel| async move { FlagsClient::new(channel).get_flag(request).await };
+        flag_from_wire(self.client.call(call).await?.flag)
     }
 
     /// Lists the flags that are set and begin with `prefix`, by name, through all pages.
@@ -96,8 +99,8 @@ impl Flags {
                 page_size: 0,
                 page_token,
             };
-            let mut flags = self.client.flags_calls();
-            let page = self.client.call(flags.list_flags(request)).await?;
+            let call = |channel| async move { FlagsClient::new(channel).list_flags(request).await };
+            let page = self.client.call(call).await?;
             Ok((page.flags, page.next_page_token))
         };
         let listed = all_pages(ask).await?;

@@ -16,7 +16,11 @@ use tokio::sync::{Notify as Bell, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::{config::PublisherOptions, connection::Client};
+use super::{
+    config::PublisherOptions,
+    connection::{Client, RelayClient},
+    pool::Lease,
+};
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
@@ -121,8 +125,9 @@ impl Publisher {
     /// the relay refuses this publisher; [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where
     /// there never was a relay at this address;
     /// [`ErrorKind::Timeout`] where no acknowledgement came before the deadline, with the last
-    /// failure. After the last four it is still sent, should that become possible.
-    /// [`ErrorKind::Exhausted`] where too much waits already.
+    /// failure; [`ErrorKind::Exhausted`] where the relay has no room for the queue. After the last
+    /// five it is still sent, should that become possible. [`ErrorKind::Exhausted`] also where too
+    /// much waits already in this publisher: nothing is taken then.
     ///
     /// # Cancel safety
     /// A caller that stops waiting does not take the notification back.
@@ -173,10 +178,11 @@ impl Publisher {
     }
 
     /// Waits until all that was posted or notified before has been acknowledged, however long
-    /// that takes.
+    /// that takes. Does not wait for queues that the relay has no room for just now.
     ///
     /// # Errors
-    /// The first refusal of something that was posted since the last flush; or the relay's refusal
+    /// The first refusal of something that was posted since the last flush (one for want of room is
+    /// [`ErrorKind::Exhausted`], and the notification is still sent when there is room); or the relay's refusal
     /// of this publisher, as with [`Publisher::notify`].
     ///
     /// # Cancel safety
@@ -343,7 +349,7 @@ async fn run(shared: Arc<Shared>) {
             continue;
         }
         let error = match open(&shared).await {
-            Ok(answers) => serve(&shared, answers).await,
+            Ok((answers, connection)) => serve(&shared, answers, &connection).await,
             Err(error) => error,
         };
         tracing::debug!(%error, "notify stream ended");
@@ -365,34 +371,39 @@ async fn back_off(shared: &Shared) {
 }
 
 /// Opens the stream, answering callers whose deadline passes meanwhile.
-async fn open(shared: &Shared) -> Result<Streaming<proto::NotifyResponse>> {
+async fn open(shared: &Shared) -> Result<(Streaming<proto::NotifyResponse>, Lease)> {
     // Room for all that may be on their way: a full channel would have the task ask on and on.
     let (requests, outbound) = mpsc::channel(shared.pipeline);
-    let mut relay = shared.client.relay_calls();
-    let opening = shared
-        .client
-        .call(relay.notify_stream(ReceiverStream::new(outbound)));
-    tokio::pin!(opening);
-    loop {
-        let look_at = shared.pump().look_at;
-        tokio::select! {
-            answers = &mut opening => {
-                let answers = answers?;
-                shared.lock().requests = Some(requests);
-                return Ok(answers);
+    let connection = shared.client.call_connection();
+    let mut relay = RelayClient::new(connection.channel());
+    let call = relay.notify_stream(ReceiverStream::new(outbound));
+    let answers = {
+        let opening = shared.client.call_on(&connection, call);
+        tokio::pin!(opening);
+        loop {
+            let look_at = shared.pump().look_at;
+            tokio::select! {
+                answers = &mut opening => break answers?,
+                () = shared.rung_or(look_at) => {}
             }
-            () = shared.rung_or(look_at) => {}
         }
-    }
+    };
+    shared.lock().requests = Some(requests);
+    Ok((answers, connection))
 }
 
 /// Receives, and sends what no caller sends, until the stream breaks; returns why.
-async fn serve(shared: &Shared, mut answers: Streaming<proto::NotifyResponse>) -> Error {
+async fn serve(
+    shared: &Shared,
+    mut answers: Streaming<proto::NotifyResponse>,
+    connection: &Lease,
+) -> Error {
     let sleep = tokio::time::sleep_until(shared.clock.instant(Tick::NEVER));
     tokio::pin!(sleep);
     loop {
         let pumped = shared.pump();
         if pumped.late {
+            connection.leave();
             return Error::new(ErrorKind::Unavailable, "no answer in time");
         }
         let look_at = shared.clock.instant(pumped.look_at);

@@ -14,17 +14,17 @@ use futures_core::Stream;
 use tokio::sync::watch;
 
 use super::{
-    connection::Client,
-    stream::{Arrival, Inbound},
+    connection::{Client, RelayClient},
+    stream::{Arrival, Inbound, log_outage},
     timer::Timer,
 };
 use crate::{
     clock::{Clock, Tick},
-    error::Result,
+    error::{Error, ErrorKind, Result},
     session::{Action, Step, SubscriptionSession},
     wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
     words::{
-        ConnectionState, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
+        ConnectionState, Limits, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
         WorkDetected,
     },
 };
@@ -48,12 +48,13 @@ pub struct Subscription {
 impl Subscription {
     pub(super) fn new(client: &Client, options: SubscribeOptions) -> Result<Self> {
         options.check()?;
+        check_size(&options)?;
         let clock = client.clock();
         Ok(Self {
             client: client.clone(),
             clock,
             session: SubscriptionSession::new(options, client.link_config()),
-            inbound: Inbound::None,
+            inbound: Inbound::none(),
             timer: Timer::new(clock),
             link: watch::Sender::new(LinkState::default()),
             rng: fastrand::Rng::new(),
@@ -118,24 +119,22 @@ impl Subscription {
             }
             std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
-                self.inbound = Inbound::None;
+                self.inbound.leave();
+                self.log_outage();
                 self.tell_link();
             }
         }
     }
 
     fn open(&mut self, request: &SubscribeOptions) {
-        let mut relay = self.client.relay_streams();
         let request = subscribe_to_wire(request);
-        self.inbound = Inbound::open(async move { relay.subscribe(request).await });
+        self.inbound.open(&self.client, |channel| async move {
+            RelayClient::new(channel).subscribe(request).await
+        });
     }
 
     /// Takes in what the stream brought; returns the error where it is final.
-    fn arrived(
-        &mut self,
-        arrival: Arrival<proto::SubscribeResponse>,
-        now: Tick,
-    ) -> Option<crate::Error> {
+    fn arrived(&mut self, arrival: Arrival<proto::SubscribeResponse>, now: Tick) -> Option<Error> {
         match arrival {
             Arrival::Opened => self.session.opened(now),
             Arrival::Message(message) => {
@@ -143,16 +142,23 @@ impl Subscription {
                     .received(subscribe_event(message), now, &mut self.rng);
                 if self.session.state() != ConnectionState::Connected {
                     // It said goodbye.
-                    self.inbound = Inbound::None;
+                    self.inbound.close();
                 }
             }
             Arrival::Broken(status) => {
-                return self
-                    .session
-                    .broken(now, status.map(from_status), &mut self.rng);
+                let error = status.map(from_status);
+                let refusal = self.session.broken(now, error, &mut self.rng);
+                self.log_outage();
+                return refusal;
             }
         }
         None
+    }
+
+    fn log_outage(&mut self) {
+        if let Some(outage) = self.session.outage(self.clock.now()) {
+            log_outage(&outage, self.session.listener_id().as_str(), &self.client);
+        }
     }
 
     fn tell_link(&self) {
@@ -160,6 +166,19 @@ impl Subscription {
         self.link
             .send_if_modified(|told| std::mem::replace(told, link) != link);
     }
+}
+
+/// Checks that the request fits without positions: with less than that it would be refused for ever.
+fn check_size(options: &SubscribeOptions) -> Result<()> {
+    let bytes = options.encoded_without_positions();
+    if bytes <= Limits::SUBSCRIBE_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "selectors: the limit is {} bytes per request, got {bytes}",
+        Limits::SUBSCRIBE_BYTES
+    );
+    Err(Error::new(ErrorKind::Exhausted, message))
 }
 
 impl Stream for Subscription {
@@ -183,8 +202,8 @@ impl Wakes for Subscription {
         };
         let client = self.client.clone();
         Box::pin(async move {
-            let mut relay = client.relay_calls();
-            client.call(relay.report(request)).await.map(|_| ())
+            let call = |channel| async move { RelayClient::new(channel).report(request).await };
+            client.call(call).await.map(|_| ())
         })
     }
 

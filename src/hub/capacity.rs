@@ -34,6 +34,8 @@ const STEP: usize = 256;
 const SEARCH: usize = 4096;
 /// A full table is searched so often at most, however often it is asked for room.
 const AGAIN: Duration = Duration::from_millis(100);
+/// A table that refused a queue is told to be full for so long.
+const REFUSED: Duration = Duration::from_secs(10);
 /// A queue that only patterns match gives way when it was idle for so long.
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
@@ -173,6 +175,33 @@ impl Hub {
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         Ok(())
+    }
+
+    /// Returns the limits that are reached, a line each. A table of queues is full where none of them
+    /// could give way to a new one lately.
+    pub(crate) fn full(&self, now: Tick) -> Vec<String> {
+        let config = &self.config;
+        let refused_at = lock(&self.eviction).not_before;
+        let refused = refused_at > Tick::default() && now < refused_at + REFUSED;
+        let queues = refused && self.records.len() >= config.max_queues;
+        let cursors = self.cursors.load(Ordering::Relaxed);
+        let timers = self.timers_set.load(Ordering::Relaxed);
+        let limits = [
+            (queues, "queues", config.max_queues),
+            (
+                cursors >= config.max_cursors as u64,
+                "subscribed queues",
+                config.max_cursors,
+            ),
+            (
+                timers >= config.max_timers as u64,
+                "delayed wake-ups",
+                config.max_timers,
+            ),
+        ];
+        let full = limits.into_iter().filter(|(is_full, ..)| *is_full);
+        full.map(|(_, what, limit)| format!("full: the limit of {limit} {what} is reached"))
+            .collect()
     }
 
     /// Forgets as many queues that are idle and have no listeners; returns whether there were as

@@ -246,14 +246,13 @@ impl Cursors {
         }
     }
 
-    /// Counts the cursors where the listener is taken to be busy, and those that are behind.
+    /// Counts the cursors where the listener is taken to be busy, and those that are behind; of a
+    /// subscription with very many, among the first of them and the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let all = || self.list.iter().flatten();
-        (
-            all().filter(busy).count(),
-            all().filter(|cursor| cursor.is_behind()).count(),
-        )
+        let some = || self.list.iter().take(4 * STEP).flatten();
+        let behind = some().filter(|cursor| cursor.is_behind()).count();
+        (some().filter(busy).count(), behind.max(self.marked.len()))
     }
 
     /// Takes what a report says of a queue that this subscription has a cursor for. A sequence above

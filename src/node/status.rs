@@ -31,7 +31,7 @@ impl Watched {
         let (open, max) = (self.connections.open(), self.connections.max());
         let connections =
             (open >= max).then(|| format!("full: {open} of {max} connections are open"));
-        connections.into_iter().collect()
+        connections.into_iter().chain(self.relay.full()).collect()
     }
 
     /// Returns why the store cannot be read, or `None` where it can.
@@ -106,6 +106,12 @@ impl Watched {
             ],
             gauges: vec![
                 ("queues", "Queues remembered", hub.queues),
+                (
+                    "cursors",
+                    "Queues that subscriptions are attached to",
+                    hub.cursors,
+                ),
+                ("timers", "Timed wake-ups that wait", hub.timers),
                 (
                     "subscriptions",
                     "Subscriptions that hold a stream",

@@ -28,7 +28,17 @@ pub(super) struct Callers {
     flushes: Vec<(WaiterId, u64)>,
     done: Vec<Done>,
     last: u64,
+    /// Notifications whose caller waits: the sum of all `missing`.
+    missing: usize,
+    /// Notifications that stand in a list of callers, those of callers that have left included.
+    listed: usize,
 }
+
+/// Whom to answer, and as which of the caller's notifications.
+pub(super) type Listed = Vec<(WaiterId, usize)>;
+
+/// So many that have left may stand in lists whatever else does.
+const FEW: usize = 64;
 
 #[derive(Debug)]
 struct Waiter {
@@ -48,6 +58,7 @@ impl Callers {
         };
         self.waiters.insert(id, waiter);
         self.deadlines.insert((deadline, id));
+        self.missing += count;
         if count == 0 {
             self.accept(id);
         }
@@ -67,13 +78,53 @@ impl Callers {
         self.flushes.retain(|(flush, _)| *flush != id);
     }
 
+    /// Puts a caller on the list of those to answer.
+    pub(super) fn list(&mut self, list: &mut Listed, id: WaiterId, index: usize) {
+        list.push((id, index));
+        self.listed += 1;
+    }
+
+    /// All on the list are answered: their notifications were counted.
+    pub(super) fn all_accepted(&mut self, list: Listed, accepted: Accepted) {
+        self.listed = self.listed.saturating_sub(list.len());
+        for (id, index) in list {
+            self.accepted(id, index, accepted);
+        }
+    }
+
+    /// All on the list are answered: their notifications were refused.
+    pub(super) fn all_on_refused(&mut self, list: Listed, error: &Error) {
+        self.listed = self.listed.saturating_sub(list.len());
+        for (id, _) in list {
+            self.refused(id, error);
+        }
+    }
+
+    /// Returns whether the lists are worth a purge, which takes as long as there are entries and
+    /// places on their lists: paid for by those that left since the last one.
+    pub(super) fn wants_purge(&self, entries: usize) -> bool {
+        let left = self.listed.saturating_sub(self.missing);
+        left > FEW.max(self.missing).max(entries)
+    }
+
+    /// Takes off the lists who has left.
+    pub(super) fn purge<'a>(&mut self, lists: impl Iterator<Item = &'a mut Listed>) {
+        self.listed = 0;
+        for list in lists {
+            list.retain(|(id, _)| self.waiters.contains_key(id));
+            list.shrink_to(list.len() * 2);
+            self.listed += list.len();
+        }
+    }
+
     /// The caller's notification of this index was counted.
-    pub(super) fn accepted(&mut self, id: WaiterId, index: usize, accepted: Accepted) {
+    fn accepted(&mut self, id: WaiterId, index: usize, accepted: Accepted) {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
         if waiter.results[index].replace(accepted).is_none() {
             waiter.missing -= 1;
+            self.missing -= 1;
         }
         if waiter.missing == 0 {
             self.accept(id);
@@ -81,7 +132,7 @@ impl Callers {
     }
 
     /// One of the caller's notifications was refused.
-    pub(super) fn refused(&mut self, id: WaiterId, error: &Error) {
+    fn refused(&mut self, id: WaiterId, error: &Error) {
         if self.remove(id).is_some() {
             self.finish(id, Err(error.clone()));
         }
@@ -90,6 +141,7 @@ impl Callers {
     /// Everybody is refused.
     pub(super) fn all_refused(&mut self, error: &Error) {
         self.waiters.clear();
+        self.missing = 0;
         let waiters = std::mem::take(&mut self.deadlines).into_iter();
         let flushes = std::mem::take(&mut self.flushes).into_iter();
         for id in waiters.map(|(_, id)| id).chain(flushes.map(|(id, _)| id)) {
@@ -148,6 +200,7 @@ impl Callers {
     fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
         self.deadlines.remove(&(waiter.deadline, id));
+        self.missing -= waiter.missing;
         Some(waiter)
     }
 

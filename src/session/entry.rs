@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::callers::WaiterId;
+use super::callers::Listed;
 use crate::{
     clock::Tick,
     words::{Limits, Notification, QueueAddress},
@@ -20,12 +20,11 @@ pub(super) struct Key {
 pub(super) struct Entry {
     pub(super) key: Key,
     pub(super) notification: Notification,
-    /// The first submission in it.
+    /// The first submission in it, for which a flush waits; none where it was set aside.
     pub(super) oldest: u64,
     /// Sent among this many at most: half of the request that it was refused in.
     pub(super) among: usize,
-    /// Whom to answer, and as which of the caller's notifications.
-    pub(super) waiters: Vec<(WaiterId, usize)>,
+    pub(super) waiters: Listed,
     /// It holds something that was posted.
     pub(super) posted: bool,
 }
@@ -48,6 +47,11 @@ impl Entry {
         self.among = self.among.min(other.among);
         self.posted |= other.posted;
         self.waiters.extend(other.waiters);
+    }
+
+    /// It waits for room: no flush waits for it, and the flush is told at once.
+    pub(super) fn is_set_aside(&mut self) {
+        (self.oldest, self.among, self.posted) = (u64::MAX, usize::MAX, false);
     }
 
     /// Returns the notification with what is left of its delay.

@@ -4,6 +4,9 @@
 //! heartbeats is dead; waits between attempts grow with full jitter, and start again only after a
 //! stream that lasted (I18), so that a flapping link makes no storm.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::{
@@ -23,6 +26,8 @@ pub(crate) struct LinkConfig {
     pub(crate) max: Duration,
     /// An attempt to open a stream that takes longer has failed.
     pub(crate) open_timeout: Duration,
+    /// Bytes of a subscribe request at most.
+    pub(crate) request_bytes: usize,
     pub(crate) fault: Fault,
 }
 
@@ -48,6 +53,27 @@ pub(crate) struct Link {
     heartbeat: Duration,
     /// A relay has been heard here, on this stream or on an earlier one.
     found: bool,
+    /// Attempts that failed since a message last arrived.
+    failures: Option<Failures>,
+}
+
+/// Consecutive attempts to open a stream, none of which brought a message.
+#[derive(Debug)]
+struct Failures {
+    attempts: u32,
+    since: Tick,
+    reason: String,
+    /// When they were last told of.
+    told: Option<Tick>,
+}
+
+/// Attempts to open a stream that go on failing: to be logged.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outage {
+    pub(crate) attempts: u32,
+    pub(crate) lasts: Duration,
+    /// Why the last attempt failed.
+    pub(crate) reason: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +94,12 @@ enum Phase {
 
 /// A stream that lived this long was a success (I18).
 const LASTING: Duration = Duration::from_secs(10);
+/// An outage is told of after so many failed attempts, or after so long: a relay's quick restart
+/// passes in silence.
+const OUTAGE_ATTEMPTS: u32 = 3;
+const OUTAGE_LASTS: Duration = Duration::from_secs(10);
+/// An outage is told of this often.
+const OUTAGE_TOLD: Duration = Duration::from_secs(60);
 
 impl Default for LinkConfig {
     /// The first reconnection within 1 s, growing to 10 s: a restart is seen within 3 s, and ten
@@ -77,6 +109,7 @@ impl Default for LinkConfig {
             base: Duration::from_secs(1),
             max: Duration::from_secs(10),
             open_timeout: Duration::from_secs(5),
+            request_bytes: Limits::SUBSCRIBE_BYTES,
             fault: Fault::NONE,
         }
     }
@@ -95,6 +128,7 @@ impl Link {
             backoff,
             heartbeat: Limits::HEARTBEAT,
             found: false,
+            failures: None,
         }
     }
 
@@ -125,6 +159,7 @@ impl Link {
     pub(crate) fn heard(&mut self, now: Tick) {
         if let Phase::Open { since, .. } = self.phase {
             self.found = true;
+            self.failures = None;
             self.phase = Phase::Open {
                 heard: now,
                 since: since.or(Some(now)),
@@ -161,30 +196,50 @@ impl Link {
             self.phase = Phase::Closed;
             return Some(error.clone());
         }
-        if let Phase::Open {
-            since: Some(since), ..
-        } = self.phase
-            && now.since(since) >= LASTING
-        {
-            self.backoff.reset();
-        }
-        let asked = error
-            .and_then(|error| error.retry_after())
-            .unwrap_or_default()
-            .min(Limits::AWAY);
-        self.phase = Phase::Waiting {
-            until: now + asked + self.backoff.next(rng),
-        };
+        self.note_failure(now, error.as_ref());
+        self.reset_after_lasting(now);
+        let wait = asked(error.as_ref()) + self.backoff.next(rng);
+        self.phase = Phase::Waiting { until: now + wait };
         None
     }
 
-    /// The relay said goodbye: reconnect when it asked to.
+    /// The relay refused the request for its size, and the next one is smaller: the back-off does
+    /// not grow.
+    pub(crate) fn too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
+        self.note_failure(now, Some(error));
+        let wait = asked(Some(error)) + crate::backoff::jitter(self.config.base, rng);
+        self.phase = Phase::Waiting { until: now + wait };
+    }
+
+    /// The relay said goodbye: reconnect when it asked to. A goodbye is no failure, so the back-off
+    /// does not grow; and a stream that lasted was a success, however it ended.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
+        if !planted!(self.config.fault, GoodbyeKeepsBackoff) {
+            self.reset_after_lasting(now);
+        }
         // Spread besides, whatever the relay says: it may have told everybody the same.
         let spread = crate::backoff::jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
             until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
         };
+    }
+
+    /// Returns the outage, where it is time to tell of it.
+    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
+        let failures = self.failures.as_mut()?;
+        let lasts = now.since(failures.since);
+        if failures.attempts < OUTAGE_ATTEMPTS && lasts < OUTAGE_LASTS {
+            return None;
+        }
+        if failures.told.is_some_and(|told| now < told + OUTAGE_TOLD) {
+            return None;
+        }
+        failures.told = Some(now);
+        Some(Outage {
+            attempts: failures.attempts,
+            lasts,
+            reason: failures.reason.clone(),
+        })
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
@@ -209,12 +264,43 @@ impl Link {
         }
     }
 
+    /// Counts an attempt that failed before any message arrived.
+    fn note_failure(&mut self, now: Tick, error: Option<&Error>) {
+        if matches!(self.phase, Phase::Open { since: Some(_), .. }) {
+            return;
+        }
+        let failures = self.failures.get_or_insert_with(|| Failures {
+            attempts: 0,
+            since: now,
+            reason: String::new(),
+            told: None,
+        });
+        failures.attempts = failures.attempts.saturating_add(1);
+        failures.reason = error.map_or_else(|| "no answer in time".to_owned(), Error::to_string);
+    }
+
+    fn reset_after_lasting(&mut self, now: Tick) {
+        if let Phase::Open {
+            since: Some(since), ..
+        } = self.phase
+            && now.since(since) >= LASTING
+        {
+            self.backoff.reset();
+        }
+    }
+
     fn dead_at(&self, heard: Tick) -> Tick {
         if planted!(self.config.fault, SilenceUnnoticed) {
             return Tick::NEVER;
         }
         heard + self.heartbeat * 5 / 2
     }
+}
+
+/// Returns how long the relay asked to wait, within reason.
+fn asked(error: Option<&Error>) -> Duration {
+    let asked = error.and_then(Error::retry_after);
+    asked.unwrap_or_default().min(Limits::AWAY)
 }
 
 /// Returns whether the answer to a single request is a refusal, which the same request would meet
@@ -224,152 +310,4 @@ pub(super) fn is_final(kind: ErrorKind) -> bool {
         kind,
         ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::Unsupported | ErrorKind::NotFound
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Tick {
-        Tick::from_nanos(seconds * 1_000_000_000)
-    }
-
-    fn link() -> (Link, fastrand::Rng) {
-        (
-            Link::new(LinkConfig::default()),
-            fastrand::Rng::with_seed(1),
-        )
-    }
-
-    #[test]
-    fn silence_for_two_and_a_half_heartbeats_is_death() {
-        let (mut link, mut rng) = link();
-        assert_eq!(link.step(at(0)), Step::Open);
-        link.opened(at(0));
-        link.heard(at(1));
-        assert_eq!(link.state(), ConnectionState::Connected);
-        assert_eq!(link.step(at(2)), Step::Read(at(26)));
-        assert!(!link.elapsed(at(25), &mut rng));
-        assert!(link.elapsed(at(26), &mut rng));
-        assert_eq!(link.state(), ConnectionState::Reconnecting);
-    }
-
-    #[test]
-    fn waits_grow_until_a_stream_has_lasted() {
-        let (mut link, mut rng) = link();
-        for _ in 0..20 {
-            link.broken(at(0), None, &mut rng);
-        }
-        let waits = (0..50).map(|_| {
-            link.opened(at(0));
-            link.heard(at(0));
-            link.broken(at(1), None, &mut rng);
-            let Step::Wait(until) = link.step(at(0)) else {
-                panic!("it waits")
-            };
-            until.since(at(1))
-        });
-        assert!(
-            waits.max() > Some(Duration::from_secs(5)),
-            "a stream of a second is no success"
-        );
-        link.opened(at(0));
-        link.heard(at(0));
-        link.broken(at(10), None, &mut rng);
-        let Step::Wait(until) = link.step(at(0)) else {
-            panic!("it waits")
-        };
-        assert!(until <= at(11));
-    }
-
-    #[test]
-    fn only_a_refusal_is_final() {
-        let (mut link, mut rng) = link();
-        let gone = Error::new(ErrorKind::Unavailable, "connection refused");
-        assert!(link.broken(at(0), Some(gone), &mut rng).is_none());
-        let refused = Error::invalid("selectors", "must hold at least one");
-        assert!(link.broken(at(0), Some(refused), &mut rng).is_some());
-        assert_eq!(link.step(at(99)), Step::Closed);
-    }
-
-    #[test]
-    fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
-        for kind in [
-            ErrorKind::Denied,
-            ErrorKind::NotFound,
-            ErrorKind::Unsupported,
-        ] {
-            let (mut link, mut rng) = link();
-            link.opened(at(0));
-            let refused = Some(Error::new(kind, "not here"));
-            assert!(link.broken(at(0), refused, &mut rng).is_some(), "{kind:?}");
-            assert_eq!(link.state(), ConnectionState::Closed);
-
-            let (mut link, mut rng) = self::link();
-            link.opened(at(0));
-            link.heard(at(1));
-            link.broken(at(2), None, &mut rng);
-            for second in 3..100 {
-                let refused = Some(Error::new(kind, "not here"));
-                let refusal = link.broken(at(second), refused, &mut rng);
-                assert!(refusal.is_none(), "{kind:?}");
-                assert_eq!(link.state(), ConnectionState::Reconnecting);
-            }
-            link.opened(at(200));
-            link.heard(at(200));
-            assert_eq!(link.state(), ConnectionState::Connected);
-        }
-    }
-
-    #[test]
-    fn a_request_that_breaks_a_rule_is_final_at_any_time() {
-        let (mut link, mut rng) = link();
-        link.opened(at(0));
-        link.heard(at(1));
-        let refused = Error::invalid("selectors", "must hold at least one");
-        assert!(link.broken(at(2), Some(refused), &mut rng).is_some());
-    }
-
-    #[test]
-    fn nobody_is_sent_away_for_longer_than_a_minute() {
-        let (mut link, mut rng) = link();
-        let week = Duration::from_secs(7 * 24 * 3600);
-        let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
-        let goodbye = Goodbye {
-            reason: crate::words::GoodbyeReason::Draining,
-            reconnect_after: week,
-        };
-        for refused in [true, false] {
-            link.opened(at(0));
-            if refused {
-                link.broken(at(0), Some(busy.clone()), &mut rng);
-            } else {
-                link.goodbye(at(0), goodbye, &mut rng);
-            }
-            let Step::Wait(until) = link.step(at(0)) else {
-                panic!("it waits")
-            };
-            assert!(until >= at(60) && until <= at(61), "{until:?}");
-        }
-    }
-
-    #[test]
-    fn a_goodbye_is_obeyed() {
-        let (mut link, mut rng) = link();
-        link.opened(at(0));
-        let reconnect_after = Duration::from_secs(5);
-        let reason = crate::words::GoodbyeReason::Draining;
-        link.goodbye(
-            at(0),
-            Goodbye {
-                reason,
-                reconnect_after,
-            },
-            &mut rng,
-        );
-        let Step::Wait(until) = link.step(at(1)) else {
-            panic!("it waits")
-        };
-        assert!(until >= at(5) && until <= at(6));
-    }
 }

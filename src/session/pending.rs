@@ -39,6 +39,10 @@ impl Pending {
         self.entries.iter()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.entries.iter_mut()
+    }
+
     pub(super) fn front(&self) -> Option<&Entry> {
         self.entries.front()
     }
@@ -53,17 +57,16 @@ impl Pending {
     }
 
     /// Adds an entry at the end, or to the one that waits for the same.
-    pub(super) fn push(&mut self, entry: Entry) -> &mut Entry {
+    pub(super) fn push(&mut self, entry: Entry) {
         if let Some(at) = self.find(&entry.key) {
             self.entries[at].merge(entry);
-            return &mut self.entries[at];
+            return;
         }
         if self.conflate {
             let position = self.first + self.entries.len() as u64;
             self.index.insert(entry.key.clone(), position);
         }
         self.entries.push_back(entry);
-        self.entries.back_mut().expect("just added")
     }
 
     /// Puts an entry back to the front, or to the one that waits for the same.

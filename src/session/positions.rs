@@ -1,19 +1,27 @@
 //! The newest tokens that a subscriber holds, to resume with.
 //!
-//! Bounded: beyond the protocol's 4,096 the oldest is dropped, which costs one CATCH_UP and is
-//! never wrong.
+//! Bounded twice: beyond the protocol's 4,096 the oldest is dropped, and a request states only as
+//! many of the newest as it has room for. A missing token costs one CATCH_UP and is never wrong.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::words::{Limits, Position, Selector, Token, WorkDetected};
 
 /// Tokens by queue, and their order of age.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Positions {
     tokens: HashMap<Selector, (u64, Token)>,
     ages: BTreeMap<u64, Selector>,
     next: u64,
+    /// A request states at most so many. Halved when the relay refuses a request for its size,
+    /// doubled by each stream that opens.
+    most: usize,
+    /// Stated by the newest request.
+    stated: usize,
 }
+
+/// After a relay that took none at all, so many are tried.
+const FEW: usize = 64;
 
 impl Positions {
     /// Keeps the place after a wake-up that was handed to the application.
@@ -26,11 +34,53 @@ impl Positions {
 
     /// Starts with what the application kept from another life.
     pub(super) fn starting_with(positions: &[Position]) -> Self {
-        let mut kept = Self::default();
-        for position in positions {
+        let mut kept = Self {
+            tokens: HashMap::new(),
+            ages: BTreeMap::new(),
+            next: 0,
+            most: Limits::POSITIONS,
+            stated: 0,
+        };
+        let readable = |position: &&Position| position.token.0.len() <= Limits::TOKEN;
+        for position in positions.iter().filter(readable) {
             kept.insert(&position.queue, &position.token);
         }
         kept
+    }
+
+    /// Returns what a subscribe request states that has room for so many bytes of them: the newest,
+    /// in the order of their age.
+    pub(super) fn newest(&mut self, room: usize) -> Vec<Position> {
+        let mut left = room;
+        let mut newest: Vec<Position> = self
+            .ages
+            .values()
+            .rev()
+            .take(self.most)
+            .map_while(|queue| {
+                let (_, token) = self.tokens.get(queue)?;
+                let position = Position {
+                    queue: queue.clone(),
+                    token: token.clone(),
+                };
+                left = left.checked_sub(position.encoded())?;
+                Some(position)
+            })
+            .collect();
+        newest.reverse();
+        self.stated = newest.len();
+        newest
+    }
+
+    /// The relay refused the request for its size. Returns whether the next one is smaller.
+    pub(super) fn refused(&mut self) -> bool {
+        self.most = self.stated / 2;
+        self.stated > 0
+    }
+
+    /// The relay took the request.
+    pub(super) fn taken(&mut self) {
+        self.most = (self.most * 2).clamp(FEW, Limits::POSITIONS);
     }
 
     fn insert(&mut self, queue: &Selector, token: &Token) {
@@ -45,17 +95,5 @@ impl Positions {
         {
             self.tokens.remove(&oldest);
         }
-    }
-
-    /// Returns what a subscribe request states.
-    pub(super) fn all(&self) -> Vec<Position> {
-        let position = |queue: &Selector| {
-            let (_, token) = self.tokens.get(queue)?;
-            Some(Position {
-                queue: queue.clone(),
-                token: token.clone(),
-            })
-        };
-        self.ages.values().filter_map(position).collect()
     }
 }

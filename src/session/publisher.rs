@@ -2,8 +2,11 @@
 //!
 //! What waits is one entry per queue and delay slot, so an unreachable relay costs memory for
 //! queues, not for events. Several requests may be on their way; the answers come in their order.
-//! A request that was refused for good is sent again in halves, down to single entries, and only the
-//! bad ones fail to their callers (R19). Whoever waits is answered: accepted, refused, or out of time.
+//! A refused request is sent again in halves, down to single entries, and only the bad ones fail to
+//! their callers (R19); those that the relay has no room for are kept and sent again apart. Every
+//! caller is answered: accepted, refused, or out of time.
+
+mod refusing;
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -15,6 +18,7 @@ use super::{
     entry::{Entry, Key},
     link::is_final,
     pending::Pending,
+    set_aside::{Refused, SetAside},
 };
 use crate::{
     backoff::Backoff,
@@ -33,6 +37,8 @@ pub(crate) struct PublisherConfig {
     pub(crate) batch: usize,
     /// Requests on their way at one time.
     pub(crate) pipeline: usize,
+    /// Bytes of a request at most.
+    pub(crate) request_bytes: usize,
     /// Entries that may wait; more are refused to their callers.
     pub(crate) max_pending: usize,
     /// A request without an answer for this long is taken to be lost.
@@ -49,7 +55,10 @@ pub(crate) struct PublisherConfig {
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
     pending: Pending,
+    set_aside: SetAside,
     on_their_way: VecDeque<Request>,
+    /// One of the requests on their way is a probe.
+    probing: bool,
     callers: Callers,
     backoff: Backoff,
     retry_at: Tick,
@@ -65,9 +74,20 @@ pub(crate) struct PublisherSession {
 
 #[derive(Debug)]
 struct Request {
-    entries: Vec<Entry>,
+    load: Load,
     sent_at: Tick,
 }
+
+/// What a request carries.
+#[derive(Debug)]
+enum Load {
+    Entries(Vec<Entry>),
+    /// Entries that were refused for want of room.
+    Probe(Vec<Refused>),
+}
+
+/// The publisher's name in a request: key, length and the longest text.
+const NAME: usize = 3 + Limits::TEXT;
 
 impl Default for PublisherConfig {
     fn default() -> Self {
@@ -75,6 +95,7 @@ impl Default for PublisherConfig {
             conflate: true,
             batch: 256,
             pipeline: 8,
+            request_bytes: Limits::NOTIFY_BYTES,
             max_pending: 100_000,
             answer_timeout: Duration::from_secs(5),
             base: Duration::from_millis(100),
@@ -89,8 +110,10 @@ impl PublisherSession {
         let backoff = Backoff::new(config.base, config.max);
         Self {
             pending: Pending::new(config.conflate),
+            set_aside: SetAside::new(config.conflate),
             config,
             on_their_way: VecDeque::new(),
+            probing: false,
             callers: Callers::default(),
             backoff,
             retry_at: Tick::default(),
@@ -114,8 +137,9 @@ impl PublisherSession {
         self.check(&notifications, now)?;
         let id = self.callers.add(notifications.len(), deadline);
         for (index, notification) in notifications.into_iter().enumerate() {
-            let entry = self.add(notification, now);
-            entry.waiters.push((id, index));
+            let mut entry = self.entry(notification, now);
+            self.callers.list(&mut entry.waiters, id, index);
+            self.add(entry);
         }
         Ok(id)
     }
@@ -126,7 +150,9 @@ impl PublisherSession {
     /// As [`PublisherSession::notify`].
     pub(crate) fn post(&mut self, notification: Notification, now: Tick) -> Result<()> {
         self.check(std::slice::from_ref(&notification), now)?;
-        self.add(notification, now).posted = true;
+        let mut entry = self.entry(notification, now);
+        entry.posted = true;
+        self.add(entry);
         Ok(())
     }
 
@@ -142,23 +168,9 @@ impl PublisherSession {
         if now < self.retry_at || self.on_their_way.len() >= self.config.pipeline {
             return None;
         }
-        let mut entries = Vec::new();
-        let mut most = self.config.batch.clamp(1, Limits::EVENTS);
-        while let Some(front) = self.pending.front() {
-            most = most.min(front.among);
-            if entries.len() >= most {
-                break;
-            }
-            entries.extend(self.pending.pop());
-        }
-        if entries.is_empty() {
-            return None;
-        }
-        let notifications = entries.iter().map(|entry| entry.effective(now)).collect();
-        self.on_their_way.push_back(Request {
-            entries,
-            sent_at: now,
-        });
+        let load = self.probe(now).or_else(|| self.entries())?;
+        let notifications = load.entries().map(|entry| entry.effective(now)).collect();
+        self.on_their_way.push_back(Request { load, sent_at: now });
         Some(notifications)
     }
 
@@ -172,7 +184,7 @@ impl PublisherSession {
         let Some(request) = self.on_their_way.pop_front() else {
             return;
         };
-        let short = |accepted: &Vec<Accepted>| accepted.len() != request.entries.len();
+        let short = |accepted: &Vec<Accepted>| accepted.len() != request.load.len();
         let answer = match answer {
             // Nobody knows which of them were counted: sent again, rather than lost.
             Ok(accepted) if short(&accepted) => Err(Error::new(
@@ -181,27 +193,30 @@ impl PublisherSession {
             )),
             answer => answer,
         };
+        self.probing &= !matches!(request.load, Load::Probe(_));
         match answer {
-            Ok(accepted) => {
-                self.backoff.reset();
-                (self.failure, self.known) = (None, true);
-                for (entry, accepted) in request.entries.into_iter().zip(accepted) {
-                    self.accept(entry, accepted);
-                }
-            }
-            Err(error) if is_final(error.kind()) => self.refuse(request, &error),
+            Ok(accepted) => self.take(request.load, &accepted),
+            Err(error) if is_refused(error.kind()) => self.refuse(request.load, &error, now, rng),
             Err(error) => {
-                self.put_back(vec![request]);
+                self.put_back(request.load, now);
                 self.wait(&error, now, rng);
             }
         }
         self.finish_flushes();
+        self.purge();
     }
 
     /// The connection broke: all that is on its way is sent again, and may be counted twice.
     pub(crate) fn broken(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
-        let requests = self.on_their_way.drain(..).collect();
-        self.put_back(requests);
+        self.probing = false;
+        // The last one first: each is put back to the front.
+        for request in std::mem::take(&mut self.on_their_way).into_iter().rev() {
+            match error.kind() {
+                // The stream ends so where a request is too large, and does not tell which.
+                ErrorKind::Exhausted => self.halve(request.load, now),
+                _ => self.put_back(request.load, now),
+            }
+        }
         self.wait(error, now, rng);
         if self.is_refusal(error.kind()) {
             // Said at once, instead of letting everybody run out of time. What they notified is kept
@@ -209,6 +224,7 @@ impl PublisherSession {
             self.callers.all_refused(error);
         }
         self.finish_flushes();
+        self.purge();
     }
 
     /// Answers whoever has waited long enough. Returns whether the oldest request has waited too
@@ -219,6 +235,7 @@ impl PublisherSession {
                 self.callers.finish(waiter, Err(self.out_of_time()));
             }
         }
+        self.purge();
         self.on_their_way
             .front()
             .is_some_and(|r| r.sent_at + self.config.answer_timeout <= now)
@@ -230,9 +247,11 @@ impl PublisherSession {
             .on_their_way
             .front()
             .map(|r| r.sent_at + self.config.answer_timeout);
-        let retry = (!self.pending.is_empty() && self.on_their_way.len() < self.config.pipeline)
-            .then_some(self.retry_at);
-        let others = [answer, retry].into_iter().flatten();
+        let room = self.on_their_way.len() < self.config.pipeline;
+        let retry = (room && !self.pending.is_empty()).then_some(self.retry_at);
+        let probe = self.set_aside.due().filter(|_| room && !self.probing);
+        let probe = probe.map(|due| due.max(self.retry_at));
+        let others = [answer, retry, probe].into_iter().flatten();
         others.fold(self.callers.deadline(), Tick::min)
     }
 
@@ -243,7 +262,7 @@ impl PublisherSession {
 
     /// Returns whether there is something to send, now or later: a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.pending.is_empty() || !self.on_their_way.is_empty()
+        self.pending() > 0
     }
 
     /// Takes the answers for callers that wait.
@@ -254,6 +273,7 @@ impl PublisherSession {
     /// Forgets a caller that no longer waits; what it notified is still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
         self.callers.abandon(waiter);
+        self.purge();
     }
 
     /// Returns the number of entries that wait to be sent.
@@ -261,30 +281,42 @@ impl PublisherSession {
         self.pending.len()
     }
 
-    /// Returns the number of entries that wait or are on their way.
+    /// Returns the number of entries that wait, were set aside or are on their way.
     pub(crate) fn pending(&self) -> usize {
-        self.pending.len()
-            + self
-                .on_their_way
-                .iter()
-                .map(|r| r.entries.len())
-                .sum::<usize>()
+        let sent = self.on_their_way.iter().map(|request| request.load.len());
+        self.pending.len() + self.set_aside.len() + sent.sum::<usize>()
+    }
+
+    /// Returns how many callers' notifications the entries' lists name, and have room for.
+    #[cfg(test)]
+    pub(crate) fn listed(&mut self) -> (usize, usize) {
+        let sent = self.on_their_way.iter_mut();
+        let sent = sent.flat_map(|request| request.load.entries_mut());
+        let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
+        waiting.chain(sent).fold((0, 0), |(listed, room), entry| {
+            (
+                listed + entry.waiters.len(),
+                room + entry.waiters.capacity(),
+            )
+        })
     }
 
     fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        if self.pending.len() + notifications.len() <= self.config.max_pending {
+        let waiting = self.pending.len() + self.set_aside.len();
+        if waiting + notifications.len() <= self.config.max_pending {
             return Ok(());
         }
         // Exactly, where it is close: what is conflated costs nothing.
         let keys = notifications.iter().map(|n| self.key(n, now));
         let new = if self.config.conflate {
-            let new: HashSet<Key> = keys.filter(|key| !self.pending.holds(key)).collect();
+            let holds = |key: &Key| self.pending.holds(key) || self.set_aside.holds(key);
+            let new: HashSet<Key> = keys.filter(|key| !holds(key)).collect();
             new.len()
         } else {
             notifications.len()
         };
-        if self.pending.len() + new > self.config.max_pending {
+        if waiting + new > self.config.max_pending {
             let message = format!(
                 "the limit of {} pending notifications is reached",
                 self.config.max_pending
@@ -323,29 +355,61 @@ impl PublisherSession {
         Error::new(ErrorKind::Timeout, message)
     }
 
-    /// Adds a notification to the entry of its queue and time.
-    fn add(&mut self, notification: Notification, now: Tick) -> &mut Entry {
+    fn entry(&mut self, notification: Notification, now: Tick) -> Entry {
         self.submitted += 1;
-        let key = self.key(&notification, now);
-        self.pending.push(Entry {
-            key,
+        Entry {
+            key: self.key(&notification, now),
             notification,
             oldest: self.submitted,
             among: usize::MAX,
             waiters: Vec::new(),
             posted: false,
-        })
+        }
     }
 
-    /// Puts requests back to the front, in their order.
-    fn put_back(&mut self, requests: Vec<Request>) {
+    /// Adds an entry to the one of its queue and time, where there is one.
+    fn add(&mut self, entry: Entry) {
+        match self.set_aside.find(&entry.key) {
+            Some(refused) => {
+                // No flush waits for it, so the next one is told.
+                if entry.posted {
+                    self.refused.get_or_insert_with(|| refused.error.clone());
+                }
+                refused.merge(entry);
+            }
+            None => self.pending.push(entry),
+        }
+    }
+
+    /// Takes the next request's entries, in the order in which they came.
+    fn entries(&mut self) -> Option<Load> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut most = self.config.batch.clamp(1, Limits::EVENTS);
+        let mut room = self.config.request_bytes.saturating_sub(NAME);
+        while let Some(front) = self.pending.front() {
+            let bytes = front.notification.encoded_at_most();
+            most = most.min(front.among);
+            if entries.len() >= most || (bytes > room && !entries.is_empty()) {
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            entries.extend(self.pending.pop());
+        }
+        (!entries.is_empty()).then_some(Load::Entries(entries))
+    }
+
+    /// Puts what a request carried back to where it came from.
+    fn put_back(&mut self, load: Load, now: Tick) {
         if planted!(self.config.fault, PublisherGivesUp) {
             return;
         }
-        for request in requests.into_iter().rev() {
-            for entry in request.entries.into_iter().rev() {
-                self.pending.put_back(entry);
+        match load {
+            Load::Entries(entries) => {
+                for entry in entries.into_iter().rev() {
+                    self.pending.put_back(entry);
+                }
             }
+            Load::Probe(probe) => self.set_aside.put_back(probe, now),
         }
     }
 
@@ -358,33 +422,15 @@ impl PublisherSession {
         self.failure = Some(error.clone());
     }
 
-    fn accept(&mut self, entry: Entry, accepted: Accepted) {
-        for (waiter, index) in entry.waiters {
-            self.callers.accepted(waiter, index, accepted);
+    /// The relay counted all that the request carried.
+    fn take(&mut self, load: Load, accepted: &[Accepted]) {
+        self.backoff.reset();
+        (self.failure, self.known) = (None, true);
+        if let Load::Probe(probe) = &load {
+            self.set_aside.taken(probe.len());
         }
-    }
-
-    /// Sends a refused request again in halves; an entry that was alone is what was refused. So the
-    /// good ones wait for the logarithm of their number, and not for each other.
-    fn refuse(&mut self, mut request: Request, error: &Error) {
-        if planted!(self.config.fault, BatchDropped) && request.entries.len() > 1 {
-            return;
-        }
-        if request.entries.len() > 1 {
-            let half = request.entries.len().div_ceil(2);
-            for entry in &mut request.entries {
-                entry.among = half;
-            }
-            self.put_back(vec![request]);
-            return;
-        }
-        for entry in request.entries {
-            if entry.posted {
-                self.refused.get_or_insert_with(|| error.clone());
-            }
-            for (waiter, _) in entry.waiters {
-                self.callers.refused(waiter, error);
-            }
+        for (entry, accepted) in load.into_entries().zip(accepted) {
+            self.callers.all_accepted(entry.waiters, *accepted);
         }
     }
 
@@ -392,22 +438,81 @@ impl PublisherSession {
     fn finish_flushes(&mut self) {
         // Entries leave in the order in which they came, but for those put back into a later one:
         // while the first of all is not new enough, no other need be asked.
-        let first = self
-            .on_their_way
-            .front()
-            .and_then(|request| request.entries.first());
+        let mut sent = self.on_their_way.iter().filter_map(Request::entries);
+        let first = sent.next().and_then(<[Entry]>::first);
         let first = first
             .or_else(|| self.pending.front())
             .map_or(u64::MAX, |entry| entry.oldest);
         if !self.callers.flushes_before(first) {
             return;
         }
-        let on_their_way = self
-            .on_their_way
-            .iter()
-            .flat_map(|request| &request.entries);
-        let all = self.pending.iter().chain(on_their_way);
+        let sent = self.on_their_way.iter().filter_map(Request::entries);
+        let all = self.pending.iter().chain(sent.flatten());
         let oldest = all.map(|entry| entry.oldest).min().unwrap_or(u64::MAX);
         self.callers.flushed(oldest, &mut self.refused);
     }
+
+    /// Takes callers that left off the entries' lists, so that these grow with queues, not calls.
+    fn purge(&mut self) {
+        if !self.callers.wants_purge(self.pending()) {
+            return;
+        }
+        let sent = self.on_their_way.iter_mut();
+        let sent = sent.flat_map(|request| request.load.entries_mut());
+        let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
+        let lists = waiting.chain(sent).map(|entry| &mut entry.waiters);
+        self.callers.purge(lists);
+    }
+}
+
+impl Request {
+    /// Returns the entries for which a flush waits.
+    fn entries(&self) -> Option<&[Entry]> {
+        match &self.load {
+            Load::Entries(entries) => Some(entries),
+            Load::Probe(_) => None,
+        }
+    }
+}
+
+impl Load {
+    fn len(&self) -> usize {
+        match self {
+            Self::Entries(entries) => entries.len(),
+            Self::Probe(probe) => probe.len(),
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (&entries[..], &[][..]),
+            Self::Probe(probe) => (&[][..], &probe[..]),
+        };
+        entries
+            .iter()
+            .chain(probe.iter().map(|refused| &refused.entry))
+    }
+
+    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (&mut entries[..], &mut [][..]),
+            Self::Probe(probe) => (&mut [][..], &mut probe[..]),
+        };
+        let refused = probe.iter_mut().map(|refused| &mut refused.entry);
+        entries.iter_mut().chain(refused)
+    }
+
+    fn into_entries(self) -> impl Iterator<Item = Entry> {
+        let (entries, probe) = match self {
+            Self::Entries(entries) => (entries, Vec::new()),
+            Self::Probe(probe) => (Vec::new(), probe),
+        };
+        let refused = probe.into_iter().map(|refused| refused.entry);
+        entries.into_iter().chain(refused)
+    }
+}
+
+/// Returns whether the answer says that an entry of the request is refused.
+fn is_refused(kind: ErrorKind) -> bool {
+    is_final(kind) || kind == ErrorKind::Exhausted
 }

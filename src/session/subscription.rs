@@ -2,12 +2,13 @@
 //!
 //! A token is taken when its wake-up is handed to the application, not when it arrives; what was
 //! not handed over when the stream broke is dropped, because the relay tells it again. So counts
-//! add up exactly, and nothing that the application has not seen is ever resumed past.
+//! add up exactly, and nothing that the application has not seen is ever resumed past. A request
+//! states the newest positions that it has room for, and fewer after the relay refused its size.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    link::{Link, LinkConfig, Step},
+    link::{Link, LinkConfig, Outage, Step},
     positions::Positions,
 };
 use crate::{
@@ -15,7 +16,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
     words::{
-        ConnectionState, LinkState, Report, SubscribeEvent, SubscribeOptions, Welcome, WorkDetected,
+        ConnectionState, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions, Welcome,
+        WorkDetected,
     },
 };
 
@@ -33,6 +35,8 @@ pub(crate) struct SubscriptionSession {
     welcomes: u64,
     /// Of the newest report.
     report: u64,
+    /// Bytes that a request has left for positions.
+    room: usize,
     fault: Fault,
 }
 
@@ -48,6 +52,8 @@ pub(crate) enum Action {
 impl SubscriptionSession {
     pub(crate) fn new(options: SubscribeOptions, config: LinkConfig) -> Self {
         let fault = config.fault;
+        let taken = options.encoded_without_positions();
+        let room = config.request_bytes.saturating_sub(taken);
         let positions = Positions::starting_with(&options.positions);
         Self {
             options,
@@ -58,6 +64,7 @@ impl SubscriptionSession {
             degraded: false,
             welcomes: 0,
             report: 0,
+            room,
             fault,
         }
     }
@@ -96,6 +103,7 @@ impl SubscriptionSession {
                 self.degraded = welcome.degraded;
                 self.welcomes += 1;
                 self.welcome = Some(welcome);
+                self.positions.taken();
             }
             SubscribeEvent::Wake(work) => {
                 if planted!(self.fault, TokenTakenOnArrival) {
@@ -119,8 +127,22 @@ impl SubscriptionSession {
         error: Option<Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.welcome = None;
+        let opening = self.welcome.take().is_none();
+        if let Some(refusal) = error.as_ref().filter(|_| opening)
+            && refusal.kind() == ErrorKind::Exhausted
+            && !planted!(self.fault, PositionsNotCut)
+            && !planted!(self.fault, ExhaustedSendsAll)
+            && self.positions.refused()
+        {
+            self.link.too_large(now, refusal, rng);
+            return None;
+        }
         self.link.broken(now, error, rng)
+    }
+
+    /// Returns an outage that is to be logged now.
+    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
+        self.link.outage(now)
     }
 
     /// The time has come that the last step named. Returns whether to drop the stream.
@@ -147,6 +169,10 @@ impl SubscriptionSession {
         Ok(Arc::clone(&welcome.subscription_id))
     }
 
+    pub(crate) fn listener_id(&self) -> &ListenerId {
+        &self.options.listener_id
+    }
+
     pub(crate) fn welcome(&self) -> Option<&Welcome> {
         self.welcome.as_ref()
     }
@@ -169,9 +195,11 @@ impl SubscriptionSession {
         }
     }
 
-    fn request(&self) -> SubscribeOptions {
+    fn request(&mut self) -> SubscribeOptions {
+        let cuts = !planted!(self.fault, PositionsNotCut);
+        let room = if cuts { self.room } else { usize::MAX };
         SubscribeOptions {
-            positions: self.positions.all(),
+            positions: self.positions.newest(room),
             ..self.options.clone()
         }
     }

@@ -1,5 +1,7 @@
 //! The client's machines, stepped by hand.
 
+mod full_relay;
+mod leaving;
 mod publishing;
 mod subscribing;
 

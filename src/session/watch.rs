@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::link::{Link, LinkConfig, Step};
+use super::link::{Link, LinkConfig, Outage, Step};
 use crate::{
     clock::Tick,
     error::Error,
@@ -82,6 +82,11 @@ impl WatchSession {
     /// The time has come that the last step named. Returns whether to drop the stream.
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
         self.link.elapsed(now, rng)
+    }
+
+    /// Returns an outage that is to be logged now.
+    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
+        self.link.outage(now)
     }
 
     pub(crate) fn state(&self) -> ConnectionState {

@@ -182,7 +182,9 @@ impl World {
                 continue;
             }
             if self.is_well(number) {
-                self.check_heads(number);
+                if !self.is_being_told(number) {
+                    self.check_heads(number);
+                }
             } else if self.plan.max_age > SILENCE {
                 self.violate(|| format!("listener {number} holds no stream after the silence"));
             }
@@ -241,7 +243,11 @@ impl World {
                 let publisher = &self.publishers[number];
                 let never_in_trouble = publisher.ok_from == Tick::default();
                 let within = if never_in_trouble { SOON } else { HEARD };
-                let by = put_at.max(publisher.ok_from) + within;
+                let mut from = put_at.max(publisher.ok_from);
+                if let Some(retried) = self.retried_by(queue) {
+                    from = from.max(retried);
+                }
+                let by = from + within;
                 let up = self.relay.hub.is_some() && !self.relay.draining;
                 if publisher.alive && publisher.life == life && up && now > by {
                     self.violate(|| {

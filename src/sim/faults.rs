@@ -87,6 +87,7 @@ impl World {
                 prolong(&mut self.relay.fanout_stalled_until, until);
                 self.impair_all(until);
             }
+            T::TableFull => self.fill_table(),
             T::SlowReader => self.stall_reader(listener),
             T::AppStall => {
                 let until = self.until(500, 10_000);
@@ -138,16 +139,14 @@ impl World {
             return;
         }
         self.log.note(self.now, "breaks", &[id as u64]);
-        match trouble {
-            Trouble::Reset => {
-                self.expect_back(listener, id);
-                self.reset(id, true);
-            }
-            Trouble::ResetUnseen => self.reset(id, false),
-            Trouble::SilentDown => self.silence(id, false, true),
-            Trouble::SilentUp => self.silence(id, true, false),
-            _ => self.silence(id, true, true),
+        for (other, listener) in self.break_others(trouble, id) {
+            self.break_conn(trouble, other);
+            self.impair(listener, self.now);
         }
+        if trouble == Trouble::Reset {
+            self.expect_back(listener, id);
+        }
+        self.break_conn(trouble, id);
         if of_listener {
             self.impair(listener, self.now);
         } else {
@@ -155,11 +154,24 @@ impl World {
         }
     }
 
+    fn break_conn(&mut self, trouble: Trouble, id: ConnId) {
+        match trouble {
+            Trouble::Reset => self.reset(id, true),
+            Trouble::ResetUnseen => self.reset(id, false),
+            Trouble::SilentDown => self.silence(id, false, true),
+            Trouble::SilentUp => self.silence(id, true, false),
+            _ => self.silence(id, true, true),
+        }
+    }
+
     /// A break that is seen, of a stream that has lasted: it is back within 3 s (W1).
     fn expect_back(&mut self, number: usize, id: ConnId) {
         let now = self.now;
         let conn = &self.conns[id];
-        if conn.welcomed && now.since(conn.opened_at) >= Duration::from_secs(11) {
+        if conn.welcomed
+            && !self.may_be_too_large()
+            && now.since(conn.opened_at) >= Duration::from_secs(11)
+        {
             self.listeners[number].connected_by = now + Duration::from_secs(3);
         }
     }

@@ -5,7 +5,10 @@
 //! into every queue that there is and that matches. What arrives is read at once; the application
 //! takes it later.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use super::{
     net::{Client, ConnId, Down, Up},
@@ -18,7 +21,8 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    session::{Action, LinkConfig, Step, SubscriptionSession},
+    error::Error,
+    session::{Action, ConnectionNumber, LinkConfig, Step, SubscriptionSession},
     words::{
         ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
         SubscribeOptions, WakeReason, WorkDetected,
@@ -45,6 +49,16 @@ pub(super) struct Listener {
     /// It must hold a stream by then, if nothing else happens.
     pub(super) connected_by: Tick,
     pub(super) workers: BTreeMap<usize, Worker>,
+    /// Its connection, where it shares one.
+    pub(super) lease: Option<ConnectionNumber>,
+    /// The connection that it left for its silence.
+    pub(super) left: Option<ConnectionNumber>,
+    /// When it was welcomed last.
+    welcomed_at: Tick,
+    /// Its newest stream lasted and ended in a Goodbye.
+    lasted: bool,
+    /// It must try again by then: its first failure after a stream that lasted.
+    tries_by: Option<Tick>,
     /// Its machines, where it has the production ones, and what they were told of the link.
     pub(super) scaled: BTreeMap<usize, Scaled>,
     pub(super) link: LinkState,
@@ -81,6 +95,11 @@ pub(super) struct Told {
     pub(super) counters: Counters,
 }
 
+/// A stream that lived this long was a success (I18).
+const LASTING: Duration = Duration::from_secs(10);
+/// The first attempt after it follows within this.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+
 impl Listener {
     pub(super) fn new() -> Self {
         let listener_id = ListenerId::new("listener").expect("a name");
@@ -98,6 +117,11 @@ impl Listener {
             ok_from: Tick::default(),
             connected_by: Tick::NEVER,
             workers: BTreeMap::new(),
+            lease: None,
+            left: None,
+            welcomed_at: Tick::default(),
+            lasted: false,
+            tries_by: None,
             scaled: BTreeMap::new(),
             link: LinkState::default(),
             alone_since: None,
@@ -114,6 +138,14 @@ impl Listener {
 
     pub(super) fn works_on(&self, queue: usize) -> bool {
         self.workers.get(&queue).is_some_and(|worker| worker.active)
+    }
+
+    /// An attempt to open a stream failed, or a stream broke. The first failure after a stream that
+    /// lasted is followed by a short wait.
+    fn failed(&mut self, now: Tick, asked: Option<Duration>) {
+        if std::mem::take(&mut self.lasted) {
+            self.tries_by = Some(now + asked.unwrap_or_default() + FIRST_WAIT);
+        }
     }
 
     pub(super) fn is_alive(&self, life: u64) -> bool {
@@ -151,11 +183,14 @@ impl World {
             },
             ..Listener::new()
         };
-        let config = LinkConfig {
+        let options = listener.options.clone();
+        let mut config = LinkConfig {
             fault: self.fault,
             ..LinkConfig::default()
         };
-        let options = listener.options.clone();
+        if let Some(room) = self.plan.room {
+            config.request_bytes = room.request_bytes(&options);
+        }
         listener.session = Some(SubscriptionSession::new(options, config));
         self.log
             .note(self.now, "listener starts", &[number as u64, life]);
@@ -182,6 +217,7 @@ impl World {
         );
         self.scaled_lost(number);
         self.listeners[number].session = None;
+        self.release_connection(number);
         if let Some(conn) = self.listeners[number].conn.take() {
             if gone {
                 self.silence(conn, true, true);
@@ -230,6 +266,11 @@ impl World {
             match session.step(now) {
                 Action::Open(options) => self.open(number, options),
                 Action::Link(Step::Wait(at) | Step::Read(at)) => {
+                    if listener.tries_by.take().is_some_and(|by| at > by) {
+                        self.violate(|| {
+                            format!("I18: listener {number} waits until {at:?} after one failure")
+                        });
+                    }
                     self.scaled_linked(number);
                     let listener = &mut self.listeners[number];
                     if listener.tick_at.is_none_or(|earlier| at < earlier) {
@@ -256,9 +297,11 @@ impl World {
         if session.elapsed(now, &mut self.rng)
             && let Some(conn) = listener.conn.take()
         {
+            listener.failed(now, None);
             self.log
                 .note(now, "silence noticed", &[number as u64, conn as u64]);
             self.drop_conn(conn);
+            self.leave_connection(number);
         }
         self.drive(number);
     }
@@ -278,16 +321,21 @@ impl World {
                 let welcome = matches!(*event, SubscribeEvent::Welcome(_));
                 session.received(*event, now, &mut self.rng);
                 if session.state() != ConnectionState::Connected {
+                    listener.lasted |= now.since(listener.welcomed_at) >= LASTING;
                     listener.conn = None;
                     self.drop_conn(id);
                 } else if welcome {
+                    (listener.welcomed_at, listener.lasted) = (now, false);
                     self.welcomed(number, id);
                 }
             }
             Down::Closed(error) => {
                 listener.conn = None;
                 self.conns[id].client_gone = true;
-                if let Some(refusal) = session.broken(now, error, &mut self.rng) {
+                let asked = error.as_ref().and_then(Error::retry_after);
+                let refusal = session.broken(now, error, &mut self.rng);
+                listener.failed(now, asked);
+                if let Some(refusal) = refusal {
                     self.violate(|| format!("a listener is refused for good: {refusal}"));
                 }
             }
@@ -317,7 +365,7 @@ impl World {
             return;
         };
         self.takes(number, &work);
-        let soon = now + std::time::Duration::from_micros(self.rng.u64(1..1_000));
+        let soon = now + Duration::from_micros(self.rng.u64(1..1_000));
         self.listeners[number].app_at = Some(soon);
         self.at(soon, Event::App(number, life));
     }
@@ -382,7 +430,7 @@ impl World {
         worker.holding = None;
         let fails = !mute && self.rng.u32(0..8) == 0 && !self.healed;
         if fails {
-            let delay = std::time::Duration::from_millis(self.rng.u64(0..3_000));
+            let delay = Duration::from_millis(self.rng.u64(0..3_000));
             self.release(number, message, receipt, self.now + delay);
         } else {
             self.queues.delete(message, receipt);
@@ -411,6 +459,8 @@ impl World {
             self.drop_conn(old);
         }
         let id = self.connect(Client::Listener(number, life));
+        self.share(number, id);
+        self.forget_unstated(number, &options);
         let listener = &mut self.listeners[number];
         listener.conn = Some(id);
         listener.attempts.push_back(now);
@@ -475,7 +525,7 @@ impl World {
 
     fn app_soon(&mut self, number: usize) {
         let latency = self.plan.listeners[number].latency;
-        let soon = std::time::Duration::from_micros(self.rng.u64(1..=latency * 1000));
+        let soon = Duration::from_micros(self.rng.u64(1..=latency * 1000));
         let listener = &mut self.listeners[number];
         if listener.app_at.is_none() {
             let (at, life) = (self.now + soon, listener.life);

@@ -1,6 +1,6 @@
 //! The model network: connections that deliver in order, late, not at all, or break.
 //!
-//! A stream and its connection are one. A partition holds what is sent until it ends, as TCP would;
+//! A stream and its connection are one, unless the listeners are one client's (see `shared`). A partition holds what is sent until it ends, as TCP would;
 //! a silent break swallows it for ever, one way or both; a reset ends it, and one end may learn of
 //! that late. Unary calls go each by itself (see `reports`).
 
@@ -10,6 +10,7 @@ use super::world::{Event, World};
 use crate::{
     clock::Tick,
     error::Error,
+    session::ConnectionNumber,
     words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
 };
 
@@ -29,6 +30,8 @@ pub(super) struct Conn {
     pub(super) client: Client,
     /// The relay's life that took it; `None` before.
     pub(super) relay_life: Option<u64>,
+    /// The connection that it shares with other streams.
+    pub(super) shared: Option<ConnectionNumber>,
     /// Nothing more arrives, this way or that way.
     pub(super) cut_up: bool,
     pub(super) cut_down: bool,
@@ -68,6 +71,7 @@ impl World {
         self.conns.push(Conn {
             client,
             relay_life: None,
+            shared: None,
             cut_up: false,
             cut_down: false,
             reset: false,

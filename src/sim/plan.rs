@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::groups;
+use super::{groups, limits::PositionRoom};
 use crate::words::{GroupName, QueueAddress, Selector};
 
 /// How the fleet looks.
@@ -47,6 +47,7 @@ pub(super) enum Trouble {
     GetsHang,
     HandlersHang,
     PauseBusy,
+    TableFull,
 }
 
 /// Something that the workload does.
@@ -91,6 +92,10 @@ pub(super) struct Plan {
     pub(super) sentinel: Duration,
     /// Cursors of one stream at most, where that is few: patterns are told under their own names.
     pub(super) cursors: Option<usize>,
+    /// The listeners are one client's: so many of their streams share a connection.
+    pub(super) shared: Option<usize>,
+    /// How much a subscribe request may hold of positions, where that is little.
+    pub(super) room: Option<PositionRoom>,
 }
 
 /// One listener.
@@ -180,7 +185,16 @@ const WIDE: usize = 300;
 const CROWD: usize = 70;
 
 impl Plan {
-    pub(super) fn new(rng: &mut fastrand::Rng) -> Self {
+    /// A quarter of the runs meet the relay's limits, or share connections.
+    pub(super) fn of(seed: u64, rng: &mut fastrand::Rng) -> Self {
+        let mut plan = Self::new(rng);
+        if seed % 4 == 3 {
+            plan.limit(&mut fastrand::Rng::with_seed(seed));
+        }
+        plan
+    }
+
+    fn new(rng: &mut fastrand::Rng) -> Self {
         let shape = match rng.u32(0..50) {
             0 => Shape::Wide,
             1 => Shape::Crowd,
@@ -257,6 +271,8 @@ impl Plan {
             conflate: rng.u32(0..4) != 0,
             sentinel,
             cursors: None,
+            shared: None,
+            room: None,
         };
         if shape == Shape::Fleet {
             plan.strain(rng);

@@ -260,7 +260,13 @@ impl World {
             return;
         }
         match message {
-            Up::Subscribe(options) => self.subscribe(&hub, id, &options),
+            Up::Subscribe(options) => match self.check_size(&options) {
+                Ok(()) => self.subscribe(&hub, id, &options),
+                Err(refused) => {
+                    self.conns[id].relay_gone = true;
+                    self.send_down(id, Down::Closed(Some(refused)));
+                }
+            },
             Up::OpenNotify => self.send_down(id, Down::Opened),
             Up::Notify(notifications) => {
                 let answer = self.notify(&hub, id, &notifications);
@@ -301,6 +307,10 @@ impl World {
             return;
         }
         stream.poll_at = None;
+        if let Some(until) = self.window_full_until(id) {
+            return self.poll_stream(id, until);
+        }
+        let stream = self.relay.streams.get_mut(&id).expect("it was there");
         let mut sink = WakeBuilder::new(self.relay.fault);
         let next = stream
             .feed
@@ -494,6 +504,7 @@ impl World {
                 return Err(Error::new(ErrorKind::Denied, message));
             }
         }
+        self.check_room(notifications)?;
         let name: Arc<str> = format!("publisher-{publisher}").into();
         let accepted = hub.notify(&name, notifications, self.now)?;
         self.relay.applied += notifications.len() as u64;

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 55] = [
+const FAULTS: [Row; 62] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -155,6 +155,21 @@ const FAULTS: [Row; 55] = [
         "a rest after many lasts until a heartbeat",
     ),
     (
+        Fault::GoodbyeKeepsBackoff,
+        "I18",
+        "a good stream's Goodbye does not reset the back-off",
+    ),
+    (
+        Fault::SilentConnectionKept,
+        "R6",
+        "the stream after a silent one uses the same connection",
+    ),
+    (
+        Fault::ConnectionWindowNarrow,
+        "section 2",
+        "an unread stream takes up the whole connection's window",
+    ),
+    (
         Fault::TimersCancelled,
         "R7",
         "a new timer cancels those before it",
@@ -220,6 +235,16 @@ const FAULTS: [Row; 55] = [
         "R19",
         "a refused batch is dropped whole",
     ),
+    (
+        Fault::ExhaustedRetriedWhole,
+        "R19",
+        "a request that a full relay refused is sent again whole",
+    ),
+    (
+        Fault::SetAsideDropped,
+        "R19",
+        "what a full relay refused is dropped",
+    ),
     (Fault::DeadlineSilent, "R19", "a deadline passes in silence"),
     (
         Fault::DelaySlotIgnored,
@@ -235,6 +260,16 @@ const FAULTS: [Row; 55] = [
         Fault::BrokenKeepsArrived,
         "resume",
         "what a broken stream brought is handed over",
+    ),
+    (
+        Fault::PositionsNotCut,
+        "resume",
+        "positions are sent that the request has no room for",
+    ),
+    (
+        Fault::ExhaustedSendsAll,
+        "resume",
+        "a request that was refused for its size is sent as it was",
     ),
     (
         Fault::MarkReplaces,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    limits::FullTable,
     listener::Listener,
     log::Log,
     net::{Client, Conn, ConnId, Down, Up},
@@ -16,6 +17,7 @@ use super::{
     relay::RelayNode,
     reports::{Answer, Call},
     scaled::Happens,
+    shared::Shared,
 };
 use crate::{clock::Tick, fault::Fault};
 
@@ -31,6 +33,9 @@ pub(super) struct World {
     pub(super) publishers: Vec<Publisher>,
     pub(super) queues: Queues,
     pub(super) conns: Vec<Conn>,
+    /// The connections that listeners share, where they are one client's.
+    pub(super) shared: Option<Shared>,
+    pub(super) full: FullTable,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -132,7 +137,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(100);
 impl World {
     pub(super) fn new(seed: u64, fault: Fault, print: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let plan = Plan::new(&mut rng);
+        let plan = Plan::of(seed, &mut rng);
         let relay = RelayNode::new(&plan, fault, &mut rng);
         let mut world = Self {
             now: Tick::default(),
@@ -144,6 +149,8 @@ impl World {
             publishers: Vec::new(),
             queues: Queues::default(),
             conns: Vec::new(),
+            shared: plan.shared.map(|streams| Shared::new(streams, fault)),
+            full: FullTable::default(),
             totals: Totals::default(),
             healed: false,
             held: false,

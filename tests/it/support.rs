@@ -122,6 +122,10 @@ pub(crate) struct Wire {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
     connections: Arc<AtomicU64>,
+    open: Arc<AtomicU64>,
+    target: watch::Sender<SocketAddr>,
+    /// Connections below this number carry nothing more.
+    silenced: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
@@ -142,17 +146,20 @@ impl Wire {
         let address = listener.local_addr().expect("bound");
         let mode = watch::Sender::new(Mode::Carries);
         let connections = Arc::new(AtomicU64::new(0));
+        let silenced = watch::Sender::new(0);
+        let signals = (mode.subscribe(), silenced.subscribe());
         let mut tasks = JoinSet::new();
-        tasks.spawn(carry_all(
-            listener,
-            target,
-            mode.subscribe(),
-            Arc::clone(&connections),
-        ));
+        let open = Arc::new(AtomicU64::new(0));
+        let counts = (Arc::clone(&connections), Arc::clone(&open));
+        let target = watch::Sender::new(target);
+        tasks.spawn(carry_all(listener, target.subscribe(), signals, counts));
         Self {
             address,
             mode,
             connections,
+            open,
+            target,
+            silenced,
             _tasks: tasks,
         }
     }
@@ -166,6 +173,16 @@ impl Wire {
         self.connections.load(Ordering::Acquire)
     }
 
+    /// Has new connections lead to another target.
+    pub(crate) fn lead_to(&self, target: SocketAddr) {
+        self.target.send_replace(target);
+    }
+
+    /// Returns how many connections are open.
+    pub(crate) fn open(&self) -> u64 {
+        self.open.load(Ordering::Acquire)
+    }
+
     pub(crate) fn cut(&self) {
         self.mode.send_replace(Mode::Cut);
     }
@@ -174,47 +191,63 @@ impl Wire {
         self.mode.send_replace(Mode::Stalls);
     }
 
+    /// Has the connections that there are carry nothing more, and tells nobody; new ones carry.
+    pub(crate) fn silence(&self) {
+        self.silenced.send_replace(self.connections());
+    }
+
     pub(crate) fn mend(&self) {
         self.mode.send_replace(Mode::Carries);
     }
 }
 
+/// What a wire does, and which connections were silenced.
+type Signals = (watch::Receiver<Mode>, watch::Receiver<u64>);
+
 async fn carry_all(
     listener: TcpListener,
-    target: SocketAddr,
-    mode: watch::Receiver<Mode>,
-    connections: Arc<AtomicU64>,
+    target: watch::Receiver<SocketAddr>,
+    signals: Signals,
+    (connections, open): (Arc<AtomicU64>, Arc<AtomicU64>),
 ) {
     let mut tasks = JoinSet::new();
     loop {
         let (near, _) = listener.accept().await.expect("it listens");
-        if *mode.borrow() == Mode::Cut {
+        if *signals.0.borrow() == Mode::Cut {
             continue;
         }
-        connections.fetch_add(1, Ordering::AcqRel);
-        tasks.spawn(carry(near, target, mode.clone()));
+        let number = connections.fetch_add(1, Ordering::AcqRel);
+        let (signals, open) = (signals.clone(), Arc::clone(&open));
+        let target = *target.borrow();
+        open.fetch_add(1, Ordering::AcqRel);
+        tasks.spawn(async move {
+            carry(near, target, signals, number).await;
+            open.fetch_sub(1, Ordering::AcqRel);
+        });
     }
 }
 
-async fn carry(near: TcpStream, target: SocketAddr, mut mode: watch::Receiver<Mode>) {
+async fn carry(near: TcpStream, target: SocketAddr, signals: Signals, number: u64) {
     let Ok(far) = TcpStream::connect(target).await else {
         return;
     };
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
-    let (up, down) = (mode.clone(), mode.clone());
+    let (up, down) = (signals.clone(), signals.clone());
+    let mut mode = signals.0;
     let cut = async { mode.wait_for(|mode| *mode == Mode::Cut).await.is_ok() };
     tokio::select! {
         _ = cut => {}
-        _ = one_way(near_in, far_out, up) => {}
-        _ = one_way(far_in, near_out, down) => {}
+        _ = one_way(near_in, far_out, up, number) => {}
+        _ = one_way(far_in, near_out, down, number) => {}
     }
 }
 
 async fn one_way(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
-    mut mode: watch::Receiver<Mode>,
+    (mut mode, silenced): Signals,
+    number: u64,
 ) -> io::Result<()> {
     let mut bytes = vec![0; 16 * 1024];
     loop {
@@ -225,6 +258,9 @@ async fn one_way(
         // What comes while the wire stalls is lost to the connection for as long as that lasts.
         if mode.wait_for(|mode| *mode != Mode::Stalls).await.is_err() {
             return Ok(());
+        }
+        if number < *silenced.borrow() {
+            std::future::pending::<()>().await;
         }
         to.write_all(&bytes[..count]).await?;
     }

@@ -108,6 +108,79 @@ fn the_newest_tokens_are_kept_and_the_oldest_dropped() {
     );
 }
 
+/// A session of so many queues with names of 240 bytes, all of which it was told of.
+fn with_long_names(count: usize) -> SubscriptionSession {
+    let name = |number| format!("{}/{number:0>119}", "a".repeat(120));
+    let selectors = (0..count).map(|number| name(number).parse::<Selector>().expect("a selector"));
+    let listener = ListenerId::new("w").expect("a name");
+    let options = SubscribeOptions::new(listener, selectors);
+    let mut session = SubscriptionSession::new(options, LinkConfig::default());
+    open(&mut session, at(0));
+    let told = |number: usize| WorkDetected {
+        token: Token(vec![7; Limits::TOKEN].into()),
+        ..work(&name(number), 1)
+    };
+    let wake = (0..count).map(told).collect();
+    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
+    while session.next_work().is_some() {}
+    session.broken(at(1), None, &mut rng());
+    session
+}
+
+#[cfg(feature = "server")]
+#[test]
+fn the_newest_positions_are_stated_that_the_request_has_room_for() {
+    use prost::Message;
+    let mut session = with_long_names(4_000);
+    let request = open(&mut session, at(5_000));
+    let encoded = crate::wire::subscribe_to_wire(&request).encoded_len();
+    assert!(encoded <= Limits::SUBSCRIBE_BYTES, "{encoded} bytes");
+    assert!(
+        encoded > Limits::SUBSCRIBE_BYTES - 500,
+        "no more are cut than must be: {encoded}"
+    );
+    let newest = request.positions.last().expect("some are stated");
+    assert!(newest.queue.queue_name().ends_with("3999"), "{newest:?}");
+}
+
+fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
+    let Action::Open(request) = session.step(now) else {
+        panic!("it opens a stream")
+    };
+    let error = Error::new(
+        ErrorKind::Exhausted,
+        "request: the limit is 1000 bytes, got more",
+    );
+    assert!(session.broken(now, Some(error), &mut rng()).is_none());
+    request.positions.len()
+}
+
+#[test]
+fn each_refusal_for_size_halves_the_positions_and_each_stream_doubles_them() {
+    let mut session = with_long_names(100);
+    let stated: Vec<_> = (1..=9)
+        .map(|round| refused_as_too_large(&mut session, at(round * 60_000)))
+        .collect();
+    assert_eq!(stated, [100, 50, 25, 12, 6, 3, 1, 0, 0]);
+    assert_eq!(open(&mut session, at(700_000)).positions.len(), 0);
+    session.broken(at(700_001), None, &mut rng());
+    assert_eq!(open(&mut session, at(800_000)).positions.len(), 64);
+    session.broken(at(800_001), None, &mut rng());
+    assert_eq!(open(&mut session, at(900_000)).positions.len(), 100);
+}
+
+#[test]
+fn a_smaller_request_comes_without_a_growing_back_off() {
+    let mut session = with_long_names(100);
+    for round in 1..=7 {
+        refused_as_too_large(&mut session, at(round * 60_000));
+        let Action::Link(Step::Wait(until)) = session.step(at(round * 60_000)) else {
+            panic!("it waits")
+        };
+        assert!(until <= at(round * 60_000 + 1_000), "{until:?}");
+    }
+}
+
 #[test]
 fn a_selectors_own_catch_up_has_no_place() {
     let mut session = session();

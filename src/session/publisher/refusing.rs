@@ -1,0 +1,86 @@
+//! What becomes of a refused request: halves, down to the entries that are to blame (R19).
+//!
+//! An entry that breaks a rule fails to its callers and is gone. One that the relay has no room for
+//! fails to its callers as well, and is kept: somebody may sleep until it is counted.
+
+use super::{Load, PublisherSession};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind},
+    fault::planted,
+    session::entry::Entry,
+};
+
+impl PublisherSession {
+    /// Takes the entries of a probe, where one is due.
+    pub(super) fn probe(&mut self, now: Tick) -> Option<Load> {
+        if self.probing {
+            return None;
+        }
+        let room = self.config.request_bytes.saturating_sub(super::NAME);
+        let probe = self.set_aside.take_probe(now, self.config.batch, room);
+        self.probing = !probe.is_empty();
+        self.probing.then_some(Load::Probe(probe))
+    }
+
+    /// A request was refused: it is sent again in halves. So the good entries wait for the logarithm
+    /// of their number, and not for each other. An entry that was alone is to blame.
+    pub(super) fn refuse(&mut self, load: Load, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
+        let full = error.kind() == ErrorKind::Exhausted;
+        if planted!(self.config.fault, ExhaustedRetriedWhole) && full {
+            self.put_back(load, now);
+            return self.wait(error, now, rng);
+        }
+        if load.len() > 1 {
+            if !planted!(self.config.fault, BatchDropped) {
+                self.halve(load, now);
+            }
+            return;
+        }
+        match load {
+            Load::Entries(entries) => {
+                for mut entry in entries {
+                    self.tell(&mut entry, error);
+                    if full && !planted!(self.config.fault, SetAsideDropped) {
+                        entry.is_set_aside();
+                        self.set_aside.add(entry, error, now, rng);
+                    }
+                }
+            }
+            Load::Probe(probe) => {
+                for mut refused in probe {
+                    self.tell(&mut refused.entry, error);
+                    if full {
+                        self.set_aside.refused_again(refused, error, now, rng);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts what a request carried back, to be sent in requests of half its size at most.
+    pub(super) fn halve(&mut self, mut load: Load, now: Tick) {
+        let half = load.len().div_ceil(2);
+        if let Load::Entries(entries) = &mut load {
+            entries.iter_mut().for_each(|entry| entry.among = half);
+        } else {
+            self.set_aside.narrow(half);
+        }
+        self.put_back(load, now);
+    }
+
+    /// Tells the entry's callers, and for what was posted the next flush.
+    fn tell(&mut self, entry: &mut Entry, error: &Error) {
+        let mut told = error.clone();
+        if error.kind() == ErrorKind::Exhausted {
+            let message = format!("{error}; the notification is kept and sent again");
+            let after = error.retry_after().unwrap_or_default();
+            told = Error::new(ErrorKind::Exhausted, message).with_retry_after(after);
+        }
+        if std::mem::take(&mut entry.posted) {
+            self.refused.get_or_insert_with(|| told.clone());
+        }
+        let waiters = std::mem::take(&mut entry.waiters);
+        self.callers.all_on_refused(waiters, &told);
+    }
+}

@@ -1,0 +1,104 @@
+//! Callers that left: late, or no longer interested. What they notified costs queues, not calls.
+
+use super::{super::publisher::*, at, rng};
+use crate::{
+    error::{Error, ErrorKind},
+    words::{Accepted, Notification},
+};
+
+const CALLS: u64 = 360_000;
+
+fn session() -> PublisherSession {
+    PublisherSession::new(PublisherConfig::default())
+}
+
+fn event(queue: u64) -> Notification {
+    Notification::new(format!("a/q{queue}").parse().expect("an address"))
+}
+
+#[test]
+fn callers_whose_deadline_passed_leave_the_lists() {
+    let mut session = session();
+    // A hundred calls a second for an hour, each of which waits for 30 s.
+    for call in 0..CALLS {
+        let now = at(call * 10);
+        let deadline = at(call * 10 + 30_000);
+        session
+            .notify(vec![event(call % 10)], deadline, now)
+            .expect("taken");
+        session.elapsed(now);
+        session.take_done();
+        assert!(
+            session.listed().0 <= 3_000 * 2 + 64,
+            "{:?}",
+            session.listed()
+        );
+    }
+    let (listed, capacity) = session.listed();
+    assert!(
+        capacity <= 4 * 3_000 + 64,
+        "{listed} listed, room for {capacity}"
+    );
+    session.elapsed(at(CALLS * 10 + 30_000));
+    let (listed, capacity) = session.listed();
+    assert!(
+        listed <= 64 && capacity <= 128,
+        "{listed} listed, room for {capacity}"
+    );
+    let sent: u64 = session
+        .request(at(CALLS * 10))
+        .expect("kept")
+        .iter()
+        .map(|event| event.notifications)
+        .sum();
+    assert_eq!(sent, CALLS);
+}
+
+#[test]
+fn callers_that_gave_up_leave_the_lists() {
+    let mut session = session();
+    for call in 0..CALLS {
+        let waiter = session
+            .notify(
+                vec![event(call % 10), event(call % 7)],
+                crate::clock::Tick::NEVER,
+                at(0),
+            )
+            .expect("taken");
+        session.abandon(waiter);
+        assert!(session.listed().0 <= 64 + 2, "{:?}", session.listed());
+    }
+}
+
+#[test]
+fn a_refusal_of_the_whole_stream_empties_the_lists() {
+    let mut session = session();
+    for call in 0..1_000 {
+        session
+            .notify(vec![event(call % 10)], crate::clock::Tick::NEVER, at(0))
+            .expect("taken");
+    }
+    let denied = Error::new(ErrorKind::Denied, "not here");
+    session.broken(&denied, at(0), &mut rng());
+    assert_eq!(session.take_done().len(), 1_000);
+    assert!(session.listed().0 <= 64, "{:?}", session.listed());
+}
+
+#[test]
+fn who_still_waits_stays_on_the_lists_and_is_answered() {
+    let mut session = session();
+    let stays = session
+        .notify(vec![event(0)], crate::clock::Tick::NEVER, at(0))
+        .expect("taken");
+    for _ in 0..1_000 {
+        let waiter = session
+            .notify(vec![event(0)], crate::clock::Tick::NEVER, at(0))
+            .expect("taken");
+        session.abandon(waiter);
+    }
+    session.request(at(0)).expect("a request");
+    session.answered(Ok(vec![Accepted::default()]), at(0), &mut rng());
+    let done = session.take_done();
+    assert_eq!(done.len(), 1);
+    assert_eq!(done[0].waiter, stays);
+}

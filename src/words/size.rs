@@ -1,0 +1,55 @@
+//! Encoded sizes, so that a client's requests keep their limits before they are encoded.
+//!
+//! Texts, selectors and positions are measured exactly; spans and counts with the most that they
+//! can take. A test of `wire` compares with the encoder.
+
+use super::{Notification, Position, Selector, SubscribeOptions};
+
+/// A span or a time: key, length, and the longest seconds and nanoseconds.
+const SPAN: usize = 2 + 11 + 6;
+/// A count: key and the longest varint.
+const COUNT: usize = 11;
+
+impl SubscribeOptions {
+    /// Returns what the request takes at most, positions excepted.
+    pub(crate) fn encoded_without_positions(&self) -> usize {
+        let selectors = self.selectors.iter().map(|selector| {
+            let length = names(selector);
+            field(length)
+        });
+        let group = self.group.as_ref().map_or(0, |group| group.as_str().len());
+        let texts = text(self.listener_id.as_str().len()) + text(group);
+        texts + selectors.sum::<usize>() + COUNT + 2 * SPAN
+    }
+}
+
+impl Position {
+    /// Returns what it takes of a subscribe request.
+    pub(crate) fn encoded(&self) -> usize {
+        field(names(&self.queue) + text(self.token.0.len()))
+    }
+}
+
+impl Notification {
+    /// Returns what it takes of a notify request at most.
+    pub(crate) fn encoded_at_most(&self) -> usize {
+        let (account, name) = self.queue.parts();
+        let texts = text(account.len()) + text(name.len()) + text(self.traceparent.len());
+        field(texts + 3 * COUNT + 2 * SPAN)
+    }
+}
+
+fn names(selector: &Selector) -> usize {
+    text(selector.storage_account().len()) + text(selector.queue_name().len())
+}
+
+/// Returns what a text takes: nothing where it is empty.
+fn text(length: usize) -> usize {
+    if length == 0 { 0 } else { field(length) }
+}
+
+/// Returns what a field of this length takes, with its key and the length itself.
+fn field(length: usize) -> usize {
+    let bits = usize::BITS - (length | 1).leading_zeros();
+    1 + bits.div_ceil(7) as usize + length
+}

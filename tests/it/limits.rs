@@ -1,0 +1,162 @@
+//! A client at its relay's limits: a full table, and requests that would be too large.
+
+use std::time::{Duration, Instant};
+
+use reveille::{
+    Client, ClientConfig, ErrorKind, ListenerId, NodeConfig, Notification, Publisher,
+    PublisherOptions, RelayConfig, Selector, SubscribeOptions, WakeReason, testing::TestRelay,
+};
+
+use crate::support::{Wire, listening, queue, told, until, within, woken};
+
+fn eager(url: &str) -> Client {
+    let config = ClientConfig {
+        reconnect_base: Duration::from_millis(50),
+        reconnect_max: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    Client::with_config(url, config).expect("a client")
+}
+
+/// A relay that remembers so many queues.
+async fn small(max_queues: usize) -> TestRelay {
+    let relay = RelayConfig {
+        max_queues,
+        ..RelayConfig::default()
+    };
+    let config = NodeConfig {
+        relay,
+        ..NodeConfig::default()
+    };
+    TestRelay::with_config(config).await.expect("a relay")
+}
+
+fn event(name: &str) -> Notification {
+    Notification::new(queue(name))
+}
+
+async fn notify(publisher: &Publisher, name: &str) -> reveille::Result<reveille::Accepted> {
+    within("an answer", publisher.notify(event(name))).await
+}
+
+#[tokio::test]
+async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
+    let relay = small(1).await;
+    let client = eager(&relay.url());
+    let publisher = client.publisher("p");
+    let mut known = client
+        .subscribe(listening("worker-1", &["acct/known"]))
+        .expect("options");
+    woken(&mut known).await;
+
+    let begun = Instant::now();
+    let refused = notify(&publisher, "acct/new").await.expect_err("full");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+    assert!(refused.message().contains("kept"), "{refused}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "told at once");
+    for round in 1..=20 {
+        let both = [event("acct/known"), event("acct/new-2")];
+        for one in both {
+            publisher.post(one).expect("taken");
+        }
+        let accepted = notify(&publisher, "acct/known").await.expect("counted");
+        assert!(accepted.sequence >= round, "{accepted:?}");
+    }
+    let refused = within("flushed", publisher.flush())
+        .await
+        .expect_err("one was refused");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+    told(&mut known, 40).await;
+    assert_eq!(publisher.pending(), 2, "kept for when there is room");
+}
+
+#[tokio::test]
+async fn what_a_full_relay_refused_is_sent_when_it_has_room() {
+    // The second relay stands at the first one's address, and has room.
+    let relay = small(1).await;
+    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let roomy = TestRelay::start().await.expect("a relay");
+    let publisher = eager(&wire.url()).publisher("p");
+    notify(&publisher, "acct/known").await.expect("counted");
+    notify(&publisher, "acct/new").await.expect_err("full");
+    let mut wakes = eager(&roomy.url())
+        .subscribe(listening("worker-1", &["acct/new"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    wire.lead_to(roomy.node().expect("it runs").address());
+    wire.cut();
+    until("cut", async || wire.open() == 0).await;
+    wire.mend();
+    assert_eq!(told(&mut wakes, 1).await.reason, WakeReason::Notified);
+    until("all is sent", async || publisher.pending() == 0).await;
+}
+
+#[tokio::test]
+async fn a_thousand_notifications_of_the_longest_names_go_in_one_batch() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let options = PublisherOptions {
+        batch: 1024,
+        ..PublisherOptions::default()
+    };
+    let publisher = eager(&relay.url()).publisher_with(options);
+    let fullest = |number: usize| {
+        let name = format!("{number:0>128}");
+        Notification {
+            payload_size: u64::MAX / 2,
+            messages: u64::MAX / 2,
+            delay: Duration::from_secs(13 * 24 * 3600),
+            traceparent: "t".repeat(128).into(),
+            ..Notification::new(queue(&format!("{name}/{name}")))
+        }
+    };
+    let all = (0..1024).map(fullest).collect();
+    let accepted = within("counted", publisher.notify_all(all))
+        .await
+        .expect("accepted");
+    assert_eq!(accepted.len(), 1024);
+}
+
+#[tokio::test]
+async fn a_subscriber_of_many_long_names_comes_back_after_a_cut() {
+    const QUEUES: usize = 4_096;
+    let name = |number: usize| format!("{}/{number:0>119}", "a".repeat(120));
+    let relay = TestRelay::start().await.expect("a relay");
+    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let selectors = (0..QUEUES).map(|number| name(number).parse::<Selector>().expect("a selector"));
+    let listener = ListenerId::new("worker-1").expect("a name");
+    let mut wakes = eager(&wire.url())
+        .subscribe(SubscribeOptions::new(listener, selectors))
+        .expect("options");
+    for _ in 0..QUEUES {
+        woken(&mut wakes).await;
+    }
+    let before = wakes.link().borrow().welcomes;
+    wire.cut();
+    until("cut", async || wire.open() == 0).await;
+    relay.wake(&queue(&name(7))).await.expect("counted");
+    wire.mend();
+    loop {
+        let work = woken(&mut wakes).await;
+        if work.queue.to_string() == name(7) {
+            break;
+        }
+        // Its place had no room in the request: it is told to look.
+        assert_eq!(work.reason, WakeReason::CatchUp, "{work:?}");
+    }
+    assert_eq!(wakes.link().borrow().welcomes, before + 1);
+}
+
+#[tokio::test]
+async fn selectors_that_no_request_has_room_for_are_refused_at_once() {
+    let name = |number: usize| format!("{0}/{number:0>128}", "a".repeat(128));
+    let selectors = (0..4_096).map(|number| name(number).parse::<Selector>().expect("a selector"));
+    let listener = ListenerId::new("worker-1").expect("a name");
+    let refused = eager("http://127.0.0.1:1")
+        .subscribe(SubscribeOptions::new(listener, selectors))
+        .expect_err("too many");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    assert!(
+        refused.message().starts_with("selectors: the limit is"),
+        "{refused}"
+    );
+}
