@@ -224,7 +224,7 @@ impl Hub {
             let mut idle: Vec<_> = idle.collect();
             idle.sort_by_key(|(since, _)| *since);
             for (_, record) in idle {
-                if excess > 0 && self.forget_one(record, now, PATTERN_IDLE) {
+                if excess > 0 && self.forget_one(record, (now, now), PATTERN_IDLE) {
                     excess -= 1;
                 }
             }
@@ -242,7 +242,7 @@ impl Hub {
     pub(super) fn forget_one(
         &self,
         record: &Arc<Record>,
-        idle_since: Tick,
+        (idle_since, now): (Tick, Tick),
         pattern_idle: Duration,
     ) -> bool {
         let floor = |floor| {
@@ -258,7 +258,7 @@ impl Hub {
                 let since = since.checked_sub(super::core::nanos(pattern_idle));
                 since.is_some_and(|since| {
                     let since = Tick::from_nanos(since);
-                    holders.up_to_date(self, record, idle_since)
+                    holders.up_to_date(self, record, now)
                         && record.forget(Some(&holders), since, &self.timers, floor)
                         && holders.release(self, record)
                 })

@@ -66,6 +66,8 @@ pub(super) struct Cursor {
     /// The newest wake-up that its stream took, and when.
     woken: Option<u64>,
     woken_at: Tick,
+    /// When it took the newest one that was more than a check of the sentinel.
+    told_at: Tick,
     /// The newest wake-up after which it has read until empty.
     drained: Option<u64>,
     /// Its newest report says that it took work.
@@ -197,7 +199,8 @@ impl Cursors {
         };
         cursor.needs_catch_up |= old.is_behind();
         cursor.busy = old.busy || old.drained < old.woken;
-        (cursor.woken_at, cursor.number) = (old.woken_at, old.number);
+        (cursor.woken_at, cursor.told_at) = (old.woken_at, old.told_at);
+        cursor.number = old.number;
         cursor.marked = old.marked;
         *old = cursor;
         self.set_marked(at);
@@ -489,6 +492,7 @@ impl Cursor {
             marked: false,
             woken: None,
             woken_at: Tick::default(),
+            told_at: Tick::default(),
             drained: None,
             busy: false,
             number: 0,
@@ -569,6 +573,9 @@ impl Cursor {
         }
         drop(guard);
         self.advance(head, asked, now);
+        if reason != WakeReason::Sentinel {
+            self.told_at = now;
+        }
         Sent::Entry(sums.notifications)
     }
 
@@ -594,6 +601,9 @@ impl Cursor {
         }
         drop(state);
         self.advance(head, true, now);
+        if grant.reason != WakeReason::Sentinel {
+            self.told_at = now;
+        }
         Sent::Entry(grant.sums.notifications)
     }
 
@@ -608,9 +618,19 @@ impl Cursor {
         self.woken_at = now;
     }
 
+    /// Returns whether an idle queue that only a pattern matches is kept for it. Checks of the sentinel
+    /// keep none: what one of them found is found again by the next, under the pattern's own name.
+    pub(super) fn pins(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
+        let busy = match reports {
+            true => self.holds_work(true),
+            false => self.woken.is_some() && now < self.told_at + subscription.visibility_timeout,
+        };
+        busy || self.is_behind()
+    }
+
     /// Returns whether it may be busy, whatever time it is.
     pub(super) fn holds_work(&self, reports: bool) -> bool {
-        self.busy || reports && self.drained < self.woken
+        reports && (self.busy || self.drained < self.woken)
     }
 
     pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {

@@ -62,9 +62,7 @@ impl Holders {
             let cursor = cursors
                 .get(*at)
                 .filter(|one| Arc::ptr_eq(&one.record, record));
-            cursor.is_some_and(|cursor| {
-                !cursor.is_behind() && !cursor.is_busy(cursors.reports, now, &subscription)
-            })
+            cursor.is_some_and(|cursor| !cursor.pins(cursors.reports, now, &subscription))
         })
     }
 

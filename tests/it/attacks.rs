@@ -15,3 +15,4 @@ mod log;
 mod peer;
 mod requests;
 mod shutdown;
+mod tables;

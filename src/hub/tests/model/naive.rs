@@ -95,7 +95,7 @@ impl Log {
         let floor = &mut self.floor;
         self.queues.retain(|name, queue| {
             let all = listeners.iter().flatten();
-            let needed = all.clone().any(|one| one.needs(name, queue.head, since));
+            let needed = all.clone().any(|one| one.needs(name, queue.head, now));
             let old = queue.touched <= since;
             let stays = needed || !queue.timers.is_empty() || !old;
             if !stays {
@@ -304,7 +304,7 @@ impl Log {
 
 impl Listener {
     /// Returns whether it names the queue, or has something pending there, or is taken to be busy.
-    fn needs(&self, name: &str, head: u64, since: Tick) -> bool {
+    fn needs(&self, name: &str, head: u64, now: Tick) -> bool {
         let Some(cursor) = self.cursors.get(name) else {
             return false;
         };
@@ -312,8 +312,9 @@ impl Listener {
         let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
         let named = exact.any(|selector| selector.matches(&address));
         let woken = cursor.woken.map(|(sequence, _)| sequence);
-        let lapsed = cursor.woken.is_none_or(|(_, at)| since >= at + VISIBILITY);
-        let busy = (cursor.busy || cursor.drained < woken) && (self.reports || !lapsed);
+        let lapsed = cursor.woken.is_none_or(|(_, at)| now >= at + VISIBILITY);
+        let held = cursor.busy || cursor.drained < woken;
+        let busy = if self.reports { held } else { !lapsed };
         named || busy || cursor.doubt || cursor.place < head
     }
 

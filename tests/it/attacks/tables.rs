@@ -1,0 +1,158 @@
+//! Valid calls whose cost is a product: many names beside many selectors, wide patterns beside many
+//! queues, tables that are filled.
+
+use reveille::{
+    Client, ErrorKind, ListenerId, Notification, Publisher, Selector, SubscribeOptions,
+    Subscription, WakeReason,
+};
+
+use super::harness::Trial;
+use crate::support::{figure, listening, queue, until, woken};
+
+/// Notifies this many new queues that nobody listens on.
+async fn fill(publisher: &Publisher, account: &str, names: std::ops::Range<usize>) {
+    let events: Vec<_> = names
+        .map(|number| Notification::new(queue(&format!("{account}/q{number:06}"))))
+        .collect();
+    for events in events.chunks(1_000) {
+        publisher
+            .notify_all(events.to_vec())
+            .await
+            .expect("room is made");
+    }
+}
+
+fn subscribe(client: &Client, id: &str, selectors: Vec<Selector>) -> Subscription {
+    let id = ListenerId::new(id).expect("a name");
+    let options = SubscribeOptions::new(id, selectors);
+    client.subscribe(options).expect("options")
+}
+
+/// Reads what comes until this many queues were told.
+async fn read(wakes: &mut Subscription, count: usize) {
+    for _ in 0..count {
+        woken(wakes).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_nobody_listens_on_cost_no_search_on_the_way_of_a_notification() {
+    let mut trial = Trial::start(&[]).await;
+    let url = trial.relay.url();
+    let attack = async move {
+        let client = Client::new(&url).expect("a URL");
+        // An ordinary fleet: 16,000 selectors in all.
+        let mut held = Vec::new();
+        for listener in 0..160 {
+            let name = |at| format!("fleet/q{listener:04}{at:02}").parse().expect("a name");
+            let mut wakes = subscribe(&client, &format!("l{listener}"), (0..100).map(name).collect());
+            woken(&mut wakes).await;
+            held.push(wakes);
+        }
+        fill(&client.publisher("typo"), "fleat", 0..20_000).await;
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(96 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wide_patterns_beside_many_queues_come_and_go_unnoticed() {
+    let mut trial = Trial::start(&[]).await;
+    let url = trial.relay.url();
+    let attack = async move {
+        let client = Client::new(&url).expect("a URL");
+        fill(&client.publisher("p"), "wide", 0..30_000).await;
+        for round in 0..2 {
+            let pattern = |at: usize| format!("wide/q{at:03}*").parse().expect("a pattern");
+            let narrow = subscribe(&client, "narrow", (0..256).map(pattern).collect());
+            let all = vec!["*/*".parse().expect("a pattern")];
+            let mut wide = subscribe(&client, &format!("wide-{round}"), all);
+            read(&mut wide, 30_000).await;
+            drop((wide, narrow));
+        }
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(160 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cursors_of_wide_patterns_have_a_limit_and_beyond_it_the_patterns_name_is_told() {
+    let mut trial = Trial::start(&["--max-cursors", "50000"]).await;
+    let (url, admin) = (trial.relay.url(), trial.admin());
+    let attack = async move {
+        let client = Client::new(&url).expect("a URL");
+        let publisher = client.publisher("p");
+        fill(&publisher, "many", 0..10_000).await;
+        let mut held = Vec::new();
+        for number in 0..40 {
+            let all = vec!["*/*".parse().expect("a pattern")];
+            let mut wakes = subscribe(&client, &format!("w{number}"), all);
+            woken(&mut wakes).await;
+            held.push(wakes);
+        }
+        assert!(figure(admin, "reveille_cursors").await <= 50_000);
+        // The last one has no cursor for this queue, and is told all the same.
+        let last = held.last_mut().expect("opened");
+        let told = async {
+            loop {
+                let work = woken(last).await;
+                if work.queue.is_pattern() && work.reason == WakeReason::CatchUp {
+                    break;
+                }
+            }
+        };
+        told.await;
+        let notified = publisher.notify(Notification::new(queue("many/q009999")));
+        notified.await.expect("counted");
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(128 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
+    let mut trial = Trial::start(&["--max-queues", "20000"]).await;
+    let (url, admin) = (trial.relay.url(), trial.admin());
+    let attack = async move {
+        let client = Client::new(&url).expect("a URL");
+        let publisher = client.publisher("attacker");
+        fill(&publisher, "junk", 0..60_000).await;
+        assert!(figure(admin, "reveille_queues").await <= 20_000);
+        let honest = Client::new(&url).expect("a URL");
+        let mut wakes = honest
+            .subscribe(listening("honest", &["honest/new"]))
+            .expect("options");
+        assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
+        let notified = honest.publisher("h").notify(Notification::new(queue("honest/new")));
+        assert_eq!(notified.await.expect("counted").listeners, 1);
+        assert_eq!(woken(&mut wakes).await.reason, WakeReason::Notified);
+        drop(wakes);
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(48 * 1024);
+}
+
+#[tokio::test]
+async fn a_table_of_queues_that_are_all_needed_refuses_more_and_says_so() {
+    let trial = Trial::start(&["--max-queues", "11"]).await;
+    let client = Client::new(&trial.relay.url()).expect("a URL");
+    let names: Vec<_> = (0..10).map(|number| format!("needed/q{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut wakes = client.subscribe(listening("all", &names)).expect("options");
+    read(&mut wakes, 10).await;
+    let publisher = client.publisher("p");
+    let refused = publisher.notify(Notification::new(queue("one/more"))).await;
+    let error = refused.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("limit of 11 queues"), "{error}");
+    until("the probe says so", async || {
+        let (status, text) = crate::support::get(trial.admin(), "/readyz").await;
+        status == 503 && text.contains("full: the limit of 11 queues")
+    })
+    .await;
+    let (live, _) = crate::support::get(trial.admin(), "/livez").await;
+    assert_eq!(live, 200);
+    // The healthy ones go on.
+    let known = publisher.notify(Notification::new(queue("needed/q3")));
+    known.await.expect("counted");
+}
