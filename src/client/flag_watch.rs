@@ -140,7 +140,7 @@ impl FlagWatcher {
             Arrival::Broken(status) => status.map(from_status),
         };
         self.inbound.close();
-        let refusal = self.session.broken(now, error, &mut self.rng);
+        let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
         self.log_outage();
         refusal
     }

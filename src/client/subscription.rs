@@ -147,7 +147,7 @@ impl Subscription {
             }
             Arrival::Broken(status) => {
                 let error = status.map(from_status);
-                let refusal = self.session.broken(now, error, &mut self.rng);
+                let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
                 self.log_outage();
                 return refusal;
             }

@@ -102,9 +102,9 @@ impl Callers {
 
     /// Returns whether the lists are worth a purge, which takes as long as there are entries and
     /// places on their lists: paid for by those that left since the last one.
-    pub(super) fn wants_purge(&self, entries: usize) -> bool {
+    pub(super) fn wants_purge(&self, entries: impl FnOnce() -> usize) -> bool {
         let left = self.listed.saturating_sub(self.missing);
-        left > FEW.max(self.missing).max(entries)
+        left > FEW.max(self.missing) && left > entries()
     }
 
     /// Takes off the lists who has left.

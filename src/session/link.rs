@@ -189,16 +189,16 @@ impl Link {
     pub(crate) fn broken(
         &mut self,
         now: Tick,
-        error: Option<Error>,
+        error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        if let Some(error) = error.as_ref().filter(|error| self.ends_with(error.kind())) {
+        if let Some(error) = error.filter(|error| self.ends_with(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
         }
-        self.note_failure(now, error.as_ref());
+        self.note_failure(now, error);
         self.reset_after_lasting(now);
-        let wait = asked(error.as_ref()) + self.backoff.next(rng);
+        let wait = asked(error) + self.backoff.next(rng);
         self.phase = Phase::Waiting { until: now + wait };
         None
     }

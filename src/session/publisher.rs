@@ -262,7 +262,7 @@ impl PublisherSession {
 
     /// Returns whether there is something to send, now or later: a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        self.pending() > 0
+        !self.on_their_way.is_empty() || !self.pending.is_empty() || self.set_aside.len() > 0
     }
 
     /// Takes the answers for callers that wait.
@@ -454,7 +454,7 @@ impl PublisherSession {
 
     /// Takes callers that left off the entries' lists, so that these grow with queues, not calls.
     fn purge(&mut self) {
-        if !self.callers.wants_purge(self.pending()) {
+        if !self.callers.wants_purge(|| self.pending()) {
             return;
         }
         let sent = self.on_their_way.iter_mut();

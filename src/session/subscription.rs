@@ -124,11 +124,11 @@ impl SubscriptionSession {
     pub(crate) fn broken(
         &mut self,
         now: Tick,
-        error: Option<Error>,
+        error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
         let opening = self.welcome.take().is_none();
-        if let Some(refusal) = error.as_ref().filter(|_| opening)
+        if let Some(refusal) = error.filter(|_| opening)
             && refusal.kind() == ErrorKind::Exhausted
             && !planted!(self.fault, PositionsNotCut)
             && !planted!(self.fault, ExhaustedSendsAll)

@@ -73,7 +73,7 @@ impl WatchSession {
     pub(crate) fn broken(
         &mut self,
         now: Tick,
-        error: Option<Error>,
+        error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
         self.link.broken(now, error, rng)

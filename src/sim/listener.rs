@@ -333,7 +333,7 @@ impl World {
                 listener.conn = None;
                 self.conns[id].client_gone = true;
                 let asked = error.as_ref().and_then(Error::retry_after);
-                let refusal = session.broken(now, error, &mut self.rng);
+                let refusal = session.broken(now, error.as_ref(), &mut self.rng);
                 listener.failed(now, asked);
                 if let Some(refusal) = refusal {
                     self.violate(|| format!("a listener is refused for good: {refusal}"));

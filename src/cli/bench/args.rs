@@ -190,8 +190,8 @@ pub(super) struct IdleArgs {
     /// How many subscribers.
     #[arg(long, default_value_t = 8_000, value_parser = positive())]
     pub(super) subscribers: u64,
-    /// How many of them share a connection.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    /// How many of them share a connection; a client has 256 streams on one at most.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     pub(super) per_connection: u64,
     /// How long they are held.
     #[arg(long, default_value = "5s", value_parser = duration::parse)]

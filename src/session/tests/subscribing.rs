@@ -151,7 +151,7 @@ fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
         ErrorKind::Exhausted,
         "request: the limit is 1000 bytes, got more",
     );
-    assert!(session.broken(now, Some(error), &mut rng()).is_none());
+    assert!(session.broken(now, Some(&error), &mut rng()).is_none());
     request.positions.len()
 }
 
@@ -219,7 +219,7 @@ fn a_refusal_ends_it() {
     let Action::Open(_) = session.step(at(0)) else {
         panic!("it opens a stream")
     };
-    let refusal = session.broken(at(0), Some(Error::invalid("selectors", "no")), &mut rng());
+    let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
     assert!(refusal.is_some());
     assert_eq!(session.step(at(9)), Action::Link(Step::Closed));
 }

@@ -192,3 +192,25 @@ fn what_is_no_message_is_an_error_and_never_a_panic() {
         "a text too long"
     );
 }
+
+#[test]
+fn no_event_takes_more_room_than_is_reckoned_with() {
+    let name = "n".repeat(128);
+    let fullest = Notification {
+        payload_size: u64::MAX,
+        messages: u64::MAX,
+        notifications: u64::MAX,
+        delay: Limits::DELAY - Duration::from_nanos(1),
+        published_at: Some(SystemTime::now()),
+        traceparent: "t".repeat(128).into(),
+        ..Notification::new(QueueAddress::new(&name, &name).expect("an address"))
+    };
+    for notification in [
+        fullest,
+        Notification::new("a/q".parse().expect("an address")),
+    ] {
+        let reckoned = notification.encoded_at_most();
+        let request = NotifyRequest::new("".into(), vec![notification]);
+        assert!(request.encoded_len() <= reckoned, "{request:?}");
+    }
+}
