@@ -41,7 +41,7 @@ pub struct RelayConfig {
     pub forget_after: Duration,
     /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
-    /// Queues that all subscriptions together are attached to, at 410 bytes each at worst. Patterns
+    /// Queues that all subscriptions together are attached to, at 420 bytes each at worst. Patterns
     /// that match more are told of the rest under their own names; a subscription that names more is
     /// refused.
     pub max_cursors: usize,

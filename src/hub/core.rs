@@ -47,7 +47,7 @@ pub(crate) struct HubConfig {
     /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
     pub(crate) max_queues: usize,
     /// Queues that all subscriptions have a cursor for, and those of one stream. A pattern that matches
-    /// more is told of the rest under its own name. At 410 bytes each at worst, two million of them
+    /// more is told of the rest under its own name. At 420 bytes each at worst, two million of them
     /// are 780 MB.
     pub(crate) max_cursors: usize,
     pub(crate) max_cursors_per_stream: usize,

@@ -96,5 +96,9 @@ impl Drop for Walk {
         if !self.ended || cfg!(test) {
             self.record.unmark(self.ended);
         }
+        if !self.ended {
+            // These have no cursor that a heartbeat could compare.
+            self.overflow.tell(&self.record, &mut WakeBatch::default());
+        }
     }
 }

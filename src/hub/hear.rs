@@ -38,9 +38,13 @@ impl Hub {
         }
         let record = self.record(&report.queue, now)?;
         let mut cursors = subscription.lock();
-        // A pattern's listener may report a queue that nobody has notified yet.
-        let (record, attached) =
-            self.attach(&subscription, &mut cursors, record, Start::Birth, now);
+        // A pattern's listener may report a queue that was not notified yet, or that it has no cursor
+        // for.
+        let start = match report.state {
+            ReportState::Busy => Start::Busy,
+            _ => Start::Birth,
+        };
+        let (record, attached) = self.attach(&subscription, &mut cursors, record, start, now);
         if attached == Attached::Closed {
             // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
             return Err(unknown_subscription());

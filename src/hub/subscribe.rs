@@ -355,9 +355,10 @@ impl Hub {
         now: Tick,
     ) -> Attached {
         let address = record.address();
-        if !self.has_cursor_room(subscription, cursors, record)
+        let admitted = matches!(start, Start::Busy) || subscription.names(address);
+        if !admitted
+            && !self.has_cursor_room(subscription, cursors, record)
             && cursors.find(address).is_none()
-            && !subscription.names(address)
         {
             // Entered first: what is counted after this is told under the pattern's name, what was
             // counted before is covered by the check that is due now.

@@ -69,6 +69,9 @@ pub(super) enum Attached {
 pub(super) enum Start<'a> {
     /// At the record's own start: the subscriber was there before the record.
     Birth,
+    /// The same, for a listener that says it holds messages: it has a cursor whatever the limits are,
+    /// or its end would wake nobody when they are visible again (R8).
+    Busy,
     /// At the subscriber's token; without one a CATCH_UP is pending.
     Token(Option<&'a Token>),
 }
@@ -247,7 +250,7 @@ impl Subscription {
         if let Some(group) = &self.group {
             // A member's token does not count: the group's place does.
             let (place, uncertain) = match start {
-                Start::Birth => (Tally::starting_at(state.start), false),
+                Start::Birth | Start::Busy => (Tally::starting_at(state.start), false),
                 Start::Token(_) => (state.tally, true),
             };
             let member = (group, subscriber);
@@ -268,6 +271,11 @@ impl Subscription {
         };
         let (place, needs_catch_up, attached) = match start {
             Start::Birth => (Tally::starting_at(state.start), false, Attached::Yes),
+            // It may have been told of some of it under a pattern's own name.
+            Start::Busy => {
+                let counted = state.tally.sequence > state.start;
+                (state.tally, counted, Attached::Yes)
+            }
             Start::Token(token) => resume(&state, token, self.epoch, self.fault),
         };
         let behind = needs_catch_up || state.owed(&place).is_some();

@@ -144,7 +144,21 @@ fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
         assert_eq!(told("a"), [entry("a", WakeReason::Notified, 1)]);
         assert_eq!(told("d"), [entry("*", WakeReason::CatchUp, 0)]);
         assert_eq!(told("new"), [entry("*", WakeReason::CatchUp, 0)]);
+        notify(&hub, "d");
+        drop(hub.next_walk().expect("marked"));
+        let lost = entries(&drain(&subscription, Tick::default()));
+        assert_eq!(
+            lost,
+            [entry("*", WakeReason::CatchUp, 0)],
+            "a walk that is lost"
+        );
+        // What it finds by itself counts as held by it, and is woken for again when it ends (R8).
+        let busy = report("d", ReportState::Busy, 0, 1);
+        hub.report(subscription.id, &busy, Tick::default())
+            .expect("known");
+        assert_eq!(hub.stats().cursors, 3);
         hub.unsubscribe(&subscription, Tick::default());
+        assert!(hub.stats().timers > 0);
         assert_eq!(hub.stats().cursors, 0);
         assert!(hub.fanout.overflow.is_empty());
     }

@@ -44,8 +44,16 @@ async fn names_that_nobody_listens_on_cost_no_search_on_the_way_of_a_notificatio
         // An ordinary fleet: 16,000 selectors in all.
         let mut held = Vec::new();
         for listener in 0..160 {
-            let name = |at| format!("fleet/q{listener:04}{at:02}").parse().expect("a name");
-            let mut wakes = subscribe(&client, &format!("l{listener}"), (0..100).map(name).collect());
+            let name = |at| {
+                format!("fleet/q{listener:04}{at:02}")
+                    .parse()
+                    .expect("a name")
+            };
+            let mut wakes = subscribe(
+                &client,
+                &format!("l{listener}"),
+                (0..100).map(name).collect(),
+            );
             woken(&mut wakes).await;
             held.push(wakes);
         }
@@ -123,7 +131,9 @@ async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
             .subscribe(listening("honest", &["honest/new"]))
             .expect("options");
         assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
-        let notified = honest.publisher("h").notify(Notification::new(queue("honest/new")));
+        let notified = honest
+            .publisher("h")
+            .notify(Notification::new(queue("honest/new")));
         assert_eq!(notified.await.expect("counted").listeners, 1);
         assert_eq!(woken(&mut wakes).await.reason, WakeReason::Notified);
         drop(wakes);
