@@ -7,18 +7,20 @@
 //! caller is answered: accepted, refused, or out of time.
 
 mod refusing;
+mod request;
 
 use std::{
     collections::{HashSet, VecDeque},
     time::Duration,
 };
 
+use self::request::{Load, Request};
 use super::{
     callers::{Callers, Done, WaiterId},
     entry::{Entry, Key},
     link::is_final,
     pending::Pending,
-    set_aside::{Refused, SetAside},
+    set_aside::SetAside,
 };
 use crate::{
     backoff::Backoff,
@@ -70,20 +72,6 @@ pub(crate) struct PublisherSession {
     failure: Option<Error>,
     /// A relay has answered before.
     known: bool,
-}
-
-#[derive(Debug)]
-struct Request {
-    load: Load,
-    sent_at: Tick,
-}
-
-/// What a request carries.
-#[derive(Debug)]
-enum Load {
-    Entries(Vec<Entry>),
-    /// Entries that were refused for want of room.
-    Probe(Vec<Refused>),
 }
 
 /// The publisher's name in a request: key, length and the longest text.
@@ -462,53 +450,6 @@ impl PublisherSession {
         let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
         let lists = waiting.chain(sent).map(|entry| &mut entry.waiters);
         self.callers.purge(lists);
-    }
-}
-
-impl Request {
-    /// Returns the entries for which a flush waits.
-    fn entries(&self) -> Option<&[Entry]> {
-        match &self.load {
-            Load::Entries(entries) => Some(entries),
-            Load::Probe(_) => None,
-        }
-    }
-}
-
-impl Load {
-    fn len(&self) -> usize {
-        match self {
-            Self::Entries(entries) => entries.len(),
-            Self::Probe(probe) => probe.len(),
-        }
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (&entries[..], &[][..]),
-            Self::Probe(probe) => (&[][..], &probe[..]),
-        };
-        entries
-            .iter()
-            .chain(probe.iter().map(|refused| &refused.entry))
-    }
-
-    fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (&mut entries[..], &mut [][..]),
-            Self::Probe(probe) => (&mut [][..], &mut probe[..]),
-        };
-        let refused = probe.iter_mut().map(|refused| &mut refused.entry);
-        entries.iter_mut().chain(refused)
-    }
-
-    fn into_entries(self) -> impl Iterator<Item = Entry> {
-        let (entries, probe) = match self {
-            Self::Entries(entries) => (entries, Vec::new()),
-            Self::Probe(probe) => (Vec::new(), probe),
-        };
-        let refused = probe.into_iter().map(|refused| refused.entry);
-        entries.into_iter().chain(refused)
     }
 }
 

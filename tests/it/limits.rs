@@ -1,6 +1,9 @@
 //! A client at its relay's limits: a full table, and requests that would be too large.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use reveille::{
     Client, ClientConfig, ErrorKind, ListenerId, NodeConfig, Notification, Publisher,
@@ -158,5 +161,51 @@ async fn selectors_that_no_request_has_room_for_are_refused_at_once() {
     assert!(
         refused.message().starts_with("selectors: the limit is"),
         "{refused}"
+    );
+}
+
+/// What is logged, as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        let bytes = self.0.lock().expect("no test panics with it");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut log = self.0.lock().expect("no test panics with it");
+        log.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logs = tracing::subscriber::set_default(subscriber);
+    let mut wakes = eager("http://127.0.0.1:1")
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    let waiting = tokio::time::timeout(Duration::from_secs(2), wakes.next());
+    assert!(waiting.await.is_err(), "nobody is there");
+    let text = log.text();
+    assert_eq!(text.matches("no stream can be opened").count(), 1, "{text}");
+    assert!(
+        text.contains("refused") && text.contains("worker-1"),
+        "{text}"
     );
 }
