@@ -141,9 +141,8 @@ impl Mailbox {
 
     /// Takes the marks, and clears them: what is counted after this marks again (R5).
     pub(super) fn take_marks(&self) -> Marks {
-        let kept =
-            planted!(self.fault, AwakeClearedAfterRead) || planted!(self.fault, AwakeNeverCleared);
-        let bits = match kept {
+        let never = planted!(self.fault, AwakeNeverCleared);
+        let bits = match never || planted!(self.fault, AwakeClearedAfterRead) {
             true => self.marks.load(Ordering::Acquire),
             false => self.marks.swap(0, Ordering::AcqRel),
         };

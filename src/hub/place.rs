@@ -102,9 +102,11 @@ impl Tally {
             self.messages.min(MOST),
         ];
         for (at, counter) in counters.into_iter().enumerate() {
-            let length = (128 - counter.leading_zeros()).div_ceil(8) as usize;
-            token.extend_from_slice(&counter.to_le_bytes()[..length]);
-            token[lengths + at / 2] |= (length << (4 * (at % 2))) as u8;
+            let bytes = counter.to_le_bytes();
+            let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count();
+            token.extend_from_slice(&bytes[..bytes.len() - zeros]);
+            let length = u8::try_from(bytes.len() - zeros).expect("at most 12");
+            token[lengths + at / 2] |= length << (4 * (at % 2));
         }
     }
 

@@ -194,7 +194,7 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
         .expect("counted");
     let hub = &relay.shared.hub;
     let far = event("far/away").queue;
-    assert_eq!(hub.take_unheard(), ([far.clone()].into(), 0));
+    assert_eq!(hub.take_unheard(), ([far].into(), 0));
     let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
     again.expect("counted");
     assert_eq!(hub.take_unheard(), ([].into(), 0), "told already");

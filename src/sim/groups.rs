@@ -97,8 +97,13 @@ impl Plan {
     /// takes on a whole batch and says so, then dies or freezes at its first messages; and long
     /// after that nothing new wakes anybody.
     pub(super) fn strain(&mut self, rng: &mut fastrand::Rng) {
-        if rng.u32(0..3) != 0 {
-            return;
+        match rng.u32(0..6) {
+            0 | 1 => {}
+            2 => return self.hang(rng),
+            _ => return,
+        }
+        if rng.bool() {
+            self.listeners.truncate(2);
         }
         for member in &mut self.listeners {
             (member.mute, member.terse) = (false, false);
@@ -112,6 +117,29 @@ impl Plan {
         (self.work_gap, self.trouble_gap) = (20_000, 30_000);
         (self.active, self.steady) = (seconds(90), None);
         self.sentinel = Duration::ZERO;
+    }
+}
+
+impl Plan {
+    /// A fleet of one or two members, and a listener outside of the group where there is a sentinel:
+    /// members freeze or do not read, and others must be asked in their place.
+    fn hang(&mut self, rng: &mut fastrand::Rng) {
+        self.listeners.truncate(3);
+        let beside = rng.bool();
+        let group = GroupName::new("fleet").expect("a name");
+        for (number, listener) in self.listeners.iter_mut().enumerate() {
+            listener.group = (!(beside && number == 0)).then(|| group.clone());
+            (listener.mute, listener.terse) = (false, false);
+        }
+        self.troubles = vec![Trouble::PauseListener, Trouble::SlowReader];
+        self.works = vec![Work::PutBatch];
+        self.sentinel = Duration::ZERO;
+        if beside {
+            self.works = vec![Work::PutUntold];
+            self.sentinel = seconds(5);
+        }
+        (self.work_gap, self.trouble_gap) = (8_000, 6_000);
+        (self.active, self.steady) = (seconds(90), None);
     }
 }
 

@@ -161,6 +161,16 @@ const RESTLESS: [Trouble; 4] = [
     Trouble::ListenerCrash,
 ];
 
+/// Troubles that leave listeners without a relay.
+const STRANDED: [Trouble; 3] = [
+    Trouble::RelayCrash,
+    Trouble::RelayVanish,
+    Trouble::Partition,
+];
+
+/// Troubles that break a stream while its wake-ups wait for their application.
+const UNREAD: [Trouble; 3] = [Trouble::AppStall, Trouble::Reset, Trouble::SlowReader];
+
 /// Troubles that keep a listener away with its tokens.
 const FORGETFUL: [Trouble; 4] = [
     Trouble::Reset,
@@ -230,12 +240,17 @@ impl Plan {
         let restless = matches!(special, Some(0 | 1));
         // Queues that are forgotten while a listener is away that has seen a few of their messages.
         let forgetful = matches!(special, Some(2 | 3));
+        // Relays that are away for long, and streams that break while wake-ups lie unread.
+        let stranded = matches!(special, Some(4 | 5));
+        let unread = matches!(special, Some(6));
         if forgetful {
             works = vec![Work::Put];
         }
-        let troubles = match (restless, forgetful) {
-            (true, _) => RESTLESS.to_vec(),
-            (_, true) => FORGETFUL.to_vec(),
+        let troubles = match special {
+            _ if stranded => STRANDED.to_vec(),
+            _ if unread => UNREAD.to_vec(),
+            _ if restless => RESTLESS.to_vec(),
+            _ if forgetful => FORGETFUL.to_vec(),
             _ => TROUBLES.into_iter().filter(|_| rng.bool()).collect(),
         };
         for listener in listeners.iter_mut().filter(|_| restless) {

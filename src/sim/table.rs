@@ -441,6 +441,7 @@ fn every_planted_fault_is_found() {
     let rows = TABLES
         .iter()
         .flat_map(|(run, rows)| rows.iter().map(move |row| (run, *row)));
+    let within = super::number_from_env("REVEILLE_FIND_WITHIN").unwrap_or(FIND_WITHIN);
     // One fault by its name alone, to look for its seed.
     let only = std::env::var("REVEILLE_FAULT").ok();
     let rows = rows.filter(|(_, (fault, ..))| {
@@ -448,7 +449,7 @@ fn every_planted_fault_is_found() {
             .is_none_or(|only| format!("{fault:?}") == *only)
     });
     for (run, (fault, rule, what)) in rows {
-        let Some((seed, violation)) = first(FIND_WITHIN, |seed| run(seed, fault)) else {
+        let Some((seed, violation)) = first(within, |seed| run(seed, fault)) else {
             missed.push(fault);
             continue;
         };

@@ -88,9 +88,9 @@ pub(crate) fn encode_entry(
     encode_text(10, entry.traceparent, out);
     encode_token(token, out);
     encode_number(12, entry.messages, out);
-    let length = out.len() - begin;
-    out[length_at] = (length & 0x7F) as u8 | 0x80;
-    out[length_at + 1] = (length >> 7) as u8;
+    let length = u16::try_from(out.len() - begin).expect("shorter than 16 KiB");
+    let [low, high] = (length << 1).to_le_bytes();
+    (out[length_at], out[length_at + 1]) = (low >> 1 | 0x80, high);
 }
 
 #[cfg(feature = "server")]

@@ -131,9 +131,8 @@ async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
             .subscribe(listening("honest", &["honest/new"]))
             .expect("options");
         assert_eq!(woken(&mut wakes).await.reason, WakeReason::CatchUp);
-        let notified = honest
-            .publisher("h")
-            .notify(Notification::new(queue("honest/new")));
+        let publisher = honest.publisher("h");
+        let notified = publisher.notify(Notification::new(queue("honest/new")));
         assert_eq!(notified.await.expect("counted").listeners, 1);
         assert_eq!(woken(&mut wakes).await.reason, WakeReason::Notified);
         drop(wakes);
