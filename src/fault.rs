@@ -134,16 +134,10 @@ pub(crate) enum Fault {
     DrainedBehindIsDone,
     /// R16: the end of a busy member's stream hands its wake-up to nobody.
     BusyEndNotReassigned,
-    /// R11: where no member of a group answers a check, no other listener is asked.
-    UnansweredCheckDropped,
-    /// R14, R16: what is handed on where all were asked in the round finds no member left.
-    ReassignedInSpentRound,
     /// R2: a pattern that has no cursor for a queue is not told of it under its own name.
     OverflowUntold,
     /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.
     ChecksOneByOne,
-    /// R13: a claim that was parked for want of a reader has no time-out when it goes on.
-    ParkedNotRearmed,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

@@ -6,12 +6,15 @@
 //! carry it between the board and the store, and wait for nothing but the store. The wall clock is
 //! an argument. Locks: the board's only, a leaf, held across no wait.
 
+mod acks;
 mod board;
 mod body;
 mod expiry;
 mod feed;
 mod local;
+mod refresh;
 mod runner;
+mod set_flags;
 mod store_flag;
 mod store_flags;
 mod topic;
@@ -23,12 +26,13 @@ mod tests;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
+    task::{Poll, Waker},
     time::SystemTime,
 };
 
 use self::{
     board::{Board, Written, judge},
-    body::{Body, FOLDER, blob_name},
+    body::{Body, FOLDER, Version, blob_name},
     store_flags::check_prefix,
     turns::Turns,
 };
@@ -42,7 +46,7 @@ pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    store::{BlobStore, ETag, PageOptions},
+    store::{Blob, BlobStore, ETag, PageOptions},
     sync::lock,
     words::{FlagName, FlagState, Limits, ListenerId, UnleashOptions},
 };
@@ -51,9 +55,34 @@ use crate::{
 pub(crate) type Wall = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// How flags behave.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct FlagsConfig {
+    /// Flags that may be set at one time. About 3 KiB each at most, where they end by themselves.
+    pub(crate) max_flags: usize,
+    /// Distinct flags that clients may watch at one time: about 3 KiB each at most.
+    pub(crate) max_watched_flags: usize,
+    /// Acknowledgements of one flag and generation; further ones are refused. As many as a relay
+    /// has connections by default; at about 16 bytes each, 1.6 MB.
+    pub(crate) max_acks_per_flag: usize,
+    /// Acknowledgements of all flags together: 16 MB. A flag may use at most as much of the room as
+    /// it leaves free.
+    pub(crate) max_acks: usize,
+    /// Up to so many watched flags are refreshed by a read each, more by a list of the store.
+    pub(crate) refresh_reads: usize,
     pub(crate) fault: Fault,
+}
+
+impl Default for FlagsConfig {
+    fn default() -> Self {
+        Self {
+            max_flags: 10_000,
+            max_watched_flags: 10_000,
+            max_acks_per_flag: 100_000,
+            max_acks: 1_000_000,
+            refresh_reads: 8,
+            fault: Fault::NONE,
+        }
+    }
 }
 
 /// The flags of a store, and those who watch them; clones are the same ones.
@@ -71,6 +100,7 @@ struct Inner {
     writes: Turns,
     /// So do reads: of a thousand watchers that come at once, the first two reads settle all.
     reads: Turns,
+    refresh_reads: usize,
     fault: Fault,
 }
 
@@ -90,9 +120,10 @@ impl Flags {
         let removes = store.capabilities().conditional_delete;
         let inner = Inner {
             store,
-            board: Mutex::new(Board::new(removes, config.fault)),
+            board: Mutex::new(Board::new(removes, &config)),
             writes: Turns::default(),
             reads: Turns::default(),
+            refresh_reads: config.refresh_reads,
             fault: config.fault,
         };
         Self {
@@ -104,8 +135,8 @@ impl Flags {
     /// its generation; its end, who and why are refreshed.
     ///
     /// # Errors
-    /// `Invalid`; `Unavailable` where the store failed: nobody was told, and it may have happened
-    /// all the same.
+    /// `Invalid`; `Exhausted` where too many flags are set, and nothing was done; `Unavailable` where
+    /// the store failed: nobody was told, and it may have happened all the same.
     ///
     /// # Cancel safety
     /// Where it is dropped half-way the flag may be set; the watchers hear of it by the next
@@ -120,6 +151,7 @@ impl Flags {
         let _turn = self.inner.writes.take(name).await;
         // What was tried in vain, as it seemed.
         let mut tried: Option<Written> = None;
+        let mut new = false;
         for _ in 0..ATTEMPTS {
             let write = Write::begin(&self.inner, name);
             let found = self.inner.find(name).await.map_err(|error| {
@@ -130,6 +162,9 @@ impl Flags {
                 };
                 self.inner.unavailable(name, doing, error)
             })?;
+            if found.is_none() {
+                new |= self.inner.board().admit_set(name)?;
+            }
             let (current, etag) = found.unzip();
             // A network that repeats a request brings back the second answer: it was our own write
             // that was in the way. Nobody else writes this generation with this time.
@@ -145,6 +180,10 @@ impl Flags {
                 Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
                 Err(error) => {
                     let doing = match is_refusal(&error) {
+                        true if new => {
+                            self.inner.board().set.remove(name);
+                            "was not set, and nobody was told"
+                        }
                         true => "was not set, and nobody was told",
                         false => "may or may not be set, and nobody was told: `flag get` tells",
                     };
@@ -164,7 +203,10 @@ impl Flags {
         let _turn = self.inner.writes.take(name).await;
         let write = Write::begin(&self.inner, name);
         match self.inner.store.delete(&blob_name(name), None).await {
-            Ok(_) => Ok(write.end(Written::Unset).0),
+            Ok(_) => {
+                self.inner.board().set.remove(name);
+                Ok(write.end(Written::Unset).0)
+            }
             Err(error) => {
                 let doing = match is_refusal(&error) {
                     true => "was not cleared, and nobody was told",
@@ -224,7 +266,27 @@ impl Flags {
         Ok((flags, page.next))
     }
 
-    /// Registers a watcher; with `acks` one that is told of acknowledgements, and not counted.
+    /// Registers a client's watcher, as [`Flags::watch`] does, if the flag is watched already or
+    /// further ones may be.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(crate) fn watch_within_limit(
+        &self,
+        name: &FlagName,
+        listener: ListenerId,
+        acks: bool,
+    ) -> Result<Watch> {
+        let mut board = self.inner.board();
+        board.admit_watch(name)?;
+        let (id, wakers) = board.register(name, acks);
+        drop(board);
+        wakers.wake();
+        Ok(Watch::new(self.clone(), name.clone(), listener, id))
+    }
+
+    /// Registers a watcher; with `acks` one that is told of acknowledgements, and not counted. It is
+    /// for this process's own code, to which no limit applies.
     pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> Watch {
         let (id, wakers) = self.inner.board().register(name, acks);
         wakers.wake();
@@ -239,31 +301,27 @@ impl Flags {
     /// Counts that a listener has seen a generation. Late ones are no error, and not counted.
     ///
     /// # Errors
-    /// `Exhausted` where too many are remembered.
+    /// `Exhausted` where too many are remembered; it is not counted then.
     pub(crate) fn ack(
         &self,
         name: &FlagName,
         generation: u64,
         listener: &ListenerId,
     ) -> Result<()> {
-        let wakers = self.inner.board().ack(name, generation, listener.clone())?;
+        let wakers = self.inner.board().ack(name, generation, listener)?;
         wakers.wake();
         Ok(())
     }
 
-    /// Reads each watched flag once, and tells what another writer of the store has changed.
-    ///
-    /// # Errors
-    /// Whatever kept the store from answering; the rest was not read then.
-    pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<()> {
-        let watched = self.inner.board().watched();
-        let mut outcome = Ok(());
-        // One that cannot be read keeps nobody from the others.
-        for name in watched {
-            let _turn = self.inner.reads.take(&name).await;
-            outcome = self.inner.observe(&name, wall).await.and(outcome);
-        }
-        outcome
+    /// Waits until observers are to be told of acknowledgements.
+    pub(crate) fn poll_acks_changed(&self, waker: &Waker) -> Poll<()> {
+        self.inner.board().poll_acks_changed(waker)
+    }
+
+    /// Tells observers of acknowledgements: of all since the last time, the newest counts.
+    pub(crate) fn publish_acks(&self) {
+        let wakers = self.inner.board().publish_acks();
+        wakers.wake();
     }
 }
 
@@ -278,9 +336,14 @@ impl Inner {
         Ok(blob.map(|blob| (body::state(name, &blob), blob.etag)))
     }
 
-    /// Reads a flag's blob for whoever asked for nothing but that.
+    /// Reads a flag's blob for a caller that asked for nothing but that.
     async fn read(&self, name: &FlagName) -> Result<Option<(FlagState, ETag)>> {
-        self.find(name).await.map_err(|error| {
+        let blob = self.read_blob(name).await?;
+        Ok(blob.map(|blob| (body::state(name, &blob), blob.etag)))
+    }
+
+    async fn read_blob(&self, name: &FlagName) -> Result<Option<Blob>> {
+        self.store.get(&blob_name(name)).await.map_err(|error| {
             let message = format!("flag `{name}` could not be read from {}", self.store);
             Error::new(error.kind(), message).with_source(error)
         })
@@ -288,9 +351,12 @@ impl Inner {
 
     /// Reads a flag's blob and lets the board judge whether that counts.
     async fn observe(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
-        let reading = self.board().read_begins(name);
-        let found = self.read(name).await?;
-        let found = found.map(|(state, _)| state);
+        let reading = self.board().read_begins();
+        let blob = self.read_blob(name).await?;
+        let found = blob.map(|blob| {
+            let state = body::state(name, &blob);
+            (state, Version::new(blob.etag, blob.last_modified))
+        });
         let wakers = self.board().read_ends(name, reading, found, wall);
         wakers.wake();
         Ok(())

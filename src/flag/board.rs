@@ -6,10 +6,18 @@
 //! and how it ended. Everything that happens is numbered by one count, which is all the time the
 //! board knows.
 
-use std::{collections::BTreeMap, task::Waker, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    task::{Poll, Waker},
+    time::SystemTime,
+};
 
 use super::{
-    body::{HASHES, is_over},
+    FlagsConfig,
+    acks::AckBudget,
+    body::{HASHES, Version, is_over},
+    refresh::Watched,
+    set_flags::SetFlags,
     topic::{Source, Topic, Wakers},
 };
 use crate::{
@@ -23,11 +31,22 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Board {
     topics: BTreeMap<FlagName, Topic>,
-    /// Flags that nobody watches, remembered for their acknowledgements or their end; oldest first.
+    /// Flags that nobody watches, remembered for their acknowledgements; oldest first.
     idle: BTreeMap<u64, FlagName>,
+    /// When flags end by themselves, soonest first.
+    ends: BTreeSet<(SystemTime, FlagName)>,
+    /// Flags that are set in the store.
+    pub(super) set: SetFlags,
+    /// Flags that are watched.
+    watched: BTreeSet<FlagName>,
+    max_watched: usize,
     count: u64,
     last_generation: u64,
-    acks: usize,
+    acks: AckBudget,
+    /// Flags whose observers are to be told of acknowledgements.
+    acks_changed: BTreeSet<FlagName>,
+    /// The task that tells them.
+    teller: Option<Waker>,
     /// Whoever waits for the next expiry.
     driver: Option<Waker>,
     /// Whether the store can remove what is over (R22).
@@ -39,7 +58,6 @@ pub(super) struct Board {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     began: u64,
-    writes_ended: u64,
 }
 
 /// What a local write has left in the store.
@@ -65,24 +83,27 @@ impl Written {
     }
 }
 
-/// Unwatched flags that are remembered: at about 2 KiB each, 2 MiB. Of one that is forgotten the
-/// acknowledgements are unknown again, and its blob stays when it is over, and reads as not set.
+/// Unwatched flags that are remembered for their acknowledgements: at about 2 KiB each, 2 MiB. Of
+/// one that is forgotten the acknowledgements are unknown again.
 const IDLE: usize = 1024;
 
-/// Acknowledgements that are remembered, of all flags together: about 40 MB.
-const ACKS: usize = 200_000;
-
 impl Board {
-    pub(super) fn new(removes: bool, fault: Fault) -> Self {
+    pub(super) fn new(removes: bool, config: &FlagsConfig) -> Self {
         Self {
             topics: BTreeMap::new(),
             idle: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            set: SetFlags::new(config.max_flags),
+            watched: BTreeSet::new(),
+            max_watched: config.max_watched_flags,
             count: 0,
             last_generation: 0,
-            acks: 0,
+            acks: AckBudget::new(config.max_acks_per_flag, config.max_acks),
+            acks_changed: BTreeSet::new(),
+            teller: None,
             driver: None,
             removes,
-            fault,
+            fault: config.fault,
         }
     }
 
@@ -107,30 +128,46 @@ impl Board {
         let id = self.tick();
         let mut wakers = Wakers::default();
         let topic = self.topic(name);
-        topic.register(id, acks, &mut wakers);
+        topic.register(id, acks);
         if let Some(place) = topic.idle.take() {
             self.idle.remove(&place);
         }
+        self.watched.insert(name.clone());
+        self.mark_acks(name, &mut wakers);
         (id, wakers)
+    }
+
+    /// Checks that one more name may be watched by a client.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(super) fn admit_watch(&self, name: &FlagName) -> Result<()> {
+        if self.watched.len() < self.max_watched || self.watched.contains(name) {
+            return Ok(());
+        }
+        let message = format!(
+            "flag `{name}` cannot be watched: the limit is {} watched flags",
+            self.max_watched
+        );
+        Err(Error::new(ErrorKind::Exhausted, message))
     }
 
     pub(super) fn unregister(&mut self, name: &FlagName, id: u64) -> Wakers {
         let mut wakers = Wakers::default();
         if let Some(topic) = self.topics.get_mut(name) {
-            topic.unregister(id, &mut wakers);
+            topic.unregister(id);
+            if !topic.is_watched() {
+                self.watched.remove(name);
+            }
         }
+        self.mark_acks(name, &mut wakers);
         self.rest(name);
         wakers
     }
 
-    /// Says that a read of the flag begins.
-    pub(super) fn read_begins(&mut self, name: &FlagName) -> Reading {
-        let began = self.tick();
-        let writes_ended = self.topics.get(name).map_or(0, |topic| topic.writes_ended);
-        Reading {
-            began,
-            writes_ended,
-        }
+    /// Says that a read of a flag begins, or a list of all.
+    pub(super) fn read_begins(&mut self) -> Reading {
+        Reading { began: self.tick() }
     }
 
     /// Says what a read has found, be it over or not. It counts for nothing where a local write
@@ -139,10 +176,12 @@ impl Board {
         &mut self,
         name: &FlagName,
         reading: Reading,
-        found: Option<FlagState>,
+        found: Option<(FlagState, Version)>,
         wall: SystemTime,
     ) -> Wakers {
         let mut wakers = Wakers::default();
+        let now = self.tick();
+        let (found, version) = found.unzip();
         self.learn(found.as_ref());
         let fault = self.fault;
         if let Some(topic) = self.topics.get_mut(name) {
@@ -151,12 +190,58 @@ impl Board {
                 let state = judge(found.clone(), wall).unwrap_or_else(|| topic.unset());
                 topic.register_late(&state, &mut wakers);
             }
-            if topic.writes_ended == reading.writes_ended || planted!(fault, FlagReadDuringWrite) {
+            if topic.counts(reading.began) || planted!(fault, FlagReadDuringWrite) {
+                topic.ends_now(now);
+                topic.version = version;
                 self.apply_found(name, found, wall, reading.began, &mut wakers);
             }
         }
         self.rest(name);
         wakers
+    }
+
+    /// Says what a whole list of the store has shown of a flag: the version of its blob, or that it
+    /// has none. Returns whether the flag must be read, because its blob is another one.
+    pub(super) fn list_ends(
+        &mut self,
+        name: &FlagName,
+        reading: Reading,
+        version: Option<&Version>,
+        wakers: &mut Wakers,
+    ) -> bool {
+        let fault = self.fault;
+        let now = self.tick();
+        let Some(topic) = self.topics.get_mut(name) else {
+            return false;
+        };
+        if version.is_some() {
+            return topic.version.as_ref() != version;
+        }
+        if topic.counts(reading.began) || planted!(fault, FlagReadDuringWrite) {
+            topic.ends_now(now);
+            let unset = topic.unset();
+            self.apply(name, unset, None, Source::Read(reading.began), wakers);
+            self.rest(name);
+        }
+        false
+    }
+
+    /// Takes the names of all flags that a whole list has shown.
+    pub(super) fn set_flags_are(&mut self, listed: &BTreeSet<FlagName>, reading: Reading) {
+        self.set.replace(listed, reading.began);
+    }
+
+    pub(super) fn max_flags(&self) -> usize {
+        self.set.max()
+    }
+
+    /// Reserves room for a flag that is about to be set; returns whether it took any.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(super) fn admit_set(&mut self, name: &FlagName) -> Result<bool> {
+        let now = self.tick();
+        self.set.reserve(name, now)
     }
 
     /// Says that a local write of the flag begins, and returns its number.
@@ -184,8 +269,9 @@ impl Board {
         if state.expires_at.is_none() && !self.topics.contains_key(name) {
             return (state, 0, wakers);
         }
+        let now = self.tick();
         let topic = self.topic(name);
-        topic.writes_ended += 1;
+        topic.ends_now(now);
         let watching = topic.watching();
         self.apply(name, state.clone(), state.expires_at, source, &mut wakers);
         self.rest(name);
@@ -194,8 +280,9 @@ impl Board {
 
     /// Says that a local write has ended, nobody knows how: it may have happened.
     pub(super) fn write_is_lost(&mut self, name: &FlagName) {
+        let now = self.tick();
         if let Some(topic) = self.topics.get_mut(name) {
-            topic.writes_ended += 1;
+            topic.ends_now(now);
         }
     }
 
@@ -203,6 +290,7 @@ impl Board {
     pub(super) fn remember(&mut self, found: FlagState, wall: SystemTime) -> Wakers {
         let mut wakers = Wakers::default();
         self.learn(Some(&found));
+        self.set.found(&found.name);
         if found.expires_at.is_some() && !self.topics.contains_key(&found.name) {
             let (name, began) = (found.name.clone(), self.tick());
             self.apply_found(&name, Some(found), wall, began, &mut wakers);
@@ -225,27 +313,57 @@ impl Board {
     /// Counts an acknowledgement.
     ///
     /// # Errors
-    /// `Exhausted` where too many are remembered.
+    /// `Exhausted` where too many are remembered; it is not counted then.
     pub(super) fn ack(
         &mut self,
         name: &FlagName,
         generation: u64,
-        listener: ListenerId,
+        listener: &ListenerId,
     ) -> Result<Wakers> {
-        if self.acks >= ACKS {
+        let mut wakers = Wakers::default();
+        let key = self.acks.key(listener);
+        let new = |topic: &&Topic| topic.is_new_ack(generation, key);
+        let Some(topic) = self.topics.get(name).filter(new) else {
+            return Ok(wakers);
+        };
+        let held = topic.acked.len();
+        if self.acks.is_short(held) && topic.idle.is_none() {
             self.forget_idle(0);
         }
-        if self.acks >= ACKS {
-            let message = format!("acknowledgements: the limit is {ACKS} of all flags together");
-            return Err(Error::new(ErrorKind::Exhausted, message));
-        }
-        let mut wakers = Wakers::default();
-        if let Some(topic) = self.topics.get_mut(name) {
-            let before = topic.acked.len();
-            topic.ack(generation, listener, &mut wakers);
-            self.acks += topic.acked.len() - before;
-        }
+        self.acks.take(name, held)?;
+        self.topic(name).acked.insert(key);
+        self.mark_acks(name, &mut wakers);
         Ok(wakers)
+    }
+
+    /// Marks that a flag's observers are to be told of acknowledgements. Wakes none of them, however
+    /// many they are: one task tells all.
+    fn mark_acks(&mut self, name: &FlagName, wakers: &mut Wakers) {
+        let observed = self.topics.get(name).is_some_and(Topic::has_observers);
+        if observed && !self.acks_changed.contains(name) {
+            self.acks_changed.insert(name.clone());
+            wakers.push(self.teller.take());
+        }
+    }
+
+    /// Waits until observers are to be told.
+    pub(super) fn poll_acks_changed(&mut self, waker: &Waker) -> Poll<()> {
+        if self.acks_changed.is_empty() {
+            self.teller = Some(waker.clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// Lets the observers of all marked flags take the newest counts.
+    pub(super) fn publish_acks(&mut self) -> Wakers {
+        let mut wakers = Wakers::default();
+        for name in std::mem::take(&mut self.acks_changed) {
+            if let Some(topic) = self.topics.get_mut(&name) {
+                topic.publish_acks(&mut wakers);
+            }
+        }
+        wakers
     }
 
     /// Returns the flag's state while it is not set, with the generation that is known of it.
@@ -262,22 +380,24 @@ impl Board {
             .sum()
     }
 
-    /// Returns the flags that somebody watches.
-    pub(super) fn watched(&self) -> Vec<FlagName> {
-        let watched = self.topics.iter().filter(|(_, topic)| topic.is_watched());
-        watched.map(|(name, _)| name.clone()).collect()
+    /// Returns what the refresh has to look at.
+    pub(super) fn to_refresh(&self) -> Watched {
+        Watched {
+            names: self.watched.iter().cloned().collect(),
+            set: self.set.len(),
+            is_full: self.set.is_full(),
+        }
     }
 
     /// Returns when the next flag ends by itself.
     pub(super) fn next_expiry(&self) -> Option<SystemTime> {
-        self.topics.values().filter_map(Topic::ends).min()
+        self.ends.first().map(|(end, _)| *end)
     }
 
     /// Returns the flags that should have ended by now.
     pub(super) fn due(&self, wall: SystemTime) -> Vec<FlagName> {
-        let due = |topic: &Topic| topic.ends().is_some_and(|end| end <= wall);
-        let topics = self.topics.iter().filter(|(_, topic)| due(topic));
-        topics.map(|(name, _)| name.clone()).collect()
+        let due = self.ends.iter().take_while(|(end, _)| *end <= wall);
+        due.map(|(_, name)| name.clone()).collect()
     }
 
     /// Keeps whoever is to be woken when the next expiry is another one.
@@ -286,10 +406,10 @@ impl Board {
     }
 
     fn topic(&mut self, name: &FlagName) -> &mut Topic {
-        let fault = self.fault;
+        let (born, fault) = (self.tick(), self.fault);
         self.topics
             .entry(name.clone())
-            .or_insert_with(|| Topic::new(name.clone(), fault))
+            .or_insert_with(|| Topic::new(name.clone(), born, fault))
     }
 
     /// Takes what was found in the store. What is over reads as not set, and stays due until it is
@@ -321,10 +441,15 @@ impl Board {
         let (ended, acks) = (topic.ends(), topic.acked.len());
         topic.apply(state, ends, source, wakers);
         let cleared = acks - topic.acked.len();
-        self.acks -= cleared;
+        self.acks.give_back(cleared);
         if ended != ends {
+            if let Some(end) = ended {
+                self.ends.remove(&(end, name.clone()));
+            }
+            self.ends.extend(ends.map(|end| (end, name.clone())));
             wakers.push(self.driver.take());
         }
+        self.mark_acks(name, wakers);
     }
 
     /// Learns of a generation that was given out elsewhere. Hashes and numbers beyond the clock's
@@ -336,21 +461,27 @@ impl Board {
         }
     }
 
-    /// Forgets a flag that nobody watches, or remembers it for a while where there is a reason.
+    /// Forgets a flag that nobody watches, unless it must end by itself or is set and has
+    /// acknowledgements. Those that end are as many as may be set; of a further one, set by another
+    /// relay, the blob stays when it is over, and reads as not set.
     fn rest(&mut self, name: &FlagName) {
         let place = self.tick();
         let Some(topic) = self.topics.get_mut(name) else {
             return;
         };
-        if topic.is_watched() || topic.idle.is_some() && topic.is_worth_keeping() {
+        if topic.is_watched() {
             return;
         }
-        if topic.is_worth_keeping() {
+        if topic.ends().is_some() && self.ends.len() <= self.set.max() {
+            if let Some(place) = topic.idle.take() {
+                self.idle.remove(&place);
+            }
+        } else if !topic.has_acks() {
+            self.forget(name);
+        } else if topic.idle.is_none() {
             topic.idle = Some(place);
             self.idle.insert(place, name.clone());
             self.forget_idle(IDLE);
-        } else {
-            self.forget(name);
         }
     }
 
@@ -364,7 +495,10 @@ impl Board {
 
     fn forget(&mut self, name: &FlagName) {
         if let Some(topic) = self.topics.remove(name) {
-            self.acks -= topic.acked.len();
+            self.acks.give_back(topic.acked.len());
+            if let Some(end) = topic.ends() {
+                self.ends.remove(&(end, name.clone()));
+            }
             if let Some(place) = topic.idle {
                 self.idle.remove(&place);
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::micros,
-    store::{Blob, BlobContent, BlobName},
+    store::{Blob, BlobContent, BlobName, ETag},
     words::{FlagName, FlagState, Limits, UnleashOptions, check_text},
 };
 
@@ -33,6 +33,24 @@ pub(super) struct Body {
     /// 0: it does not end by itself.
     #[serde(default)]
     ttl_ms: u64,
+}
+
+/// Which write of a blob it is. Seconds only: a list and a read state the time with different
+/// precision, and the ETag alone is not enough where it stands for a content (S3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Version {
+    etag: ETag,
+    seconds: u64,
+}
+
+impl Version {
+    pub(super) fn new(etag: ETag, last_modified: SystemTime) -> Self {
+        let since = last_modified.duration_since(UNIX_EPOCH);
+        Self {
+            etag,
+            seconds: since.unwrap_or_default().as_secs(),
+        }
+    }
 }
 
 /// Returns the name of a flag's blob.
@@ -123,7 +141,6 @@ fn foreign_generation(blob: &Blob) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ETag;
 
     fn blob(text: &str, etag: &str) -> Blob {
         Blob {

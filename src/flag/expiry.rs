@@ -84,6 +84,7 @@ impl Flags {
             let write = Write::begin(inner, name);
             // Read again: another writer may have given it more time.
             let Some((state, etag)) = inner.read(name).await? else {
+                inner.board().set.remove(name);
                 write.end(Written::Unset);
                 return Ok(());
             };
@@ -102,6 +103,7 @@ impl Flags {
             };
             match inner.store.delete(&blob_name(name), condition).await {
                 Ok(_) => {
+                    inner.board().set.remove(name);
                     write.end(Written::Unset);
                     return Ok(());
                 }

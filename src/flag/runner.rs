@@ -25,9 +25,14 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// A store that fails is tried again after a wait that grows so far.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// An observer is told of acknowledgements at most so often: 10,000 observers of 10,000
+/// acknowledgements are told 200,000 times a second, and not 100,000,000 times in all.
+const ACKS_EVERY: Duration = Duration::from_millis(50);
+
 /// Starts the tasks; they end with the scope.
 pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
     scope.spawn(expire(flags.clone(), timers.clone()));
+    scope.spawn(tell_acks(flags.clone()));
     if !timers.refresh.is_zero() {
         scope.spawn(refresh(flags.clone(), timers.clone()));
     }
@@ -62,6 +67,15 @@ async fn refresh(flags: Flags, timers: FlagTimers) {
         }
         let read = flags.refresh((timers.wall)()).await;
         failures.note(read, "watched flags could not be read").await;
+    }
+}
+
+/// Tells observers of acknowledgements: the first at once, then what has changed within each span.
+async fn tell_acks(flags: Flags) {
+    loop {
+        poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
+        flags.publish_acks();
+        sleep(ACKS_EVERY).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The flag as a whole: what it does, what it survives, and what no interleaving may do to it.
 
 mod basics;
+mod limits;
 mod races;
 mod stepped;
 mod stored;

@@ -11,9 +11,10 @@ use std::{
     time::SystemTime,
 };
 
+use super::{acks::AckKey, body::Version};
 use crate::{
     fault::{Fault, planted},
-    words::{FlagEvent, FlagName, FlagState, ListenerId},
+    words::{FlagEvent, FlagName, FlagState},
 };
 
 /// One flag.
@@ -31,13 +32,19 @@ pub(super) struct Topic {
     newest_change: u64,
     /// The number of the newest set that began here and is no refreshment of an older one.
     unleashed_change: u64,
-    /// Local writes that have ended, in whatever way.
-    pub(super) writes_ended: u64,
+    /// When this entry was made, on the board's count.
+    born: u64,
+    /// When the newest local write ended, in whatever way, or the newest read that counted.
+    ended: u64,
+    /// The blob that the present state was read from; `None` where it was not read, or is gone.
+    pub(super) version: Option<Version>,
     watchers: BTreeMap<u64, Watcher>,
     /// Those of the watchers that are told of acknowledgements.
     observers: BTreeSet<u64>,
     /// Who has acknowledged the newest set.
-    pub(super) acked: BTreeSet<ListenerId>,
+    pub(super) acked: BTreeSet<AckKey>,
+    /// The count that observers are told: of all changes within 50 ms they are told the last.
+    published: Option<Acks>,
     /// Its place among those that nobody watches.
     pub(super) idle: Option<u64>,
     fault: Fault,
@@ -54,11 +61,19 @@ struct Watcher {
     first: bool,
     /// The number of the state up to which it was told.
     told: u64,
-    told_acks: Option<(u64, u32, u32)>,
+    told_acks: Option<Acks>,
     waker: Option<Waker>,
     /// A planted fault's reading from before the registration.
     #[cfg(test)]
     stale: Option<FlagState>,
+}
+
+/// Acknowledgements as they are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Acks {
+    generation: u64,
+    acknowledged: u32,
+    watchers: u32,
 }
 
 /// Where a state comes from.
@@ -82,13 +97,18 @@ impl Wakers {
         self.0.into_iter().for_each(Waker::wake);
     }
 
+    /// Makes room for so many at once.
+    fn reserve(&mut self, count: usize) {
+        self.0.reserve(count);
+    }
+
     pub(super) fn push(&mut self, waker: Option<Waker>) {
         self.0.extend(waker);
     }
 }
 
 impl Topic {
-    pub(super) fn new(name: FlagName, fault: Fault) -> Self {
+    pub(super) fn new(name: FlagName, born: u64, fault: Fault) -> Self {
         Self {
             name,
             present: None,
@@ -97,16 +117,19 @@ impl Topic {
             newest_set: None,
             newest_change: 0,
             unleashed_change: 0,
-            writes_ended: 0,
+            born,
+            ended: 0,
+            version: None,
             watchers: BTreeMap::new(),
             observers: BTreeSet::new(),
             acked: BTreeSet::new(),
+            published: None,
             idle: None,
             fault,
         }
     }
 
-    pub(super) fn register(&mut self, id: u64, acks: bool, wakers: &mut Wakers) {
+    pub(super) fn register(&mut self, id: u64, acks: bool) {
         let watcher = Watcher {
             registered: id,
             settled: false,
@@ -121,13 +144,11 @@ impl Topic {
         if acks {
             self.observers.insert(id);
         }
-        self.wake_observers(wakers);
     }
 
-    pub(super) fn unregister(&mut self, id: u64, wakers: &mut Wakers) {
+    pub(super) fn unregister(&mut self, id: u64) {
         self.watchers.remove(&id);
         self.observers.remove(&id);
-        self.wake_observers(wakers);
     }
 
     /// Returns how many watch, those that are told of acknowledgements not counted.
@@ -139,9 +160,26 @@ impl Topic {
         !self.watchers.is_empty()
     }
 
-    /// Returns whether it is to be remembered though nobody watches it.
-    pub(super) fn is_worth_keeping(&self) -> bool {
-        !self.acked.is_empty() || self.ends.is_some()
+    pub(super) fn has_observers(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Returns whether it is to be remembered for its acknowledgements though nobody watches it.
+    pub(super) fn has_acks(&self) -> bool {
+        !self.acked.is_empty() && self.present.as_ref().is_some_and(|state| state.set)
+    }
+
+    /// Returns whether a read that began then counts (R20): no local write has ended since, and no
+    /// other read that counted, which may have seen newer content. An entry that was made since
+    /// knows nothing of the writes before.
+    pub(super) fn counts(&self, began: u64) -> bool {
+        self.born < began && self.ended < began
+    }
+
+    /// Notes that a local write or a read that counts ends now.
+    pub(super) fn ends_now(&mut self, now: u64) {
+        self.ended = now;
+        self.version = None;
     }
 
     /// Returns the state of this flag while it is not set.
@@ -180,6 +218,7 @@ impl Topic {
             self.note_set(source);
         }
         let (Source::Unleash(began) | Source::Write(began) | Source::Read(began)) = source;
+        wakers.reserve(if same { 0 } else { self.watchers.len() });
         let deaf = planted!(self.fault, FlagReadBeforeRegister);
         for watcher in self.watchers.values_mut() {
             let settles = watcher.registered < began && !watcher.settled && !deaf;
@@ -261,31 +300,37 @@ impl Topic {
         if !self.observers.contains(&id) {
             return None;
         }
-        let acknowledged = u32::try_from(self.acked.len()).unwrap_or(u32::MAX);
-        let acks = (self.generation()?, acknowledged, self.watching());
+        let acks = self.published?;
+        let newest = self.generation();
         let watcher = self.watchers.get_mut(&id)?;
-        if watcher.first || watcher.told_acks == Some(acks) {
+        let stale = newest != Some(acks.generation);
+        if watcher.first || stale || watcher.told_acks == Some(acks) {
             return None;
         }
         watcher.told_acks = Some(acks);
-        let (generation, acknowledged, watchers) = acks;
         Some(FlagEvent::Acks {
-            generation,
-            acknowledged,
-            watchers,
+            generation: acks.generation,
+            acknowledged: acks.acknowledged,
+            watchers: acks.watchers,
         })
     }
 
-    /// Counts an acknowledgement; one of another generation than the newest is too late to matter.
-    pub(super) fn ack(&mut self, generation: u64, listener: ListenerId, wakers: &mut Wakers) {
-        if self.generation() == Some(generation) && self.acked.insert(listener) {
-            self.wake_observers(wakers);
-        }
+    /// Returns whether an acknowledgement adds to the count: not one that was counted, and not one
+    /// of another generation than the newest, which is too late to matter.
+    pub(super) fn is_new_ack(&self, generation: u64, key: AckKey) -> bool {
+        self.generation() == Some(generation) && !self.acked.contains(&key)
     }
 
-    fn wake_observers(&mut self, wakers: &mut Wakers) {
+    /// Takes the present count for the one that observers are told.
+    pub(super) fn publish_acks(&mut self, wakers: &mut Wakers) {
+        let acks = self.generation().map(|generation| Acks {
+            generation,
+            acknowledged: u32::try_from(self.acked.len()).unwrap_or(u32::MAX),
+            watchers: self.watching(),
+        });
+        self.published = acks;
         for id in &self.observers {
-            if let Some(watcher) = self.watchers.get_mut(id) {
+            if let Some(watcher) = self.watchers.get_mut(id).filter(|w| w.told_acks != acks) {
                 wakers.push(watcher.waker.take());
             }
         }

@@ -343,7 +343,7 @@ impl Company {
                 self.asked = 0;
             }
             self.check(&head.tally, subscribers, now, batch);
-        } else if unanswered && !planted!(self.pace.fault, UnansweredCheckDropped) {
+        } else if unanswered {
             // No member of the group that was asked has reported: the next group, or a listener
             // outside of groups.
             self.check(&head.tally, subscribers, now, batch);

@@ -339,7 +339,7 @@ impl Group {
                     false => 0,
                 };
                 self.gave(last, head, sums, rest);
-                if self.claim.is_exhausted() && !planted!(self.fault, ParkedNotRearmed) {
+                if self.claim.is_exhausted() {
                     // It was parked, and goes on.
                     self.claim.again(now + self.timeout);
                 }
@@ -451,10 +451,8 @@ impl Group {
         self.owe(WakeReason::Reassigned);
         let due = now + self.timeout;
         match self.claim.is_open() && self.claim.tried >= self.len() {
-            true if !planted!(self.fault, ReassignedInSpentRound) => {
-                self.claim.restart(self.place.sequence, due);
-            }
-            _ => self.claim.owe(self.place.sequence, now, self.timeout),
+            true => self.claim.restart(self.place.sequence, due),
+            false => self.claim.owe(self.place.sequence, now, self.timeout),
         }
     }
 

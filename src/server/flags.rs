@@ -68,7 +68,9 @@ impl FlagsService {
                 "the relay is shutting down",
             ));
         }
-        let watch = self.flags.watch(&flag, listener, request.acks);
+        let watch = self
+            .flags
+            .watch_within_limit(&flag, listener, request.acks)?;
         let settling = Box::pin(in_time(watch.settling(wall())));
         let config = FeedConfig {
             heartbeat,

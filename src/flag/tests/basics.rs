@@ -336,6 +336,12 @@ async fn a_flag_of_an_earlier_life_still_ends() {
     assert!(store.peek(&blob_name(&name("stays"))).is_some());
 }
 
+/// Takes what an observer is owed, once the relay's task has published the counts.
+fn counted(flags: &Flags, watch: &super::super::Watch) -> Vec<FlagEvent> {
+    flags.publish_acks();
+    take_all(watch)
+}
+
 #[tokio::test]
 async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     let (_, flags) = setup();
@@ -352,16 +358,20 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged,
         watchers,
     };
-    assert_eq!(take_all(&expecting).last(), Some(&acks(0, 2)));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(0, 2)));
     for (id, generation) in [("a", set.generation), ("a", set.generation), ("b", 7)] {
         flags
             .ack(&name("go"), generation, &listener(id))
             .expect("ack");
     }
     one.ack(set.generation).expect("ack");
-    assert_eq!(take_all(&expecting), [acks(2, 2)], "conflated into one");
+    assert_eq!(
+        counted(&flags, &expecting),
+        [acks(2, 2)],
+        "conflated into one"
+    );
     drop(two);
-    assert_eq!(take_all(&expecting), [acks(2, 1)]);
+    assert_eq!(counted(&flags, &expecting), [acks(2, 1)]);
     assert!(
         take_all(&one)
             .iter()
@@ -372,7 +382,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     drop((one, expecting));
     let expecting = flags.watch(&name("go"), listener("cli"), true);
     expecting.settle(at(0)).await.expect("settle");
-    assert_eq!(take_all(&expecting).last(), Some(&acks(2, 0)));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(2, 0)));
     flags.leash(&name("go")).await.expect("leash");
     let (next, _) = flags
         .unleash(&name("go"), &forever(), at(0))
@@ -383,7 +393,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged: 0,
         watchers: 0,
     };
-    assert_eq!(take_all(&expecting).last(), Some(&none));
+    assert_eq!(counted(&flags, &expecting).last(), Some(&none));
 }
 
 #[tokio::test]
@@ -523,8 +533,8 @@ async fn acknowledgements_are_bounded() {
         .await
         .expect("unleash");
     let ack = |number: u32| flags.ack(&name("go"), set.generation, &listener(&number.to_string()));
-    (0..200_000).for_each(|number| ack(number).expect("within the limit"));
-    let error = ack(200_000).expect_err("one too many");
+    (0..100_000).for_each(|number| ack(number).expect("within the limit"));
+    let error = ack(100_000).expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     // Another generation starts anew.
     flags.leash(&name("go")).await.expect("leash");

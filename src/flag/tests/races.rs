@@ -30,7 +30,13 @@ struct Story {
 }
 
 fn flags(store: &SteppedStore, fault: Fault) -> Flags {
-    Flags::new(Arc::new(store.clone()), FlagsConfig { fault })
+    Flags::new(
+        Arc::new(store.clone()),
+        FlagsConfig {
+            fault,
+            ..FlagsConfig::default()
+        },
+    )
 }
 
 fn alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -28,6 +28,8 @@ pub(super) struct SteppedStore {
     failing: Arc<Mutex<Failing>>,
     conditional_delete: bool,
     rests: Rests,
+    gets: Arc<AtomicUsize>,
+    lists: Arc<AtomicUsize>,
 }
 
 /// When a call rests.
@@ -64,6 +66,8 @@ impl SteppedStore {
             failing: Arc::default(),
             conditional_delete: true,
             rests: Rests::BeforeAndAfter,
+            gets: Arc::default(),
+            lists: Arc::default(),
         }
     }
 
@@ -84,6 +88,12 @@ impl SteppedStore {
     pub(super) fn without_conditional_delete(mut self) -> Self {
         self.conditional_delete = false;
         self
+    }
+
+    /// Takes how many reads and how many lists there were.
+    pub(super) fn take_calls(&self) -> (usize, usize) {
+        let take = |calls: &AtomicUsize| calls.swap(0, Ordering::Relaxed);
+        (take(&self.gets), take(&self.lists))
     }
 
     pub(super) fn fail(&self, failing: Failing) {
@@ -143,6 +153,7 @@ async fn rest() {
 #[async_trait]
 impl BlobStore for SteppedStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
+        self.gets.fetch_add(1, Ordering::Relaxed);
         self.call(false, self.inner.get(name)).await
     }
 
@@ -172,6 +183,7 @@ impl BlobStore for SteppedStore {
     }
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         self.call(false, self.inner.list(prefix, page)).await
     }
 

@@ -1,0 +1,77 @@
+//! Which flags are set in the store, as far as this relay knows: for the limit of their number.
+//!
+//! Local writes are noted as they begin and end, other writers' at each list of the store. Names
+//! only, at most as many as the limit and the local writes under way. Plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    error::{Error, ErrorKind, Result},
+    words::FlagName,
+};
+
+/// The flags that are set, and the limit of their number.
+#[derive(Debug)]
+pub(super) struct SetFlags {
+    max: usize,
+    /// Each with the board's count at its newest local write.
+    by_name: BTreeMap<FlagName, u64>,
+}
+
+impl SetFlags {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            max,
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.by_name.len() >= self.max
+    }
+
+    /// Reserves room for a flag that is about to be set; one that is set already has it. Returns
+    /// whether it is new.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(super) fn reserve(&mut self, name: &FlagName, now: u64) -> Result<bool> {
+        if self.is_full() && !self.by_name.contains_key(name) {
+            let message = format!(
+                "flag `{name}` was not set: the limit is {} set flags; clear one that is not needed",
+                self.max
+            );
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        Ok(self.by_name.insert(name.clone(), now).is_none())
+    }
+
+    /// Notes a flag that was found set; beyond the limit the number is all that matters.
+    pub(super) fn found(&mut self, name: &FlagName) {
+        if !self.is_full() {
+            self.by_name.entry(name.clone()).or_insert(0);
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &FlagName) {
+        self.by_name.remove(name);
+    }
+
+    /// Takes a whole list of the store that began at this count: what was written here since then
+    /// may be missing in it, and stays.
+    pub(super) fn replace(&mut self, listed: &BTreeSet<FlagName>, began: u64) {
+        self.by_name
+            .retain(|name, written| *written > began || listed.contains(name));
+        for name in listed {
+            self.found(name);
+        }
+    }
+}
