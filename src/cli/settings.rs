@@ -42,6 +42,8 @@ pub(super) struct ServeSettings {
     pub(super) sentinel: Option<Duration>,
     pub(super) max_connections: Option<usize>,
     pub(super) max_connections_per_address: Option<usize>,
+    pub(super) max_flags: Option<usize>,
+    pub(super) max_watched_flags: Option<usize>,
     pub(super) insecure: Option<bool>,
     pub(super) log: Option<LogFormat>,
 }

@@ -217,7 +217,7 @@ impl Board {
         if version.is_some() {
             return topic.version.as_ref() != version;
         }
-        if topic.counts(reading.began) || planted!(fault, FlagReadDuringWrite) {
+        if topic.counts(reading.began) || planted!(fault, FlagListDuringWrite) {
             topic.ends_now(now);
             let unset = topic.unset();
             self.apply(name, unset, None, Source::Read(reading.began), wakers);
