@@ -142,6 +142,8 @@ pub(crate) enum Fault {
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.
     FlagReadDuringWrite,
+    /// R20: a list of the store counts although a local write ended during it.
+    FlagListDuringWrite,
     /// R21: a watcher is told the present state only.
     FlagSetConflated,
     /// R22: an expired flag is deleted whatever its ETag is by now.

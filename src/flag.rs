@@ -80,7 +80,7 @@ impl Default for FlagsConfig {
             max_acks_per_flag: 100_000,
             max_acks: 1_000_000,
             refresh_reads: 8,
-            fault: Fault::NONE,
+            fault: Default::default(),
         }
     }
 }

@@ -17,6 +17,7 @@ mod capacity;
 mod claim;
 mod company;
 mod core;
+mod cursor;
 mod cursors;
 mod fanout;
 mod feed;

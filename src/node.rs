@@ -52,6 +52,11 @@ pub struct NodeConfig {
     pub log_lines_dropped: Option<fn() -> u64>,
     /// How often each watched flag is read again, in case another program wrote it; zero is never.
     pub flag_refresh: Duration,
+    /// Flags that may be set at one time; a further one is refused, and nothing is applied.
+    pub max_flags: usize,
+    /// Distinct flags that clients may watch at one time; a watch of a further one is refused.
+    /// Watches of this process ([`Node::watch_flag`]) count, and are never refused.
+    pub max_watched_flags: usize,
 }
 
 /// A relay that is served. Dropping it ends it at once; [`Node::shutdown`] ends it gracefully.
@@ -69,6 +74,7 @@ pub struct Node {
 
 impl Default for NodeConfig {
     fn default() -> Self {
+        let flags = FlagsConfig::default();
         Self {
             relay: RelayConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
@@ -79,6 +85,8 @@ impl Default for NodeConfig {
             max_connections_per_address: None,
             log_lines_dropped: None,
             flag_refresh: Duration::from_secs(10),
+            max_flags: flags.max_flags,
+            max_watched_flags: flags.max_watched_flags,
         }
     }
 }
@@ -93,7 +101,12 @@ impl Node {
         let store = store::open(&config.store).await?;
         let stream_max_age = config.relay.stream_max_age;
         let relay = Relay::start(config.relay)?;
-        let flags = Flags::new(Arc::clone(&store), FlagsConfig::default());
+        let flags_config = FlagsConfig {
+            max_flags: config.max_flags,
+            max_watched_flags: config.max_watched_flags,
+            ..FlagsConfig::default()
+        };
+        let flags = Flags::new(Arc::clone(&store), flags_config);
         let scope = Scope::new();
         let timers = FlagTimers {
             refresh: config.flag_refresh,

@@ -108,6 +108,22 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors_per_stream: Option<usize>,
+    /// Flags that may be set at one time; further ones are refused [default: 10000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_FLAGS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_flags: Option<usize>,
+    /// Distinct flags that may be watched at one time; further ones are refused [default: 10000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_WATCHED_FLAGS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_watched_flags: Option<usize>,
     /// Serve plain text to other machines, too
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
@@ -251,6 +267,14 @@ impl Args {
                     .flag_refresh
                     .or(file.flag_refresh)
                     .unwrap_or(defaults.flag_refresh),
+                max_flags: self
+                    .max_flags
+                    .or(file.max_flags)
+                    .unwrap_or(defaults.max_flags),
+                max_watched_flags: self
+                    .max_watched_flags
+                    .or(file.max_watched_flags)
+                    .unwrap_or(defaults.max_watched_flags),
                 ..defaults
             },
             store: self.store.or_else(|| file.store.clone()),

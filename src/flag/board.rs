@@ -6,9 +6,11 @@
 //! and how it ended. Everything that happens is numbered by one count, which is all the time the
 //! board knows.
 
+mod acknowledge;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    task::{Poll, Waker},
+    task::Waker,
     time::SystemTime,
 };
 
@@ -24,7 +26,7 @@ use crate::{
     clock::micros,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{FlagEvent, FlagName, FlagState, ListenerId},
+    words::{FlagEvent, FlagName, FlagState},
 };
 
 /// All flags that somebody watches, and some that are remembered for other reasons.
@@ -217,7 +219,7 @@ impl Board {
         if version.is_some() {
             return topic.version.as_ref() != version;
         }
-        if topic.counts(reading.began) || planted!(fault, FlagReadDuringWrite) {
+        if topic.counts(reading.began) || planted!(fault, FlagListDuringWrite) {
             topic.ends_now(now);
             let unset = topic.unset();
             self.apply(name, unset, None, Source::Read(reading.began), wakers);
@@ -308,62 +310,6 @@ impl Board {
     /// Takes what a watcher is owed next; where that is nothing, `waker` is woken when it is more.
     pub(super) fn owed(&mut self, name: &FlagName, id: u64, waker: &Waker) -> Option<FlagEvent> {
         self.topics.get_mut(name)?.owed(id, waker)
-    }
-
-    /// Counts an acknowledgement.
-    ///
-    /// # Errors
-    /// `Exhausted` where too many are remembered; it is not counted then.
-    pub(super) fn ack(
-        &mut self,
-        name: &FlagName,
-        generation: u64,
-        listener: &ListenerId,
-    ) -> Result<Wakers> {
-        let mut wakers = Wakers::default();
-        let key = self.acks.key(listener);
-        let new = |topic: &&Topic| topic.is_new_ack(generation, key);
-        let Some(topic) = self.topics.get(name).filter(new) else {
-            return Ok(wakers);
-        };
-        let held = topic.acked.len();
-        if self.acks.is_short(held) && topic.idle.is_none() {
-            self.forget_idle(0);
-        }
-        self.acks.take(name, held)?;
-        self.topic(name).acked.insert(key);
-        self.mark_acks(name, &mut wakers);
-        Ok(wakers)
-    }
-
-    /// Marks that a flag's observers are to be told of acknowledgements. Wakes none of them, however
-    /// many they are: one task tells all.
-    fn mark_acks(&mut self, name: &FlagName, wakers: &mut Wakers) {
-        let observed = self.topics.get(name).is_some_and(Topic::has_observers);
-        if observed && !self.acks_changed.contains(name) {
-            self.acks_changed.insert(name.clone());
-            wakers.push(self.teller.take());
-        }
-    }
-
-    /// Waits until observers are to be told.
-    pub(super) fn poll_acks_changed(&mut self, waker: &Waker) -> Poll<()> {
-        if self.acks_changed.is_empty() {
-            self.teller = Some(waker.clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
-
-    /// Lets the observers of all marked flags take the newest counts.
-    pub(super) fn publish_acks(&mut self) -> Wakers {
-        let mut wakers = Wakers::default();
-        for name in std::mem::take(&mut self.acks_changed) {
-            if let Some(topic) = self.topics.get_mut(&name) {
-                topic.publish_acks(&mut wakers);
-            }
-        }
-        wakers
     }
 
     /// Returns the flag's state while it is not set, with the generation that is known of it.

@@ -8,24 +8,21 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 
 use super::{
-    company::Seat,
+    cursor::{Cursor, Sent},
     group::Heard,
     mailbox::{Marks, WakeBatch},
-    place::{Epoch, Read, Tally},
-    record::{Newest, Record, State},
-    roster::Grant,
+    record::Newest,
     subscription::{Attached, Subscription},
-    wake_builder::{Entry, Target, WakeSink},
+    wake_builder::{Entry, WakeSink},
 };
 use crate::{
     clock::Tick,
-    fault::{Fault, planted},
-    words::{QueueAddress, Report, ReportState, Selector, Token, WakeReason},
+    fault::planted,
+    words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
 /// What the subscription's lock guards.
@@ -52,30 +49,6 @@ pub(super) struct Cursors {
     pub(super) total_dequeue_tasks: u32,
 }
 
-/// A subscriber's place in one queue.
-pub(super) struct Cursor {
-    pub(super) record: Arc<Record>,
-    /// Its key among the record's subscribers; a member's is in its seat.
-    pub(super) key: u64,
-    seat: Option<Seat>,
-    place: Tally,
-    /// The relay is not certain what the subscriber has seen: a CATCH_UP is pending (R2).
-    needs_catch_up: bool,
-    /// It is among the marked ones.
-    marked: bool,
-    /// The newest wake-up that its stream took, and when.
-    woken: Option<u64>,
-    woken_at: Tick,
-    /// When it took the newest one that was more than a check of the sentinel.
-    told_at: Tick,
-    /// The newest wake-up after which it has read until empty.
-    drained: Option<u64>,
-    /// Its newest report says that it took work.
-    busy: bool,
-    /// The newest report's number.
-    number: u64,
-}
-
 /// What a Wake was filled with.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
@@ -87,23 +60,11 @@ pub(crate) struct Filled {
     pub(crate) complete: bool,
 }
 
-/// What became of a marked cursor.
-enum Sent {
-    /// It is up to date.
-    Nothing,
-    NoRoom,
-    /// Its entry, which stands for so many notifications.
-    Entry(u64),
-}
-
 /// Cursors up to which there is no index: most subscriptions have one, and a map with one entry
 /// takes nearly as much as the cursor itself.
 const UNINDEXED: usize = 8;
 /// Cursors that one step compares: about a tenth of a millisecond.
 const STEP: usize = 1024;
-/// A key for a cursor that is registered at the first take only: a planted fault.
-pub(super) const UNLINKED: u64 = u64::MAX;
-
 impl Cursors {
     /// Makes room for `expected` cursors, exactly: a vector that grows by itself starts with four,
     /// which would be a sixth of what an idle subscription costs.
@@ -478,216 +439,5 @@ impl Filled {
         };
         self.entries += 1;
         self.notifications = self.notifications.saturating_add(notifications);
-    }
-}
-
-impl Cursor {
-    pub(super) fn new(record: Arc<Record>, key: u64, place: Tally, needs_catch_up: bool) -> Self {
-        Self {
-            record,
-            key,
-            seat: None,
-            place,
-            needs_catch_up,
-            marked: false,
-            woken: None,
-            woken_at: Tick::default(),
-            told_at: Tick::default(),
-            drained: None,
-            busy: false,
-            number: 0,
-        }
-    }
-
-    /// Makes a member's, whose place is its group's.
-    pub(super) fn member(record: Arc<Record>, seat: Seat) -> Self {
-        let mut cursor = Self::new(record, UNLINKED, Tally::default(), false);
-        cursor.seat = Some(seat);
-        cursor
-    }
-
-    pub(super) fn seat(&self) -> Option<Seat> {
-        self.seat
-    }
-
-    /// Returns whether there is something to tell.
-    pub(super) fn is_behind(&self) -> bool {
-        let state = self.record.lock();
-        match self.seat {
-            Some(seat) => state.is_given(seat),
-            None => self.needs_catch_up || state.owed(&self.place).is_some(),
-        }
-    }
-
-    /// Takes its place once more: where that is another one, it is not known which is right, and the
-    /// higher one could hide what was missed. A CATCH_UP, then (R2).
-    #[cold]
-    pub(super) fn compare(&mut self, token: &Token, epoch: Epoch, fault: Fault) {
-        let state = self.record.lock();
-        let (place, needs_catch_up, _) = resume(&state, Some(token), epoch, fault);
-        if needs_catch_up || place != self.place {
-            (self.place, self.needs_catch_up) = (state.tally, true);
-        }
-    }
-
-    /// Writes the entry that is due, and moves to the place after it.
-    fn send(
-        &mut self,
-        epoch: Epoch,
-        (certain, now): (bool, Tick),
-        sink: &mut impl WakeSink,
-    ) -> Sent {
-        if let Some(seat) = self.seat {
-            return self.send_grant(seat, epoch, now, sink);
-        }
-        let mut guard = self.record.lock();
-        let asked = guard.take_ask(self.key);
-        let owed = guard.owed(&self.place);
-        let reason = owed
-            .or_else(|| asked.then_some(WakeReason::Sentinel))
-            .or_else(|| (self.needs_catch_up && certain).then_some(WakeReason::CatchUp));
-        let Some(reason) = reason else {
-            return Sent::Nothing;
-        };
-        let state = &mut *guard;
-        let head = state.tally;
-        let sums = head.sums_since(&self.place);
-        let entry = Entry {
-            target: Target::Queue(self.record.address()),
-            reason,
-            sums,
-            sequence: head.sequence,
-            newest: &state.newest,
-            position: Some((&head, epoch)),
-        };
-        // Its reason follows from the two positions, so what is encoded for one fits the others.
-        let fits = match owed.is_some() && state.subscribers.len() > 1 {
-            true => sink.push_shared(&entry, state.encoded.of(&self.place, head.sequence)),
-            false => sink.push(&entry),
-        };
-        if !fits {
-            if asked {
-                state.give_ask_back(self.key);
-            }
-            return Sent::NoRoom;
-        }
-        drop(guard);
-        self.advance(head, asked, now);
-        if reason != WakeReason::Sentinel {
-            self.told_at = now;
-        }
-        Sent::Entry(sums.notifications)
-    }
-
-    /// The same for a member's grant.
-    fn send_grant(
-        &mut self,
-        seat: Seat,
-        epoch: Epoch,
-        now: Tick,
-        sink: &mut impl WakeSink,
-    ) -> Sent {
-        let mut state = self.record.lock();
-        let Some(grant) = state.take_grant(seat) else {
-            return Sent::Nothing;
-        };
-        let head = Tally {
-            sequence: grant.sequence,
-            ..state.tally
-        };
-        if !sink.push(&grant_entry(&self.record, &grant, (&head, epoch), &state)) {
-            state.give_back(seat, grant);
-            return Sent::NoRoom;
-        }
-        drop(state);
-        self.advance(head, true, now);
-        if grant.reason != WakeReason::Sentinel {
-            self.told_at = now;
-        }
-        Sent::Entry(grant.sums.notifications)
-    }
-
-    /// Moves to the place up to which its stream has been told. A woken listener is taken to be busy
-    /// until it says otherwise (R8).
-    fn advance(&mut self, head: Tally, given: bool, now: Tick) {
-        self.place = head;
-        self.needs_catch_up = false;
-        // A wake-up that it alone is given may bear a sequence that it has drained already.
-        self.busy |= given;
-        self.woken = Some(head.sequence);
-        self.woken_at = now;
-    }
-
-    /// Returns whether an idle queue that only a pattern matches is kept for it. Checks of the sentinel
-    /// keep none: what one of them found is found again by the next, under the pattern's own name.
-    pub(super) fn pins(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
-        let busy = match reports {
-            true => self.holds_work(true),
-            false => self.woken.is_some() && now < self.told_at + subscription.visibility_timeout,
-        };
-        busy || self.is_behind()
-    }
-
-    /// Returns whether it may be busy, whatever time it is.
-    pub(super) fn holds_work(&self, reports: bool) -> bool {
-        reports && (self.busy || self.drained < self.woken)
-    }
-
-    pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
-        let lapsed = now >= self.woken_at + subscription.visibility_timeout
-            || planted!(subscription.fault, NeverReportingIsIdle);
-        if !reports && lapsed {
-            return false;
-        }
-        self.busy || self.drained < self.woken
-    }
-}
-
-fn grant_entry<'a>(
-    record: &'a Record,
-    grant: &Grant,
-    position: (&'a Tally, Epoch),
-    state: &'a State,
-) -> Entry<'a> {
-    Entry {
-        target: Target::Queue(record.address()),
-        reason: grant.reason,
-        sums: grant.sums,
-        sequence: grant.sequence,
-        newest: &state.newest,
-        position: Some(position),
-    }
-}
-
-/// Reads a subscriber's token against the queue: its place, or a doubt (R2).
-pub(super) fn resume(
-    state: &State,
-    token: Option<&Token>,
-    epoch: Epoch,
-    fault: Fault,
-) -> (Tally, bool, Attached) {
-    let head = state.tally;
-    let Some(token) = token.filter(|token| !token.is_empty()) else {
-        return (head, !planted!(fault, NoTokenIsCurrent), Attached::Yes);
-    };
-    match Tally::read(token, epoch) {
-        Read::Place(place) => {
-            let below = place.sequence < state.start;
-            if below && planted!(fault, TokenBelowStartAccepted) {
-                return (head, false, Attached::Yes);
-            }
-            let above = !head.covers(&place) && !planted!(fault, TokenAboveHeadAccepted);
-            if below || above {
-                (head, true, Attached::Yes)
-            } else {
-                (place, false, Attached::Yes)
-            }
-        }
-        Read::Foreign if planted!(fault, ForeignEpochAccepted) => {
-            let place = Tally::from_counters(&token.0[16..]).unwrap_or(head);
-            (place, false, Attached::Yes)
-        }
-        Read::Foreign => (head, true, Attached::Foreign),
-        Read::Nonsense => (head, true, Attached::Yes),
     }
 }

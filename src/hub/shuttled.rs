@@ -19,6 +19,8 @@ mod claim;
 mod company;
 #[path = "core.rs"]
 mod core;
+#[path = "cursor.rs"]
+mod cursor;
 #[path = "cursors.rs"]
 mod cursors;
 #[path = "fanout.rs"]

@@ -12,7 +12,8 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    cursors::{Cursor, Cursors},
+    cursor::Cursor,
+    cursors::Cursors,
     record::Record,
     subscription::{Attached, Start, Subscription, SubscriptionId},
     sync::{Ordering, lock},

@@ -8,7 +8,8 @@ use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
     company::Seat,
-    cursors::{Cursor, Cursors, Filled, UNLINKED, resume},
+    cursor::{Cursor, UNLINKED, resume},
+    cursors::{Cursors, Filled},
     mailbox::Mailbox,
     place::{Epoch, Tally},
     record::Record,

@@ -225,6 +225,8 @@ impl World {
             0..=3 => self.begin_operation(),
             4..=5 => self.come_or_go(),
             6 => self.begin_refresh(),
+            // Lists are rarer than reads, which each watcher makes for itself.
+            10..=17 if self.seed % 2 == 1 => self.begin_refresh(),
             7..=9 => {
                 let due = self.here.next_expiry();
                 if due.is_some_and(|due| due <= self.store.wall()) && !self.is_busy(Who::Expiry) {

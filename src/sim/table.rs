@@ -308,7 +308,7 @@ const FAULTS: [Row; 59] = [
     ),
 ];
 
-const FLAG_FAULTS: [Row; 6] = [
+const FLAG_FAULTS: [Row; 7] = [
     (
         Fault::FlagReadBeforeRegister,
         "R20",
@@ -318,6 +318,11 @@ const FLAG_FAULTS: [Row; 6] = [
         Fault::FlagReadDuringWrite,
         "R20",
         "a read counts although a write ended during it",
+    ),
+    (
+        Fault::FlagListDuringWrite,
+        "R20",
+        "a list of the store counts although a write ended during it",
     ),
     (
         Fault::FlagSetConflated,

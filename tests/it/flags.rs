@@ -2,6 +2,7 @@
 
 mod alone;
 mod cloud;
+mod limits;
 mod outage;
 mod proxied;
 

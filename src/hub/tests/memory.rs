@@ -7,7 +7,7 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        cursors::Cursor, mailbox::Mailbox, record::Record, subscribers::Subscriber,
+        cursor::Cursor, mailbox::Mailbox, record::Record, subscribers::Subscriber,
         subscription::Subscription as Stream,
     },
     *,
