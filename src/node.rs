@@ -45,8 +45,8 @@ pub struct NodeConfig {
     /// connections that have sent nothing yet.
     pub max_connections: usize,
     /// Connections at one time of one peer's address, or of one /64 network of IPv6; further ones
-    /// are closed. `Some(0)` is no limit. `None` is no limit where the relay listens on loopback, and
-    /// otherwise 256, without a limit for peers on this machine.
+    /// are closed. `Some(0)` is no limit. `None` is no limit where the relay listens on loopback,
+    /// and otherwise 256, without a limit for peers on this machine.
     pub max_connections_per_address: Option<usize>,
     /// Returns how many lines of the log were dropped because nobody read them, for the metrics.
     pub log_lines_dropped: Option<fn() -> u64>,
@@ -95,7 +95,8 @@ impl Node {
     /// Opens the store, starts the relay and listens.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a configuration that breaks a rule, [`ErrorKind::Unavailable`]
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a configuration that breaks a rule,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
     /// where the store cannot be opened or an address cannot be listened on.
     pub async fn start(config: NodeConfig) -> Result<Self> {
         let store = store::open(&config.store).await?;
@@ -194,7 +195,8 @@ impl Node {
     /// Sets a flag durably, and tells everybody who watches it, in this process or not.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the options break a rule; [`ErrorKind::Unavailable`] where the
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the options break a rule;
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the
     /// store failed: nobody was told, and it may have happened all the same.
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
         let (state, _) = self.flags.unleash(flag, options, wall()).await?;
@@ -204,7 +206,7 @@ impl Node {
     /// Clears a flag durably, and tells everybody who watches it, in this process or not.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] as for [`Node::unleash`].
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
         self.flags.leash(flag).await
     }

@@ -4,12 +4,11 @@
 //! an entry once, and all subscribers that are at the same position get the same bytes.
 
 use bytes::{Buf, BufMut};
+#[cfg(feature = "server")]
+use prost::encoding::{encode_key, encode_varint, encoded_len_varint, key_len};
 use prost::{
     DecodeError, Message,
-    encoding::{
-        self, DecodeContext, WireType, encode_key, encode_varint, encoded_len_varint, key_len,
-        skip_field,
-    },
+    encoding::{self, DecodeContext, WireType, skip_field},
 };
 
 use super::proto;

@@ -80,7 +80,11 @@ async fn what_a_full_relay_refused_is_sent_when_it_has_room() {
     let wire = Wire::to(relay.node().expect("it runs").address()).await;
     let roomy = TestRelay::start().await.expect("a relay");
     let publisher = eager(&wire.url()).publisher("p");
-    notify(&publisher, "acct/known").await.expect("counted");
+    // Listened on, so that it does not give way.
+    let mut known = eager(&relay.url())
+        .subscribe(listening("worker-0", &["acct/known"]))
+        .expect("options");
+    woken(&mut known).await;
     notify(&publisher, "acct/new").await.expect_err("full");
     let mut wakes = eager(&roomy.url())
         .subscribe(listening("worker-1", &["acct/new"]))
