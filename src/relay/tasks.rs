@@ -77,10 +77,13 @@ async fn fan_out(shared: Arc<Shared>) {
             tokio::task::yield_now().await;
             continue;
         };
+        // The only walk there is wakes its streams step by step; with others in the batch it would send
+        // some streams a Wake of their own for the last queue.
+        let alone = batch.marked() == 0;
         loop {
             let more = walk.step(&mut batch);
             let full = batch.marked() >= BATCH;
-            if full || hub.fanout_is_empty() {
+            if full || hub.fanout_is_empty() && (alone || !more) {
                 batch.wake();
             }
             if !more {
