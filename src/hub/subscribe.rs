@@ -235,7 +235,6 @@ impl Hub {
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.attaching) = None;
-        self.fanout.overflow.remove(subscription.id);
         if subscription.has_pattern() {
             let mut patterns = self
                 .patterns
@@ -254,6 +253,8 @@ impl Hub {
             closed_at: now,
         };
         drop(cursors);
+        // A closed one does not enter again.
+        self.fanout.overflow.remove(subscription.id);
         for _ in 0..FIRST {
             if self.detach_next(&mut detaching, now) {
                 return;
@@ -355,6 +356,9 @@ impl Hub {
         start: Start<'_>,
         now: Tick,
     ) -> Attached {
+        if cursors.closed {
+            return Attached::Closed;
+        }
         let address = record.address();
         let admitted = matches!(start, Start::Busy) || subscription.names(address);
         if !admitted
