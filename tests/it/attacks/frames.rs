@@ -43,6 +43,13 @@ impl RawPeer {
         self.0.write_all(&frame(SETTINGS, 0, 0, &[])).await
     }
 
+    /// Waits until the relay has answered the preface with its settings.
+    pub(super) async fn is_answered(&mut self) {
+        let mut header = [0; 9];
+        self.0.read_exact(&mut header).await.expect("settings");
+        assert_eq!(header[3], SETTINGS);
+    }
+
     /// Reads until the relay has closed the connection; returns whether it did within this time.
     pub(super) async fn is_closed_within(&mut self, span: Duration) -> bool {
         let mut bytes = [0; 4096];
