@@ -102,6 +102,10 @@ pub(crate) enum Fault {
     ExhaustedRetriedWhole,
     /// R19: an entry that was refused with RESOURCE_EXHAUSTED is dropped.
     SetAsideDropped,
+    /// R19: a request that is refused for want of room leaves queues behind.
+    RefusalLeavesQueues,
+    /// R3: a pattern's stream that ends keeps its queues from giving way in a full table.
+    EndedStreamPinsQueue,
     /// Section 2.1, R7: a mark replaces those before it.
     MarkReplaces,
     /// R17: a task leaves although there was a cause since its get was issued.

@@ -240,7 +240,13 @@ impl Record {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.fit(&state),
         };
-        if state.life == Life::Dead || timed || held || state.idle_since() > idle_since {
+        // A stream that ended leaves its token behind. Where others are there by a pattern, it counts
+        // for nothing: streams that end in turn would keep every queue that they match.
+        let needed_at = match holders {
+            Some(_) if !planted!(self.pace.fault, EndedStreamPinsQueue) => state.active_at,
+            _ => state.idle_since(),
+        };
+        if state.life == Life::Dead || timed || held || needed_at > idle_since {
             return false;
         }
         floor(state.tally.sequence + 1);

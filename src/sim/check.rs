@@ -57,6 +57,7 @@ impl World {
     /// Looks at every message, stream and connection.
     pub(super) fn check(&mut self) {
         self.after(EVERY, Event::Check);
+        self.note_full_table();
         for id in self.queues.open().collect::<Vec<_>>() {
             self.check_message(id);
         }
@@ -101,7 +102,7 @@ impl World {
             None => return,
         };
         // A queue that was forgotten before a pattern's stream began is not known by its name.
-        let forgets = self.plan.forget_after < self.plan.active;
+        let forgets = self.plan.forget_after < self.plan.active || self.plan.max_queues.is_some();
         for queue in expected {
             self.check_told(number, queue, None);
         }
@@ -295,8 +296,11 @@ impl World {
         if listener.session.is_none() || listener.leaving || !relay_up {
             return;
         }
-        let by = (listener.ok_from.max(frozen).max(self.relay.paused_until) + BACK)
-            .min(listener.connected_by);
+        let mut from = listener.ok_from.max(frozen).max(self.relay.paused_until);
+        if self.plan.max_queues.is_some() {
+            from = from.max(self.has_room_since());
+        }
+        let by = (from + BACK).min(listener.connected_by);
         if self.now > by && !self.is_well(number) {
             self.violate(|| format!("listener {number} is not connected by {by:?}"));
         }
@@ -311,6 +315,7 @@ impl World {
             self.relay.streams.len() as u64,
         );
         let applied = self.relay.applied;
+        let queues = self.plan.max_queues.map_or(queues, |limit| limit as u64);
         if stats.notified != applied || stats.subscriptions != streams || stats.queues > queues {
             self.violate(|| {
                 format!("I19: {stats:?}, but {applied} applied, {streams} streams, {queues} queues")

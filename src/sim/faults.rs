@@ -169,7 +169,7 @@ impl World {
         let now = self.now;
         let conn = &self.conns[id];
         if conn.welcomed
-            && !self.may_be_too_large()
+            && !self.may_be_refused()
             && now.since(conn.opened_at) >= Duration::from_secs(11)
         {
             self.listeners[number].connected_by = now + Duration::from_secs(3);

@@ -316,7 +316,12 @@ impl World {
         }
         let since = *self.relay.orphans.entry(id).or_insert(now);
         let (queue, from) = (message.queue, since.max(message.visible_at));
-        if self.plan.sentinel.is_zero() || !self.is_known(queue) {
+        if self.plan.sentinel.is_zero() {
+            return;
+        }
+        if !self.is_known(queue) {
+            // Its interval begins with its entry, which may have been refused for want of room.
+            self.relay.orphans.insert(id, now);
             return;
         }
         let listeners = self.listening_on(queue);

@@ -1,23 +1,37 @@
-//! The relay's limits as troubles: a table without room for new queues, requests of a bounded size.
+//! The relay's limits: a table of queues that is full, and requests of a bounded size.
+//!
+//! The table is the hub's own. A foreign publisher fills it with queues that have a pending timer and
+//! so cannot give way. The model knows which requests may be refused, and that a refused one leaves
+//! nothing behind.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use super::{
     oracle::SOON,
-    plan::{Plan, Shape, Trouble},
+    plan::{Plan, Shape, Trouble, Work},
     world::World,
 };
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
-    words::{Notification, Position, SubscribeOptions},
+    hub::Hub,
+    words::{Notification, Position, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// The queues that a relay has no room for, each until then.
-pub(super) type FullTable = BTreeMap<usize, Tick>;
+/// What the model knows of the relay's table of queues, where that is small.
+#[derive(Debug, Default)]
+pub(super) struct FullTable {
+    /// When a new queue would have been refused last.
+    full_at: Tick,
+    /// When the relay refused one last: for a moment after that it does not search again.
+    refused_at: Option<Tick>,
+    /// Queues that were refused in this run.
+    refused: BTreeSet<usize>,
+}
 
 /// What a subscribe request may hold of positions, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -32,35 +46,165 @@ pub(super) struct PositionRoom {
 /// and the pauses between probes.
 const RETRIED: Duration = Duration::from_secs(16);
 
+/// A relay that refused a queue searches for room again after this.
+const SEARCHES_AGAIN: Duration = Duration::from_millis(100);
+
 impl World {
-    /// The relay has no room for some queues for a while. Not where there are hundreds: a burst
-    /// over all of them takes longer to be sent in halves than the checks allow.
+    /// A foreign publisher fills the table: its queues have timers, and give way after those.
     pub(super) fn fill_table(&mut self) {
-        // A burst over hundreds of queues takes longer to be sent in halves than a check allows.
-        let until = self.until(5_000, 40_000);
-        for _ in 0..self.rng.usize(1..=2) {
-            let queue = self.rng.usize(0..self.plan.queues.len());
-            let end = self.full.entry(queue).or_default();
-            *end = until.max(*end);
+        let (until, now) = (self.until(5_000, 40_000), self.now);
+        let (Some(hub), Some(limit)) = (self.relay.hub.clone(), self.plan.max_queues) else {
+            return;
+        };
+        let delay = until.since(now).max(Duration::from_secs(1));
+        for number in 0..limit {
+            let queue = super::plan::address(&format!("foreign-{number}"));
+            let notification = Notification {
+                delay,
+                ..Notification::new(queue)
+            };
+            match hub.notify(&"foreign".into(), &[notification], now) {
+                Ok(_) => self.relay.applied += 1,
+                Err(_) => break,
+            }
         }
+        self.note_full_table();
     }
 
     /// Returns by when a publisher sends again what it has set aside of this queue.
     pub(super) fn retried_by(&self, queue: usize) -> Option<Tick> {
-        Some(*self.full.get(&queue)? + RETRIED)
+        let refused = self.full.refused.contains(&queue);
+        refused.then_some(self.full.full_at + RETRIED)
     }
 
-    pub(super) fn check_room(&self, notifications: &[Notification]) -> Result<()> {
-        let refused = |notification: &Notification| {
-            let queue = self.queues.find(&notification.queue);
-            let until = queue.and_then(|queue| self.full.get(&queue));
-            until.is_some_and(|until| self.now < *until)
-        };
-        if notifications.iter().any(refused) {
-            let message = "queues: the limit is reached";
-            return Err(Error::new(ErrorKind::Exhausted, message));
+    /// Returns whether the relay may have refused something lately for want of room.
+    pub(super) fn was_full(&self) -> bool {
+        self.plan.max_queues.is_some() && self.now < self.full.full_at + RETRIED
+    }
+
+    /// Returns since when a listener can subscribe, whatever it names.
+    pub(super) fn has_room_since(&self) -> Tick {
+        self.full.full_at
+    }
+
+    /// Notes whether a new queue would be refused now.
+    pub(super) fn note_full_table(&mut self) {
+        if let Some(hub) = &self.relay.hub
+            && self
+                .plan
+                .max_queues
+                .is_some_and(|limit| room(hub, limit, &[], self.now) == 0)
+        {
+            self.full.full_at = self.now;
         }
-        Ok(())
+    }
+
+    /// Notifies. A request that finds no room leaves nothing behind, and there was none (R19).
+    pub(super) fn notify_with_limit(
+        &mut self,
+        hub: &Hub,
+        publisher: &Arc<str>,
+        notifications: &[Notification],
+    ) -> Result<Vec<crate::words::Accepted>> {
+        let queues = notifications.iter().map(|one| one.queue.clone());
+        let new = self.unknown(hub, queues);
+        let before = self.room_for(hub, notifications.iter().map(|one| &one.queue));
+        let answer = hub.notify(publisher, notifications, self.now);
+        let full = answer
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::Exhausted);
+        if full {
+            let queues = notifications.iter();
+            let refused = queues.filter_map(|one| self.queues.find(&one.queue));
+            self.full.refused.extend(refused);
+            self.check_refusal(hub, &new, before);
+        }
+        answer
+    }
+
+    /// A request was refused for want of room: there was too little, and it made no queue.
+    pub(super) fn check_refusal(
+        &mut self,
+        hub: &Hub,
+        new: &HashSet<QueueAddress>,
+        room: Option<usize>,
+    ) {
+        let (lately, count) = (self.was_refused_lately(), new.len());
+        self.note_refusal();
+        // A group that is kept keeps its queue, and no view says so.
+        let grouped = self.plan.listeners.iter().any(|one| one.group.is_some());
+        if !lately && !grouped && room.is_none_or(|room| count <= room) {
+            self.violate(|| format!("R19: {count} new queues are refused, and {room:?} have room"));
+        }
+        if let Some(made) = new.iter().find(|queue| is_known(hub, queue)) {
+            self.violate(|| format!("R19: a refused request leaves {made} behind"));
+        }
+    }
+
+    /// The relay had no room for a queue.
+    pub(super) fn note_refusal(&mut self) {
+        (self.full.refused_at, self.full.full_at) = (Some(self.now), self.now);
+    }
+
+    /// Returns whether the relay may refuse a queue without a search for room.
+    fn was_refused_lately(&self) -> bool {
+        let refused_at = self.full.refused_at;
+        refused_at.is_some_and(|at| self.now < at + SEARCHES_AGAIN)
+    }
+
+    /// Returns those of the queues that the relay has no entry for.
+    fn unknown(
+        &self,
+        hub: &Hub,
+        queues: impl Iterator<Item = QueueAddress>,
+    ) -> HashSet<QueueAddress> {
+        match self.plan.max_queues {
+            Some(_) => queues.filter(|queue| !is_known(hub, queue)).collect(),
+            None => HashSet::new(),
+        }
+    }
+
+    /// Returns whether the relay may lack room for the entries that these positions need.
+    pub(super) fn lacks_room_for(&mut self, positions: &[Position]) -> bool {
+        let (Some(hub), Some(limit)) = (&self.relay.hub, self.plan.max_queues) else {
+            return false;
+        };
+        let queues = positions.iter().filter_map(|one| one.queue.as_address());
+        let queues: Vec<_> = queues.collect();
+        // An entry that gives way to one position may be the next one's.
+        let room = room(hub, limit, &queues.iter().collect::<Vec<_>>(), self.now);
+        let new = self.unknown(hub, queues.into_iter()).len();
+        let short = new > room;
+        let lacks = short || new > 0 && self.was_refused_lately();
+        if short {
+            self.note_refusal();
+        }
+        lacks
+    }
+
+    /// Returns the queues that a subscription would make, and how many the relay has room for.
+    pub(super) fn before_subscription(
+        &self,
+        hub: &Hub,
+        options: &SubscribeOptions,
+    ) -> (HashSet<QueueAddress>, Option<usize>) {
+        let named: Vec<_> = options
+            .selectors
+            .iter()
+            .filter_map(Selector::as_address)
+            .collect();
+        let room = self.room_for(hub, named.iter());
+        (self.unknown(hub, named.into_iter()), room)
+    }
+
+    /// Returns how many new queues the relay has room for; none of a request's own gives way.
+    fn room_for<'a>(
+        &self,
+        hub: &Hub,
+        own: impl Iterator<Item = &'a QueueAddress>,
+    ) -> Option<usize> {
+        let limit = self.plan.max_queues?;
+        Some(room(hub, limit, &own.collect::<Vec<_>>(), self.now))
     }
 
     pub(super) fn check_size(&self, options: &SubscribeOptions) -> Result<()> {
@@ -76,7 +220,7 @@ impl World {
 
     /// A listener subscribes without some of its places: the relay tells it of those queues again.
     pub(super) fn forget_unstated(&mut self, listener: usize, options: &SubscribeOptions) {
-        if self.plan.room.is_none() {
+        if self.plan.room.is_none() && self.plan.max_queues.is_none() {
             return;
         }
         let stated = options.positions.iter().filter_map(|position| {
@@ -90,22 +234,27 @@ impl World {
 
     /// Returns whether a stream that began without some places may still tell of their queues.
     pub(super) fn is_being_told(&self, listener: usize) -> bool {
-        self.plan.room.is_some() && self.listeners[listener].ok_from + SOON > self.now
+        let limited = self.plan.room.is_some() || self.plan.max_queues.is_some();
+        limited && self.listeners[listener].ok_from + SOON > self.now
     }
 
-    /// Returns whether a listener may be refused for the size of its request before it is taken.
-    pub(super) fn may_be_too_large(&self) -> bool {
-        self.plan.room.is_some_and(|room| room.known > room.taken)
+    /// Returns whether a listener may be refused before it is taken: for the size of its request, or
+    /// for want of room.
+    pub(super) fn may_be_refused(&self) -> bool {
+        let too_large = self.plan.room.is_some_and(|room| room.known > room.taken);
+        too_large || self.plan.max_queues.is_some()
     }
 }
 
 impl Plan {
-    /// Has the run meet limits: the table is full at times, the listeners share connections, or
+    /// Has the run meet limits: the table is small and full at times, the listeners share connections, or
     /// there is room for a few positions only, which the client may not know.
     pub(super) fn limit(&mut self, rng: &mut fastrand::Rng) {
         let small = matches!(self.shape, Shape::Sparse | Shape::Fleet);
         if small && rng.bool() {
-            self.troubles.push(Trouble::TableFull);
+            self.max_queues = Some(self.queues.len() + rng.usize(1..=3));
+            self.troubles.extend([Trouble::TableFull; 2]);
+            self.works.push(Work::FreshQueue);
         }
         if small && rng.u32(0..4) != 0 {
             self.shared = Some(rng.usize(2..=3));
@@ -117,6 +266,22 @@ impl Plan {
             self.room = Some(PositionRoom { known, taken });
         }
     }
+}
+
+/// Returns how many new queues the relay has room for: free places, and queues but for its own that
+/// may give way.
+fn room(hub: &Hub, limit: usize, own: &[&QueueAddress], now: Tick) -> usize {
+    let queues = hub.queues(None, usize::MAX, now);
+    let idle = queues
+        .iter()
+        .filter(|one| one.listeners == 0 && one.timers == 0);
+    let others = idle.filter(|one| !own.contains(&&one.address));
+    limit.saturating_sub(queues.len()) + others.count()
+}
+
+fn is_known(hub: &Hub, queue: &QueueAddress) -> bool {
+    let mut known = hub.queues(None, usize::MAX, Tick::default()).into_iter();
+    known.any(|view| view.address == *queue)
 }
 
 impl PositionRoom {

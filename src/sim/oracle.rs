@@ -15,8 +15,8 @@ use super::{
 use crate::{
     clock::Tick,
     words::{
-        Accepted, Notification, Report, ReportState, SubscribeEvent, SubscribeOptions, WakeReason,
-        WorkDetected,
+        Accepted, Notification, QueueAddress, Report, ReportState, SubscribeEvent,
+        SubscribeOptions, WakeReason, WorkDetected,
     },
 };
 
@@ -177,7 +177,9 @@ impl World {
 
     /// Returns the queues that a new stream must be told of: named exactly without a token of this
     /// life, or with a token of another (R2).
-    pub(super) fn expected(&self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
+    pub(super) fn expected(&mut self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
+        // A position makes an entry where there is room; else its pattern's own CATCH_UP covers it.
+        let short = self.lacks_room_for(&options.positions);
         let life = self.relay.life;
         let valid = |queue: usize| {
             let token = self.listeners[listener].tokens.get(&queue);
@@ -203,7 +205,8 @@ impl World {
                     .is_some_and(|token| token.counters.sequence == 0);
             let known =
                 valid(queue) || first || (token.is_none() && self.has_position(options, queue));
-            if !known && !expected.contains(&queue) {
+            let by_pattern = short && token.is_some() && !self.is_named(options, &address);
+            if !known && !by_pattern && !expected.contains(&queue) {
                 expected.push(queue);
             }
         }
@@ -290,6 +293,11 @@ impl World {
         if let Some(wrong) = wrong {
             self.violate(|| wrong);
         }
+    }
+
+    fn is_named(&self, options: &SubscribeOptions, queue: &QueueAddress) -> bool {
+        let mut exact = options.selectors.iter().filter(|one| !one.is_pattern());
+        exact.any(|selector| selector.matches(queue))
     }
 
     fn has_position(&self, options: &SubscribeOptions, queue: usize) -> bool {

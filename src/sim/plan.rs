@@ -92,6 +92,8 @@ pub(super) struct Plan {
     pub(super) sentinel: Duration,
     /// Cursors of one stream at most, where that is few: patterns are told under their own names.
     pub(super) cursors: Option<usize>,
+    /// Queues that the relay remembers at most, where that is few.
+    pub(super) max_queues: Option<usize>,
     /// The listeners are one client's: so many of their streams share a connection.
     pub(super) shared: Option<usize>,
     /// How much a subscribe request may hold of positions, where that is little.
@@ -286,6 +288,7 @@ impl Plan {
             conflate: rng.u32(0..4) != 0,
             sentinel,
             cursors: None,
+            max_queues: None,
             shared: None,
             room: None,
         };

@@ -187,6 +187,7 @@ impl World {
             forget_after: relay.forget_after,
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
+            max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
             pace: groups::pace(relay.sentinel),
             fault: relay.fault,
             ..HubConfig::default()
@@ -444,9 +445,19 @@ impl World {
             false => self.expected(listener, options),
             true => Vec::new(),
         };
-        let subscription = hub
-            .subscribe(SubscriptionId(number), options, now, &mut self.rng)
-            .expect("the options keep the rules");
+        let (new, room) = self.before_subscription(hub, options);
+        let subscription = match hub.subscribe(SubscriptionId(number), options, now, &mut self.rng)
+        {
+            Ok(subscription) => subscription,
+            Err(refused) => {
+                assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+                self.log.note(now, "subscription is refused", &[id as u64]);
+                self.check_refusal(hub, &new, room);
+                self.conns[id].relay_gone = true;
+                self.send_down(id, Down::Closed(Some(refused)));
+                return;
+            }
+        };
         let config = self.relay.config();
         let hub = Arc::clone(hub);
         let feed = Feed::new(hub, subscription, options, &config, now, &mut self.rng);
@@ -504,9 +515,8 @@ impl World {
                 return Err(Error::new(ErrorKind::Denied, message));
             }
         }
-        self.check_room(notifications)?;
         let name: Arc<str> = format!("publisher-{publisher}").into();
-        let accepted = hub.notify(&name, notifications, self.now)?;
+        let accepted = self.notify_with_limit(hub, &name, notifications)?;
         self.relay.applied += notifications.len() as u64;
         for (notification, accepted) in notifications.iter().zip(&accepted) {
             self.applied(publisher, notification, *accepted);

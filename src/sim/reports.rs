@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
+    error::ErrorKind,
     hub::SubscriptionId,
     words::{Report, ReportState},
 };
@@ -37,6 +38,8 @@ pub(super) struct Call {
 pub(super) enum Answer {
     Accepted,
     Refused,
+    /// Refused for want of room: made again after a while.
+    Full,
     Late,
 }
 
@@ -154,9 +157,16 @@ impl World {
             .rsplit_once('/')
             .expect("the relay's own form");
         let id = u128::from_str_radix(text, 16).expect("the relay's own form");
-        let accepted = hub
-            .report(SubscriptionId(id), &call.report, self.now)
-            .is_ok();
+        let answer = hub.report(SubscriptionId(id), &call.report, self.now);
+        let answer = match answer.map_err(|error| error.kind()) {
+            Ok(()) => Answer::Accepted,
+            Err(ErrorKind::Exhausted) => Answer::Full,
+            Err(_) => Answer::Refused,
+        };
+        let accepted = answer == Answer::Accepted;
+        if answer == Answer::Full {
+            self.note_refusal();
+        }
         self.totals.reports += 1;
         self.log.note(
             self.now,
@@ -176,11 +186,6 @@ impl World {
                 self.violate(|| "a report of a stream that has ended is accepted".to_owned());
             }
         }
-        let answer = if accepted {
-            Answer::Accepted
-        } else {
-            Answer::Refused
-        };
         if !self.is_lost(call.listener) {
             let transit = self.transit();
             self.after(transit, Event::Reported(call, answer));
@@ -193,7 +198,11 @@ impl World {
         if listener.is_alive(call.life) && listener.is_scaled() {
             return self.scaled_reported(call, answer);
         }
-        if !listener.is_alive(call.life) || listener.calls.remove(&call.number).is_none() {
+        // One that found no room stays among the calls, until it is late.
+        if !listener.is_alive(call.life)
+            || answer == Answer::Full
+            || listener.calls.remove(&call.number).is_none()
+        {
             return;
         }
         if let Some((message, receipt)) = call.message {

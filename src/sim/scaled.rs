@@ -210,6 +210,7 @@ impl World {
         let error = match answer {
             Answer::Accepted => None,
             Answer::Refused => Some(ErrorKind::NotFound),
+            Answer::Full => Some(ErrorKind::Exhausted),
             Answer::Late => Some(ErrorKind::Timeout),
         };
         scaled.scaler.answered(error, now);
@@ -272,6 +273,7 @@ impl World {
         let listener = &self.listeners[number];
         let quiet = self.plan.may(Trouble::ReportsLost)
             || !self.is_well(number)
+            || self.was_full()
             || self.now < listener.ok_from + LONG
             || self.now < listener.stalled_until.max(self.relay.paused_until) + LONG;
         if quiet {

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 59] = [
+const FAULTS: [Row; 61] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -260,6 +260,16 @@ const FAULTS: [Row; 59] = [
         Fault::MarkReplaces,
         "marks",
         "a mark replaces those before it",
+    ),
+    (
+        Fault::RefusalLeavesQueues,
+        "R19",
+        "a refused request leaves queues behind",
+    ),
+    (
+        Fault::EndedStreamPinsQueue,
+        "R3",
+        "a pattern's stream that ends keeps idle queues in a full table",
     ),
     (
         Fault::LeaveUnarmed,

@@ -161,7 +161,9 @@ impl World {
     /// A queue that nobody has heard of yet, but that a pattern matches.
     fn put_into_fresh_queue(&mut self, publisher: usize, listener: usize) {
         let address = super::plan::address(&format!("l{listener}-x{}", self.queues.list.len()));
-        if self.queues.list.len() > 40
+        // A queue that waits for room gets it when another one was idle for a minute.
+        let most = self.plan.max_queues.map_or(40, |limit| limit + 1);
+        if self.queues.list.len() > most
             || !self
                 .listeners
                 .iter()
