@@ -138,6 +138,20 @@ pub(crate) enum Fault {
     DrainedBehindIsDone,
     /// R16: the end of a busy member's stream hands its wake-up to nobody.
     BusyEndNotReassigned,
+    /// R14, R16: what a member leaves is dropped where all others were asked in the round.
+    SpentRoundDropped,
+    /// R12: messages that waited for a stream are owed although the queue was drained.
+    RestKept,
+    /// R13: a claim that waited for a stream is not redelivered.
+    ParkedClaimForgotten,
+    /// R11: a check that no member answers is dropped.
+    UnansweredCheckDropped,
+    /// R11: a queue with a group never asks its other listeners.
+    CheckStaysWithMembers,
+    /// R2: a new group is taken to be up to date.
+    NewGroupIsCurrent,
+    /// Section 5: of several groups one is told.
+    OneGroupIsTold,
     /// R2: a pattern that has no cursor for a queue is not told of it under its own name.
     OverflowUntold,
     /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.

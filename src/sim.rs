@@ -9,6 +9,7 @@
 mod check;
 mod faults;
 mod flags;
+mod fleets;
 mod groups;
 mod leases;
 mod limits;

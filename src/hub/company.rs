@@ -186,7 +186,7 @@ impl Company {
         }
         let pace = (self.pace.claim, self.pace.lease);
         let mut group = Group::new(name.clone(), place, pace, self.pace.fault);
-        if uncertain {
+        if uncertain && !planted!(self.pace.fault, NewGroupIsCurrent) {
             group.owe(WakeReason::CatchUp);
         }
         let free = self.groups.iter().position(Option::is_none);
@@ -343,7 +343,7 @@ impl Company {
                 self.asked = 0;
             }
             self.check(&head.tally, subscribers, now, batch);
-        } else if unanswered {
+        } else if unanswered && !planted!(self.pace.fault, UnansweredCheckDropped) {
             // No member of the group that was asked has reported: the next group, or a listener
             // outside of groups.
             self.check(&head.tally, subscribers, now, batch);
@@ -367,7 +367,12 @@ impl Company {
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
+        let (fault, mut told) = (self.pace.fault, 0);
         self.each_active(|group| {
+            told += 1;
+            if told > 1 && planted!(fault, OneGroupIsTold) {
+                return;
+            }
             let counted = head.owed(group.place());
             if group.is_owed(counted.is_some()) {
                 more |= group.hand_out(&head.tally, counted, now, &mut limit, batch);
@@ -403,7 +408,8 @@ impl Company {
             }
         }
         if let Some(sentinel) = &mut self.sentinel {
-            if subscribers.len() == 0 && !self.active.is_empty() {
+            let members_only = planted!(self.pace.fault, CheckStaysWithMembers);
+            if (subscribers.len() == 0 || members_only) && !self.active.is_empty() {
                 return sentinel.begin_again(now);
             }
             if planted!(self.pace.fault, AskedCountsAsLooked) {

@@ -196,6 +196,9 @@ impl Group {
     pub(super) fn fire(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.lapsed(now) {
             if !planted!(self.fault, LeaseNeverLapses) {
+                // Asked by now, so that the round is over where all others were: what it holds may
+                // have become visible after they looked.
+                self.mark_tried(slot);
                 self.reassign(now);
                 self.mark_tried(slot);
                 self.members.postpone(slot);
@@ -257,7 +260,8 @@ impl Group {
             self.checking = false;
             self.claim
                 .report(heard.sequence, asked, head.sequence, now, self.timeout);
-            if heard.state == ReportState::Drained && heard.sequence >= head.sequence {
+            let kept = planted!(self.fault, RestKept);
+            if heard.state == ReportState::Drained && heard.sequence >= head.sequence && !kept {
                 // The queue was read until empty after all of it was put.
                 self.set_rest(0);
             }
@@ -339,7 +343,7 @@ impl Group {
                     false => 0,
                 };
                 self.gave(last, head, sums, rest);
-                if self.claim.is_exhausted() {
+                if self.claim.is_exhausted() && !planted!(self.fault, ParkedClaimForgotten) {
                     // It was parked, and goes on.
                     self.claim.again(now + self.timeout);
                 }
@@ -447,10 +451,14 @@ impl Group {
     /// A wake-up is another member's. Where all were asked in this round, a new one begins: in the
     /// old one nobody would be left.
     fn reassign(&mut self, now: Tick) {
+        let over = self.claim.is_open() && self.claim.tried >= self.len();
+        if over && planted!(self.fault, SpentRoundDropped) {
+            return;
+        }
         self.checking = false;
         self.owe(WakeReason::Reassigned);
         let due = now + self.timeout;
-        match self.claim.is_open() && self.claim.tried >= self.len() {
+        match over {
             true => self.claim.restart(self.place.sequence, due),
             false => self.claim.owe(self.place.sequence, now, self.timeout),
         }

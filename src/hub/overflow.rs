@@ -45,6 +45,10 @@ impl Overflow {
         new
     }
 
+    pub(super) fn contains(&self, id: SubscriptionId) -> bool {
+        !self.is_empty() && lock(&self.table).contains_key(&id)
+    }
+
     pub(super) fn remove(&self, id: SubscriptionId) {
         if !self.is_empty() {
             let mut table = lock(&self.table);

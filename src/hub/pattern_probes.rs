@@ -46,8 +46,8 @@ struct Probe {
     /// A check is pending at once, and why.
     pending: Option<WakeReason>,
     due: Tick,
-    /// The entry of a queue that it matches was forgotten or never made: only a check under the
-    /// pattern's own name covers it.
+    /// The entry of a queue that it matches was forgotten or never made, or a listener has no cursor
+    /// for one: only a check under the pattern's own name covers it.
     forgotten: bool,
     /// The listener that was asked last, and why, as long as that matters where its stream ends.
     asked: Option<Asked>,
@@ -73,7 +73,7 @@ impl PatternProbes {
         (*due != Tick::NEVER).then_some(*due)
     }
 
-    /// The entry of a queue that these patterns match was forgotten.
+    /// The entry of a queue that these patterns match was forgotten, or has no cursor.
     pub(super) fn forget(&self, subscription: &Subscription, queue: &QueueAddress) {
         let mut table = lock(&self.table);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
@@ -174,6 +174,8 @@ impl Hub {
         // A new group is uncertain; so is one that comes back: while it had no member, queues may
         // have come and been forgotten.
         let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
+        // Its first queues are attached by now, and some of them may have found no room.
+        let lacks = self.fanout.overflow.contains(subscription.id);
         let mut table = lock(&self.probes.table);
         for key in keys(subscription) {
             table.make(&key, self.config.seed);
@@ -182,6 +184,7 @@ impl Hub {
                     probe.pending = probe.pending.max(first);
                     probe.due = self.next_probe(probe, now);
                 }
+                probe.forgotten |= lacks;
                 probe
                     .listeners
                     .insert(subscription.id, Arc::clone(subscription));

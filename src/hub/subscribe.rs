@@ -367,7 +367,10 @@ impl Hub {
         {
             // Entered first: what is counted after this is told under the pattern's name, what was
             // counted before is covered by the check that is due now.
-            if self.fanout.overflow.insert(subscription) {
+            let new = self.fanout.overflow.insert(subscription);
+            // The sentinel asks by cursors: of this queue it asks under the pattern's name.
+            self.probes.forget(subscription, address);
+            if new {
                 cursors.check_patterns(&subscription.selectors);
                 subscription.mailbox.wake();
             }

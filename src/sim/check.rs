@@ -74,6 +74,7 @@ impl World {
             return;
         }
         let settled = self.now.as_nanos() - u64::try_from(SOON.as_nanos()).expect("it is short");
+        self.check_groups_told(queue, sequence, Tick::from_nanos(settled));
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
             if self.is_well(number)
@@ -136,7 +137,8 @@ impl World {
             counters,
         };
         let before = self.listeners[number].tokens.insert(queue, told);
-        let same = before.filter(|_| !self.is_member(number));
+        // What it was told under a pattern's name is in no token.
+        let same = before.filter(|_| !self.is_member(number) && !self.is_told_by_pattern(number));
         let same = same.filter(|before| {
             here && before.life == life && life == self.relay.life && before.forgotten == forgotten
         });
@@ -315,7 +317,7 @@ impl World {
             self.relay.streams.len() as u64,
         );
         let applied = self.relay.applied;
-        let queues = self.plan.max_queues.map_or(queues, |limit| limit as u64);
+        let queues = self.most_queues().unwrap_or(queues);
         if stats.notified != applied || stats.subscriptions != streams || stats.queues > queues {
             self.violate(|| {
                 format!("I19: {stats:?}, but {applied} applied, {streams} streams, {queues} queues")

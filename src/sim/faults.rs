@@ -90,7 +90,7 @@ impl World {
             T::TableFull => self.fill_table(),
             T::SlowReader => self.stall_reader(listener),
             T::AppStall => {
-                let until = self.until(500, 10_000);
+                let until = self.until(500, self.plan.stall);
                 prolong(&mut self.listeners[listener].stalled_until, until);
                 self.impair(listener, until);
             }

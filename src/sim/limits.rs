@@ -77,6 +77,14 @@ impl World {
         refused.then_some(self.full.full_at + RETRIED)
     }
 
+    /// Returns how many queues the relay may remember: a subscription's positions may take the places
+    /// that were made for the queues that it names.
+    pub(super) fn most_queues(&self) -> Option<u64> {
+        let listeners = self.plan.listeners.iter();
+        let named = listeners.map(|one| one.selectors.len()).max();
+        Some((self.plan.max_queues? + named.unwrap_or_default()) as u64)
+    }
+
     /// Returns whether the relay may have refused something lately for want of room.
     pub(super) fn was_full(&self) -> bool {
         self.plan.max_queues.is_some() && self.now < self.full.full_at + RETRIED
@@ -164,13 +172,17 @@ impl World {
         }
     }
 
-    /// Returns whether the relay may lack room for the entries that these positions need.
-    pub(super) fn lacks_room_for(&mut self, positions: &[Position]) -> bool {
+    /// Returns whether the relay may lack room for the entries that the request's positions need.
+    pub(super) fn lacks_room_for(&mut self, options: &SubscribeOptions) -> bool {
         let (Some(hub), Some(limit)) = (&self.relay.hub, self.plan.max_queues) else {
             return false;
         };
-        let queues = positions.iter().filter_map(|one| one.queue.as_address());
-        let queues: Vec<_> = queues.collect();
+        let positions = options
+            .positions
+            .iter()
+            .filter_map(|one| one.queue.as_address());
+        let named = options.selectors.iter().filter_map(Selector::as_address);
+        let queues: Vec<_> = positions.chain(named).collect();
         // An entry that gives way to one position may be the next one's.
         let room = room(hub, limit, &queues.iter().collect::<Vec<_>>(), self.now);
         let new = self.unknown(hub, queues.into_iter()).len();

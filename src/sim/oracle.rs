@@ -60,6 +60,9 @@ impl World {
             "applied",
             &[queue as u64, sequence, notification.payload_size],
         );
+        if notification.delay.is_zero() {
+            self.counted_for_groups(queue, notification);
+        }
         let due = now + later(notification.delay);
         for message in self.publishers[publisher].told(queue, notification.payload_size) {
             let message = &mut self.queues.messages[message];
@@ -179,7 +182,7 @@ impl World {
     /// life, or with a token of another (R2).
     pub(super) fn expected(&mut self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
         // A position makes an entry where there is room; else its pattern's own CATCH_UP covers it.
-        let short = self.lacks_room_for(&options.positions);
+        let short = self.lacks_room_for(options);
         let life = self.relay.life;
         let valid = |queue: usize| {
             let token = self.listeners[listener].tokens.get(&queue);
@@ -270,7 +273,7 @@ impl World {
                 continue;
             };
             let queue = self.queues.find(&address).expect("all queues are known");
-            let alone = self.given(listener, queue, entry);
+            let alone = self.given(id, queue, entry);
             let sent = (queue, entry.sequence);
             self.relay.sent.extend(forgotten.map(|count| (sent, count)));
             let stream = self.relay.streams.get_mut(&id).expect("it sends");
@@ -314,6 +317,15 @@ impl World {
 }
 
 impl Stream {
+    /// Returns the queues that the relay takes its listener to be busy with.
+    pub(super) fn busy_queues(&self, now: Tick) -> Vec<usize> {
+        let busy = self
+            .places
+            .iter()
+            .filter(|(_, place)| place.is_busy(self, now));
+        busy.map(|(queue, _)| *queue).collect()
+    }
+
     /// Returns the newest sequence of the queue that it was sent.
     pub(super) fn woken(&self, queue: usize) -> Option<u64> {
         self.places.get(&queue)?.woken

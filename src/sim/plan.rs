@@ -90,6 +90,10 @@ pub(super) struct Plan {
     pub(super) conflate: bool,
     /// The sentinel's interval; zero: none.
     pub(super) sentinel: Duration,
+    /// For how long a group without members is remembered.
+    pub(super) keep: Duration,
+    /// Milliseconds for which an application takes nothing, at most.
+    pub(super) stall: u64,
     /// Cursors of one stream at most, where that is few: patterns are told under their own names.
     pub(super) cursors: Option<usize>,
     /// Queues that the relay remembers at most, where that is few.
@@ -287,6 +291,8 @@ impl Plan {
             aimed: rng.bool(),
             conflate: rng.u32(0..4) != 0,
             sentinel,
+            keep: groups::keep(rng),
+            stall: 10_000,
             cursors: None,
             max_queues: None,
             shared: None,

@@ -11,7 +11,8 @@ use std::{
 };
 
 use super::{
-    groups::{self, Fleets},
+    fleets::Fleets,
+    groups,
     net::{Client, ConnId, Down, Up},
     oracle::Place,
     plan::{Plan, Shape, Trouble},
@@ -62,7 +63,6 @@ pub(super) struct RelayNode {
     forget_after: Duration,
     max_age: Duration,
     many: u64,
-    sentinel: Duration,
     fault: Fault,
 }
 
@@ -135,7 +135,6 @@ impl RelayNode {
             sent: BTreeMap::new(),
             fleets: Fleets::default(),
             orphans: BTreeMap::new(),
-            sentinel: plan.sentinel,
             walk: None,
             fanout_at: None,
             timers_at: None,
@@ -188,7 +187,7 @@ impl World {
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
-            pace: groups::pace(relay.sentinel),
+            pace: groups::pace(self.plan.sentinel, self.plan.keep),
             fault: relay.fault,
             ..HubConfig::default()
         });
@@ -286,7 +285,7 @@ impl World {
             self.log.note(self.now, "stream ends", &[id as u64]);
             stream.feed.close(self.now);
             self.relay.ids.retain(|_, conn| *conn != id);
-            self.member_was_lost(id);
+            self.member_was_lost(id, &stream.busy_queues(self.now));
             self.stream_was_lost(&stream);
         }
         self.send_down(id, Down::Closed(None));
@@ -348,7 +347,11 @@ impl World {
         }
         self.relay.timers_at = None;
         if let Some(hub) = self.relay.hub.clone() {
+            let before = hub.stats().timed;
             hub.fire(self.now);
+            if hub.stats().timed > before {
+                self.relay.fleets.timed();
+            }
             self.arm_timers();
         }
     }
@@ -490,6 +493,7 @@ impl World {
         }
         self.relay.streams.insert(id, stream);
         self.relay.ids.insert(number, id);
+        self.member_came(id, options);
         self.send_down(id, Down::Opened);
         let soon = Duration::from_micros(self.rng.u64(10..20_000));
         self.poll_stream(id, now + soon);

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 61] = [
+const FAULTS: [Row; 68] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -260,6 +260,41 @@ const FAULTS: [Row; 61] = [
         Fault::MarkReplaces,
         "marks",
         "a mark replaces those before it",
+    ),
+    (
+        Fault::SpentRoundDropped,
+        "R14, R16",
+        "what a member leaves is dropped where all others were asked",
+    ),
+    (
+        Fault::RestKept,
+        "R12",
+        "messages that waited for a stream are owed although the queue was drained",
+    ),
+    (
+        Fault::ParkedClaimForgotten,
+        "R13",
+        "a claim that waited for a stream is not redelivered",
+    ),
+    (
+        Fault::UnansweredCheckDropped,
+        "R11",
+        "a check that no member answers is dropped",
+    ),
+    (
+        Fault::CheckStaysWithMembers,
+        "R11",
+        "a queue with a group never asks its other listeners",
+    ),
+    (
+        Fault::NewGroupIsCurrent,
+        "R2",
+        "a new group is taken to be up to date",
+    ),
+    (
+        Fault::OneGroupIsTold,
+        "section 5",
+        "of several groups on a queue one is told",
     ),
     (
         Fault::RefusalLeavesQueues,

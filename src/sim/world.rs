@@ -122,6 +122,11 @@ pub(super) enum Event {
     ListenerCheck(usize, u64),
     /// A member, its stream, the queue, the relay's life, and what must be handed out.
     RestCheck(usize, ConnId, usize, u64, u64),
+    /// A member's stream, the queue, the relay's life, and since when: its lease has ended, its stream
+    /// has ended while it was busy, or its group is a new one.
+    LapseCheck(ConnId, usize, u64, Tick),
+    EndCheck(ConnId, usize, u64, Tick),
+    GroupCheck(ConnId, usize, u64, Tick),
 }
 
 #[derive(Debug)]
@@ -326,6 +331,9 @@ impl World {
             Event::RestCheck(listener, conn, queue, life, head) => {
                 self.check_rest(listener, conn, queue, life, head);
             }
+            Event::LapseCheck(conn, queue, life, end) => self.check_lapse(conn, queue, life, end),
+            Event::EndCheck(conn, queue, life, end) => self.check_end(conn, queue, life, end),
+            Event::GroupCheck(conn, queue, life, at) => self.check_new_group(conn, queue, life, at),
         }
     }
 

@@ -333,6 +333,43 @@ fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
 }
 
 #[test]
+fn a_pattern_without_a_cursor_for_each_known_queue_is_asked_under_its_own_name() {
+    for known_before in [true, false] {
+        let hub = hub_with(HubConfig {
+            max_cursors_per_stream: 1,
+            pace: Pace {
+                sentinel: INTERVAL,
+                ..Pace::default()
+            },
+            ..HubConfig::default()
+        });
+        let make_known = || ["a", "b"].map(|name| notify(&hub, name));
+        if known_before {
+            make_known();
+        }
+        let listener = settled(&hub, &["*"]);
+        make_known();
+        walk_all(&hub);
+        drain(&listener, Tick::default());
+        say_with(
+            &hub,
+            &listener,
+            &report("a", Drained, 2, number()),
+            Tick::default(),
+        );
+        let mut told = Vec::new();
+        for second in 1..=66 {
+            let now = after(Duration::from_secs(second));
+            hub.fire(now);
+            told.extend(drain(&listener, now));
+            hub.end_send(&listener, now);
+        }
+        let names: Vec<_> = told.iter().map(|work| work.queue.queue_name()).collect();
+        assert!(names.contains(&"*"), "{known_before}: {names:?}");
+    }
+}
+
+#[test]
 fn a_pattern_that_comes_back_is_looked_at_within_an_interval() {
     let hub = guarded();
     let gone = settled(&hub, &["ord*"]);
