@@ -222,8 +222,12 @@ impl World {
     fn stall_reader(&mut self, listener: usize) {
         let until = self.until(500, 20_000);
         let conn = self.listeners[listener].conn;
+        let amid = self.rng.bool();
         if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
-            prolong(&mut stream.blocked_until, until);
+            match amid {
+                true => prolong(&mut stream.unsent_until, until),
+                false => prolong(&mut stream.blocked_until, until),
+            }
             self.impair(listener, until);
         }
     }

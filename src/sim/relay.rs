@@ -75,6 +75,8 @@ pub(super) struct Stream {
     pub(super) since: Tick,
     /// Its client does not read until then.
     pub(super) blocked_until: Tick,
+    /// The next frame is not sent before then: its client has stopped in the middle of it.
+    pub(super) unsent_until: Tick,
     pub(super) listener: usize,
     pub(super) listener_life: u64,
     pub(super) visibility: Duration,
@@ -336,6 +338,9 @@ impl World {
                     3_000
                 };
                 let gap = Duration::from_micros(self.rng.u64(10..longest));
+                if let Some(stream) = self.relay.streams.get_mut(&id) {
+                    stream.blocked_until = stream.blocked_until.max(stream.unsent_until);
+                }
                 self.poll_stream(id, now + gap);
             }
         }
@@ -470,6 +475,7 @@ impl World {
             poll_at: None,
             since: now,
             blocked_until: now,
+            unsent_until: now,
             listener,
             listener_life,
             visibility: options.visibility_timeout,
