@@ -18,6 +18,7 @@ mod claim;
 mod company;
 mod core;
 mod cursor;
+mod cursor_list;
 mod cursors;
 mod fanout;
 mod feed;

@@ -161,7 +161,7 @@ impl Hub {
     ) -> bool {
         let all = self.cursors.load(Ordering::Relaxed);
         let room = all < self.config.max_cursors as u64
-            && cursors.len() < self.config.max_cursors_per_stream;
+            && cursors.list.len() < self.config.max_cursors_per_stream;
         let group = subscription.group.as_ref();
         room && group.is_none_or(|group| self.check_group(record, group).is_ok())
     }

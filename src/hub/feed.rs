@@ -52,6 +52,8 @@ pub(crate) struct Feed {
     ends_at: Tick,
     /// Nothing is said before this, after a wake of many.
     rests_until: Tick,
+    /// Wakes since the stream had nothing more to send.
+    in_a_row: u32,
     many: u64,
     /// The comparison of all cursors that goes on began when the stream was silent already.
     proving: bool,
@@ -77,6 +79,11 @@ pub(crate) enum Next {
 /// How long a listener that was told of many is left alone: less than anybody notices, and at most
 /// 200 wakes a second.
 const REST: Duration = Duration::from_millis(5);
+/// A stream that has more to send than so many Wakes, as a pattern of very many queues when it comes,
+/// pauses after each further one: 4,096 queues are told without a pause, and a million do not keep
+/// everybody else from a core for seconds.
+const UNPACED: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
@@ -108,6 +115,7 @@ impl Feed {
             sent_at: now,
             ends_at: now + about(config.max_age, rng),
             rests_until: now,
+            in_a_row: 0,
             many: config.many,
             proving: false,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
@@ -175,6 +183,11 @@ impl Feed {
         }
         if filled.entries > 0 {
             (self.sent_at, self.proving) = (now, false);
+            let complete = attached && filled.complete;
+            self.in_a_row = if complete { 0 } else { self.in_a_row + 1 };
+            if self.in_a_row >= UNPACED {
+                self.rests_until = now + PAUSE;
+            }
             // Where one of the queues has little in it, its next few may be all that a listener waits
             // for.
             if filled.complete && filled.fewest >= self.many {

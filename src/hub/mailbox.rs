@@ -289,6 +289,11 @@ impl Marks {
         self.bits == 0
     }
 
+    /// Returns the number of marked cursors.
+    pub(super) fn len(&self) -> usize {
+        (self.bits & !(SELECTORS | LISTED)).count_ones() as usize + self.listed.len()
+    }
+
     /// Calls `each` with every marked cursor.
     pub(super) fn cursors(self, mut each: impl FnMut(u32)) {
         let mut bits = self.bits & !(SELECTORS | LISTED);

@@ -66,7 +66,7 @@ impl Overflow {
                 continue;
             };
             let mut cursors = subscription.lock();
-            if cursors.find(address).is_none() {
+            if cursors.list.find(address).is_none() {
                 cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
                 drop(cursors);
                 batch.mark_selectors(&subscription.mailbox);

@@ -21,6 +21,8 @@ mod company;
 mod core;
 #[path = "cursor.rs"]
 mod cursor;
+#[path = "cursor_list.rs"]
+mod cursor_list;
 #[path = "cursors.rs"]
 mod cursors;
 #[path = "fanout.rs"]

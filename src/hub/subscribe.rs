@@ -12,7 +12,7 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    cursor::Cursor,
+    cursor_list::Leftover,
     cursors::Cursors,
     record::Record,
     subscription::{Attached, Start, Subscription, SubscriptionId},
@@ -42,7 +42,7 @@ pub(super) struct Attaching {
 /// What a closed subscription leaves to be detached.
 pub(super) struct Detaching {
     subscription: Arc<Subscription>,
-    cursors: std::vec::IntoIter<Cursor>,
+    cursors: Leftover,
     reports: bool,
     closed_at: Tick,
 }
@@ -143,6 +143,10 @@ impl Hub {
             match selector.as_address() {
                 Some(address) => {
                     *left -= 1;
+                    if subscription.lock().is_attached(&address) {
+                        // By its position.
+                        return true;
+                    }
                     let record = self.make_record(&address, now);
                     self.attach_one(subscription, record, None, now);
                 }
@@ -248,7 +252,7 @@ impl Hub {
         let reports = cursors.reports;
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
-            cursors: cursors.close().into_iter(),
+            cursors: cursors.close(),
             reports,
             closed_at: now,
         };
@@ -280,7 +284,7 @@ impl Hub {
     /// Detaches the next cursors; returns whether all are detached.
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
-        for cursor in detaching.cursors.by_ref().take(STEP) {
+        for cursor in detaching.cursors.next(STEP) {
             self.cursor_left();
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
             let to_do = match cursor.seat() {
@@ -299,7 +303,7 @@ impl Hub {
                 self.wake_after(cursor.record, end.since(now), Timer::plain(), now);
             }
         }
-        detaching.cursors.len() == 0
+        detaching.cursors.is_empty()
     }
 
     /// Attaches the subscribers by pattern to a new record. A subscription that registers its
@@ -363,7 +367,7 @@ impl Hub {
         let admitted = matches!(start, Start::Busy) || subscription.names(address);
         if !admitted
             && !self.has_cursor_room(subscription, cursors, record)
-            && cursors.find(address).is_none()
+            && cursors.list.find(address).is_none()
         {
             // Entered first: what is counted after this is told under the pattern's name, what was
             // counted before is covered by the check that is due now.

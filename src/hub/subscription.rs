@@ -157,7 +157,7 @@ impl Subscription {
         }
         let cursors = self.lock();
         let queue = |at| {
-            let cursor: &Cursor = cursors.get(at)?;
+            let cursor: &Cursor = cursors.list.get(at)?;
             let place = cursor.seat().map_or(Ok(cursor.key), Err);
             Some((Arc::clone(&cursor.record), place))
         };
@@ -203,7 +203,7 @@ impl Subscription {
     /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
     pub(crate) fn catch_up_at(&self) -> Option<Tick> {
         let cursors = self.lock();
-        cursors.waiting.then_some(cursors.catch_up_at)
+        cursors.catch_up_at()
     }
 
     /// Attaches a cursor for this queue, unless there is one.
@@ -217,24 +217,24 @@ impl Subscription {
         if cursors.closed {
             return Attached::Closed;
         }
-        let known = cursors.find(record.address());
+        let known = cursors.list.find(record.address());
         let dead = known.filter(|at| {
             // Not released yet: the new record's cursor takes its place.
-            let old = cursors.get(*at).map(|cursor| &cursor.record);
+            let old = cursors.list.get(*at).map(|cursor| &cursor.record);
             old.is_some_and(|old| !Arc::ptr_eq(old, record) && old.lock().is_dead())
         });
         if let Some(known) = known.filter(|_| dead.is_none()) {
             if let Start::Token(Some(token)) = start
                 && self.group.is_none()
-                && let Some(cursor) = cursors.get_mut(known)
+                && let Some(cursor) = cursors.list.get_mut(known)
             {
                 cursor.compare(token, self.epoch, self.fault);
                 cursors.set_marked(known);
             }
             return Attached::Before;
         }
-        let at = dead.unwrap_or_else(|| cursors.next_place());
-        let spread = match cursors.len() {
+        let at = dead.unwrap_or_else(|| cursors.list.next_number());
+        let spread = match cursors.list.len() {
             0..SPREAD_FROM => Duration::ZERO,
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
@@ -298,11 +298,12 @@ impl Subscription {
         let mut cursors = self.lock();
         let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.seat().is_none();
         let all: Vec<u32> = cursors
+            .list
             .iter()
             .filter_map(|(at, cursor)| late(cursor).then_some(at))
             .collect();
         for at in all {
-            let cursor = cursors.get_mut(at).expect("it was there");
+            let cursor = cursors.list.get_mut(at).expect("it was there");
             let subscriber = Subscriber {
                 mailbox: Arc::clone(&self.mailbox),
                 cursor: at,
