@@ -108,6 +108,14 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors_per_stream: Option<usize>,
+    /// Delayed wake-ups that publishers may set; further ones are refused [default: 1000000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_TIMERS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_timers: Option<usize>,
     /// Flags that may be set at one time; further ones are refused [default: 10000]
     #[arg(
         long,
@@ -247,6 +255,10 @@ impl Args {
                         .max_cursors_per_stream
                         .or(file.max_cursors_per_stream)
                         .unwrap_or(relay.max_cursors_per_stream),
+                    max_timers: self
+                        .max_timers
+                        .or(file.max_timers)
+                        .unwrap_or(relay.max_timers),
                     ..relay
                 },
                 listen,
