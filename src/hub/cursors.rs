@@ -8,6 +8,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    num::NonZeroU64,
     time::Duration,
 };
 
@@ -17,11 +18,12 @@ use super::{
     mailbox::{Marks, WakeBatch},
     record::Newest,
     subscription::{Attached, Subscription},
+    sync::{AtomicU64, Ordering},
     wake_builder::{Entry, WakeSink},
 };
 use crate::{
     clock::Tick,
-    fault::planted,
+    fault::{Fault, planted},
     words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
@@ -43,6 +45,11 @@ pub(super) struct Cursors {
     pub(super) waiting: bool,
     /// Up to where the present comparison of all cursors has come.
     verified: usize,
+    /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
+    /// there were found (see `resume`).
+    compared: Option<NonZeroU64>,
+    /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
+    pub(super) lacks_cursors: bool,
     /// It has reported at least once.
     pub(super) reports: bool,
     pub(super) active_dequeue_tasks: u32,
@@ -64,7 +71,8 @@ pub(crate) struct Filled {
 /// takes nearly as much as the cursor itself.
 const UNINDEXED: usize = 8;
 /// Cursors that one step compares: about a tenth of a millisecond.
-const STEP: usize = 1024;
+pub(super) const STEP: usize = 1024;
+
 impl Cursors {
     /// Makes room for `expected` cursors, exactly: a vector that grows by itself starts with four,
     /// which would be a sixth of what an idle subscription costs.
@@ -79,6 +87,8 @@ impl Cursors {
             catch_up_at: now,
             waiting: false,
             verified: 0,
+            compared: None,
+            lacks_cursors: false,
             reports: false,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
@@ -303,10 +313,20 @@ impl Cursors {
     }
 
     /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6).
-    pub(super) fn verify(&mut self) -> bool {
+    /// all have been compared since the last time that it returned so (R6). The first step raises
+    /// the hub's revision before it looks at any queue (see `resume`).
+    pub(super) fn verify(
+        &mut self,
+        revision: Option<&AtomicU64>,
+        step: usize,
+        fault: Fault,
+    ) -> bool {
+        let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
+        if self.verified == 0 {
+            self.compared = revision.and_then(raise);
+        }
         let from = self.verified.min(self.list.len());
-        let to = (from + STEP).min(self.list.len());
+        let to = (from + step).min(self.list.len());
         for at in from..to {
             if self.list[at].as_ref().is_some_and(Cursor::is_behind) {
                 self.set_marked(u32::try_from(at).expect("fewer cursors than numbers"));
@@ -314,12 +334,24 @@ impl Cursors {
         }
         let done = to == self.list.len();
         self.verified = if done { 0 } else { to };
+        if done && planted!(fault, ResumeNumberTooNew) {
+            self.compared = revision.and_then(raise);
+        }
         done
+    }
+
+    /// Takes the revision up to which all changes were sent, where a comparison has ended since the
+    /// last time and nothing that it found is left.
+    pub(super) fn take_compared(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.verified == 0;
+        let sent = self.marked.is_empty() && self.checks.is_empty() && !self.waiting;
+        let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
+        self.compared.take_if(|_| ended && sent && whole)
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
     pub(super) fn begin_verify(&mut self, now: Tick) {
-        self.verified = 0;
+        (self.verified, self.compared) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 
