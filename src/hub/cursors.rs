@@ -6,7 +6,7 @@
 //! order in which they were marked, so that busy queues do not starve the others; nothing here grows
 //! with the cursors that are not marked, but for [`Cursors::verify`], which goes in steps.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
     cursor::{Cursor, Sent},
@@ -15,11 +15,12 @@ use super::{
     mailbox::{Marks, WakeBatch},
     record::Newest,
     subscription::{Attached, Subscription},
+    sync::{AtomicU64, Ordering},
     wake_builder::{Entry, WakeSink},
 };
 use crate::{
     clock::Tick,
-    fault::planted,
+    fault::{Fault, planted},
     words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
@@ -37,6 +38,11 @@ pub(super) struct Cursors {
     held: Vec<u32>,
     /// Up to where the present comparison of all cursors has come.
     verified: usize,
+    /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
+    /// there were found (see `resume`).
+    compared: Option<NonZeroU64>,
+    /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
+    pub(super) lacks_cursors: bool,
     /// It has reported at least once.
     pub(super) reports: bool,
     pub(super) active_dequeue_tasks: u32,
@@ -55,7 +61,8 @@ pub(crate) struct Filled {
 }
 
 /// Cursors that one step compares: about a tenth of a millisecond.
-const STEP: usize = 1024;
+pub(super) const STEP: usize = 1024;
+
 impl Cursors {
     /// Makes room for `expected` cursors.
     pub(super) fn new(now: Tick, expected: usize) -> Self {
@@ -67,6 +74,8 @@ impl Cursors {
             catch_up_at: now,
             held: Vec::new(),
             verified: 0,
+            compared: None,
+            lacks_cursors: false,
             reports: false,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
@@ -239,11 +248,21 @@ impl Cursors {
     }
 
     /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6).
-    pub(super) fn verify(&mut self) -> bool {
+    /// all have been compared since the last time that it returned so (R6). The first step raises
+    /// the hub's revision before it looks at any queue (see `resume`).
+    pub(super) fn verify(
+        &mut self,
+        revision: Option<&AtomicU64>,
+        step: usize,
+        fault: Fault,
+    ) -> bool {
+        let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
+        if self.verified == 0 {
+            self.compared = revision.and_then(raise);
+        }
         let all = self.list.numbers();
         let from = self.verified.min(all);
-        let to = (from + STEP).min(all);
+        let to = (from + step).min(all);
         for at in from..to {
             let at = u32::try_from(at).expect("fewer cursors than numbers");
             if self.list.get(at).is_some_and(Cursor::is_behind) {
@@ -252,12 +271,24 @@ impl Cursors {
         }
         let done = to == all;
         self.verified = if done { 0 } else { to };
+        if done && planted!(fault, ResumeNumberTooNew) {
+            self.compared = revision.and_then(raise);
+        }
         done
+    }
+
+    /// Takes the revision up to which all changes were sent, where a comparison has ended since the
+    /// last time and nothing that it found is left.
+    pub(super) fn take_compared(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.verified == 0;
+        let sent = self.marked.is_empty() && self.checks.is_empty() && self.held.is_empty();
+        let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
+        self.compared.take_if(|_| ended && sent && whole)
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
     pub(super) fn begin_verify(&mut self, now: Tick) {
-        self.verified = 0;
+        (self.verified, self.compared) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 

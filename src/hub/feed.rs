@@ -3,9 +3,10 @@
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
 //! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Who
-//! was just told of many rests for a few milliseconds: it has enough to do, and in a burst most of
-//! the relay's and the listener's work would be wake-ups that say nothing new.
+//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Where
+//! it has many queues it sends a heartbeat then as well, for the resume number in it. A listener that
+//! was just told of many is left alone for a few milliseconds: it has enough to do, and in a burst
+//! most of the relay's and the listener's work would be wake-ups that say nothing new.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -16,7 +17,7 @@ use crate::{
     backoff::{about, jitter},
     clock::Tick,
     fault::planted,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Token, Welcome},
 };
 
 /// What all streams of a relay have in common.
@@ -57,6 +58,8 @@ pub(crate) struct Feed {
     many: u64,
     /// The comparison of all cursors that goes on began when the stream was silent already.
     proving: bool,
+    /// A comparison has ended that the subscriber is told of although its stream is not silent.
+    unstated: bool,
     reconnect_after: Duration,
     ended: bool,
 }
@@ -118,6 +121,7 @@ impl Feed {
             in_a_row: 0,
             many: config.many,
             proving: false,
+            unstated: false,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
@@ -198,9 +202,12 @@ impl Feed {
         if !attached || !filled.complete || !compared {
             return Next::Yield;
         }
-        if silent {
-            (self.sent_at, self.proving) = (now, false);
-            return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
+        if let Some(resume) = self.resume(silent) {
+            (self.sent_at, self.proving, self.unstated) = (now, false, false);
+            return Next::Send(SubscribeEvent::Heartbeat {
+                degraded: false,
+                resume,
+            });
         }
         #[cfg(test)]
         self.hub.register_late(&self.subscription);
@@ -214,8 +221,7 @@ impl Feed {
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
-    /// what a lost mark left behind is found; a heartbeat is sent only where the stream was silent and
-    /// all were compared since (R6).
+    /// what a lost mark left behind is found; a heartbeat is sent only after all were compared (R6).
     fn compare(&mut self, now: Tick, silent: bool) -> bool {
         if !silent && now < self.compared_at + self.heartbeat {
             return true;
@@ -223,11 +229,27 @@ impl Feed {
         if silent && !std::mem::replace(&mut self.proving, true) {
             self.subscription.begin_verify(now);
         }
-        let done = self.subscription.verify();
+        let (hub, subscription) = (&self.hub, &self.subscription);
+        let done = subscription.verify(&hub.revision, hub.config.compare_step);
         if done {
             self.compared_at = now;
+            self.unstated = subscription.cursor_count() > hub.config.resume_from;
         }
         done
+    }
+
+    /// Returns what a heartbeat states to resume with, where one is due and nothing is left to send:
+    /// on a silent stream, and on one of many queues after each comparison.
+    fn resume(&self, silent: bool) -> Option<Token> {
+        if !silent && !self.unstated {
+            return None;
+        }
+        let resume = self.subscription.take_resume();
+        if silent {
+            resume.or_else(|| Some(Token::default()))
+        } else {
+            resume
+        }
     }
 
     /// Ends the subscription: at the end of its stream, however it came.

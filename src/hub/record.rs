@@ -40,6 +40,8 @@ pub(super) struct State {
     /// Where its counting began.
     pub(super) start: u64,
     pub(super) tally: Tally,
+    /// The hub's revision when it last counted, or when this entry was made (see `resume`).
+    pub(super) changed_at: u64,
     /// The sequence of the newest notification, and of the newest timed wake-up.
     pub(super) notified: u64,
     pub(super) newest: Newest,
@@ -122,7 +124,7 @@ impl Record {
     pub(super) fn new(
         address: QueueAddress,
         number: u64,
-        start: u64,
+        (start, changed_at): (u64, u64),
         now: Tick,
         pace: &Arc<Pace>,
     ) -> Self {
@@ -130,6 +132,7 @@ impl Record {
             life: Life::New,
             start,
             tally: Tally::starting_at(start),
+            changed_at,
             notified: 0,
             newest: Newest::default(),
             active_at: now,
@@ -226,13 +229,14 @@ impl Record {
     }
 
     /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
-    /// of this name never counts again what was counted here (R3).
+    /// of this name never counts again what was counted here (R3). `floor` is also told when it
+    /// changed last.
     pub(super) fn forget(
         self: &Arc<Self>,
         holders: Option<&Holders>,
         idle_since: Tick,
         timers: &Timers,
-        floor: impl FnOnce(u64),
+        floor: impl FnOnce(u64, u64),
     ) -> bool {
         let mut state = self.lock();
         let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
@@ -243,7 +247,7 @@ impl Record {
         if state.life == Life::Dead || timed || held || state.idle_since() > idle_since {
             return false;
         }
-        floor(state.tally.sequence + 1);
+        floor(state.tally.sequence + 1, state.changed_at);
         if !planted!(self.pace.fault, DeadNotMarked) {
             state.life = Life::Dead;
         }

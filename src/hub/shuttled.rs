@@ -47,6 +47,8 @@ mod pinned;
 mod place;
 #[path = "record.rs"]
 mod record;
+#[path = "resume.rs"]
+mod resume;
 #[path = "roster.rs"]
 mod roster;
 #[path = "sentinel.rs"]

@@ -9,6 +9,7 @@ mod limits;
 mod memory;
 mod model;
 mod reporting;
+mod resume;
 mod resuming;
 mod sentinel;
 mod timing;
@@ -154,9 +155,9 @@ fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
 }
 
 /// Compares all cursors with their queues.
-fn verify(subscription: &Subscription, now: Tick) {
+fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
     subscription.begin_verify(now);
-    while !subscription.verify() {}
+    while !subscription.verify(&hub.revision, hub.config.compare_step) {}
 }
 
 /// Walks what is left to the fan-out.

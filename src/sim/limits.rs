@@ -1,9 +1,6 @@
 //! The relay's limits as troubles: a table without room for new queues, requests of a bounded size.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     oracle::SOON,
@@ -74,23 +71,10 @@ impl World {
         }
     }
 
-    /// A listener subscribes without some of its places: the relay tells it of those queues again.
-    pub(super) fn forget_unstated(&mut self, listener: usize, options: &SubscribeOptions) {
-        if self.plan.room.is_none() {
-            return;
-        }
-        let stated = options.positions.iter().filter_map(|position| {
-            let address = position.queue.as_address()?;
-            self.queues.find(&address)
-        });
-        let stated: BTreeSet<usize> = stated.collect();
-        let tokens = &mut self.listeners[listener].tokens;
-        tokens.retain(|queue, _| stated.contains(queue));
-    }
-
     /// Returns whether a stream that began without some places may still tell of their queues.
     pub(super) fn is_being_told(&self, listener: usize) -> bool {
-        self.plan.room.is_some() && self.listeners[listener].ok_from + SOON > self.now
+        let few = self.plan.room.is_some() || self.plan.few.is_some();
+        few && self.listeners[listener].ok_from + SOON > self.now
     }
 
     /// Returns whether a listener may be refused for the size of its request before it is taken.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{groups, limits::PositionRoom};
+use super::{groups, limits::PositionRoom, resume::FewPositions};
 use crate::words::{GroupName, QueueAddress, Selector};
 
 /// How the fleet looks.
@@ -96,6 +96,8 @@ pub(super) struct Plan {
     pub(super) shared: Option<usize>,
     /// How much a subscribe request may hold of positions, where that is little.
     pub(super) room: Option<PositionRoom>,
+    /// Listeners state few positions, where they do.
+    pub(super) few: Option<FewPositions>,
 }
 
 /// One listener.
@@ -195,11 +197,15 @@ const WIDE: usize = 300;
 const CROWD: usize = 70;
 
 impl Plan {
-    /// A quarter of the runs meet the relay's limits, or share connections.
+    /// A quarter of the runs meet the relay's limits, or share connections; in half of them the
+    /// listeners state few positions.
     pub(super) fn of(seed: u64, rng: &mut fastrand::Rng) -> Self {
         let mut plan = Self::new(rng);
         if seed % 4 == 3 {
             plan.limit(&mut fastrand::Rng::with_seed(seed));
+        }
+        if seed % 8 < 4 {
+            plan.state_few(&mut fastrand::Rng::with_seed(seed));
         }
         plan
     }
@@ -288,6 +294,7 @@ impl Plan {
             cursors: None,
             shared: None,
             room: None,
+            few: None,
         };
         if shape == Shape::Fleet {
             plan.strain(rng);

@@ -100,6 +100,16 @@ fn whoever_comes_back_is_told_exactly_what_it_missed() {
 }
 
 #[test]
+fn an_event_during_a_comparison_of_all_cursors_is_told_to_a_listener_that_resumes_by_number() {
+    holds(compare_and_resume);
+}
+
+#[test]
+fn a_resume_number_that_is_too_new_is_found() {
+    finds(compare_and_resume, Fault::ResumeNumberTooNew);
+}
+
+#[test]
 fn forgetting_a_queue_loses_nothing_for_whoever_comes_back() {
     holds(forget_and_resume);
 }

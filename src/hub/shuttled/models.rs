@@ -272,3 +272,32 @@ pub(super) fn busy_ends_and_forget(fault: Fault) -> Result<(), String> {
         false => Err(format!("not woken again after {before:?}")),
     }
 }
+
+/// A stream compares its cursors while an event comes to a queue that is known and another one to a
+/// new queue, and no fan-out marks them. A listener that comes back with the heartbeat's number alone
+/// is told of both, by either stream.
+pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
+    let hub = hub(0, fault);
+    ["x", "y"]
+        .iter()
+        .for_each(|name| notify(&hub, name, &[0], AT_ONCE));
+    let mut listener = Listener::settled(&hub, "a/*", 1);
+    let publishers = [spawn_notify(&hub, "x", &[1]), spawn_notify(&hub, "z", &[2])];
+    let beat = NOW + Duration::from_secs(10);
+    let listener = thread::spawn(move || {
+        listener.beat(beat);
+        listener
+    });
+    publishers.into_iter().for_each(join);
+    let mut listener = join(listener);
+    // Where it was told of something, the stream was not silent: the number comes with the next.
+    listener.come_back_by_number(2, beat);
+    listener.listen();
+    match (listener.place("x"), listener.place("z")) {
+        (Some(2), Some(1)) => Ok(()),
+        places => Err(format!(
+            "told up to {places:?}, number: {}",
+            listener.has_number()
+        )),
+    }
+}

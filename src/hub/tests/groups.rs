@@ -543,7 +543,7 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
     assert_eq!(drain(&members[0], Tick::default()), []);
     record.lock().give_back(seat, grant);
     assert_eq!(drain(&members[0], Tick::default()), []);
-    verify(&members[0], Tick::default());
+    verify(&hub, &members[0], Tick::default());
     let healed = drain(&members[0], Tick::default());
     assert_eq!(entries(&healed), [entry("orders", Notified, 1)]);
 }

@@ -132,7 +132,10 @@ fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead()
     let (_, until) = sent(&mut feed, Tick::default(), &waker);
     assert_eq!(until, after(10 * SECOND));
     let (events, _) = sent(&mut feed, until, &waker);
-    assert_eq!(events, [SubscribeEvent::Heartbeat { degraded: false }]);
+    assert!(
+        matches!(events[..], [SubscribeEvent::Heartbeat { .. }]),
+        "{events:?}"
+    );
     notify(&hub, "slow");
     assert_eq!(alarm.rung(), 0, "its mark is lost");
     let (events, until) = sent(&mut feed, after(20 * SECOND), &waker);
@@ -401,6 +404,10 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
         match feed.next_into(now, false, &waker, &mut sink) {
             Next::Yield => turns += 1,
             Next::Wake(_) => events.push(entries(&sink.work)),
+            // A stream of so many is stated its resume number also where it was not silent.
+            Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+                assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
+            }
             Next::Send(event) => panic!("{event:?}"),
             Next::Wait(_) | Next::End => break,
         }
