@@ -69,3 +69,4 @@ mod listener;
 mod map;
 mod models;
 mod sync;
+mod worker;

@@ -2,6 +2,8 @@
 //!
 //! Each plays one schedule; an error says what a listener was not told, or told twice.
 
+mod groups;
+
 use std::{sync::Arc, time::Duration};
 
 use shuttle::thread;
