@@ -70,3 +70,4 @@ mod map;
 mod models;
 mod sync;
 mod worker;
+mod world;

@@ -1,62 +1,27 @@
-//! Queues whose messages are bits, and workers that read them: a message that is visible in the end,
-//! while a worker listens, was stranded.
+//! Workers: listeners that read queues and report what they found, each when its stream is woken.
 //!
-//! A worker that is woken reads until empty and reports, as the README's listener does. Nothing else
-//! makes it read, and no time that passes in a model reaches a heartbeat, which would heal what was
-//! lost. The messages are under a plain lock: shuttle switches threads at the hub's own locks.
+//! A worker that reads does so until its queue is empty, as the README's listener does, and sends
+//! nothing else. It takes all that its stream has before it handles any of it.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Wake, Waker},
-    time::Duration,
 };
 
 use shuttle::thread::{self, JoinHandle, Thread};
 
 use super::{
-    company::Pace,
-    core::{Hub, HubConfig},
     feed::{Feed, Next},
-    listener::{EPOCH, NOW, feed_config, queue, walk},
+    listener::{NOW, feed_config, queue},
     subscription::SubscriptionId,
     sync::{AtomicU64, Ordering},
+    world::{HIDDEN, World},
 };
 use crate::{
     clock::Tick,
-    error,
-    fault::Fault,
-    words::{
-        GroupName, ListenerId, Notification, Report, ReportState, Selector, SubscribeEvent,
-        SubscribeOptions, WorkDetected,
-    },
+    error::Result,
+    words::{Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
 };
-
-/// A wake-up that is not covered by a report for this long goes to another member (R13).
-pub(super) const CLAIM: Duration = Duration::from_secs(1);
-/// BUSY is believed for this long (R14).
-pub(super) const LEASE: Duration = Duration::from_secs(20);
-/// A message that was got is hidden for this long.
-pub(super) const HIDDEN: Duration = Duration::from_secs(30);
-/// The timer of a busy listener that ended has fired by then: 2 s after its messages are visible
-/// (R8), and at most 1/16 of the delay later (R7).
-pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(36);
-/// Longer than any model lasts.
-const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Timers that fire in one model at most.
-const TIMERS: usize = 200;
-
-/// The messages of all queues.
-#[derive(Default)]
-pub(super) struct Queues(Mutex<Messages>);
-
-#[derive(Default)]
-struct Messages {
-    /// The greatest sequence that a publisher had in an answer.
-    head: u64,
-    visible: Vec<(&'static str, u64)>,
-    /// Those that were got and neither deleted nor visible yet.
-    hidden: Vec<(Tick, &'static str, u64)>,
-}
 
 /// What a worker does with a wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +49,7 @@ pub(super) struct Serving {
 
 /// A listener's stream, and its dequeue task.
 pub(super) struct Worker {
-    pub(super) hub: Arc<Hub>,
-    queues: Arc<Queues>,
+    world: World,
     feed: Feed,
     pub(super) id: SubscriptionId,
     bell: Arc<Bell>,
@@ -97,149 +61,6 @@ pub(super) struct Worker {
     handled: u64,
     /// When it last reported DRAINED, a greater sequence had been counted.
     pub(super) drained_behind: bool,
-}
-
-pub(super) fn hub_with(fault: Fault, change: impl FnOnce(&mut HubConfig)) -> Arc<Hub> {
-    let pace = Pace {
-        claim: CLAIM,
-        lease: LEASE,
-        ..Pace::default()
-    };
-    let mut config = HubConfig {
-        epoch: EPOCH,
-        fault,
-        pace,
-        forget_after: Duration::ZERO,
-        ..HubConfig::default()
-    };
-    change(&mut config);
-    Arc::new(Hub::new(config))
-}
-
-/// Returns the options of a worker; its group, if any, follows from the caller.
-pub(super) fn options(selectors: &[&str]) -> SubscribeOptions {
-    let id = ListenerId::new("w").expect("a name");
-    let selectors = selectors
-        .iter()
-        .map(|text| text.parse::<Selector>().expect("a selector"));
-    SubscribeOptions {
-        visibility_timeout: HIDDEN,
-        heartbeat: HEARTBEAT,
-        ..SubscribeOptions::new(id, selectors)
-    }
-}
-
-/// The same of a member of the one group.
-pub(super) fn member(selectors: &[&str]) -> SubscribeOptions {
-    SubscribeOptions {
-        group: Some(GroupName::new("g").expect("a name")),
-        ..options(selectors)
-    }
-}
-
-/// Lets time pass up to `until`: the timers fire one after the other, and workers listen.
-pub(super) fn pass(hub: &Hub, queues: &Queues, workers: &mut [Worker], mut now: Tick, until: Tick) {
-    for _ in 0..TIMERS {
-        loop {
-            walk(hub);
-            while hub.detach_some(now) {}
-            let woken = workers.iter_mut().map(|worker| worker.listen_at(now));
-            if !woken.fold(false, |any, woken| any | woken) {
-                break;
-            }
-        }
-        let Some(next) = hub.next_timer().filter(|next| *next <= until) else {
-            return queues.reappear(until);
-        };
-        now = now.max(next);
-        queues.reappear(now);
-        hub.fire(now);
-    }
-    panic!("timers do not end");
-}
-
-impl Queues {
-    pub(super) fn put(&self, name: &'static str, bits: u64) {
-        let mut messages = self.lock();
-        match messages
-            .visible
-            .iter_mut()
-            .find(|(known, _)| *known == name)
-        {
-            Some((_, visible)) => *visible |= bits,
-            None => messages.visible.push((name, bits)),
-        }
-    }
-
-    /// Puts a message, then notifies.
-    pub(super) fn publish(&self, hub: &Hub, name: &'static str, bit: u32) {
-        self.put(name, 1 << bit);
-        let accepted = hub.notify(&Arc::from("p"), &[Notification::new(queue(name))], NOW);
-        let sequence = accepted.expect("within the limits")[0].sequence;
-        let mut messages = self.lock();
-        messages.head = messages.head.max(sequence);
-    }
-
-    fn head(&self) -> u64 {
-        self.lock().head
-    }
-
-    /// Gets and deletes all messages; returns whether there were any.
-    pub(super) fn read(&self, name: &str) -> bool {
-        let mut messages = self.lock();
-        let found = messages
-            .visible
-            .iter_mut()
-            .find(|(known, _)| *known == name);
-        found.is_some_and(|(_, visible)| std::mem::take(visible) != 0)
-    }
-
-    /// Gets one message, which is hidden until then; returns whether there was one.
-    pub(super) fn hide(&self, name: &str, until: Tick) -> bool {
-        let mut messages = self.lock();
-        let found = messages
-            .visible
-            .iter_mut()
-            .find(|(known, _)| *known == name);
-        let Some((name, visible)) = found.filter(|(_, visible)| *visible != 0) else {
-            return false;
-        };
-        let bit = *visible & visible.wrapping_neg();
-        *visible &= !bit;
-        let name = *name;
-        messages.hidden.push((until, name, bit));
-        true
-    }
-
-    /// Makes visible what was hidden until now.
-    pub(super) fn reappear(&self, now: Tick) {
-        let hidden = std::mem::take(&mut self.lock().hidden);
-        for (until, name, bit) in hidden {
-            match until <= now {
-                true => self.put(name, bit),
-                false => self.lock().hidden.push((until, name, bit)),
-            }
-        }
-    }
-
-    /// Checks that no message is visible.
-    pub(super) fn all_read(&self) -> Result<(), String> {
-        let messages = self.lock();
-        let stranded = messages.visible.iter().filter(|(_, visible)| *visible != 0);
-        let stranded: Vec<_> = stranded.collect();
-        match stranded.is_empty() {
-            true => Ok(()),
-            false => Err(format!("stranded: {stranded:?}")),
-        }
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        self.lock().visible.iter().map(|(name, _)| *name).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Messages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Wake for Bell {
@@ -273,63 +94,35 @@ impl Serving {
 
 impl Worker {
     pub(super) fn subscribe(
-        hub: &Arc<Hub>,
-        queues: &Arc<Queues>,
+        world: &World,
         options: &SubscribeOptions,
         number: u128,
         manner: Manner,
     ) -> Self {
-        Self::subscribe_at(hub, queues, options, number, (manner, NOW))
-    }
-
-    pub(super) fn subscribe_at(
-        hub: &Arc<Hub>,
-        queues: &Arc<Queues>,
-        options: &SubscribeOptions,
-        number: u128,
-        (manner, now): (Manner, Tick),
-    ) -> Self {
         let mut rng = fastrand::Rng::with_seed(1);
-        let id = SubscriptionId(number);
-        let subscription = hub.subscribe(id, options, now, &mut rng).expect("accepted");
-        let config = feed_config();
-        let feed = Feed::new(
-            Arc::clone(hub),
-            subscription,
-            options,
-            &config,
-            now,
-            &mut rng,
-        );
+        let (id, hub) = (SubscriptionId(number), &world.hub);
+        let subscription = hub.subscribe(id, options, NOW, &mut rng).expect("accepted");
+        let (hub, config) = (Arc::clone(hub), feed_config());
+        let feed = Feed::new(hub, subscription, options, &config, NOW, &mut rng);
         let bell = Arc::new(Bell::default());
         bell.rung.store(1, Ordering::SeqCst);
         Self {
-            hub: Arc::clone(hub),
-            queues: Arc::clone(queues),
+            world: world.clone(),
             feed,
             id,
             waker: Arc::clone(&bell).into(),
             bell,
             manner,
-            now,
+            now: NOW,
             reports: 0,
             handled: 0,
             drained_behind: false,
         }
     }
 
-    /// Subscribes, reads what its CATCH_UP is about, and is idle.
-    pub(super) fn settled(
-        hub: &Arc<Hub>,
-        queues: &Arc<Queues>,
-        options: &SubscribeOptions,
-        number: u128,
-        manner: Manner,
-    ) -> Self {
-        let mut worker = Self::subscribe(hub, queues, options, number, Manner::Reads);
-        worker.listen();
-        (worker.manner, worker.handled) = (manner, 0);
-        worker
+    /// It is idle, and does this from now on.
+    pub(super) fn settle(&mut self, manner: Manner) {
+        (self.manner, self.handled) = (manner, 0);
     }
 
     /// Listens in a thread of its own, whenever its stream is woken.
@@ -362,6 +155,17 @@ impl Worker {
             }
         });
         Serving { thread, stopped }
+    }
+
+    /// Does this in a thread of its own.
+    pub(super) fn spawn<T: Send + 'static>(
+        mut self,
+        act: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> JoinHandle<(Self, T)> {
+        thread::spawn(move || {
+            let result = act(&mut self);
+            (self, result)
+        })
     }
 
     /// Listens a few times.
@@ -400,12 +204,7 @@ impl Worker {
     }
 
     /// Reports one queue, under the next number.
-    pub(super) fn report(
-        &mut self,
-        name: &str,
-        state: ReportState,
-        sequence: u64,
-    ) -> error::Result<()> {
+    pub(super) fn report(&mut self, name: &str, state: ReportState, sequence: u64) -> Result<()> {
         self.reports += 1;
         let report = Report {
             state,
@@ -413,7 +212,7 @@ impl Worker {
             number: self.reports,
             ..Report::new(queue(name))
         };
-        self.hub.report(self.id, &report, self.now)
+        self.world.hub.report(self.id, &report, self.now)
     }
 
     fn take(&mut self, draining: bool) -> Vec<WorkDetected> {
@@ -433,27 +232,27 @@ impl Worker {
         }
         let Some(address) = entry.queue.as_address() else {
             // Reads every queue that it knows; no report says so.
-            for name in self.queues.names() {
+            for name in self.world.queues.names() {
                 if entry.queue.matches(&queue(name)) {
-                    self.queues.read(name);
+                    self.world.queues.read(name);
                 }
             }
             return;
         };
         let (name, sequence) = (address.queue_name(), entry.sequence);
         if self.manner == Manner::HangsBusy {
-            if self.queues.hide(name, self.now + HIDDEN) {
+            if self.world.queues.hide(name, self.now + HIDDEN) {
                 _ = self.report(name, ReportState::Busy, sequence);
             }
             return;
         }
-        if self.queues.read(name) {
+        if self.world.queues.read(name) {
             _ = self.report(name, ReportState::Busy, sequence);
-            while self.queues.read(name) {}
+            while self.world.queues.read(name) {}
         }
         // The next message may come now.
         thread::yield_now();
-        self.drained_behind = self.queues.head() > sequence;
+        self.drained_behind = self.world.queues.head() > sequence;
         _ = self.report(name, ReportState::Drained, sequence);
     }
 }

@@ -3,16 +3,14 @@
 //! What may not be lost: a message that is visible in the end, when the members that are left have
 //! nothing to do and their claims and leases have ended.
 
-use std::{sync::Arc, time::Duration};
-
-use shuttle::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::{
     super::{
         checks::{finds, holds_in},
-        core::Hub,
         listener::NOW,
-        worker::{CLAIM, LEASE, Manner, Queues, VISIBLE_AGAIN, Worker, hub_with, member, pass},
+        worker::{Manner, Worker},
+        world::{CLAIM, LEASE, VISIBLE_AGAIN, World, member},
     },
     join,
 };
@@ -23,63 +21,35 @@ const SCHEDULES: usize = 400;
 /// Two rounds of two members, with a claim that waits for the one before.
 const REDELIVERED: Duration = CLAIM.saturating_mul(5);
 
-type World = (Arc<Hub>, Arc<Queues>);
-
-fn world(fault: Fault) -> World {
-    (hub_with(fault, |_| {}), Arc::default())
-}
-
-fn join_group((hub, queues): &World, number: u128, manner: Manner) -> Worker {
-    Worker::settled(hub, queues, &member(&["a/q"]), number, manner)
-}
-
-/// Publishes one message in a thread of its own.
-fn spawn_publish((hub, queues): &World, bits: &'static [u32]) -> JoinHandle<()> {
-    let (hub, queues) = (Arc::clone(hub), Arc::clone(queues));
-    thread::spawn(move || {
-        for bit in bits {
-            queues.publish(&hub, "q", *bit);
-            thread::yield_now();
-        }
-    })
-}
-
-fn spawn_worker(
-    mut worker: Worker,
-    act: impl FnOnce(&mut Worker) + Send + 'static,
-) -> JoinHandle<Worker> {
-    thread::spawn(move || {
-        act(&mut worker);
-        worker
-    })
+fn join_group(world: &World, number: u128, manner: Manner) -> Worker {
+    world.settled(&member(&["a/q"]), number, manner)
 }
 
 /// A member that is busy is told of what it is counted for (R12): no timer is needed.
 fn member_reports(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
-    let worker = join_group(&world, 1, Manner::Reads);
-    let worker = worker.serve();
-    let publishers = [&[0, 1][..], &[2]].map(|bits| spawn_publish(&world, bits));
+    let world = World::new(fault);
+    let worker = join_group(&world, 1, Manner::Reads).serve();
+    let publishers = [&[0, 1][..], &[2]].map(|bits| world.spawn_publish("q", bits));
     publishers.into_iter().for_each(join);
-    pass(&world.0, &world.1, &mut [worker.stop()], NOW, NOW);
-    world.1.all_read()
+    world.pass(&mut [worker.stop()], NOW, NOW);
+    world.all_read()
 }
 
 /// Two members share. One of them drains at any time, whatever it was given: that is the other one's
 /// at once (R16).
 fn member_drains(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
+    let world = World::new(fault);
     let draining = join_group(&world, 1, Manner::Hangs);
     let staying = join_group(&world, 2, Manner::Reads).serve();
-    let draining = spawn_worker(draining, |worker| {
+    let draining = draining.spawn(|worker| {
         worker.rounds(1);
         worker.goodbye();
     });
-    let publisher = spawn_publish(&world, &[0, 1]);
+    let publisher = world.spawn_publish("q", &[0, 1]);
     join(publisher);
     join(draining);
-    pass(&world.0, &world.1, &mut [staying.stop()], NOW, NOW);
-    world.1.all_read()
+    world.pass(&mut [staying.stop()], NOW, NOW);
+    world.all_read()
 }
 
 /// A member crashes with its first wake-up.
@@ -94,96 +64,78 @@ fn busy_member_crashes(fault: Fault) -> Result<(), String> {
 }
 
 fn crashes(fault: Fault, manner: Manner, hidden: Duration) -> Result<(), String> {
-    let world = world(fault);
+    let world = World::new(fault);
     let crashing = join_group(&world, 1, manner).serve_once();
     let staying = join_group(&world, 2, Manner::Reads).serve();
-    let publisher = spawn_publish(&world, &[0, 1]);
+    let publisher = world.spawn_publish("q", &[0, 1]);
     join(publisher);
     crashing.stop();
     let staying = &mut [staying.stop()];
-    pass(&world.0, &world.1, staying, NOW, NOW);
-    world.1.all_read()?;
-    pass(&world.0, &world.1, staying, NOW, NOW + hidden);
-    world.1.all_read()
+    world.pass(staying, NOW, NOW);
+    world.all_read()?;
+    world.pass(staying, NOW, NOW + hidden);
+    world.all_read()
 }
 
 /// The only member leaves while another one comes.
 fn members_change(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
+    let world = World::new(fault);
     let leaving = join_group(&world, 1, Manner::Reads);
-    let leaving = spawn_worker(leaving, |worker| {
+    let leaving = leaving.spawn(|worker| {
         worker.rounds(1);
         worker.close();
     });
-    let coming = {
-        let (hub, queues) = (Arc::clone(&world.0), Arc::clone(&world.1));
-        thread::spawn(move || Worker::subscribe(&hub, &queues, &member(&["a/q"]), 2, Manner::Reads))
-    };
-    let publisher = spawn_publish(&world, &[0, 1]);
+    let coming = world.spawn(|world| Worker::subscribe(world, &member(&["a/q"]), 2, Manner::Reads));
+    let publisher = world.spawn_publish("q", &[0, 1]);
     join(publisher);
     join(leaving);
-    pass(&world.0, &world.1, &mut [join(coming)], NOW, NOW);
-    world.1.all_read()
+    world.pass(&mut [join(coming)], NOW, NOW);
+    world.all_read()
 }
 
 /// A member hangs. What it was given is the other one's after the claim time-out (R13), though the
 /// timers run while the other one reports.
 fn member_hangs(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
-    let manners = [Manner::Hangs, Manner::Reads];
-    let [hanging, staying] = [0, 1].map(|at| join_group(&world, at as u128, manners[at]));
-    let hanging = hanging.serve();
-    let staying = staying.serve();
-    let timers = {
-        let hub = Arc::clone(&world.0);
-        thread::spawn(move || hub.fire(NOW + CLAIM))
-    };
-    let publisher = spawn_publish(&world, &[0, 1]);
+    let world = World::new(fault);
+    let hanging = join_group(&world, 1, Manner::Hangs);
+    let staying = join_group(&world, 2, Manner::Reads);
+    let (hanging, staying) = (hanging.serve(), staying.serve());
+    let late = NOW + CLAIM;
+    let timers = world.spawn(move |world| world.hub.fire(late));
+    let publisher = world.spawn_publish("q", &[0, 1]);
     join(publisher);
     join(timers);
     let members = &mut [hanging.stop(), staying.stop()];
-    pass(
-        &world.0,
-        &world.1,
-        members,
-        NOW + CLAIM,
-        NOW + CLAIM + REDELIVERED,
-    );
-    world.1.all_read()
+    world.pass(members, late, late + REDELIVERED);
+    world.all_read()
 }
 
 /// A member reports BUSY, which covers its claim, and hangs. Its lease ends (R14).
 fn busy_member_hangs(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
-    let hanging = join_group(&world, 1, Manner::HangsBusy);
-    let hanging = hanging.serve();
-    let coming = {
-        let world = (Arc::clone(&world.0), Arc::clone(&world.1));
-        thread::spawn(move || join_group(&world, 2, Manner::Reads))
-    };
-    let publisher = spawn_publish(&world, &[0, 1, 2]);
+    let world = World::new(fault);
+    let hanging = join_group(&world, 1, Manner::HangsBusy).serve();
+    let coming = world.spawn(|world| join_group(world, 2, Manner::Reads));
+    let publisher = world.spawn_publish("q", &[0, 1, 2]);
     join(publisher);
     let members = &mut [hanging.stop(), join(coming)];
-    let until = NOW + LEASE + REDELIVERED;
-    pass(&world.0, &world.1, members, NOW, until);
-    world.1.all_read()
+    world.pass(members, NOW, NOW + LEASE + REDELIVERED);
+    world.all_read()
 }
 
 /// A member drains the queue at a sequence below the head, while another one hangs with the rest:
 /// the rest is pending at once (R15), not after the claim time-out.
 fn member_drains_behind(fault: Fault) -> Result<(), String> {
-    let world = world(fault);
+    let world = World::new(fault);
     let hanging = join_group(&world, 1, Manner::Hangs);
     let reading = join_group(&world, 2, Manner::Reads);
-    let publisher = spawn_publish(&world, &[0, 1]);
-    let hanging = hanging.serve();
-    let reading = reading.serve();
+    let publisher = world.spawn_publish("q", &[0, 1]);
+    let (hanging, reading) = (hanging.serve(), reading.serve());
     join(publisher);
     let (hanging, reading) = (hanging.stop(), reading.stop());
     let behind = reading.drained_behind;
-    pass(&world.0, &world.1, &mut [hanging, reading], NOW, NOW);
+    world.pass(&mut [hanging, reading], NOW, NOW);
     match behind {
-        true => world.1.all_read(),
+        true => world.all_read(),
         // It was idle when the rest was given, and is asked when the claim has ended.
         false => Ok(()),
     }
