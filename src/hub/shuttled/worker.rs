@@ -20,7 +20,7 @@ use super::{
 use crate::{
     clock::Tick,
     error::Result,
-    words::{Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
+    words::{ListenerId, Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
 };
 
 /// What a worker does with a wake-up.
@@ -99,6 +99,11 @@ impl Worker {
         number: u128,
         manner: Manner,
     ) -> Self {
+        // Each worker is a listener of its own.
+        let options = &SubscribeOptions {
+            listener_id: ListenerId::new(&format!("w{number}")).expect("a name"),
+            ..options.clone()
+        };
         let mut rng = fastrand::Rng::with_seed(1);
         let (id, hub) = (SubscriptionId(number), &world.hub);
         let subscription = hub.subscribe(id, options, NOW, &mut rng).expect("accepted");
