@@ -148,6 +148,11 @@ pub(crate) enum Fault {
     OverflowUntold,
     /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.
     ChecksOneByOne,
+    /// R11, R12: a queue that waits for a stream is listed after the stream's mark is set. Needs two
+    /// threads.
+    AwaitedBeforeListed,
+    /// R8: a report is taken from a subscription that has ended meanwhile. Needs two threads.
+    ReportAfterEnd,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

@@ -52,7 +52,10 @@ impl Hub {
         let (record, attached) = self.attach(&subscription, &mut cursors, record, start, now);
         if attached == Attached::Closed {
             // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
-            return Err(unknown_subscription());
+            return match planted!(self.config.fault, ReportAfterEnd) {
+                true => Ok(()),
+                false => Err(unknown_subscription()),
+            };
         }
         let mut batch = WakeBatch::default();
         let to_do = cursors.report(&subscription, report, now, &mut batch);

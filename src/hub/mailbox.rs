@@ -197,8 +197,11 @@ impl Mailbox {
     }
 
     fn await_sent(&self, cursor: u32, in_the_way: u64) -> bool {
+        let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        let early = planted!(self.fault, AwaitedBeforeListed).then(set);
+        // Set under the lock: `end_send` must not clear the mark before the cursor is listed.
         let mut lists = lock(&self.lists);
-        let before = self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        let before = early.unwrap_or_else(set);
         lists.get_or_insert_default().waiting.insert(cursor);
         before & in_the_way == 0
     }

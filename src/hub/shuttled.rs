@@ -73,3 +73,5 @@ mod listener;
 mod map;
 mod models;
 mod sync;
+mod worker;
+mod world;

@@ -27,7 +27,7 @@ use crate::{
 
 /// The time of all that happens, unless a model says otherwise.
 pub(super) const NOW: Tick = Tick::from_nanos(1_000_000_000);
-const EPOCH: Epoch = Epoch(7);
+pub(super) const EPOCH: Epoch = Epoch(7);
 
 /// Rings once, until it is heard.
 pub(super) struct Alarm(AtomicU64);
@@ -239,13 +239,7 @@ fn open(
         resume: resume.clone(),
         ..SubscribeOptions::new(id, [selector.clone()])
     };
-    let config = FeedConfig {
-        relay_id: "r".into(),
-        epoch: "e".into(),
-        version: "v".into(),
-        max_age: Duration::from_secs(3600),
-        many: FeedConfig::MANY,
-    };
+    let config = feed_config();
     let mut rng = fastrand::Rng::with_seed(1);
     let subscription = hub
         .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
@@ -253,4 +247,14 @@ fn open(
     let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
     let feed = Feed::new(hub, subscription, &options, &config, NOW, &mut rng);
     (feed, opened)
+}
+
+pub(super) fn feed_config() -> FeedConfig {
+    FeedConfig {
+        relay_id: "r".into(),
+        epoch: "e".into(),
+        version: "v".into(),
+        max_age: Duration::from_secs(3600),
+        many: FeedConfig::MANY,
+    }
 }

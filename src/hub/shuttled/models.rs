@@ -2,6 +2,9 @@
 //!
 //! Each plays one schedule; an error says what a listener was not told, or told twice.
 
+mod groups;
+mod sentinel;
+
 use std::{sync::Arc, time::Duration};
 
 use shuttle::thread;
