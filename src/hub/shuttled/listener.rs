@@ -151,6 +151,15 @@ impl Listener {
         }
     }
 
+    /// Takes all up to the Goodbye of a relay that drains.
+    pub(super) fn goodbye(&mut self) {
+        while let Next::Send(event) = self.feed.next(NOW, true, &self.waker) {
+            if let SubscribeEvent::Wake(work) = event {
+                work.into_iter().for_each(|entry| self.tell(entry));
+            }
+        }
+    }
+
     /// Loses its stream, and comes back with its places.
     pub(super) fn come_back(&mut self, number: u128, now: Tick) {
         self.feed.close(now);

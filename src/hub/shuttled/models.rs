@@ -2,7 +2,10 @@
 //!
 //! Each plays one schedule; an error says what a listener was not told, or told twice.
 
+mod drain;
 mod groups;
+mod overflow;
+mod reports;
 mod sentinel;
 
 use std::{sync::Arc, time::Duration};

@@ -30,6 +30,8 @@ pub(super) enum Manner {
     Reads,
     /// Reads nothing and reports nothing.
     Hangs,
+    /// Gets one message, and reports nothing.
+    GetsOne,
     /// Gets one message, reports BUSY, and does nothing more.
     HangsBusy,
 }
@@ -245,8 +247,9 @@ impl Worker {
             return;
         };
         let (name, sequence) = (address.queue_name(), entry.sequence);
-        if self.manner == Manner::HangsBusy {
-            if self.world.queues.hide(name, self.now + HIDDEN) {
+        if self.manner != Manner::Reads {
+            let got = self.world.queues.hide(name, self.now + HIDDEN);
+            if got && self.manner == Manner::HangsBusy {
                 _ = self.report(name, ReportState::Busy, sequence);
             }
             return;
