@@ -196,6 +196,9 @@ impl Group {
     pub(super) fn fire(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.lapsed(now) {
             if !planted!(self.fault, LeaseNeverLapses) {
+                // Asked by now, so that the round is over where all others were: what it holds may
+                // have become visible after they looked.
+                self.mark_tried(slot);
                 self.reassign(now);
                 self.mark_tried(slot);
                 self.members.postpone(slot);

@@ -612,6 +612,22 @@ fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
 }
 
 #[test]
+fn a_lease_that_lapses_while_the_others_look_for_something_else_is_told_to_them_again() {
+    let hub = hub();
+    let members = fleet(&hub, 2);
+    put(&hub, 1, Tick::default());
+    let first = who(&hub, &members, Tick::default())[0].0;
+    say(&hub, &members[first], Busy, 1, Tick::default());
+    let before = after(LEASE - SECOND / 10);
+    put(&hub, 1, before);
+    let other = 1 - first;
+    assert_eq!(who(&hub, &members, before), [(other, Notified)]);
+    // What the first one holds may become visible after the other one has looked.
+    hub.fire(after(LEASE));
+    assert_eq!(who(&hub, &members, after(LEASE)), [(other, Reassigned)]);
+}
+
+#[test]
 fn a_busy_member_that_ends_when_all_were_asked_opens_a_round_of_its_own() {
     let hub = hub();
     let members = spent_round(&hub);
