@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use shuttle::thread::JoinHandle;
+
 use super::{
     super::{
         checks::{finds, holds_in},
@@ -24,16 +26,25 @@ use crate::{
 /// Schedules of each kind for a model that has to hold.
 const SCHEDULES: usize = 400;
 
-/// Sends the first report of the first worker's dequeue task; returns whether it was taken.
+/// Sends the newest report of the first worker's dequeue task; returns whether it was taken.
 fn report(world: &World, state: ReportState, sequence: u64, visible_in: Option<Duration>) -> bool {
     let report = Report {
         state,
         sequence,
-        number: 1,
+        number: u64::MAX,
         visible_in,
         ..Report::new(queue("q"))
     };
     world.hub.report(SubscriptionId(1), &report, NOW).is_ok()
+}
+
+/// Gets a message without a wake-up, and reports BUSY; returns whether that was taken.
+fn spawn_busy(world: &World) -> JoinHandle<bool> {
+    world.spawn(|world| {
+        world.queues.put("q", 1);
+        world.queues.hide("q", NOW + HIDDEN);
+        report(world, ReportState::Busy, 0, None)
+    })
 }
 
 /// Checks that a worker that comes afterwards reads everything when it is visible again.
@@ -45,14 +56,10 @@ fn read_again(world: &World) -> Result<(), String> {
 
 /// A listener gets a message without a wake-up and reports BUSY, while its stream ends and the queue
 /// is forgotten.
-fn busy_while_ending(fault: Fault, selector: &'static str) -> Result<(), String> {
+fn busy_while_ending(fault: Fault, selector: &str) -> Result<(), String> {
     let world = World::new(fault);
     let worker = world.settled(&plain(&[selector]), 1, Manner::Hangs);
-    let task = world.spawn(|world| {
-        world.queues.put("q", 1);
-        world.queues.hide("q", NOW + HIDDEN);
-        report(world, ReportState::Busy, 0, None)
-    });
+    let task = spawn_busy(&world);
     let stream = worker.spawn(Worker::close);
     let forgetter = world.spawn(|world| world.hub.forget(NOW + CLAIM));
     let taken = join(task);
@@ -70,6 +77,21 @@ fn busy_by_name(fault: Fault) -> Result<(), String> {
 
 fn busy_by_pattern(fault: Fault) -> Result<(), String> {
     busy_while_ending(fault, "a/*")
+}
+
+/// The same where it has drained the queue before, which only its pattern matches: its cursor is
+/// released with the queue, unless it is busy. Its stream ends afterwards.
+fn busy_while_forgotten(fault: Fault) -> Result<(), String> {
+    let world = World::new(fault);
+    world.publish("q", 0);
+    let mut worker = world.settled(&plain(&["a/*"]), 1, Manner::Hangs);
+    let task = spawn_busy(&world);
+    let forgetter = world.spawn(|world| world.hub.forget(NOW + CLAIM));
+    let taken = join(task);
+    join(forgetter);
+    worker.close();
+    assert!(taken, "its stream lives");
+    read_again(&world)
 }
 
 /// The report that a queue was drained comes while the stream takes the next wake-up; the listener
@@ -113,6 +135,7 @@ fn visible_while_forgotten(fault: Fault) -> Result<(), String> {
 fn a_busy_report_that_was_taken_wakes_its_queue_after_the_stream_has_ended() {
     holds_in(SCHEDULES, busy_by_name);
     holds_in(SCHEDULES, busy_by_pattern);
+    holds_in(SCHEDULES, busy_while_forgotten);
 }
 
 #[test]
@@ -135,6 +158,7 @@ fn a_report_that_is_taken_after_the_end_is_found() {
 fn a_busy_end_without_a_timer_is_found() {
     finds(busy_by_name, Fault::NoTimerForBusy);
     finds(busy_by_pattern, Fault::NoTimerForBusy);
+    finds(busy_while_forgotten, Fault::NoTimerForBusy);
     finds(drained_while_woken, Fault::NoTimerForBusy);
 }
 
