@@ -59,7 +59,8 @@ impl Hub {
             records.push(record);
         }
         if !missing.is_empty() {
-            self.make_missing(&missing, now)?;
+            let own = || notifications.iter().map(|one| &one.queue).collect();
+            self.make_missing(&missing, own, now)?;
         }
         let records = records.into_iter().zip(notifications);
         let made = records.map(|(record, notification)| {
@@ -68,8 +69,14 @@ impl Hub {
         Ok(made.collect())
     }
 
-    /// Makes the records of these queues, where there is room for all of them.
-    fn make_missing(&self, missing: &[&QueueAddress], now: Tick) -> Result<()> {
+    /// Makes the records of these queues, where there is room for all of them. None of the request's
+    /// `own` queues gives way.
+    fn make_missing<'a>(
+        &self,
+        missing: &[&QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> Result<()> {
         let limit = self.config.max_queues;
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
@@ -78,7 +85,7 @@ impl Hub {
         };
         let new: Vec<_> = missing.iter().filter(new).collect();
         let excess = (self.records.len() + new.len()).saturating_sub(limit);
-        if excess > 0 && !self.evict(&mut eviction, excess, now) {
+        if excess > 0 && !self.evict(&mut eviction, excess, &own(), now) {
             let first = new.first().expect("there is an excess");
             return Err(too_many_queues(limit, first));
         }
@@ -93,7 +100,7 @@ impl Hub {
         if let Some(found) = self.records.get(address) {
             return Ok(found);
         }
-        self.make_missing(&[address], now)?;
+        self.make_missing(&[address], HashSet::new, now)?;
         Ok(self.make_record(address, now))
     }
 
@@ -125,8 +132,8 @@ impl Hub {
         }
         let known = |address: &QueueAddress| self.records.get(address);
         let mut unknown = HashSet::new();
-        for address in exact {
-            match (known(&address), &options.group) {
+        for address in &exact {
+            match (known(address), &options.group) {
                 (Some(record), Some(group)) => self.check_group(&record, group)?,
                 (Some(_), None) => {}
                 (None, _) => _ = unknown.insert(address),
@@ -134,11 +141,13 @@ impl Hub {
         }
         let limit = self.config.max_queues;
         let excess = (self.records.len() + unknown.len()).saturating_sub(limit);
-        match unknown.iter().next() {
-            Some(first) if excess > 0 && !self.evict(&mut lock(&self.eviction), excess, now) => {
-                Err(too_many_queues(limit, first))
-            }
-            _ => Ok(()),
+        let Some(first) = unknown.iter().next().filter(|_| excess > 0) else {
+            return Ok(());
+        };
+        let own = exact.iter().collect();
+        match self.evict(&mut lock(&self.eviction), excess, &own, now) {
+            true => Ok(()),
+            false => Err(too_many_queues(limit, first)),
         }
     }
 
@@ -209,9 +218,15 @@ impl Hub {
             .collect()
     }
 
-    /// Forgets as many queues that are idle and have no listeners; returns whether there were as
-    /// many.
-    fn evict(&self, eviction: &mut Eviction, mut excess: usize, now: Tick) -> bool {
+    /// Forgets as many queues that are idle and have no listeners, but for those of the request that
+    /// needs their places; returns whether there were as many.
+    fn evict(
+        &self,
+        eviction: &mut Eviction,
+        mut excess: usize,
+        own: &HashSet<&QueueAddress>,
+        now: Tick,
+    ) -> bool {
         if now < eviction.not_before {
             return false;
         }
@@ -222,7 +237,8 @@ impl Hub {
             let records = self.records.range(from, STEP);
             searched += records.len().max(1);
             eviction.hand = records.last().map(|record| record.address().clone());
-            let idle = records.iter().filter_map(|record| {
+            let others = records.iter().filter(|one| !own.contains(one.address()));
+            let idle = others.filter_map(|record| {
                 let since = record.idle_since()?;
                 Some((since, record))
             });

@@ -69,6 +69,11 @@ impl CursorList {
         all.filter_map(|(at, cursor)| Some((at, cursor.as_ref()?)))
     }
 
+    /// Returns the cursors among the first so many numbers.
+    pub(super) fn first(&self, numbers: usize) -> impl Iterator<Item = &Cursor> {
+        self.chunks.iter().flatten().take(numbers).flatten()
+    }
+
     pub(super) fn get(&self, at: u32) -> Option<&Cursor> {
         let (chunk, place) = place(at);
         self.chunks.get(chunk)?.get(place)?.as_ref()

@@ -153,7 +153,7 @@ impl Cursors {
     /// subscription with very many, among the first of them and the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let some = || self.list.iter().take(4 * STEP).map(|(_, cursor)| cursor);
+        let some = || self.list.first(4 * STEP);
         let behind = some().filter(|cursor| cursor.is_behind()).count();
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }

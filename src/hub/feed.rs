@@ -188,7 +188,11 @@ impl Feed {
         if filled.entries > 0 {
             (self.sent_at, self.proving) = (now, false);
             let complete = attached && filled.complete;
-            self.in_a_row = if complete { 0 } else { self.in_a_row + 1 };
+            self.in_a_row = if complete {
+                0
+            } else {
+                self.in_a_row.saturating_add(1)
+            };
             if self.in_a_row >= UNPACED {
                 self.rests_until = now + PAUSE;
             }

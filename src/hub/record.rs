@@ -263,8 +263,14 @@ impl Record {
 }
 
 impl State {
+    /// A subscriber that left may come back with its token, and the queue is kept for that. Where
+    /// others are there, it is not: streams that end in turn would keep every queue that their
+    /// pattern matches, and a missing entry costs a CATCH_UP.
     fn idle_since(&self) -> Tick {
-        self.active_at.max(self.left_at)
+        match self.subscribers.len() {
+            0 => self.active_at.max(self.left_at),
+            _ => self.active_at,
+        }
     }
 
     /// Returns a number that grows with each subscriber and member that comes.

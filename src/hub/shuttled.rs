@@ -2,7 +2,9 @@
 //! locks, atomics and threads.
 //!
 //! In each model a few threads notify, walk, subscribe, take, forget and come back; each event bears
-//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice.
+//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice. In
+//! those of `models/` listeners read the messages of a small world, report, hang and leave: groups,
+//! the sentinel, reports, the end of a subscription, patterns over their limits.
 //! There is no heartbeat to heal anything: a stream looks again only when it was woken. Each rule's
 //! planted fault must be found by the same models.
 #![allow(

@@ -189,8 +189,13 @@ pub(super) fn later_queues(fault: Fault) -> Result<(), String> {
     told_all(join(listener), 0b111)
 }
 
-/// Whoever loses its stream and comes back with its place is told exactly what it missed.
+/// A subscriber that loses its stream and comes back with its place is told exactly what it missed.
 pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
+    resume_after(fault, |_| {})
+}
+
+/// The same with what the stream does at its end, while two publish.
+fn resume_after(fault: Fault, end: fn(&mut Listener)) -> Result<(), String> {
     let hub = hub(64, fault);
     let mut listener = Listener::settled(&hub, "a/q", 1);
     let publishers = [
@@ -199,6 +204,7 @@ pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
     ];
     let listener = thread::spawn(move || {
         listener.rounds(1);
+        end(&mut listener);
         listener.come_back(2, NOW);
         listener.rounds(1);
         listener

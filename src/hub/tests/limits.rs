@@ -113,6 +113,44 @@ fn the_longest_idle_queue_without_listeners_gives_way_to_a_new_one() {
 }
 
 #[test]
+fn an_idle_queue_gives_way_however_often_its_patterns_streams_come_back() {
+    let hub = small_hub(2);
+    notify(&hub, "a");
+    notify(&hub, "b");
+    let told = drain(&subscribe(&hub, &["*"]), Tick::default());
+    let tokens: Vec<_> = told.iter().skip(1).map(|work| &work.token).collect();
+    let options = resuming(&["*"], &[("a", tokens[0]), ("b", tokens[1])]);
+    // Streams of many dashboards, each of which is renewed every half hour.
+    for second in (0..=120).step_by(10) {
+        let now = after(second * SECOND);
+        let stream = subscribe_with(&hub, &options, now);
+        assert_eq!(entries(&drain(&stream, now)).len(), 1, "the pattern's own");
+        hub.unsubscribe(&stream, now);
+    }
+    let now = after(121 * SECOND);
+    let _stream = subscribe_with(&hub, &options, now);
+    notify_with(&hub, notification("c"), now);
+}
+
+#[test]
+fn a_request_takes_the_place_of_none_of_its_own_queues() {
+    let request = ["a", "b"].map(notification);
+    let hub = small_hub(1);
+    notify(&hub, "a");
+    let refused = hub.notify(&Arc::from("tests"), &request, Tick::default());
+    assert_eq!(refused.expect_err("full").kind(), ErrorKind::Exhausted);
+    let hub = small_hub(2);
+    notify(&hub, "a");
+    notify(&hub, "idle");
+    hub.notify(&Arc::from("tests"), &request, Tick::default())
+        .expect("the other one gives way");
+    assert_eq!(hub.stats().queues, 2);
+    notify(&hub, "idle");
+    let _both = subscribe(&hub, &["idle", "new"]);
+    assert_eq!(hub.stats().queues, 2);
+}
+
+#[test]
 fn a_full_table_of_queues_that_are_needed_refuses_and_is_not_searched_each_time() {
     let hub = small_hub(2);
     let _listened = settled(&hub, &["a", "b"]);

@@ -4,17 +4,15 @@
 //! What may not be lost: a wake-up that the next stream resumes. What may not be left behind: an entry
 //! in the overflow, or a cursor in the hub's count.
 
-use shuttle::thread;
-
 use super::{
     super::{
         checks::{finds, holds_in},
-        listener::{Listener, NOW, hub, queue},
+        listener::{Listener, NOW, queue},
         subscription::SubscriptionId,
         worker::{Manner, Worker},
         world::{CLAIM, World, plain},
     },
-    join, spawn_notify, told_all,
+    join, resume_after,
 };
 use crate::{
     fault::Fault,
@@ -22,7 +20,7 @@ use crate::{
 };
 
 /// Schedules of each kind for a model that has to hold.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 300;
 
 /// Checks that nothing is left of the subscriptions, all of which have ended.
 fn nothing_left(world: &World) -> Result<(), String> {
@@ -71,28 +69,7 @@ fn close_while_forgetting(fault: Fault) -> Result<(), String> {
 
 /// A stream that ends in a Goodbye while two publish; the next one is told exactly what is missing.
 fn goodbye_and_resume(fault: Fault) -> Result<(), String> {
-    let hub = hub(64, fault);
-    let mut listener = Listener::settled(&hub, "a/q", 1);
-    let publishers = [
-        spawn_notify(&hub, "q", &[0, 1]),
-        spawn_notify(&hub, "q", &[2]),
-    ];
-    let listener = thread::spawn(move || {
-        listener.rounds(1);
-        listener.goodbye();
-        listener.come_back(2, NOW);
-        listener.rounds(1);
-        listener
-    });
-    publishers.into_iter().for_each(join);
-    let mut listener = join(listener);
-    listener.listen();
-    let (gaps, place) = (listener.gaps, listener.place("q"));
-    told_all(listener, 0b111)?;
-    match (gaps, place) {
-        (0, Some(3)) => Ok(()),
-        other => Err(format!("gaps and place: {other:?}")),
-    }
+    resume_after(fault, Listener::goodbye)
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{
 use crate::fault::Fault;
 
 /// Schedules of each kind for a model that has to hold.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 300;
 /// Two rounds of two members, with a claim that waits for the one before.
 const REDELIVERED: Duration = CLAIM.saturating_mul(5);
 

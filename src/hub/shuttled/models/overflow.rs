@@ -17,7 +17,7 @@ use super::{
 use crate::fault::Fault;
 
 /// Schedules of each kind for a model that has to hold.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 300;
 
 fn one_a_stream(config: &mut HubConfig) {
     config.max_cursors_per_stream = 1;

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Schedules of each kind for a model that has to hold.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 300;
 
 /// Sends the newest report of the first worker's dequeue task; returns whether it was taken.
 fn report(world: &World, state: ReportState, sequence: u64, visible_in: Option<Duration>) -> bool {

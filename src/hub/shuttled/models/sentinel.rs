@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Schedules of each kind for a model that has to hold.
-const SCHEDULES: usize = 400;
+const SCHEDULES: usize = 300;
 /// Between two checks of a queue.
 const INTERVAL: Duration = Duration::from_secs(20);
 /// The same at most: a tenth later, and on a grid of 1/64.
