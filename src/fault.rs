@@ -84,6 +84,16 @@ pub(crate) enum Fault {
     DelaySlotIgnored,
     /// Section 2: a token is taken when its wake-up arrives.
     TokenTakenOnArrival,
+    /// Resume number: it is drawn when the comparison of all cursors has ended.
+    ResumeNumberTooNew,
+    /// Resume number: a stream that lacks cursors states one.
+    ResumeWithoutCursors,
+    /// Resume number: a pattern that resumes is not told of queues that were forgotten meanwhile.
+    ResumePastForgotten,
+    /// Resume number: a new entry is taken to be unchanged since ever.
+    NewQueueNotStamped,
+    /// Resume number: it is kept when it arrives, and not when the wake-ups before it are handed over.
+    ResumeBeforeHandOver,
     /// Section 2: what arrived on a broken stream is handed over, and told again by the next.
     BrokenKeepsArrived,
     /// R6: a stream that is silent past its heartbeat is not noticed.
@@ -156,6 +166,11 @@ pub(crate) enum Fault {
     OverflowUntold,
     /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.
     ChecksOneByOne,
+    /// R11, R12: a queue that waits for a stream is listed after the stream's mark is set. Needs two
+    /// threads.
+    AwaitedBeforeListed,
+    /// R8: a report is taken from a subscription that has ended meanwhile. Needs two threads.
+    ReportAfterEnd,
     /// R20: the store is read before the watcher is registered.
     FlagReadBeforeRegister,
     /// R20: a read counts although a local write ended during it.

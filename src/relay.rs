@@ -47,6 +47,8 @@ pub struct RelayConfig {
     pub max_cursors: usize,
     /// The same for one subscription.
     pub max_cursors_per_stream: usize,
+    /// Delayed wake-ups that publishers may set, at about 150 bytes each; further ones are refused.
+    pub max_timers: usize,
     /// A queue where nobody reported a look for this long, give or take a tenth, is looked at by one
     /// listener: it finds what a publisher put that died before it notified. Zero: never.
     pub sentinel_interval: Duration,
@@ -115,6 +117,7 @@ impl Default for RelayConfig {
             max_queues: 1_000_000,
             max_cursors: 2_000_000,
             max_cursors_per_stream: 1_000_000,
+            max_timers: 1_000_000,
             sentinel_interval: Duration::from_secs(60),
             claim_timeout: Duration::from_secs(1),
             busy_lease: Duration::from_secs(30),
@@ -151,6 +154,7 @@ impl Relay {
             max_queues: config.max_queues,
             max_cursors: config.max_cursors,
             max_cursors_per_stream: config.max_cursors_per_stream,
+            max_timers: config.max_timers,
             pace: Pace {
                 sentinel: config.sentinel_interval,
                 claim: config.claim_timeout,

@@ -23,6 +23,7 @@ mod queue;
 mod regressions;
 mod relay;
 mod reports;
+mod resume;
 mod scaled;
 mod shared;
 mod table;

@@ -108,6 +108,14 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors_per_stream: Option<usize>,
+    /// Delayed wake-ups that publishers may set; further ones are refused [default: 1000000]
+    #[arg(
+        long,
+        env = "REVEILLE_MAX_TIMERS",
+        value_name = "N",
+        allow_negative_numbers = true, value_parser = usage::positive::<usize>
+    )]
+    max_timers: Option<usize>,
     /// Flags that may be set at one time; further ones are refused [default: 10000]
     #[arg(
         long,
@@ -220,6 +228,11 @@ impl Args {
             }
         }
         let relay = RelayConfig::default();
+        macro_rules! setting {
+            ($defaults:ident.$name:ident) => {
+                self.$name.or(file.$name).unwrap_or($defaults.$name)
+            };
+        }
         Ok(Plan {
             node: NodeConfig {
                 relay: RelayConfig {
@@ -227,34 +240,20 @@ impl Args {
                         .relay_id
                         .or_else(|| file.relay_id.clone())
                         .unwrap_or(relay.relay_id),
-                    forget_after: self
-                        .forget_after
-                        .or(file.forget_after)
-                        .unwrap_or(relay.forget_after),
+                    forget_after: setting!(relay.forget_after),
                     sentinel_interval: self
                         .sentinel
                         .or(file.sentinel)
                         .unwrap_or(relay.sentinel_interval),
-                    max_queues: self
-                        .max_queues
-                        .or(file.max_queues)
-                        .unwrap_or(relay.max_queues),
-                    max_cursors: self
-                        .max_cursors
-                        .or(file.max_cursors)
-                        .unwrap_or(relay.max_cursors),
-                    max_cursors_per_stream: self
-                        .max_cursors_per_stream
-                        .or(file.max_cursors_per_stream)
-                        .unwrap_or(relay.max_cursors_per_stream),
+                    max_queues: setting!(relay.max_queues),
+                    max_cursors: setting!(relay.max_cursors),
+                    max_cursors_per_stream: setting!(relay.max_cursors_per_stream),
+                    max_timers: setting!(relay.max_timers),
                     ..relay
                 },
                 listen,
                 admin_listen,
-                max_connections: self
-                    .max_connections
-                    .or(file.max_connections)
-                    .unwrap_or(defaults.max_connections),
+                max_connections: setting!(defaults.max_connections),
                 max_connections_per_address: self
                     .max_connections_per_address
                     .or(file.max_connections_per_address),
@@ -263,18 +262,9 @@ impl Args {
                     false => self.admin_host,
                 },
                 log_lines_dropped: Some(log::dropped_lines),
-                flag_refresh: self
-                    .flag_refresh
-                    .or(file.flag_refresh)
-                    .unwrap_or(defaults.flag_refresh),
-                max_flags: self
-                    .max_flags
-                    .or(file.max_flags)
-                    .unwrap_or(defaults.max_flags),
-                max_watched_flags: self
-                    .max_watched_flags
-                    .or(file.max_watched_flags)
-                    .unwrap_or(defaults.max_watched_flags),
+                flag_refresh: setting!(defaults.flag_refresh),
+                max_flags: setting!(defaults.max_flags),
+                max_watched_flags: setting!(defaults.max_watched_flags),
                 ..defaults
             },
             store: self.store.or_else(|| file.store.clone()),

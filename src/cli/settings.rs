@@ -45,6 +45,7 @@ pub(super) struct ServeSettings {
     pub(super) max_queues: Option<usize>,
     pub(super) max_cursors: Option<usize>,
     pub(super) max_cursors_per_stream: Option<usize>,
+    pub(super) max_timers: Option<usize>,
     pub(super) max_flags: Option<usize>,
     pub(super) max_watched_flags: Option<usize>,
     pub(super) insecure: Option<bool>,

@@ -53,6 +53,11 @@ impl Version {
     }
 }
 
+/// Returns the flag whose blob has this name, if it is one's.
+pub(super) fn flag_name(blob: &BlobName) -> Option<FlagName> {
+    FlagName::new(blob.as_str().strip_prefix(FOLDER)?).ok()
+}
+
 /// Returns the name of a flag's blob.
 pub(super) fn blob_name(flag: &FlagName) -> BlobName {
     BlobName::new(&format!("{FOLDER}{flag}")).expect("a flag's name is a good part of a blob's")

@@ -11,7 +11,7 @@ use std::{
 use super::{
     ATTEMPTS, Flags, Write,
     board::{Written, judge},
-    body::{FOLDER, blob_name},
+    body::{FOLDER, blob_name, flag_name},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -33,8 +33,9 @@ impl Flags {
         loop {
             let found = self.inner.store.list(FOLDER, &page).await?;
             for entry in found.entries {
-                let name = entry.name.as_str().strip_prefix(FOLDER).map(FlagName::new);
-                let Some(Ok(name)) = name else { continue };
+                let Some(name) = flag_name(&entry.name) else {
+                    continue;
+                };
                 if let Some((state, _)) = self.inner.read(&name).await? {
                     let wakers = self.inner.board().remember(state, wall);
                     wakers.wake();

@@ -13,7 +13,7 @@ use std::{
 use super::{
     Flags,
     board::Reading,
-    body::{FOLDER, Version},
+    body::{FOLDER, Version, flag_name},
     topic::Wakers,
 };
 use crate::{
@@ -112,8 +112,9 @@ impl Flags {
         loop {
             let found = self.inner.store.list(FOLDER, &page).await?;
             for entry in found.entries {
-                let name = entry.name.as_str().strip_prefix(FOLDER).map(FlagName::new);
-                let Some(Ok(name)) = name else { continue };
+                let Some(name) = flag_name(&entry.name) else {
+                    continue;
+                };
                 if watched.binary_search(&name).is_ok() {
                     let version = Version::new(entry.etag, entry.last_modified);
                     listed.watched.insert(name.clone(), version);

@@ -112,6 +112,11 @@ impl Hub {
         self.records.get_or_insert(address, || {
             let number = self.record_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
+            let changed_at = match planted!(self.config.fault, NewQueueNotStamped) {
+                true => 0,
+                false => self.revision.load(Ordering::Relaxed),
+            };
+            let start = (start, changed_at);
             Arc::new(Record::new(address.clone(), number, start, now, &self.pace))
         })
     }
@@ -173,7 +178,7 @@ impl Hub {
     ) -> bool {
         let all = self.cursors.load(Ordering::Relaxed);
         let room = all < self.config.max_cursors as u64
-            && cursors.len() < self.config.max_cursors_per_stream;
+            && cursors.list.len() < self.config.max_cursors_per_stream;
         let group = subscription.group.as_ref();
         room && group.is_none_or(|group| self.check_group(record, group).is_ok())
     }
@@ -264,7 +269,8 @@ impl Hub {
         (idle_since, now): (Tick, Tick),
         pattern_idle: Duration,
     ) -> bool {
-        let floor = |floor| {
+        let floor = |floor, changed_at| {
+            self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
             if !planted!(self.config.fault, FloorForgotten) {
                 self.floor.fetch_max(floor, Ordering::AcqRel);
             }

@@ -55,6 +55,10 @@ pub(crate) struct HubConfig {
     pub(crate) max_timers: usize,
     /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
     pub(crate) inline: usize,
+    /// Cursors that a stream compares in one step.
+    pub(crate) compare_step: usize,
+    /// Streams with more cursors than this state their resume number also while they are busy.
+    pub(crate) resume_from: usize,
     /// CATCH_UPs after a change of epoch are spread over this span.
     pub(crate) catch_up_spread: Duration,
     /// How long groups and the sentinel wait.
@@ -70,6 +74,10 @@ pub(crate) struct Hub {
     pub(super) record_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
     pub(super) floor: AtomicU64,
+    /// Read by notifiers, raised by streams (see `resume`).
+    pub(super) revision: AtomicU64,
+    /// The greatest revision at which a forgotten entry had changed.
+    pub(super) forgotten_at: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
     /// Cursors of all subscriptions, and timers of all queues.
     pub(super) cursors: AtomicU64,
@@ -130,6 +138,8 @@ impl Default for HubConfig {
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
             inline: super::record::CHUNK,
+            compare_step: super::cursors::STEP,
+            resume_from: super::resume::RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             pace: Pace::default(),
             fault: Fault::NONE,
@@ -149,6 +159,8 @@ impl Hub {
             records: Map::new(config.seed),
             record_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
+            revision: AtomicU64::new(1),
+            forgotten_at: AtomicU64::new(0),
             eviction: Mutex::default(),
             cursors: AtomicU64::new(0),
             timers_set: AtomicU64::new(0),
@@ -370,8 +382,12 @@ impl Hub {
             let mut state = record.lock();
             match state.check_live() {
                 Ok(()) => {
-                    let timers = state.timers.len();
+                    let (timers, sequence) = (state.timers.len(), state.tally.sequence);
                     let counted = count(&mut state);
+                    if state.tally.sequence != sequence {
+                        // Read under the entry's lock: see `resume`.
+                        state.changed_at = self.revision.load(Ordering::Relaxed);
+                    }
                     self.count_timers(timers, state.timers.len());
                     let more = (tend || state.grouped) && state.tend(now, batch);
                     let wake = match counted || more {

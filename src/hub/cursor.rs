@@ -98,7 +98,7 @@ impl Cursor {
     #[cold]
     pub(super) fn compare(&mut self, token: &Token, epoch: Epoch, fault: Fault) {
         let state = self.record.lock();
-        let (place, needs_catch_up, _) = resume(&state, Some(token), epoch, fault);
+        let (place, needs_catch_up, _) = resume(&state, token, epoch, fault);
         if needs_catch_up || place != self.place {
             (self.place, self.needs_catch_up) = (state.tally, true);
         }
@@ -236,14 +236,14 @@ fn grant_entry<'a>(
 /// Reads a subscriber's token against the queue: its place, or a doubt (R2).
 pub(super) fn resume(
     state: &State,
-    token: Option<&Token>,
+    token: &Token,
     epoch: Epoch,
     fault: Fault,
 ) -> (Tally, bool, Attached) {
     let head = state.tally;
-    let Some(token) = token.filter(|token| !token.is_empty()) else {
+    if token.is_empty() {
         return (head, !planted!(fault, NoTokenIsCurrent), Attached::Yes);
-    };
+    }
     match Tally::read(token, epoch) {
         Read::Place(place) => {
             let below = place.sequence < state.start;

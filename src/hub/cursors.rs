@@ -6,43 +6,43 @@
 //! order in which they were marked, so that busy queues do not starve the others; nothing here grows
 //! with the cursors that are not marked, but for [`Cursors::verify`], which goes in steps.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
     cursor::{Cursor, Sent},
+    cursor_list::{CursorList, Leftover},
     group::Heard,
     mailbox::{Marks, WakeBatch},
     record::Newest,
     subscription::{Attached, Subscription},
+    sync::{AtomicU64, Ordering},
     wake_builder::{Entry, WakeSink},
 };
 use crate::{
     clock::Tick,
-    fault::planted,
+    fault::{Fault, planted},
     words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
 /// What the subscription's lock guards.
 pub(super) struct Cursors {
     pub(super) closed: bool,
-    /// Cursors keep their places, which their queues' entries know.
-    list: Vec<Option<Cursor>>,
-    free: Vec<u32>,
-    /// Where each queue's cursor is; empty while a look through the list is as quick.
-    pub(super) index: HashMap<QueueAddress, u32>,
+    pub(super) list: CursorList,
     /// Marked cursors that were not come to yet, each once.
     marked: VecDeque<u32>,
     /// Selectors whose own check is due.
     checks: Vec<(usize, WakeReason)>,
     /// Until then CATCH_UPs wait: they are spread after a change of epoch.
     pub(super) catch_up_at: Tick,
-    /// CATCH_UPs were passed over until then.
-    pub(super) waiting: bool,
+    /// Cursors whose CATCH_UP was passed over until then.
+    held: Vec<u32>,
     /// Up to where the present comparison of all cursors has come.
     verified: usize,
+    /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
+    /// there were found (see `resume`).
+    compared: Option<NonZeroU64>,
+    /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
+    pub(super) lacks_cursors: bool,
     /// It has reported at least once.
     pub(super) reports: bool,
     pub(super) active_dequeue_tasks: u32,
@@ -60,81 +60,25 @@ pub(crate) struct Filled {
     pub(crate) complete: bool,
 }
 
-/// Cursors up to which there is no index: most subscriptions have one, and a map with one entry
-/// takes nearly as much as the cursor itself.
-const UNINDEXED: usize = 8;
 /// Cursors that one step compares: about a tenth of a millisecond.
-const STEP: usize = 1024;
+pub(super) const STEP: usize = 1024;
+
 impl Cursors {
-    /// Makes room for `expected` cursors, exactly: a vector that grows by itself starts with four,
-    /// which would be a sixth of what an idle subscription costs.
+    /// Makes room for `expected` cursors.
     pub(super) fn new(now: Tick, expected: usize) -> Self {
         Self {
             closed: false,
-            list: Vec::with_capacity(expected),
-            free: Vec::new(),
-            index: HashMap::new(),
+            list: CursorList::new(expected),
             marked: VecDeque::new(),
             checks: Vec::new(),
             catch_up_at: now,
-            waiting: false,
+            held: Vec::new(),
             verified: 0,
+            compared: None,
+            lacks_cursors: false,
             reports: false,
             active_dequeue_tasks: 0,
             total_dequeue_tasks: 0,
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.list.len() - self.free.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Cursor)> {
-        let all = (0..).zip(&self.list);
-        all.filter_map(|(at, cursor)| Some((at, cursor.as_ref()?)))
-    }
-
-    pub(super) fn get(&self, at: u32) -> Option<&Cursor> {
-        self.list.get(at as usize)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Cursor> {
-        self.list.get_mut(at as usize)?.as_mut()
-    }
-
-    /// Returns where the queue's cursor is.
-    pub(super) fn find(&self, queue: &QueueAddress) -> Option<u32> {
-        if self.list.len() <= UNINDEXED {
-            let mut all = self.iter();
-            return all.find_map(|(at, cursor)| (cursor.record.address() == queue).then_some(at));
-        }
-        self.index.get(queue).copied()
-    }
-
-    /// Returns the place that the next cursor will have.
-    pub(super) fn next_place(&self) -> u32 {
-        let grown = || u32::try_from(self.list.len()).expect("fewer cursors than numbers");
-        self.free.last().copied().unwrap_or_else(grown)
-    }
-
-    /// Adds the cursor of a queue that has none, at [`Cursors::next_place`].
-    pub(super) fn push(&mut self, cursor: Cursor) {
-        let at = self.next_place();
-        let address = cursor.record.address().clone();
-        match self.free.pop() {
-            Some(_) => self.list[at as usize] = Some(cursor),
-            None => self.list.push(Some(cursor)),
-        }
-        if self.list.len() <= UNINDEXED {
-            return;
-        }
-        if self.index.is_empty() {
-            let all = self
-                .iter()
-                .map(|(at, one)| (one.record.address().clone(), at));
-            self.index = all.collect();
-        } else {
-            self.index.insert(address, at);
         }
     }
 
@@ -146,7 +90,7 @@ impl Cursors {
                 Attached::Replaced
             }
             None => {
-                self.push(cursor);
+                self.list.push(cursor);
                 new
             }
         }
@@ -155,7 +99,7 @@ impl Cursors {
     /// Puts a cursor in the place of one whose record is dead. What was pending there is pending here
     /// as a CATCH_UP, and a busy listener stays so.
     pub(super) fn replace(&mut self, at: u32, mut cursor: Cursor) {
-        let Some(old) = self.get_mut(at) else {
+        let Some(old) = self.list.get_mut(at) else {
             return;
         };
         cursor.needs_catch_up |= old.is_behind();
@@ -167,23 +111,18 @@ impl Cursors {
         self.set_marked(at);
     }
 
-    /// Removes a cursor.
-    pub(super) fn remove(&mut self, at: u32) {
-        if let Some(cursor) = self.list.get_mut(at as usize).and_then(Option::take) {
-            self.index.remove(cursor.record.address());
-            self.free.push(at);
-        }
+    /// Returns whether there is a cursor for the queue's entry.
+    pub(super) fn is_attached(&self, queue: &QueueAddress) -> bool {
+        let found = self.list.find(queue).and_then(|at| self.list.get(at));
+        found.is_some_and(|cursor| !cursor.record.lock().is_dead())
     }
 
-    /// Takes out all cursors; they are detached by [`super::detach`].
-    pub(super) fn close(&mut self) -> Vec<Cursor> {
+    /// Takes out all cursors; they are detached by [`super::subscribe`].
+    pub(super) fn close(&mut self) -> Leftover {
         self.closed = true;
-        self.index = HashMap::new();
         self.marked = VecDeque::new();
-        std::mem::take(&mut self.list)
-            .into_iter()
-            .flatten()
-            .collect()
+        self.held = Vec::new();
+        self.list.take()
     }
 
     /// A CATCH_UP under the selector's own name is pending for each pattern (R2).
@@ -214,7 +153,7 @@ impl Cursors {
     /// subscription with very many, among the first of them and the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let some = || self.list.iter().take(4 * STEP).flatten();
+        let some = || self.list.first(4 * STEP);
         let behind = some().filter(|cursor| cursor.is_behind()).count();
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
@@ -230,9 +169,9 @@ impl Cursors {
         batch: &mut WakeBatch,
     ) -> bool {
         self.reports = true;
-        let alone = self.len() == 1;
-        let found = self.find(&report.queue);
-        let Some(cursor) = found.and_then(|at| self.list[at as usize].as_mut()) else {
+        let alone = self.list.len() == 1;
+        let found = self.list.find(&report.queue);
+        let Some(cursor) = found.and_then(|at| self.list.get_mut(at)) else {
             return false;
         };
         if report.number < cursor.number {
@@ -285,7 +224,7 @@ impl Cursors {
 
     /// Puts a cursor among the marked ones.
     pub(super) fn set_marked(&mut self, at: u32) {
-        let Some(cursor) = self.list.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(cursor) = self.list.get_mut(at) else {
             return;
         };
         if !std::mem::replace(&mut cursor.marked, true) {
@@ -299,27 +238,57 @@ impl Cursors {
     }
 
     fn catch_up_is_due(&self, now: Tick) -> bool {
-        self.waiting && now >= self.catch_up_at
+        !self.held.is_empty() && now >= self.catch_up_at
+    }
+
+    /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
+    pub(super) fn catch_up_at(&self) -> Option<Tick> {
+        let waits = !self.held.is_empty() || !self.checks.is_empty();
+        waits.then_some(self.catch_up_at)
     }
 
     /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6).
-    pub(super) fn verify(&mut self) -> bool {
-        let from = self.verified.min(self.list.len());
-        let to = (from + STEP).min(self.list.len());
+    /// all have been compared since the last time that it returned so (R6). The first step raises
+    /// the hub's revision before it looks at any queue (see `resume`).
+    pub(super) fn verify(
+        &mut self,
+        revision: Option<&AtomicU64>,
+        step: usize,
+        fault: Fault,
+    ) -> bool {
+        let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
+        if self.verified == 0 {
+            self.compared = revision.and_then(raise);
+        }
+        let all = self.list.numbers();
+        let from = self.verified.min(all);
+        let to = (from + step).min(all);
         for at in from..to {
-            if self.list[at].as_ref().is_some_and(Cursor::is_behind) {
-                self.set_marked(u32::try_from(at).expect("fewer cursors than numbers"));
+            let at = u32::try_from(at).expect("fewer cursors than numbers");
+            if self.list.get(at).is_some_and(Cursor::is_behind) {
+                self.set_marked(at);
             }
         }
-        let done = to == self.list.len();
+        let done = to == all;
         self.verified = if done { 0 } else { to };
+        if done && planted!(fault, ResumeNumberTooNew) {
+            self.compared = revision.and_then(raise);
+        }
         done
+    }
+
+    /// Takes the revision up to which all changes were sent, where a comparison has ended since the
+    /// last time and nothing that it found is left.
+    pub(super) fn take_compared(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.verified == 0;
+        let sent = self.marked.is_empty() && self.checks.is_empty() && self.held.is_empty();
+        let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
+        self.compared.take_if(|_| ended && sent && whole)
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
     pub(super) fn begin_verify(&mut self, now: Tick) {
-        self.verified = 0;
+        (self.verified, self.compared) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 
@@ -331,31 +300,22 @@ impl Cursors {
         now: Tick,
         sink: &mut impl WakeSink,
     ) -> Filled {
-        marks.cursors(|at| self.set_marked(at));
         let certain = now >= self.catch_up_at;
         if self.catch_up_is_due(now) {
-            self.waiting = false;
-            for at in 0..self.next_index() {
-                if self.get(at).is_some_and(|cursor| cursor.needs_catch_up) {
-                    self.set_marked(at);
-                }
-            }
+            self.release_held();
         }
         let mut filled = Filled::default();
         if certain && !self.fill_checks(subscription, sink, &mut filled) {
+            marks.cursors(|at| self.set_marked(at));
             return filled;
         }
-        self.waiting |= !self.checks.is_empty();
-        for _ in 0..4 * STEP {
-            let Some(&at) = self.marked.front() else {
-                filled.complete = true;
-                break;
-            };
-            if !self.fill_one(subscription, at, (certain, now), sink, &mut filled) {
-                break;
-            }
-            self.marked.pop_front();
+        if self.marked.is_empty() && marks.len() <= STEP {
+            self.fill_now(subscription, marks, (certain, now), sink, &mut filled);
+        } else {
+            marks.cursors(|at| self.set_marked(at));
+            self.fill_marked(subscription, (certain, now), sink, &mut filled);
         }
+        filled.complete &= !self.catch_up_is_due(now);
         if self.marked.is_empty() && self.marked.capacity() > STEP {
             self.marked = VecDeque::new();
         }
@@ -364,6 +324,60 @@ impl Cursors {
             filled.complete = true;
         }
         filled
+    }
+
+    /// Marks some of the cursors whose CATCH_UP waits no longer.
+    fn release_held(&mut self) {
+        for _ in 0..4 * STEP {
+            let Some(at) = self.held.pop() else {
+                self.held = Vec::new();
+                break;
+            };
+            self.set_marked(at);
+        }
+    }
+
+    /// Adds the entries of cursors that were just marked, where no others came before them: only what
+    /// finds no room goes through the list.
+    fn fill_now(
+        &mut self,
+        subscription: &Subscription,
+        marks: Marks,
+        when: (bool, Tick),
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) {
+        filled.complete = true;
+        sink.expect(marks.len());
+        marks.cursors(|at| {
+            if filled.complete && !self.fill_one(subscription, at, when, sink, filled) {
+                filled.complete = false;
+            }
+            if !filled.complete {
+                self.set_marked(at);
+            }
+        });
+    }
+
+    /// Adds the entries of the cursors in the list, in their order.
+    fn fill_marked(
+        &mut self,
+        subscription: &Subscription,
+        when: (bool, Tick),
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) {
+        sink.expect(self.marked.len());
+        for _ in 0..4 * STEP {
+            let Some(&at) = self.marked.front() else {
+                filled.complete = true;
+                break;
+            };
+            if !self.fill_one(subscription, at, when, sink, filled) {
+                break;
+            }
+            self.marked.pop_front();
+        }
     }
 
     /// Adds the selectors' own checks; returns whether there was room for all of them.
@@ -394,12 +408,13 @@ impl Cursors {
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) -> bool {
-        let Some(cursor) = self.list.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(cursor) = self.list.get_mut(at) else {
             return true;
         };
         match cursor.send(subscription.epoch, (certain, now), sink) {
             Sent::NoRoom => return false,
-            Sent::Nothing => self.waiting |= cursor.needs_catch_up,
+            Sent::Nothing if cursor.needs_catch_up => self.held.push(at),
+            Sent::Nothing => {}
             Sent::Entry(notifications) => filled.add(notifications),
         }
         cursor.marked = false;
@@ -410,24 +425,17 @@ impl Cursors {
     #[cold]
     fn drop_marks(&mut self) {
         for at in std::mem::take(&mut self.marked) {
-            if let Some(cursor) = self.get_mut(at) {
+            if let Some(cursor) = self.list.get_mut(at) {
                 cursor.marked = false;
             }
         }
     }
 
-    fn next_index(&self) -> u32 {
-        u32::try_from(self.list.len()).expect("fewer cursors than numbers")
-    }
-
     /// Returns how much its lists hold room for.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 3] {
-        [
-            self.list.capacity(),
-            self.index.capacity(),
-            self.marked.capacity(),
-        ]
+        let [cursors, index] = self.list.capacities();
+        [cursors, index, self.marked.capacity()]
     }
 }
 

@@ -3,9 +3,10 @@
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
 //! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Who
-//! was just told of many rests for a few milliseconds: it has enough to do, and in a burst most of
-//! the relay's and the listener's work would be wake-ups that say nothing new.
+//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Where
+//! it has many queues it sends a heartbeat then as well, for the resume number in it. A listener that
+//! was just told of many is left alone for a few milliseconds: it has enough to do, and in a burst
+//! most of the relay's and the listener's work would be wake-ups that say nothing new.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -16,7 +17,7 @@ use crate::{
     backoff::{about, jitter},
     clock::Tick,
     fault::planted,
-    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Welcome},
+    words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Token, Welcome},
 };
 
 /// What all streams of a relay have in common.
@@ -52,9 +53,13 @@ pub(crate) struct Feed {
     ends_at: Tick,
     /// Nothing is said before this, after a wake of many.
     rests_until: Tick,
+    /// Wakes since the stream had nothing more to send.
+    in_a_row: u32,
     many: u64,
     /// The comparison of all cursors that goes on began when the stream was silent already.
     proving: bool,
+    /// A comparison has ended that the subscriber is told of although its stream is not silent.
+    unstated: bool,
     reconnect_after: Duration,
     ended: bool,
 }
@@ -77,6 +82,11 @@ pub(crate) enum Next {
 /// How long a listener that was told of many is left alone: less than anybody notices, and at most
 /// 200 wakes a second.
 const REST: Duration = Duration::from_millis(5);
+/// A stream that has more to send than so many Wakes, as a pattern of very many queues when it comes,
+/// pauses after each further one: 4,096 queues are told without a pause, and a million do not keep
+/// everybody else from a core for seconds.
+const UNPACED: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
@@ -108,8 +118,10 @@ impl Feed {
             sent_at: now,
             ends_at: now + about(config.max_age, rng),
             rests_until: now,
+            in_a_row: 0,
             many: config.many,
             proving: false,
+            unstated: false,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
@@ -175,6 +187,15 @@ impl Feed {
         }
         if filled.entries > 0 {
             (self.sent_at, self.proving) = (now, false);
+            let complete = attached && filled.complete;
+            self.in_a_row = if complete {
+                0
+            } else {
+                self.in_a_row.saturating_add(1)
+            };
+            if self.in_a_row >= UNPACED {
+                self.rests_until = now + PAUSE;
+            }
             // Where one of the queues has little in it, its next few may be all that a listener waits
             // for.
             if filled.complete && filled.fewest >= self.many {
@@ -185,9 +206,12 @@ impl Feed {
         if !attached || !filled.complete || !compared {
             return Next::Yield;
         }
-        if silent {
-            (self.sent_at, self.proving) = (now, false);
-            return Next::Send(SubscribeEvent::Heartbeat { degraded: false });
+        if let Some(resume) = self.resume(silent) {
+            (self.sent_at, self.proving, self.unstated) = (now, false, false);
+            return Next::Send(SubscribeEvent::Heartbeat {
+                degraded: false,
+                resume,
+            });
         }
         #[cfg(test)]
         self.hub.register_late(&self.subscription);
@@ -201,8 +225,7 @@ impl Feed {
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
-    /// what a lost mark left behind is found; a heartbeat is sent only where the stream was silent and
-    /// all were compared since (R6).
+    /// what a lost mark left behind is found; a heartbeat is sent only after all were compared (R6).
     fn compare(&mut self, now: Tick, silent: bool) -> bool {
         if !silent && now < self.compared_at + self.heartbeat {
             return true;
@@ -210,11 +233,27 @@ impl Feed {
         if silent && !std::mem::replace(&mut self.proving, true) {
             self.subscription.begin_verify(now);
         }
-        let done = self.subscription.verify();
+        let (hub, subscription) = (&self.hub, &self.subscription);
+        let done = subscription.verify(&hub.revision, hub.config.compare_step);
         if done {
             self.compared_at = now;
+            self.unstated = subscription.cursor_count() > hub.config.resume_from;
         }
         done
+    }
+
+    /// Returns what a heartbeat states to resume with, where one is due and nothing is left to send:
+    /// on a silent stream, and on one of many queues after each comparison.
+    fn resume(&self, silent: bool) -> Option<Token> {
+        if !silent && !self.unstated {
+            return None;
+        }
+        let resume = self.subscription.take_resume();
+        if silent {
+            resume.or_else(|| Some(Token::default()))
+        } else {
+            resume
+        }
     }
 
     /// Ends the subscription: at the end of its stream, however it came.

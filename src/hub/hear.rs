@@ -37,17 +37,25 @@ impl Hub {
             return Err(Error::invalid("queue_name", rule));
         }
         let record = self.record(&report.queue, now)?;
+        // A report may come before the turn of its queue to be attached.
+        let attaching = lock(&subscription.attaching)
+            .as_ref()
+            .map(|one| one.resumed);
         let mut cursors = subscription.lock();
         // A pattern's listener may report a queue that was not notified yet, or that it has no cursor
         // for.
-        let start = match report.state {
-            ReportState::Busy => Start::Busy,
+        let start = match (attaching, report.state) {
+            (Some(resumed), _) if subscription.names(&report.queue) => Start::Resumed(resumed),
+            (_, ReportState::Busy) => Start::Busy,
             _ => Start::Birth,
         };
         let (record, attached) = self.attach(&subscription, &mut cursors, record, start, now);
         if attached == Attached::Closed {
             // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
-            return Err(unknown_subscription());
+            return match planted!(self.config.fault, ReportAfterEnd) {
+                true => Ok(()),
+                false => Err(unknown_subscription()),
+            };
         }
         let mut batch = WakeBatch::default();
         let to_do = cursors.report(&subscription, report, now, &mut batch);

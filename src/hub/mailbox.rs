@@ -197,8 +197,11 @@ impl Mailbox {
     }
 
     fn await_sent(&self, cursor: u32, in_the_way: u64) -> bool {
+        let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        let early = planted!(self.fault, AwaitedBeforeListed).then(set);
+        // Set under the lock: `end_send` must not clear the mark before the cursor is listed.
         let mut lists = lock(&self.lists);
-        let before = self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
+        let before = early.unwrap_or_else(set);
         lists.get_or_insert_default().waiting.insert(cursor);
         before & in_the_way == 0
     }
@@ -287,6 +290,11 @@ impl List {
 impl Marks {
     pub(super) fn is_empty(&self) -> bool {
         self.bits == 0
+    }
+
+    /// Returns the number of marked cursors.
+    pub(super) fn len(&self) -> usize {
+        (self.bits & !(SELECTORS | LISTED)).count_ones() as usize + self.listed.len()
     }
 
     /// Calls `each` with every marked cursor.

@@ -45,10 +45,6 @@ impl Overflow {
         new
     }
 
-    pub(super) fn contains(&self, id: SubscriptionId) -> bool {
-        !self.is_empty() && lock(&self.table).contains_key(&id)
-    }
-
     pub(super) fn remove(&self, id: SubscriptionId) {
         if !self.is_empty() {
             let mut table = lock(&self.table);
@@ -70,7 +66,7 @@ impl Overflow {
                 continue;
             };
             let mut cursors = subscription.lock();
-            if cursors.find(address).is_none() {
+            if cursors.list.find(address).is_none() {
                 cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
                 drop(cursors);
                 batch.mark_selectors(&subscription.mailbox);

@@ -46,8 +46,11 @@ struct Probe {
     /// A check is pending at once, and why.
     pending: Option<WakeReason>,
     due: Tick,
-    /// The entry of a queue that it matches was forgotten or never made, or a listener has no cursor
-    /// for one: only a check under the pattern's own name covers it.
+    /// When it was due as its last listener left: streams that come and go faster than the interval
+    /// must not put it off for ever.
+    left_due: Option<Tick>,
+    /// The entry of a queue that it matches was forgotten or never made, or has no cursor of a
+    /// listener: only a check under the pattern's own name covers it.
     forgotten: bool,
     /// The listener that was asked last, and why, as long as that matters where its stream ends.
     asked: Option<Asked>,
@@ -73,10 +76,20 @@ impl PatternProbes {
         (*due != Tick::NEVER).then_some(*due)
     }
 
-    /// The entry of a queue that these patterns match was forgotten, or has no cursor.
+    /// The entry of a queue that these patterns match was forgotten.
     pub(super) fn forget(&self, subscription: &Subscription, queue: &QueueAddress) {
         let mut table = lock(&self.table);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
+            if let Some(probe) = table.probes.get_mut(&key) {
+                probe.forgotten = true;
+            }
+        }
+    }
+
+    /// The subscription lacks cursors: some queues are checked under its patterns' own names only.
+    pub(super) fn lack_cursors(&self, subscription: &Subscription) {
+        let mut table = lock(&self.table);
+        for key in keys(subscription) {
             if let Some(probe) = table.probes.get_mut(&key) {
                 probe.forgotten = true;
             }
@@ -106,6 +119,7 @@ impl Table {
                 listeners: BTreeMap::new(),
                 pending: None,
                 due: Tick::NEVER,
+                left_due: None,
                 forgotten: false,
                 asked: None,
                 last: None,
@@ -174,17 +188,16 @@ impl Hub {
         // A new group is uncertain; so is one that comes back: while it had no member, queues may
         // have come and been forgotten.
         let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
-        // Its first queues are attached by now, and some of them may have found no room.
-        let lacks = self.fanout.overflow.contains(subscription.id);
         let mut table = lock(&self.probes.table);
         for key in keys(subscription) {
             table.make(&key, self.config.seed);
             table.change(&key, |probe| {
                 if probe.listeners.is_empty() {
                     probe.pending = probe.pending.max(first);
-                    probe.due = self.next_probe(probe, now);
+                    let next = self.next_probe(probe, now);
+                    let due = probe.left_due.take().unwrap_or(next);
+                    probe.due = due.clamp(now, next);
                 }
-                probe.forgotten |= lacks;
                 probe
                     .listeners
                     .insert(subscription.id, Arc::clone(subscription));
@@ -196,6 +209,10 @@ impl Hub {
             });
         }
         drop(table);
+        // Looked at now that the probes are there: `attach_once` found none of them before.
+        if subscription.lock().lacks_cursors {
+            self.probes.lack_cursors(subscription);
+        }
         self.timers.waker.wake();
     }
 
@@ -208,6 +225,7 @@ impl Hub {
                 probe.listeners.remove(&subscription.id);
                 probe.ask_another(now, |asked| asked.stream == subscription.id);
                 if probe.listeners.is_empty() {
+                    probe.left_due = Some(probe.due);
                     probe.due = now + self.config.pace.keep;
                 }
             });

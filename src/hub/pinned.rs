@@ -60,6 +60,7 @@ impl Holders {
             };
             let cursors = subscription.lock();
             let cursor = cursors
+                .list
                 .get(*at)
                 .filter(|one| Arc::ptr_eq(&one.record, record));
             cursor.is_some_and(|cursor| !cursor.pins(cursors.reports, now, &subscription))
@@ -74,11 +75,11 @@ impl Holders {
                 continue;
             };
             let mut cursors = subscription.lock();
-            let own = cursors.get(*at).is_some_and(|one| {
+            let own = cursors.list.get(*at).is_some_and(|one| {
                 Arc::ptr_eq(&one.record, record) && !one.holds_work(cursors.reports)
             });
             if own {
-                cursors.remove(*at);
+                cursors.list.remove(*at);
                 drop(cursors);
                 hub.cursor_left();
             }

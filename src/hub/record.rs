@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    fault::planted,
+    fault::{Fault, planted},
     words::{Notification, QueueAddress, WakeReason},
 };
 
@@ -40,6 +40,8 @@ pub(super) struct State {
     /// Where its counting began.
     pub(super) start: u64,
     pub(super) tally: Tally,
+    /// The hub's revision when it last counted, or when this entry was made (see `resume`).
+    pub(super) changed_at: u64,
     /// The sequence of the newest notification, and of the newest timed wake-up.
     pub(super) notified: u64,
     pub(super) newest: Newest,
@@ -122,7 +124,7 @@ impl Record {
     pub(super) fn new(
         address: QueueAddress,
         number: u64,
-        start: u64,
+        (start, changed_at): (u64, u64),
         now: Tick,
         pace: &Arc<Pace>,
     ) -> Self {
@@ -130,6 +132,7 @@ impl Record {
             life: Life::New,
             start,
             tally: Tally::starting_at(start),
+            changed_at,
             notified: 0,
             newest: Newest::default(),
             active_at: now,
@@ -207,13 +210,13 @@ impl Record {
         let named = state.subscribers.iter().next();
         let named = named.is_some_and(|one| !one.by_pattern);
         let idle = state.life != Life::Dead && state.timers.len() == 0 && !named;
-        idle.then(|| state.idle_since())
+        idle.then(|| state.idle_since(self.pace.fault))
     }
 
     /// Returns what holds a record that was not needed since then.
     pub(super) fn idle(&self, since: Tick) -> Idle {
         let state = self.lock();
-        if state.life == Life::Dead || state.idle_since() > since {
+        if state.life == Life::Dead || state.idle_since(self.pace.fault) > since {
             return Idle::No;
         }
         if state.subscribers.len() == 0 && !state.grouped {
@@ -226,13 +229,14 @@ impl Record {
     }
 
     /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
-    /// of this name never counts again what was counted here (R3).
+    /// of this name never counts again what was counted here (R3). `floor` is also told when it
+    /// changed last.
     pub(super) fn forget(
         self: &Arc<Self>,
         holders: Option<&Holders>,
         idle_since: Tick,
         timers: &Timers,
-        floor: impl FnOnce(u64),
+        floor: impl FnOnce(u64, u64),
     ) -> bool {
         let mut state = self.lock();
         let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
@@ -240,16 +244,10 @@ impl Record {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.fit(&state),
         };
-        // A stream that ended leaves its token behind. Where others are there by a pattern, it counts
-        // for nothing: streams that end in turn would keep every queue that they match.
-        let needed_at = match holders {
-            Some(_) if !planted!(self.pace.fault, EndedStreamPinsQueue) => state.active_at,
-            _ => state.idle_since(),
-        };
-        if state.life == Life::Dead || timed || held || needed_at > idle_since {
+        if state.life == Life::Dead || timed || held || state.idle_since(self.pace.fault) > idle_since {
             return false;
         }
-        floor(state.tally.sequence + 1);
+        floor(state.tally.sequence + 1, state.changed_at);
         if !planted!(self.pace.fault, DeadNotMarked) {
             state.life = Life::Dead;
         }
@@ -265,8 +263,15 @@ impl Record {
 }
 
 impl State {
-    fn idle_since(&self) -> Tick {
-        self.active_at.max(self.left_at)
+    /// A subscriber that left may come back with its token, and the queue is kept for that. Where
+    /// others are there, it is not: streams that end in turn would keep every queue that their
+    /// pattern matches, and a missing entry costs a CATCH_UP.
+    fn idle_since(&self, fault: Fault) -> Tick {
+        let stays = planted!(fault, EndedStreamPinsQueue);
+        match self.subscribers.len() {
+            len if len == 0 || stays => self.active_at.max(self.left_at),
+            _ => self.active_at,
+        }
     }
 
     /// Returns a number that grows with each subscriber and member that comes.

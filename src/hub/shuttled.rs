@@ -2,7 +2,9 @@
 //! locks, atomics and threads.
 //!
 //! In each model a few threads notify, walk, subscribe, take, forget and come back; each event bears
-//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice.
+//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice. In
+//! those of `models/` listeners read the messages of a small world, report, hang and leave: groups,
+//! the sentinel, reports, the end of a subscription, patterns over their limits.
 //! There is no heartbeat to heal anything: a stream looks again only when it was woken. Each rule's
 //! planted fault must be found by the same models.
 #![allow(
@@ -21,6 +23,8 @@ mod company;
 mod core;
 #[path = "cursor.rs"]
 mod cursor;
+#[path = "cursor_list.rs"]
+mod cursor_list;
 #[path = "cursors.rs"]
 mod cursors;
 #[path = "fanout.rs"]
@@ -45,6 +49,8 @@ mod pinned;
 mod place;
 #[path = "record.rs"]
 mod record;
+#[path = "resume.rs"]
+mod resume;
 #[path = "roster.rs"]
 mod roster;
 #[path = "sentinel.rs"]
@@ -69,3 +75,5 @@ mod listener;
 mod map;
 mod models;
 mod sync;
+mod worker;
+mod world;

@@ -12,7 +12,7 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    cursor::Cursor,
+    cursor_list::Leftover,
     cursors::Cursors,
     record::Record,
     subscription::{Attached, Start, Subscription, SubscriptionId},
@@ -24,7 +24,7 @@ use crate::{
     clock::Tick,
     error::Result,
     fault::planted,
-    words::{Position, QueueAddress, Selector, SubscribeOptions, Token},
+    words::{Position, QueueAddress, Selector, SubscribeOptions},
 };
 
 /// The queues that a subscription has still to be attached to.
@@ -37,12 +37,14 @@ pub(super) struct Attaching {
     walked: Option<QueueAddress>,
     /// How long CATCH_UPs wait where a token is of another life of the relay.
     spread: Duration,
+    /// The subscriber was told of all changes up to this revision.
+    pub(super) resumed: Option<u64>,
 }
 
 /// What a closed subscription leaves to be detached.
 pub(super) struct Detaching {
     subscription: Arc<Subscription>,
-    cursors: std::vec::IntoIter<Cursor>,
+    cursors: Leftover,
     reports: bool,
     closed_at: Tick,
 }
@@ -72,17 +74,19 @@ impl Hub {
     ) -> Result<Arc<Subscription>> {
         options.check()?;
         self.check_room(options, now)?;
-        let (epoch, fault) = (self.config.epoch, self.config.fault);
-        let subscription = Arc::new(Subscription::new(id, options, epoch, now, fault));
+        let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
+        let subscription = Arc::new(Subscription::new(id, options, life, now, fault));
+        let resumed = self.resumed(options, subscription.digest);
         // Registered before the map is walked (R4).
         let pattern = subscription.has_pattern();
         if pattern && !planted!(self.config.fault, PatternRegistersLate) {
             self.add_pattern(&subscription);
         }
         // A new group's check is one member's, which the probes ask for below.
-        let told = options.group.is_none();
-        if pattern && told && !planted!(self.config.fault, PatternWithoutSelectorEntry) {
-            subscription.lock().check_patterns(&subscription.selectors);
+        // For a subscriber that resumes this is judged at the end: see `attach_some`.
+        let told = options.group.is_none() && resumed.is_none();
+        if pattern && told {
+            self.check_patterns(&subscription);
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
             positions: options.positions.clone().into_iter(),
@@ -90,6 +94,7 @@ impl Hub {
             patterns: Vec::new(),
             walked: None,
             spread: jitter(self.config.catch_up_spread, rng),
+            resumed,
         }));
         lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
         for _ in 0..FIRST {
@@ -115,9 +120,24 @@ impl Hub {
         while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
         let done = left > 0;
         if done {
+            // Judged when all queues that the map knows are attached: what is forgotten from now on
+            // has a cursor of this subscription.
+            if attaching
+                .resumed
+                .is_some_and(|since| self.forgot_since(since))
+            {
+                self.check_patterns(subscription);
+            }
             *guard = None;
         }
         done
+    }
+
+    /// A CATCH_UP under its own name is pending for each of the subscription's patterns.
+    fn check_patterns(&self, subscription: &Subscription) {
+        if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
+            subscription.lock().check_patterns(&subscription.selectors);
+        }
     }
 
     /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
@@ -143,8 +163,13 @@ impl Hub {
             match selector.as_address() {
                 Some(address) => {
                     *left -= 1;
+                    if subscription.lock().is_attached(&address) {
+                        // By its position.
+                        return true;
+                    }
                     let record = self.make_record(&address, now);
-                    self.attach_one(subscription, record, None, now);
+                    let start = Start::Resumed(attaching.resumed);
+                    self.attach_one(subscription, record, start, now);
                 }
                 None => attaching.patterns.push(selector.clone()),
             }
@@ -153,7 +178,9 @@ impl Hub {
         let Some(pattern) = attaching.patterns.last() else {
             return false;
         };
-        if !self.attach_range(subscription, pattern, &mut attaching.walked, left, now) {
+        let start = Start::Resumed(attaching.resumed);
+        let walked = &mut attaching.walked;
+        if !self.attach_range(subscription, pattern, walked, left, (start, now)) {
             attaching.patterns.pop();
             attaching.walked = None;
         }
@@ -177,7 +204,8 @@ impl Hub {
         }
         // One too many makes no record: the pattern's own CATCH_UP covers it.
         let record = self.record(&address, now).ok()?;
-        Some(self.attach_one(subscription, record, Some(&position.token), now))
+        let start = Start::Token(&position.token);
+        Some(self.attach_one(subscription, record, start, now))
     }
 
     /// Attaches the pattern's next queues that the map knows; returns whether there may be more.
@@ -187,7 +215,7 @@ impl Hub {
         pattern: &Selector,
         walked: &mut Option<QueueAddress>,
         left: &mut usize,
-        now: Tick,
+        (start, now): (Start<'_>, Tick),
     ) -> bool {
         let (limit, beginning) = (*left, pattern.beginning());
         let from = match walked.as_ref() {
@@ -204,7 +232,7 @@ impl Hub {
                 return false;
             }
             if pattern.matches(&address) {
-                self.attach_one(subscription, record, None, now);
+                self.attach_one(subscription, record, start, now);
             }
             *walked = Some(address);
         }
@@ -216,11 +244,10 @@ impl Hub {
         &self,
         subscription: &Arc<Subscription>,
         record: Arc<Record>,
-        token: Option<&Token>,
+        start: Start<'_>,
         now: Tick,
     ) -> Attached {
         let mut cursors = subscription.lock();
-        let start = Start::Token(token);
         let (record, attached) = self.attach(subscription, &mut cursors, record, start, now);
         drop(cursors);
         let guarded = subscription.group.is_some() || !self.config.pace.sentinel.is_zero();
@@ -248,7 +275,7 @@ impl Hub {
         let reports = cursors.reports;
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
-            cursors: cursors.close().into_iter(),
+            cursors: cursors.close(),
             reports,
             closed_at: now,
         };
@@ -280,7 +307,7 @@ impl Hub {
     /// Detaches the next cursors; returns whether all are detached.
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
-        for cursor in detaching.cursors.by_ref().take(STEP) {
+        for cursor in detaching.cursors.next(STEP) {
             self.cursor_left();
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
             let to_do = match cursor.seat() {
@@ -299,7 +326,7 @@ impl Hub {
                 self.wake_after(cursor.record, end.since(now), Timer::plain(), now);
             }
         }
-        detaching.cursors.len() == 0
+        detaching.cursors.is_empty()
     }
 
     /// Attaches the subscribers by pattern to a new record. A subscription that registers its
@@ -363,14 +390,14 @@ impl Hub {
         let admitted = matches!(start, Start::Busy) || subscription.names(address);
         if !admitted
             && !self.has_cursor_room(subscription, cursors, record)
-            && cursors.find(address).is_none()
+            && cursors.list.find(address).is_none()
         {
+            if !std::mem::replace(&mut cursors.lacks_cursors, true) {
+                self.probes.lack_cursors(subscription);
+            }
             // Entered first: what is counted after this is told under the pattern's name, what was
             // counted before is covered by the check that is due now.
-            let new = self.fanout.overflow.insert(subscription);
-            // The sentinel asks by cursors: of this queue it asks under the pattern's name.
-            self.probes.forget(subscription, address);
-            if new {
+            if self.fanout.overflow.insert(subscription) {
                 cursors.check_patterns(&subscription.selectors);
                 subscription.mailbox.wake();
             }

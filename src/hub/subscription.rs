@@ -13,9 +13,10 @@ use super::{
     mailbox::Mailbox,
     place::{Epoch, Tally},
     record::Record,
+    resume::{ResumePoint, digest},
     subscribe::Attaching,
     subscribers::Subscriber,
-    sync::{Mutex, MutexGuard, lock},
+    sync::{AtomicU64, Mutex, MutexGuard, lock},
     wake_builder::WakeSink,
 };
 use crate::{
@@ -40,6 +41,8 @@ pub(crate) struct Subscription {
     pub(super) since: Tick,
     pub(super) epoch: Epoch,
     pub(super) fault: Fault,
+    /// Of the listener and its selectors: see `resume`.
+    pub(super) digest: u64,
     pub(super) mailbox: Arc<Mailbox>,
     cursors: Mutex<Cursors>,
     /// The queues that are still to be attached. Locked before the cursors.
@@ -73,8 +76,11 @@ pub(super) enum Start<'a> {
     /// The same, for a listener that says it holds messages: it has a cursor whatever the limits are,
     /// or its end would wake nobody when they are visible again (R8).
     Busy,
-    /// At the subscriber's token; without one a CATCH_UP is pending.
-    Token(Option<&'a Token>),
+    /// At the subscriber's token.
+    Token(&'a Token),
+    /// At the head, without a token. A CATCH_UP is pending unless the subscriber was told of all
+    /// changes up to this revision and the queue has not changed since.
+    Resumed(Option<u64>),
 }
 
 /// From so many queues on, the checks that the sentinel owes a stream when it comes are spread, over
@@ -88,7 +94,7 @@ impl Subscription {
     pub(super) fn new(
         id: SubscriptionId,
         options: &SubscribeOptions,
-        epoch: Epoch,
+        (epoch, seed): (Epoch, u64),
         now: Tick,
         fault: Fault,
     ) -> Self {
@@ -109,6 +115,7 @@ impl Subscription {
             since: now,
             epoch,
             fault,
+            digest: digest(seed, &options.listener_id, &selectors),
             mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
             cursors: Mutex::new(Cursors::new(now, selectors.len())),
             selectors,
@@ -157,7 +164,7 @@ impl Subscription {
         }
         let cursors = self.lock();
         let queue = |at| {
-            let cursor: &Cursor = cursors.get(at)?;
+            let cursor: &Cursor = cursors.list.get(at)?;
             let place = cursor.seat().map_or(Ok(cursor.key), Err);
             Some((Arc::clone(&cursor.record), place))
         };
@@ -189,8 +196,23 @@ impl Subscription {
 
     /// Compares some cursors with their queues, whatever the marks say; returns whether all have
     /// been compared by now. Only a stream that then finds nothing may send a heartbeat (R6).
-    pub(crate) fn verify(&self) -> bool {
-        planted!(self.fault, HeartbeatUnchecked) || self.lock().verify()
+    pub(crate) fn verify(&self, revision: &AtomicU64, step: usize) -> bool {
+        // A member's queues follow the group's cursor.
+        let revision = self.group.is_none().then_some(revision);
+        planted!(self.fault, HeartbeatUnchecked) || self.lock().verify(revision, step, self.fault)
+    }
+
+    /// Returns how many queues it has a cursor for.
+    pub(super) fn cursor_count(&self) -> usize {
+        self.lock().list.len()
+    }
+
+    /// Takes what the subscriber resumes all its queues with, where all that the last comparison
+    /// found was sent and nothing was stated since.
+    pub(super) fn take_resume(&self) -> Option<Token> {
+        let revision = self.lock().take_compared(self.fault)?;
+        let digest = self.digest;
+        Some(ResumePoint { revision, digest }.token(self.epoch))
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs that wait are due by then.
@@ -203,7 +225,7 @@ impl Subscription {
     /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
     pub(crate) fn catch_up_at(&self) -> Option<Tick> {
         let cursors = self.lock();
-        cursors.waiting.then_some(cursors.catch_up_at)
+        cursors.catch_up_at()
     }
 
     /// Attaches a cursor for this queue, unless there is one.
@@ -217,24 +239,24 @@ impl Subscription {
         if cursors.closed {
             return Attached::Closed;
         }
-        let known = cursors.find(record.address());
+        let known = cursors.list.find(record.address());
         let dead = known.filter(|at| {
             // Not released yet: the new record's cursor takes its place.
-            let old = cursors.get(*at).map(|cursor| &cursor.record);
+            let old = cursors.list.get(*at).map(|cursor| &cursor.record);
             old.is_some_and(|old| !Arc::ptr_eq(old, record) && old.lock().is_dead())
         });
         if let Some(known) = known.filter(|_| dead.is_none()) {
-            if let Start::Token(Some(token)) = start
+            if let Start::Token(token) = start
                 && self.group.is_none()
-                && let Some(cursor) = cursors.get_mut(known)
+                && let Some(cursor) = cursors.list.get_mut(known)
             {
                 cursor.compare(token, self.epoch, self.fault);
                 cursors.set_marked(known);
             }
             return Attached::Before;
         }
-        let at = dead.unwrap_or_else(|| cursors.next_place());
-        let spread = match cursors.len() {
+        let at = dead.unwrap_or_else(|| cursors.list.next_number());
+        let spread = match cursors.list.len() {
             0..SPREAD_FROM => Duration::ZERO,
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
@@ -252,7 +274,7 @@ impl Subscription {
             // A member's token does not count: the group's place does.
             let (place, uncertain) = match start {
                 Start::Birth | Start::Busy => (Tally::starting_at(state.start), false),
-                Start::Token(_) => (state.tally, true),
+                Start::Token(_) | Start::Resumed(_) => (state.tally, true),
             };
             let member = (group, subscriber);
             let seat = state.join(record, member, (place, uncertain), (now, spread));
@@ -264,7 +286,8 @@ impl Subscription {
             );
         }
         state.guard(record, now, spread);
-        let late = planted!(self.fault, SnapshotBeforeRegister) && matches!(start, Start::Token(_));
+        let late = planted!(self.fault, SnapshotBeforeRegister)
+            && !matches!(start, Start::Birth | Start::Busy);
         let key = if late {
             UNLINKED
         } else {
@@ -278,6 +301,11 @@ impl Subscription {
                 (state.tally, counted, Attached::Yes)
             }
             Start::Token(token) => resume(&state, token, self.epoch, self.fault),
+            Start::Resumed(revision) => {
+                let told = revision.is_some_and(|revision| state.changed_at <= revision)
+                    || planted!(self.fault, NoTokenIsCurrent);
+                (state.tally, !told, Attached::Yes)
+            }
         };
         let behind = needs_catch_up || state.owed(&place).is_some();
         drop(state);
@@ -298,11 +326,12 @@ impl Subscription {
         let mut cursors = self.lock();
         let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.seat().is_none();
         let all: Vec<u32> = cursors
+            .list
             .iter()
             .filter_map(|(at, cursor)| late(cursor).then_some(at))
             .collect();
         for at in all {
-            let cursor = cursors.get_mut(at).expect("it was there");
+            let cursor = cursors.list.get_mut(at).expect("it was there");
             let subscriber = Subscriber {
                 mailbox: Arc::clone(&self.mailbox),
                 cursor: at,

@@ -9,6 +9,7 @@ mod limits;
 mod memory;
 mod model;
 mod reporting;
+mod resume;
 mod resuming;
 mod sentinel;
 mod timing;
@@ -154,9 +155,9 @@ fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
 }
 
 /// Compares all cursors with their queues.
-fn verify(subscription: &Subscription, now: Tick) {
+fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
     subscription.begin_verify(now);
-    while !subscription.verify() {}
+    while !subscription.verify(&hub.revision, hub.config.compare_step) {}
 }
 
 /// Walks what is left to the fan-out.
@@ -202,12 +203,16 @@ fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Feed {
     Feed::new(hub, subscription, options, &config, now, &mut rng)
 }
 
-/// Asks a feed until it waits: what it sent, and until when it waits.
-fn sent(feed: &mut Feed, now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
+/// Asks a feed until it waits for longer than between two of many Wakes: what it sent, and until when
+/// it waits.
+fn sent(feed: &mut Feed, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
     let mut events = Vec::new();
     loop {
         match feed.next(now, false, waker) {
             Next::Send(event) => events.push(event),
+            Next::Wait(until) if !events.is_empty() && until == now + Duration::from_millis(1) => {
+                now = until;
+            }
             Next::Wait(until) => return (events, until),
             Next::End => return (events, Tick::NEVER),
             Next::Wake(_) | Next::Yield => unreachable!("not by `next`"),

@@ -118,7 +118,7 @@ impl Subscription {
             capacity: self.mailbox.capacity,
             visibility_timeout: self.visibility_timeout,
             connected_for: now.since(self.since),
-            queues: cursors.len(),
+            queues: cursors.list.len(),
             busy,
             owed,
             active_dequeue_tasks: cursors.active_dequeue_tasks,

@@ -44,6 +44,11 @@ pub(crate) struct EncodedEntry {
 
 /// Takes the entries of one Wake.
 pub(crate) trait WakeSink {
+    /// Says how many entries may follow, which they need not.
+    fn expect(&mut self, entries: usize) {
+        _ = entries;
+    }
+
     /// Appends an entry; `false` where it does not fit, and nothing was appended. An empty Wake
     /// refuses none: an entry's texts have limits of their own.
     fn push(&mut self, entry: &Entry<'_>) -> bool;

@@ -1,6 +1,7 @@
 //! A feed as a tokio stream: asks the machine when it is polled, and wakes when it said to.
 
 use std::{
+    future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
@@ -84,7 +85,9 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
                 }
                 Next::End => return Poll::Ready(None),
                 Next::Yield => {
-                    cx.waker().wake_by_ref();
+                    // Woken when other tasks have had their turn. A wake now would have the
+                    // connection poll this stream again at once.
+                    _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
                     return Poll::Pending;
                 }
                 Next::Wait(at) => {

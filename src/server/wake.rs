@@ -14,6 +14,8 @@ use crate::{
 pub(super) struct EncodedWake {
     pub(super) bytes: Vec<u8>,
     entries: usize,
+    /// Entries that may follow.
+    expected: usize,
 }
 
 impl EncodedWake {
@@ -29,6 +31,10 @@ impl EncodedWake {
 }
 
 impl WakeSink for EncodedWake {
+    fn expect(&mut self, entries: usize) {
+        self.expected = entries.min(Limits::WAKE_ENTRIES);
+    }
+
     fn push(&mut self, entry: &Entry<'_>) -> bool {
         let before = self.bytes.len();
         encode(entry, &mut self.bytes);
@@ -40,6 +46,11 @@ impl WakeSink for EncodedWake {
             encode(entry, encoded);
         }
         let before = self.bytes.len();
+        if before == 0 {
+            // The entries of one Wake are alike in length: one allocation for all.
+            let all = encoded.len().saturating_mul(self.expected);
+            self.bytes.reserve(all.min(Limits::WAKE_BYTES));
+        }
         self.bytes.extend_from_slice(encoded);
         self.keep(before)
     }

@@ -28,6 +28,8 @@ pub(crate) struct LinkConfig {
     pub(crate) open_timeout: Duration,
     /// Bytes of a subscribe request at most.
     pub(crate) request_bytes: usize,
+    /// Positions that a subscription keeps, and that a request states, at most.
+    pub(crate) positions: usize,
     pub(crate) fault: Fault,
 }
 
@@ -110,6 +112,7 @@ impl Default for LinkConfig {
             max: Duration::from_secs(10),
             open_timeout: Duration::from_secs(5),
             request_bytes: Limits::SUBSCRIBE_BYTES,
+            positions: Limits::POSITIONS,
             fault: Fault::NONE,
         }
     }

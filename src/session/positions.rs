@@ -1,7 +1,8 @@
 //! The newest tokens that a subscriber holds, to resume with.
 //!
 //! Bounded twice: beyond the protocol's 4,096 the oldest is dropped, and a request states only as
-//! many of the newest as it has room for. A missing token costs one CATCH_UP and is never wrong.
+//! many of the newest as it has room for. A missing token is never wrong: without a resume number of
+//! the relay it costs one CATCH_UP.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,6 +14,8 @@ pub(super) struct Positions {
     tokens: HashMap<Selector, (u64, Token)>,
     ages: BTreeMap<u64, Selector>,
     next: u64,
+    /// So many are kept.
+    limit: usize,
     /// A request states at most so many. Halved when the relay refuses a request for its size,
     /// doubled by each stream that opens.
     most: usize,
@@ -33,12 +36,13 @@ impl Positions {
     }
 
     /// Starts with what the application kept from another life.
-    pub(super) fn starting_with(positions: &[Position]) -> Self {
+    pub(super) fn starting_with(positions: &[Position], limit: usize) -> Self {
         let mut kept = Self {
             tokens: HashMap::new(),
             ages: BTreeMap::new(),
             next: 0,
-            most: Limits::POSITIONS,
+            limit,
+            most: limit,
             stated: 0,
         };
         let readable = |position: &&Position| position.token.0.len() <= Limits::TOKEN;
@@ -80,7 +84,7 @@ impl Positions {
 
     /// The relay took the request.
     pub(super) fn taken(&mut self) {
-        self.most = (self.most * 2).clamp(FEW, Limits::POSITIONS);
+        self.most = (self.most * 2).max(FEW).min(self.limit);
     }
 
     fn insert(&mut self, queue: &Selector, token: &Token) {
@@ -90,7 +94,7 @@ impl Positions {
             self.ages.remove(&old);
         }
         self.ages.insert(self.next, queue.clone());
-        if self.ages.len() > Limits::POSITIONS
+        if self.ages.len() > self.limit
             && let Some((_, oldest)) = self.ages.pop_first()
         {
             self.tokens.remove(&oldest);

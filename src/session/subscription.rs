@@ -3,7 +3,9 @@
 //! A token is taken when its wake-up is handed to the application, not when it arrives; what was
 //! not handed over when the stream broke is dropped, because the relay tells it again. So counts
 //! add up exactly, and nothing that the application has not seen is ever resumed past. A request
-//! states the newest positions that it has room for, and fewer after the relay refused its size.
+//! states the newest positions that it has room for, and fewer after the relay refused its size. For
+//! all other queues the relay's resume number stands, which waits in line with the wake-ups before it:
+//! it counts when they were handed over.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,8 +18,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
     words::{
-        ConnectionState, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions, Welcome,
-        WorkDetected,
+        ConnectionState, Limits, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions,
+        Token, Welcome, WorkDetected,
     },
 };
 
@@ -27,7 +29,10 @@ pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
     link: Link,
     positions: Positions,
-    arrived: VecDeque<WorkDetected>,
+    arrived: VecDeque<Arrived>,
+    /// The newest resume number that counts, and the life of the relay that it is of.
+    resume: Token,
+    epoch: Option<Arc<str>>,
     welcome: Option<Welcome>,
     /// The newest stream's relay cannot hear all publishers.
     degraded: bool,
@@ -38,6 +43,14 @@ pub(crate) struct SubscriptionSession {
     /// Bytes that a request has left for positions.
     room: usize,
     fault: Fault,
+}
+
+/// What arrived, in its order.
+#[derive(Debug)]
+enum Arrived {
+    Work(WorkDetected),
+    /// All wake-ups before it were sent: it counts when they were handed over.
+    Resume(Token),
 }
 
 /// What a driver does next.
@@ -54,12 +67,15 @@ impl SubscriptionSession {
         let fault = config.fault;
         let taken = options.encoded_without_positions();
         let room = config.request_bytes.saturating_sub(taken);
-        let positions = Positions::starting_with(&options.positions);
+        let positions = Positions::starting_with(&options.positions, config.positions);
+        let resume = options.resume.clone();
         Self {
             options,
             link: Link::new(config),
             positions,
             arrived: VecDeque::new(),
+            resume,
+            epoch: None,
             welcome: None,
             degraded: false,
             welcomes: 0,
@@ -71,9 +87,15 @@ impl SubscriptionSession {
 
     /// Hands over the next wake-up; its token is taken now.
     pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
-        let work = self.arrived.pop_front()?;
-        self.positions.keep(&work);
-        Some(work)
+        loop {
+            match self.arrived.pop_front()? {
+                Arrived::Work(work) => {
+                    self.positions.keep(&work);
+                    return Some(work);
+                }
+                Arrived::Resume(resume) => self.resume = resume,
+            }
+        }
     }
 
     /// Returns what to do next, where nothing is to be handed over.
@@ -102,6 +124,7 @@ impl SubscriptionSession {
                 self.link.beats(welcome.heartbeat);
                 self.degraded = welcome.degraded;
                 self.welcomes += 1;
+                self.enter(&welcome.epoch);
                 self.welcome = Some(welcome);
                 self.positions.taken();
             }
@@ -109,13 +132,16 @@ impl SubscriptionSession {
                 if planted!(self.fault, TokenTakenOnArrival) {
                     work.iter().for_each(|work| self.positions.keep(work));
                 }
-                self.arrived.extend(work);
+                self.arrived.extend(work.into_iter().map(Arrived::Work));
             }
             SubscribeEvent::Goodbye(goodbye) => {
                 self.welcome = None;
                 self.link.goodbye(now, goodbye, rng);
             }
-            SubscribeEvent::Heartbeat { degraded } => self.degraded = degraded,
+            SubscribeEvent::Heartbeat { degraded, resume } => {
+                self.degraded = degraded;
+                self.keep_resume(resume);
+            }
             SubscribeEvent::Unknown => {}
         }
     }
@@ -195,11 +221,34 @@ impl SubscriptionSession {
         }
     }
 
+    /// A relay's number says nothing to its next life, nor to another relay.
+    fn enter(&mut self, epoch: &Arc<str>) {
+        let before = self.epoch.replace(Arc::clone(epoch));
+        if before.is_some_and(|before| before != *epoch) {
+            self.resume = Token::default();
+        }
+    }
+
+    fn keep_resume(&mut self, resume: Token) {
+        if resume.is_empty() || resume.0.len() > Limits::TOKEN {
+            return;
+        }
+        if self.arrived.is_empty() || planted!(self.fault, ResumeBeforeHandOver) {
+            self.resume = resume;
+            return;
+        }
+        // Of several with no wake-up in between the newest counts.
+        self.arrived
+            .pop_back_if(|newest| matches!(newest, Arrived::Resume(_)));
+        self.arrived.push_back(Arrived::Resume(resume));
+    }
+
     fn request(&mut self) -> SubscribeOptions {
         let cuts = !planted!(self.fault, PositionsNotCut);
         let room = if cuts { self.room } else { usize::MAX };
         SubscribeOptions {
             positions: self.positions.newest(room),
+            resume: self.resume.clone(),
             ..self.options.clone()
         }
     }

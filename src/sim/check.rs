@@ -135,10 +135,12 @@ impl World {
             life,
             forgotten,
             counters,
+            stated: true,
         };
         let before = self.listeners[number].tokens.insert(queue, told);
-        // What it was told under a pattern's name is in no token.
-        let same = before.filter(|_| !self.is_member(number) && !self.is_told_by_pattern(number));
+        // What a pattern's name told of is in no sum of its queue's.
+        let summed = !self.is_member(number) && !self.is_told_by_pattern(number);
+        let same = before.filter(|before| before.stated && summed);
         let same = same.filter(|before| {
             here && before.life == life && life == self.relay.life && before.forgotten == forgotten
         });

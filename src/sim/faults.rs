@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    net::ConnId,
+    net::{Client, ConnId},
     plan::Trouble,
     world::{Event, World},
 };
@@ -84,16 +84,21 @@ impl World {
             T::PublisherCrash => self.publisher_crashes(publisher),
             T::FanoutStall => {
                 let until = self.until(500, 8_000);
-                prolong(&mut self.relay.fanout_stalled_until, until);
-                self.impair_all(until);
+                self.stall_fanout(until);
             }
             T::TableFull => self.fill_table(),
-            T::SlowReader => self.stall_reader(listener),
+            T::SlowReader => {
+                let amid = self.rng.bool();
+                self.stall_reader(listener, amid, 20_000);
+            }
             T::AppStall => {
                 let until = self.until(500, self.plan.stall);
-                prolong(&mut self.listeners[listener].stalled_until, until);
-                self.impair(listener, until);
+                self.stall_app(listener, until);
+                if self.plan.may(T::Reset) {
+                    self.leave_unread(listener);
+                }
             }
+            T::FleetStops => self.stop_fleet(),
             // These happen by themselves, where the seed allows them.
             T::ReportsLost
             | T::WalksLost
@@ -103,6 +108,16 @@ impl World {
             | T::HandlersHang
             | T::PauseBusy => {}
         }
+    }
+
+    pub(super) fn stall_fanout(&mut self, until: Tick) {
+        prolong(&mut self.relay.fanout_stalled_until, until);
+        self.impair_all(until);
+    }
+
+    pub(super) fn stall_app(&mut self, listener: usize, until: Tick) {
+        prolong(&mut self.listeners[listener].stalled_until, until);
+        self.impair(listener, until);
     }
 
     /// A listener is frozen for a while, and its stream with it.
@@ -138,6 +153,15 @@ impl World {
         if self.conns[id].reset {
             return;
         }
+        self.break_with_others(trouble, listener, id);
+        if of_listener {
+            self.impair(listener, self.now);
+        } else {
+            self.impair_publisher(publisher, self.now + Duration::from_secs(30));
+        }
+    }
+
+    fn break_with_others(&mut self, trouble: Trouble, listener: usize, id: ConnId) {
         self.log.note(self.now, "breaks", &[id as u64]);
         for (other, listener) in self.break_others(trouble, id) {
             self.break_conn(trouble, other);
@@ -147,11 +171,19 @@ impl World {
             self.expect_back(listener, id);
         }
         self.break_conn(trouble, id);
-        if of_listener {
-            self.impair(listener, self.now);
-        } else {
-            self.impair_publisher(publisher, self.now + Duration::from_secs(30));
+    }
+
+    /// The connection of one stream breaks, and both ends see it.
+    pub(super) fn break_stream(&mut self, id: ConnId) {
+        let Client::Listener(listener, _) = self.conns[id].client else {
+            return;
+        };
+        if self.healed || self.conns[id].reset || self.listeners[listener].conn != Some(id) {
+            return;
         }
+        self.totals.troubles += 1;
+        self.break_with_others(Trouble::Reset, listener, id);
+        self.impair(listener, self.now);
     }
 
     fn break_conn(&mut self, trouble: Trouble, id: ConnId) {
@@ -219,10 +251,11 @@ impl World {
         }
     }
 
-    fn stall_reader(&mut self, listener: usize) {
-        let until = self.until(500, 20_000);
+    /// A listener's client does not read for a while: it has stopped in the middle of a frame, or
+    /// between two.
+    pub(super) fn stall_reader(&mut self, listener: usize, amid: bool, longest: u64) {
+        let until = self.until(500, longest);
         let conn = self.listeners[listener].conn;
-        let amid = self.rng.bool();
         if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
             match amid {
                 true => prolong(&mut stream.unsent_until, until),

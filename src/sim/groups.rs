@@ -147,7 +147,37 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// A fleet whose members stop together, again and again.
+    pub(super) fn hang_all(&mut self, rng: &mut fastrand::Rng) {
+        self.hang(rng);
+        self.troubles = vec![Trouble::FleetStops];
+        self.trouble_gap = 30_000;
+        for listener in &mut self.listeners {
+            listener.capacity = rng.u32(1..=2);
+        }
+    }
+}
+
 impl World {
+    /// All members of the fleet stop at once. Where nobody else is there, they stop in the middle of a
+    /// frame, and one of them goes on soon: only it can take what waits for the others.
+    pub(super) fn stop_fleet(&mut self) {
+        let members = (0..self.listeners.len()).filter(|number| self.is_member(*number));
+        let members: Vec<_> = members.collect();
+        let alone = members.len() == self.listeners.len();
+        let spared = alone.then(|| members[self.rng.usize(0..members.len())]);
+        for number in members {
+            if alone {
+                self.stall_reader(number, true, 8_000);
+            }
+            if spared != Some(number) {
+                let until = self.until(15_000, self.plan.stall);
+                self.stall_app(number, until);
+            }
+        }
+    }
+
     /// Puts a message of which nobody will ever tell.
     pub(super) fn put_untold(&mut self, queue: usize) {
         let message = self

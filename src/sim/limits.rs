@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     oracle::SOON,
-    plan::{Plan, Shape, Trouble, Work},
+    plan::{Plan, Shape, Trouble, Work, address, seconds},
     world::World,
 };
 use crate::{
@@ -58,14 +58,17 @@ impl World {
         };
         let delay = until.since(now).max(Duration::from_secs(1));
         for number in 0..limit {
-            let queue = super::plan::address(&format!("foreign-{number}"));
+            let queue = address(&format!("foreign-{number}"));
             let notification = Notification {
                 delay,
                 ..Notification::new(queue)
             };
             match hub.notify(&"foreign".into(), &[notification], now) {
                 Ok(_) => self.relay.applied += 1,
-                Err(_) => break,
+                Err(_) => {
+                    self.note_refusal();
+                    break;
+                }
             }
         }
         self.note_full_table();
@@ -230,24 +233,11 @@ impl World {
         }
     }
 
-    /// A listener subscribes without some of its places: the relay tells it of those queues again.
-    pub(super) fn forget_unstated(&mut self, listener: usize, options: &SubscribeOptions) {
-        if self.plan.room.is_none() && self.plan.max_queues.is_none() {
-            return;
-        }
-        let stated = options.positions.iter().filter_map(|position| {
-            let address = position.queue.as_address()?;
-            self.queues.find(&address)
-        });
-        let stated: BTreeSet<usize> = stated.collect();
-        let tokens = &mut self.listeners[listener].tokens;
-        tokens.retain(|queue, _| stated.contains(queue));
-    }
-
     /// Returns whether a stream that began without some places may still tell of their queues.
     pub(super) fn is_being_told(&self, listener: usize) -> bool {
-        let limited = self.plan.room.is_some() || self.plan.max_queues.is_some();
-        limited && self.listeners[listener].ok_from + SOON > self.now
+        let plan = &self.plan;
+        let few = plan.room.is_some() || plan.few.is_some() || plan.max_queues.is_some();
+        few && self.listeners[listener].ok_from + SOON > self.now
     }
 
     /// Returns whether a listener may be refused before it is taken: for the size of its request, or
@@ -259,6 +249,15 @@ impl World {
 }
 
 impl Plan {
+    /// Returns how many queues a run may use. A queue that waits for room gets it when another one
+    /// was idle for a minute: where streams that rotate report their queues again, none ever is.
+    pub(super) fn most_queues_in_use(&self) -> usize {
+        let reported = self.listeners.iter().any(|one| one.talkative);
+        let rests = !reported || self.max_age > Duration::from_secs(100);
+        self.max_queues
+            .map_or(41, |limit| limit + if rests { 2 } else { 0 })
+    }
+
     /// Has the run meet limits: the table is small and full at times, the listeners share connections, or
     /// there is room for a few positions only, which the client may not know.
     pub(super) fn limit(&mut self, rng: &mut fastrand::Rng) {
@@ -277,6 +276,20 @@ impl Plan {
             let known = if rng.bool() { taken } else { 1 << 20 };
             self.room = Some(PositionRoom { known, taken });
         }
+    }
+
+    /// Two listeners on one pattern whose streams rotate, and more queues than the relay may remember.
+    pub(super) fn rotate_in_full_table(&mut self, rng: &mut fastrand::Rng) {
+        let mut one = self.listeners[0].clone();
+        one.selectors = vec![Selector::new("acct", "l0-*").expect("a selector")];
+        (one.talkative, one.scaled, one.mute) = (false, false, false);
+        self.listeners = vec![one.clone(), one];
+        self.queues = vec![address("l0-0")];
+        self.max_queues = Some(rng.usize(2..=4));
+        (self.works, self.troubles) = (vec![Work::FreshQueue], Vec::new());
+        (self.max_age, self.forget_after) = (seconds(rng.u64(5..30)), seconds(3600));
+        (self.active, self.steady, self.cursors) = (seconds(30), None, None);
+        (self.work_gap, self.sentinel) = (2_000, Duration::ZERO);
     }
 }
 

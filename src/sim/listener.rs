@@ -93,6 +93,8 @@ pub(super) struct Told {
     /// Queues that the relay had forgotten when it sent it: whether the record may be another.
     pub(super) forgotten: u64,
     pub(super) counters: Counters,
+    /// It was stated to each stream since.
+    pub(super) stated: bool,
 }
 
 /// A stream that lived this long was a success (I18).
@@ -188,6 +190,9 @@ impl World {
             fault: self.fault,
             ..LinkConfig::default()
         };
+        if let Some(few) = self.plan.few {
+            config.positions = few.positions;
+        }
         if let Some(room) = self.plan.room {
             config.request_bytes = room.request_bytes(&options);
         }

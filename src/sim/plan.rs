@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{groups, limits::PositionRoom};
+use super::{groups, limits::PositionRoom, resume::FewPositions};
 use crate::words::{GroupName, QueueAddress, Selector};
 
 /// How the fleet looks.
@@ -47,6 +47,8 @@ pub(super) enum Trouble {
     GetsHang,
     HandlersHang,
     PauseBusy,
+    /// All members of a fleet stop at once, and all but one for long.
+    FleetStops,
     TableFull,
 }
 
@@ -102,6 +104,8 @@ pub(super) struct Plan {
     pub(super) shared: Option<usize>,
     /// How much a subscribe request may hold of positions, where that is little.
     pub(super) room: Option<PositionRoom>,
+    /// Listeners state few positions, where they do.
+    pub(super) few: Option<FewPositions>,
 }
 
 /// One listener.
@@ -201,22 +205,35 @@ const WIDE: usize = 300;
 const CROWD: usize = 70;
 
 impl Plan {
-    /// A quarter of the runs meet the relay's limits, or share connections.
+    /// A quarter of the runs meet the relay's limits, or share connections; in half of them the
+    /// listeners state few positions. One in sixteen is a fleet that hangs, one a full table under
+    /// streams that rotate.
     pub(super) fn of(seed: u64, rng: &mut fastrand::Rng) -> Self {
-        let mut plan = Self::new(rng);
-        if seed % 4 == 3 {
-            plan.limit(&mut fastrand::Rng::with_seed(seed));
+        let shape = match seed % 16 {
+            5 => Shape::Fleet,
+            13 => Shape::Sparse,
+            _ => match rng.u32(0..50) {
+                0 => Shape::Wide,
+                1 => Shape::Crowd,
+                2..=18 => Shape::Fleet,
+                _ => Shape::Sparse,
+            },
+        };
+        let mut plan = Self::new(shape, rng);
+        let mut own = fastrand::Rng::with_seed(seed);
+        match seed % 16 {
+            5 => plan.hang_all(&mut own),
+            13 => plan.rotate_in_full_table(&mut own),
+            _ if seed % 4 == 3 => plan.limit(&mut own),
+            _ => {}
+        }
+        if seed % 8 < 4 {
+            plan.state_few(&mut fastrand::Rng::with_seed(seed));
         }
         plan
     }
 
-    fn new(rng: &mut fastrand::Rng) -> Self {
-        let shape = match rng.u32(0..50) {
-            0 => Shape::Wide,
-            1 => Shape::Crowd,
-            2..=18 => Shape::Fleet,
-            _ => Shape::Sparse,
-        };
+    fn new(shape: Shape, rng: &mut fastrand::Rng) -> Self {
         let small = matches!(shape, Shape::Sparse | Shape::Fleet);
         let mut works: Vec<Work> = WORKS.into_iter().filter(|_| rng.bool()).collect();
         if works.is_empty() {
@@ -297,6 +314,7 @@ impl Plan {
             max_queues: None,
             shared: None,
             room: None,
+            few: None,
         };
         if shape == Shape::Fleet {
             plan.strain(rng);

@@ -182,6 +182,7 @@ impl World {
         relay.fleets = Fleets::default();
         (relay.draining, relay.vanished, relay.applied, relay.walks) = (false, false, 0, 0);
         (relay.walk, relay.fanout_at, relay.timers_at) = (None, None, None);
+        let default = HubConfig::default();
         let hub = Hub::new(HubConfig {
             epoch: Epoch(relay.epoch),
             seed: self.rng.u64(..),
@@ -189,9 +190,14 @@ impl World {
             inline: relay.inline,
             max_cursors_per_stream: self.plan.cursors.unwrap_or(usize::MAX),
             max_queues: self.plan.max_queues.unwrap_or(usize::MAX),
+            compare_step: self
+                .plan
+                .few
+                .map_or(default.compare_step, |few| few.compare_step),
+            resume_from: self.plan.few.map_or(default.resume_from, |_| 0),
             pace: groups::pace(self.plan.sentinel, self.plan.keep),
             fault: relay.fault,
-            ..HubConfig::default()
+            ..default
         });
         relay.bell = Arc::default();
         hub.timers_waker().register(&relay.waker(Ring::Timers));
@@ -325,7 +331,7 @@ impl World {
             Next::Wait(at) => self.poll_stream(id, at),
             Next::End => self.stream_ends(id),
             Next::Yield => {
-                let gap = Duration::from_micros(self.rng.u64(1..300));
+                let gap = self.yield_gap(id);
                 self.poll_stream(id, now + gap);
             }
             Next::Wake(_) => unreachable!("sent above"),
@@ -491,6 +497,7 @@ impl World {
         self.log
             .note(now, "stream opens", &[id as u64, listener as u64]);
         self.totals.streams += 1;
+        self.totals.resumed += u64::from(!options.resume.is_empty());
         let mut stream = stream;
         if !self.healed && self.rng.u32(0..4) == 0 {
             // Its transport takes nothing at first: what happens between the subscription and its

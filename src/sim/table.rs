@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 68] = [
+const FAULTS: [Row; 72] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -255,6 +255,26 @@ const FAULTS: [Row; 68] = [
         Fault::ExhaustedSendsAll,
         "resume",
         "a request that was refused for its size is sent as it was",
+    ),
+    (
+        Fault::ResumeNumberTooNew,
+        "resume",
+        "the number is drawn when all cursors are compared, not before",
+    ),
+    (
+        Fault::ResumePastForgotten,
+        "resume",
+        "a pattern resumes past what changed and was forgotten",
+    ),
+    (
+        Fault::NewQueueNotStamped,
+        "resume",
+        "a new entry counts as unchanged since ever",
+    ),
+    (
+        Fault::ResumeBeforeHandOver,
+        "resume",
+        "a number counts although wake-ups before it were not handed over",
     ),
     (
         Fault::MarkReplaces,

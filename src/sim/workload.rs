@@ -161,9 +161,7 @@ impl World {
     /// A queue that nobody has heard of yet, but that a pattern matches.
     fn put_into_fresh_queue(&mut self, publisher: usize, listener: usize) {
         let address = super::plan::address(&format!("l{listener}-x{}", self.queues.list.len()));
-        // A queue that waits for room gets it when another one was idle for a minute.
-        let most = self.plan.max_queues.map_or(40, |limit| limit + 1);
-        if self.queues.list.len() > most
+        if self.queues.list.len() >= self.plan.most_queues_in_use()
             || !self
                 .listeners
                 .iter()

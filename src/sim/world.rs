@@ -64,6 +64,8 @@ pub(super) struct Totals {
     pub(super) troubles: u64,
     pub(super) restarts: u64,
     pub(super) streams: u64,
+    /// Streams that resume by a number.
+    pub(super) resumed: u64,
     pub(super) wakes: u64,
     pub(super) entries: u64,
     pub(super) heartbeats: u64,
@@ -115,6 +117,8 @@ pub(super) enum Event {
     Steady,
     Trouble,
     Strike(Trouble),
+    /// The connection of one stream breaks.
+    BreakStream(ConnId),
     Heal,
     /// What must hold by now.
     Check,
@@ -324,6 +328,7 @@ impl World {
             Event::Steady => self.steady(),
             Event::Trouble => self.trouble(),
             Event::Strike(trouble) => self.strike(trouble),
+            Event::BreakStream(conn) => self.break_stream(conn),
             Event::Heal => self.heal(),
             Event::Check => self.check(),
             Event::CauseCheck(queue, life, sequence) => self.check_cause(queue, life, sequence),
@@ -357,6 +362,7 @@ impl Totals {
             self.messages,
             self.restarts,
             self.streams,
+            self.resumed,
             self.heartbeats,
             self.walks_lost,
             self.timed,
@@ -377,6 +383,7 @@ impl Totals {
         self.troubles += other.troubles;
         self.restarts += other.restarts;
         self.streams += other.streams;
+        self.resumed += other.resumed;
         self.wakes += other.wakes;
         self.entries += other.entries;
         self.heartbeats += other.heartbeats;

@@ -34,6 +34,9 @@ struct Shared {
     task: AtomicWaker,
 }
 
+/// Has the parts polled, or the main future.
+struct Wakes<const WHAT: u8>(Arc<Shared>);
+
 type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Ends the bundle. A part may hold the bundle itself, as hyper's streams do: what was added and
@@ -41,13 +44,13 @@ type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct Ending(Arc<Shared>);
 
 /// Turns that a bundle takes before other tasks have theirs.
-const TURNS: u32 = 32;
-/// Nothing to do: whoever wakes the bundle wakes its task.
-const IDLE: u8 = 0;
-/// The task polls: whoever wakes the bundle has it polled once more.
-const POLLED: u8 = 1;
-/// There is something to do, and the task knows or has been woken.
-const WOKEN: u8 = 2;
+const TURNS: u32 = 8;
+/// The parts are to be polled.
+const PARTS: u8 = 1;
+/// The main future is to be polled.
+const MAIN: u8 = 2;
+/// The task polls, and looks at the two bits above before it rests: a wake need not wake the task.
+const POLLING: u8 = 4;
 
 impl Bundle {
     /// Has `part` run until it ends or the bundle does. One that panics ends alone; one that is
@@ -59,7 +62,7 @@ impl Bundle {
             }
         });
         if self.shared.push(Box::pin(part)) {
-            self.shared.wake_by_ref();
+            self.shared.wake(PARTS);
         }
     }
 
@@ -79,21 +82,21 @@ impl Bundle {
     async fn drive<T>(self, main: impl Future<Output = T>) -> T {
         let mut main = std::pin::pin!(main);
         let mut parts = FuturesUnordered::new();
-        let waker = Waker::from(Arc::clone(&self.shared));
+        let parts_waker = Waker::from(Arc::new(Wakes::<PARTS>(Arc::clone(&self.shared))));
+        let main_waker = Waker::from(Arc::new(Wakes::<MAIN>(Arc::clone(&self.shared))));
         std::future::poll_fn(|cx| {
             self.shared.task.register(cx.waker());
-            let mut inner = Context::from_waker(&waker);
-            for _ in 0..TURNS {
-                // Read as well as written: what was done before a wake must be seen by this turn.
-                self.shared.state.swap(POLLED, Ordering::AcqRel);
-                parts.extend(
-                    self.shared
-                        .added()
-                        .iter_mut()
-                        .flat_map(|added| added.drain(..)),
-                );
-                while let Poll::Ready(Some(())) = parts.poll_next_unpin(&mut inner) {}
-                if let Poll::Ready(output) = main.as_mut().poll(&mut inner) {
+            for turn in 0..TURNS {
+                if self.shared.begin_turn() & PARTS != 0 || turn == 0 {
+                    self.shared.take_added(&mut parts);
+                    let mut context = Context::from_waker(&parts_waker);
+                    while let Poll::Ready(Some(())) = parts.poll_next_unpin(&mut context) {}
+                }
+                // What the parts woke it for is done in this turn: most often they have made a frame
+                // that it is to write.
+                self.shared.begin_main();
+                let mut context = Context::from_waker(&main_waker);
+                if let Poll::Ready(output) = main.as_mut().poll(&mut context) {
                     return Poll::Ready(output);
                 }
                 if self.shared.rest() {
@@ -121,12 +124,33 @@ impl Shared {
         true
     }
 
-    /// Returns whether nobody has woken the bundle since its turn began; it is idle then.
+    /// Takes what was added since the last turn.
+    fn take_added(&self, parts: &mut FuturesUnordered<Part>) {
+        let mut added = self.added();
+        parts.extend(added.iter_mut().flat_map(|added| added.drain(..)));
+    }
+
+    /// Returns what is to be polled. Read as well as written: what was done before a wake must be
+    /// seen by this turn.
+    fn begin_turn(&self) -> u8 {
+        self.state.swap(POLLING, Ordering::AcqRel)
+    }
+
+    /// The main future is about to be polled.
+    fn begin_main(&self) {
+        self.state.fetch_and(!MAIN, Ordering::AcqRel);
+    }
+
+    /// Ends the polling, unless there is more to poll since the turn began.
     fn rest(&self) -> bool {
-        let rested = self
-            .state
-            .compare_exchange(POLLED, IDLE, Ordering::SeqCst, Ordering::SeqCst);
-        rested.is_ok()
+        let (idle, seq) = (0, Ordering::SeqCst);
+        self.state.compare_exchange(POLLING, idle, seq, seq).is_ok()
+    }
+
+    fn wake(&self, what: u8) {
+        if self.state.fetch_or(what, Ordering::AcqRel) == 0 {
+            self.task.wake();
+        }
     }
 }
 
@@ -134,7 +158,7 @@ impl Default for Shared {
     fn default() -> Self {
         Self {
             added: Mutex::new(Some(Vec::new())),
-            state: AtomicU8::new(IDLE),
+            state: AtomicU8::new(0),
             task: AtomicWaker::new(),
         }
     }
@@ -148,15 +172,13 @@ impl Drop for Ending {
     }
 }
 
-impl Wake for Shared {
+impl<const WHAT: u8> Wake for Wakes<WHAT> {
     fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+        self.0.wake(WHAT);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.state.swap(WOKEN, Ordering::AcqRel) == IDLE {
-            self.task.wake();
-        }
+        self.0.wake(WHAT);
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn flag_event_to_wire(event: FlagEvent) -> proto::WatchFlagResponse {
     use proto::watch_flag_response::Event;
     let event = match event {
         FlagEvent::State(state) => Some(Event::Flag(flag_to_wire(&state))),
-        FlagEvent::Heartbeat => Some(Event::Heartbeat(proto::Heartbeat { degraded: false })),
+        FlagEvent::Heartbeat => Some(Event::Heartbeat(proto::Heartbeat::default())),
         FlagEvent::Goodbye(goodbye) => Some(Event::Goodbye(goodbye_to_wire(goodbye))),
         FlagEvent::Acks {
             generation,

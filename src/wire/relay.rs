@@ -52,6 +52,8 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
             .map(position)
             .collect::<Result<_>>()?,
         heartbeat: checked_span("heartbeat", request.heartbeat)?.unwrap_or_default(),
+        // It may hold anything: one that makes no sense is ignored.
+        resume: Token(request.resume),
     };
     options.check()?;
     Ok(options)
@@ -86,6 +88,7 @@ pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeR
         visibility_timeout: Some(span_to_wire(options.visibility_timeout)),
         positions: options.positions.iter().map(position).collect(),
         heartbeat: Some(span_to_wire(options.heartbeat)),
+        resume: options.resume.0.clone(),
     }
 }
 
@@ -111,8 +114,11 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
         })),
         // The relay fills Wakes in their encoded form.
         SubscribeEvent::Wake(_) => None,
-        SubscribeEvent::Heartbeat { degraded } => {
-            Some(Event::Heartbeat(proto::Heartbeat { degraded }))
+        SubscribeEvent::Heartbeat { degraded, resume } => {
+            Some(Event::Heartbeat(proto::Heartbeat {
+                degraded,
+                resume: resume.0,
+            }))
         }
         SubscribeEvent::Goodbye(goodbye) => Some(Event::Goodbye(goodbye_to_wire(goodbye))),
         SubscribeEvent::Unknown => None,
@@ -138,6 +144,7 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
         }
         Some(Event::Heartbeat(heartbeat)) => SubscribeEvent::Heartbeat {
             degraded: heartbeat.degraded,
+            resume: Token(heartbeat.resume),
         },
         Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
         #[cfg(feature = "server")]

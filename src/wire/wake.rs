@@ -276,7 +276,10 @@ mod tests {
 
     #[test]
     fn each_kind_of_message_goes_there_and_back() {
-        let heartbeat = proto::Heartbeat { degraded: true };
+        let heartbeat = proto::Heartbeat {
+            degraded: true,
+            resume: vec![7; 32].into(),
+        };
         let events = [
             Event::Welcome(proto::Welcome {
                 relay_id: "r".to_owned(),

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    GroupName, Limits, ListenerId, Position, Selector, WorkDetected, notification::check_delay,
+    GroupName, Limits, ListenerId, Position, Selector, Token, WorkDetected,
+    notification::check_delay,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -24,6 +25,9 @@ pub struct SubscribeOptions {
     pub positions: Vec<Position>,
     /// Silence after which a heartbeat is sent; clamped to 1..60 s.
     pub heartbeat: Duration,
+    /// Stands for the positions of all queues that have none of their own, as the relay's newest
+    /// heartbeat stated it. The client's `Subscription` fills it in.
+    pub resume: Token,
 }
 
 /// What arrives on a subscription's stream.
@@ -38,6 +42,8 @@ pub enum SubscribeEvent {
     Heartbeat {
         /// The relay cannot hear all publishers just now.
         degraded: bool,
+        /// To resume all queues of the stream with; empty where the relay states none.
+        resume: Token,
     },
     /// The relay ends the stream.
     Goodbye(Goodbye),
@@ -134,6 +140,7 @@ impl SubscribeOptions {
             visibility_timeout: Limits::VISIBILITY,
             positions: Vec::new(),
             heartbeat: Limits::HEARTBEAT,
+            resume: Token::default(),
         }
     }
 

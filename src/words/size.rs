@@ -1,9 +1,9 @@
 //! Encoded sizes, so that a client's requests keep their limits before they are encoded.
 //!
-//! Texts, selectors and positions are measured exactly; spans and counts with the most that they
-//! can take. A test of `wire` compares with the encoder.
+//! Texts, selectors and positions are measured exactly; spans, counts and tokens with the most that
+//! they can take. A test of `wire` compares with the encoder.
 
-use super::{Notification, Position, Selector, SubscribeOptions};
+use super::{Limits, Notification, Position, Selector, SubscribeOptions};
 
 /// A span or a time: key, length, and the longest seconds and nanoseconds.
 const SPAN: usize = 2 + 11 + 6;
@@ -19,7 +19,8 @@ impl SubscribeOptions {
         });
         let group = self.group.as_ref().map_or(0, |group| group.as_str().len());
         let texts = text(self.listener_id.as_str().len()) + text(group);
-        texts + selectors.sum::<usize>() + COUNT + 2 * SPAN
+        let resume = text(Limits::TOKEN);
+        texts + selectors.sum::<usize>() + COUNT + 2 * SPAN + resume
     }
 }
 

@@ -23,10 +23,14 @@ fn eager(url: &str) -> Client {
 
 /// A relay that remembers so many queues.
 async fn small(max_queues: usize) -> TestRelay {
-    let relay = RelayConfig {
+    limited(RelayConfig {
         max_queues,
         ..RelayConfig::default()
-    };
+    })
+    .await
+}
+
+async fn limited(relay: RelayConfig) -> TestRelay {
     let config = NodeConfig {
         relay,
         ..NodeConfig::default()
@@ -71,6 +75,33 @@ async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
     told(&mut known, 40).await;
     assert_eq!(publisher.pending(), 2, "kept for when there is room");
+}
+
+#[tokio::test]
+async fn a_relay_with_many_delayed_wake_ups_refuses_more_and_tells_of_the_others_at_once() {
+    let relay = limited(RelayConfig {
+        max_timers: 2,
+        ..RelayConfig::default()
+    })
+    .await;
+    let client = eager(&relay.url());
+    let publisher = client.publisher("p");
+    let delayed = |name| Notification {
+        delay: Duration::from_secs(3600),
+        ..event(name)
+    };
+    for name in ["acct/a", "acct/b"] {
+        publisher.notify(delayed(name)).await.expect("counted");
+    }
+    let refused = publisher.notify(delayed("acct/c")).await;
+    let refused = refused.expect_err("full");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
+    assert!(
+        refused.message().contains("delay: the limit of 2 "),
+        "{refused}"
+    );
+    let accepted = notify(&publisher, "acct/c").await.expect("counted");
+    assert_eq!(accepted.sequence, 1);
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ mod python;
 mod queues;
 mod readme;
 mod relay;
+mod resume;
 mod sources;
 mod support;
 mod sweep;

@@ -108,7 +108,9 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
     helper::raise_limits();
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
-    relay.max_queues = args.max_queues.unwrap_or(relay.max_queues);
+    if let Some(max) = args.max_queues {
+        (relay.max_queues, relay.max_cursors_per_stream) = (max, max);
+    }
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = NodeConfig {
         listen: any_port,

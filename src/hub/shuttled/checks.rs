@@ -14,7 +14,7 @@ use super::models::*;
 use crate::fault::Fault;
 
 /// Plays one schedule.
-type Model = fn(Fault) -> Result<(), String>;
+pub(super) type Model = fn(Fault) -> Result<(), String>;
 
 /// Schedules of each kind for a model that has to hold.
 const SCHEDULES: usize = 3000;
@@ -32,13 +32,18 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
 
 /// Asserts that no schedule loses a wake-up or tells of one twice.
 fn holds(model: Model) {
+    holds_in(SCHEDULES, model);
+}
+
+/// The same in so many schedules of each kind.
+pub(super) fn holds_in(schedules: usize, model: Model) {
     let check = move || assert_eq!(model(Fault::None), Ok(()));
-    run(RandomScheduler::new_from_seed(1, SCHEDULES), check);
-    run(PctScheduler::new_from_seed(2, DEPTH, SCHEDULES), check);
+    run(RandomScheduler::new_from_seed(1, schedules), check);
+    run(PctScheduler::new_from_seed(2, DEPTH, schedules), check);
 }
 
 /// Asserts that the model finds the fault.
-fn finds(model: Model, fault: Fault) {
+pub(super) fn finds(model: Model, fault: Fault) {
     let found = Arc::new(AtomicBool::new(false));
     for seed in 0..AT_MOST {
         let seen = Arc::clone(&found);
@@ -97,6 +102,16 @@ fn a_parked_pattern_is_told_of_queues_that_come_later() {
 #[test]
 fn whoever_comes_back_is_told_exactly_what_it_missed() {
     holds(disconnect_and_resume);
+}
+
+#[test]
+fn an_event_during_a_comparison_of_all_cursors_is_told_to_a_listener_that_resumes_by_number() {
+    holds(compare_and_resume);
+}
+
+#[test]
+fn a_resume_number_that_is_too_new_is_found() {
+    finds(compare_and_resume, Fault::ResumeNumberTooNew);
 }
 
 #[test]

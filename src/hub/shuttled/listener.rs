@@ -14,19 +14,20 @@ use super::{
     place::Epoch,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Ordering},
+    wake_builder::WakeBuilder,
 };
 use crate::{
     clock::Tick,
     fault::Fault,
     words::{
         ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
-        SubscribeOptions, WorkDetected,
+        SubscribeOptions, Token, WorkDetected,
     },
 };
 
 /// The time of all that happens, unless a model says otherwise.
 pub(super) const NOW: Tick = Tick::from_nanos(1_000_000_000);
-const EPOCH: Epoch = Epoch(7);
+pub(super) const EPOCH: Epoch = Epoch(7);
 
 /// Rings once, until it is heard.
 pub(super) struct Alarm(AtomicU64);
@@ -45,6 +46,8 @@ pub(super) struct Listener {
     pub(super) wrong: bool,
     /// The newest entry of each queue: it was told of everything up to that place.
     pub(super) places: Vec<WorkDetected>,
+    /// The newest resume number.
+    resume: Token,
     /// Entries that were not the sequel of the place before: CATCH_UPs after a doubt.
     pub(super) gaps: u64,
 }
@@ -71,6 +74,8 @@ pub(super) fn hub(inline: usize, fault: Fault) -> Arc<Hub> {
         inline,
         fault,
         forget_after: Duration::ZERO,
+        compare_step: 1,
+        resume_from: 0,
         ..HubConfig::default()
     }))
 }
@@ -104,7 +109,7 @@ impl Listener {
     pub(super) fn subscribe(hub: &Arc<Hub>, selector: &str, number: u128) -> Self {
         let selector: Selector = selector.parse().expect("a selector");
         let alarm = Alarm::new();
-        let (feed, subscription) = open(hub, &selector, number, Vec::new());
+        let (feed, subscription) = open(hub, &selector, number, Vec::new(), &Token::default());
         Self {
             hub: Arc::clone(hub),
             selector,
@@ -115,6 +120,7 @@ impl Listener {
             told: 0,
             wrong: false,
             places: Vec::new(),
+            resume: Token::default(),
             gaps: 0,
         }
     }
@@ -145,6 +151,15 @@ impl Listener {
         }
     }
 
+    /// Takes all up to the Goodbye of a relay that drains.
+    pub(super) fn goodbye(&mut self) {
+        while let Next::Send(event) = self.feed.next(NOW, true, &self.waker) {
+            if let SubscribeEvent::Wake(work) = event {
+                work.into_iter().for_each(|entry| self.tell(entry));
+            }
+        }
+    }
+
     /// Loses its stream, and comes back with its places.
     pub(super) fn come_back(&mut self, number: u128, now: Tick) {
         self.feed.close(now);
@@ -153,8 +168,38 @@ impl Listener {
             token: entry.token.clone(),
         };
         let positions = self.places.iter().map(position).collect();
-        (self.feed, self.subscription) = open(&self.hub, &self.selector, number, positions);
+        self.open_again(number, positions, &Token::default());
+    }
+
+    /// The same with the newest resume number, and without places.
+    pub(super) fn come_back_by_number(&mut self, number: u128, now: Tick) {
+        self.feed.close(now);
+        let resume = self.resume.clone();
+        self.open_again(number, Vec::new(), &resume);
+    }
+
+    fn open_again(&mut self, number: u128, positions: Vec<Position>, resume: &Token) {
+        (self.feed, self.subscription) = open(&self.hub, &self.selector, number, positions, resume);
         self.alarm.0.store(1, Ordering::SeqCst);
+    }
+
+    /// Takes what there is on a stream that was silent until now, step by step, and keeps the number
+    /// of the heartbeat.
+    pub(super) fn beat(&mut self, now: Tick) {
+        loop {
+            let mut sink = WakeBuilder::default();
+            match self.feed.next_into(now, false, &self.waker, &mut sink) {
+                Next::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
+                Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => self.resume = resume,
+                Next::Send(_) => {}
+                Next::Yield => shuttle::thread::yield_now(),
+                Next::Wait(_) | Next::End => return,
+            }
+        }
+    }
+
+    pub(super) fn has_number(&self) -> bool {
+        !self.resume.is_empty()
     }
 
     pub(super) fn close(&mut self, now: Tick) {
@@ -195,19 +240,15 @@ fn open(
     selector: &Selector,
     number: u128,
     positions: Vec<Position>,
+    resume: &Token,
 ) -> (Feed, Arc<Subscription>) {
     let id = ListenerId::new("l").expect("a name");
     let options = SubscribeOptions {
         positions,
+        resume: resume.clone(),
         ..SubscribeOptions::new(id, [selector.clone()])
     };
-    let config = FeedConfig {
-        relay_id: "r".into(),
-        epoch: "e".into(),
-        version: "v".into(),
-        max_age: Duration::from_secs(3600),
-        many: FeedConfig::MANY,
-    };
+    let config = feed_config();
     let mut rng = fastrand::Rng::with_seed(1);
     let subscription = hub
         .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
@@ -215,4 +256,14 @@ fn open(
     let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
     let feed = Feed::new(hub, subscription, &options, &config, NOW, &mut rng);
     (feed, opened)
+}
+
+pub(super) fn feed_config() -> FeedConfig {
+    FeedConfig {
+        relay_id: "r".into(),
+        epoch: "e".into(),
+        version: "v".into(),
+        max_age: Duration::from_secs(3600),
+        many: FeedConfig::MANY,
+    }
 }

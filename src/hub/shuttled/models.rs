@@ -2,6 +2,12 @@
 //!
 //! Each plays one schedule; an error says what a listener was not told, or told twice.
 
+mod drain;
+mod groups;
+mod overflow;
+mod reports;
+mod sentinel;
+
 use std::{sync::Arc, time::Duration};
 
 use shuttle::thread;
@@ -183,8 +189,13 @@ pub(super) fn later_queues(fault: Fault) -> Result<(), String> {
     told_all(join(listener), 0b111)
 }
 
-/// Whoever loses its stream and comes back with its place is told exactly what it missed.
+/// A subscriber that loses its stream and comes back with its place is told exactly what it missed.
 pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
+    resume_after(fault, |_| {})
+}
+
+/// The same with what the stream does at its end, while two publish.
+fn resume_after(fault: Fault, end: fn(&mut Listener)) -> Result<(), String> {
     let hub = hub(64, fault);
     let mut listener = Listener::settled(&hub, "a/q", 1);
     let publishers = [
@@ -193,6 +204,7 @@ pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
     ];
     let listener = thread::spawn(move || {
         listener.rounds(1);
+        end(&mut listener);
         listener.come_back(2, NOW);
         listener.rounds(1);
         listener
@@ -270,5 +282,34 @@ pub(super) fn busy_ends_and_forget(fault: Fault) -> Result<(), String> {
     match listener.place("q") > before {
         true => Ok(()),
         false => Err(format!("not woken again after {before:?}")),
+    }
+}
+
+/// A stream compares its cursors while an event comes to a queue that is known and another one to a
+/// new queue, and no fan-out marks them. A listener that comes back with the heartbeat's number alone
+/// is told of both, by either stream.
+pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
+    let hub = hub(0, fault);
+    ["x", "y"]
+        .iter()
+        .for_each(|name| notify(&hub, name, &[0], AT_ONCE));
+    let mut listener = Listener::settled(&hub, "a/*", 1);
+    let publishers = [spawn_notify(&hub, "x", &[1]), spawn_notify(&hub, "z", &[2])];
+    let beat = NOW + Duration::from_secs(10);
+    let listener = thread::spawn(move || {
+        listener.beat(beat);
+        listener
+    });
+    publishers.into_iter().for_each(join);
+    let mut listener = join(listener);
+    // Where it was told of something, the stream was not silent: the number comes with the next.
+    listener.come_back_by_number(2, beat);
+    listener.listen();
+    match (listener.place("x"), listener.place("z")) {
+        (Some(2), Some(1)) => Ok(()),
+        places => Err(format!(
+            "told up to {places:?}, number: {}",
+            listener.has_number()
+        )),
     }
 }

@@ -533,13 +533,17 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
     put(&hub, 1, Tick::default());
     // The mark is taken, and the wake-up is not.
     let record = hub.records.get(&queue("orders")).expect("known");
-    let seat = members[0].lock().get(0).and_then(|cursor| cursor.seat());
+    let seat = members[0]
+        .lock()
+        .list
+        .get(0)
+        .and_then(|cursor| cursor.seat());
     let seat = seat.expect("a member");
     let grant = record.lock().take_grant(seat).expect("given");
     assert_eq!(drain(&members[0], Tick::default()), []);
     record.lock().give_back(seat, grant);
     assert_eq!(drain(&members[0], Tick::default()), []);
-    verify(&members[0], Tick::default());
+    verify(&hub, &members[0], Tick::default());
     let healed = drain(&members[0], Tick::default());
     assert_eq!(entries(&healed), [entry("orders", Notified, 1)]);
 }

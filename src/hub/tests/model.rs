@@ -247,7 +247,7 @@ impl Pair {
         for slot in 0..SLOTS {
             self.take(slot);
             if let Some(subscription) = &self.slots[slot] {
-                verify(subscription, self.now);
+                verify(&self.hub, subscription, self.now);
                 assert_eq!(drain(subscription, self.now), []);
             }
         }

@@ -233,6 +233,39 @@ fn catch_ups_that_wait_are_not_forgotten_over_an_event_that_comes_at_their_time(
     assert_eq!(told, [catch_up("a"), entry("b", WakeReason::Notified, 1)]);
 }
 
+#[test]
+fn of_many_catch_ups_that_were_spread_none_is_forgotten() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let names: Vec<_> = (0..6_000).map(|number| format!("q{number:04}")).collect();
+    names.iter().for_each(|name| _ = notify(&hub, name));
+    let options = resuming(&["*"], &[("q0000", &foreign)]);
+    let mut feed = feed(&hub, &options);
+    let (events, at) = sent(&mut feed, Tick::default(), &waker);
+    assert_eq!(woken(&events), []);
+    assert!(at <= after(2 * SECOND), "not at the next heartbeat");
+    notify(&hub, "q0007");
+    let (mut told, mut now) = (Vec::new(), at);
+    while told.len() <= names.len() {
+        let mut sink = WakeBuilder::default();
+        match feed.next_into(now, false, &waker, &mut sink) {
+            Next::Wake(_) => told.extend(entries(&sink.work)),
+            Next::Yield => {}
+            Next::Wait(until) if until < at + SECOND => now = until,
+            next => panic!("{next:?} after {} of them", told.len()),
+        }
+    }
+    let mut expected: Vec<_> = names.iter().map(|name| catch_up(name)).collect();
+    expected[7] = entry("q0007", WakeReason::Notified, 1);
+    expected.push(catch_up("*"));
+    expected.sort();
+    told.sort();
+    assert!(
+        told == expected,
+        "one was told of twice, or as something else"
+    );
+}
+
 /// Sorted, as [`entries`] are.
 trait Sorted {
     fn sorted(self) -> Self;

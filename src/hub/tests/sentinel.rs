@@ -333,39 +333,21 @@ fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
 }
 
 #[test]
-fn a_pattern_without_a_cursor_for_each_known_queue_is_asked_under_its_own_name() {
-    for known_before in [true, false] {
+fn a_pattern_that_lacks_cursors_is_looked_at_under_its_own_name() {
+    for known_first in [true, false] {
         let hub = hub_with(HubConfig {
-            max_cursors_per_stream: 1,
-            pace: Pace {
-                sentinel: INTERVAL,
-                ..Pace::default()
-            },
-            ..HubConfig::default()
+            max_cursors_per_stream: 0,
+            ..guarded().config.clone()
         });
-        let make_known = || ["a", "b"].map(|name| notify(&hub, name));
-        if known_before {
-            make_known();
+        if known_first {
+            notify(&hub, "orders");
         }
-        let listener = settled(&hub, &["*"]);
-        make_known();
+        let all = [settled(&hub, &["ord*"])];
+        notify(&hub, "orders");
         walk_all(&hub);
-        drain(&listener, Tick::default());
-        say_with(
-            &hub,
-            &listener,
-            &report("a", Drained, 2, number()),
-            Tick::default(),
-        );
-        let mut told = Vec::new();
-        for second in 1..=66 {
-            let now = after(Duration::from_secs(second));
-            hub.fire(now);
-            told.extend(drain(&listener, now));
-            hub.end_send(&listener, now);
-        }
-        let names: Vec<_> = told.iter().map(|work| work.queue.queue_name()).collect();
-        assert!(names.contains(&"*"), "{known_before}: {names:?}");
+        drain(&all[0], Tick::default());
+        let told = asked(&hub, &all, 1, 67);
+        assert!(matches!(told[..], [(54..=66, _, Sentinel)]), "{told:?}");
     }
 }
 
@@ -452,6 +434,27 @@ fn streams_that_come_and_go_do_not_put_it_off() {
         told.iter().any(|(.., reason)| *reason == Sentinel),
         "{told:?}"
     );
+}
+
+#[test]
+fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
+    let hub = guarded();
+    let options = options(&["ord*"]);
+    let first = subscribe_with(&hub, &options, Tick::default());
+    drain(&first, Tick::default());
+    verify(&hub, &first, Tick::default());
+    let resume = first.take_resume().expect("all is told");
+    hub.unsubscribe(&first, Tick::default());
+    let resumed = SubscribeOptions { resume, ..options };
+    let mut told = Vec::new();
+    for second in (0..90).step_by(10) {
+        let now = after(Duration::from_secs(second));
+        let listener = [subscribe_with(&hub, &resumed, now)];
+        told.extend(asked(&hub, &listener, second, second + 5));
+        hub.unsubscribe(&listener[0], after(Duration::from_secs(second + 5)));
+        hub.fire(after(Duration::from_secs(second + 9)));
+    }
+    assert!(matches!(told[..], [(54..=75, _, Sentinel), ..]), "{told:?}");
 }
 
 /// Asks a stream's machine for a while, second by second; returns which queues were to be checked,

@@ -132,7 +132,10 @@ fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead()
     let (_, until) = sent(&mut feed, Tick::default(), &waker);
     assert_eq!(until, after(10 * SECOND));
     let (events, _) = sent(&mut feed, until, &waker);
-    assert_eq!(events, [SubscribeEvent::Heartbeat { degraded: false }]);
+    assert!(
+        matches!(events[..], [SubscribeEvent::Heartbeat { .. }]),
+        "{events:?}"
+    );
     notify(&hub, "slow");
     assert_eq!(alarm.rung(), 0, "its mark is lost");
     let (events, until) = sent(&mut feed, after(20 * SECOND), &waker);
@@ -319,7 +322,7 @@ fn a_batch_that_is_dropped_wakes_its_streams() {
 fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let name = |number: usize| format!("q{number:05}");
-    for number in 0..3_000 {
+    for number in 0..6_000 {
         notify(&hub, &name(number));
     }
     let mut rng = fastrand::Rng::with_seed(1);
@@ -332,7 +335,7 @@ fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() 
     loop {
         // Some of these are attached by then, some are not, and some are new.
         number += 1_009;
-        notify(&hub, &name(number % 4_000));
+        notify(&hub, &name(number % 8_000));
         subscription.register(&waker);
         let attached = hub.attach_some(&subscription, Tick::default());
         for entry in drain(&subscription, Tick::default()) {
@@ -346,10 +349,43 @@ fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() 
         let sequence = told.get(view.address.queue_name());
         assert_eq!(sequence, Some(&view.sequence), "{}", view.address);
     }
+    for view in hub.queues(None, usize::MAX, Tick::default()) {
+        let cursors = subscription.lock();
+        let cursor = cursors.list.find(&view.address);
+        let cursor = cursor.and_then(|at| cursors.list.get(at));
+        assert_eq!(cursor.expect("attached").record.address(), &view.address);
+    }
     hub.unsubscribe(&subscription, Tick::default());
     assert!(hub.stats().cursors > 0, "detached in steps as well");
     while hub.detach_some(Tick::default()) {}
     assert_eq!(hub.stats().cursors, 0);
+}
+
+#[test]
+fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let names: Vec<_> = (0..6_000).map(|number| format!("q{number:04}")).collect();
+    names.iter().for_each(|name| _ = notify(&hub, name));
+    let mut feed = feed(&hub, &options(&["*"]));
+    let (mut now, mut told, mut pauses) = (Tick::default(), Vec::new(), 0);
+    while told.len() <= names.len() {
+        let mut sink = WakeBuilder::default();
+        match feed.next_into(now, false, &waker, &mut sink) {
+            Next::Wake(_) => told.extend(entries(&sink.work)),
+            Next::Wait(until) => {
+                assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
+                (now, pauses) = (until, pauses + 1);
+            }
+            Next::Yield | Next::Send(SubscribeEvent::Welcome(_)) => {}
+            next => panic!("{next:?}"),
+        }
+    }
+    assert!(pauses > 5, "{pauses} pauses");
+    // It is not behind any more: the next notification is told at once.
+    sent(&mut feed, now, &waker);
+    notify(&hub, "q0007");
+    let (events, _) = sent(&mut feed, now, &waker);
+    assert_eq!(woken(&events), [entry("q0007", WakeReason::Notified, 1)]);
 }
 
 #[test]
@@ -368,6 +404,10 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
         match feed.next_into(now, false, &waker, &mut sink) {
             Next::Yield => turns += 1,
             Next::Wake(_) => events.push(entries(&sink.work)),
+            // A stream of so many is stated its resume number also where it was not silent.
+            Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+                assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
+            }
             Next::Send(event) => panic!("{event:?}"),
             Next::Wait(_) | Next::End => break,
         }

@@ -223,3 +223,91 @@ fn a_refusal_ends_it() {
     assert!(refusal.is_some());
     assert_eq!(session.step(at(9)), Action::Link(Step::Closed));
 }
+
+fn heartbeat(resume: &'static str) -> SubscribeEvent {
+    SubscribeEvent::Heartbeat {
+        degraded: false,
+        resume: Token(resume.as_bytes().into()),
+    }
+}
+
+fn wake(works: &[(&str, u8)]) -> SubscribeEvent {
+    let works = works.iter().map(|(queue, token)| work(queue, *token));
+    SubscribeEvent::Wake(works.collect())
+}
+
+/// Breaks the stream and opens the next one; returns the number that it states.
+fn stated_next(session: &mut SubscriptionSession, now: Tick) -> Token {
+    session.broken(now, None, &mut rng());
+    open(session, now + std::time::Duration::from_secs(60)).resume
+}
+
+#[test]
+fn a_resume_number_counts_when_the_wake_ups_before_it_were_handed_over() {
+    let mut session = session();
+    assert!(open(&mut session, at(0)).resume.is_empty());
+    session.received(heartbeat("1"), at(0), &mut rng());
+    session.received(wake(&[("a/1", 1), ("a/2", 2)]), at(0), &mut rng());
+    session.received(heartbeat("2"), at(0), &mut rng());
+    session.next_work();
+    assert_eq!(
+        stated_next(&mut session, at(1)).0,
+        "1",
+        "a/2 is not handed over"
+    );
+
+    session.received(wake(&[("a/2", 2)]), at(70_000), &mut rng());
+    session.received(heartbeat("3"), at(70_000), &mut rng());
+    session.received(heartbeat("4"), at(70_000), &mut rng());
+    session.received(wake(&[("a/3", 3)]), at(70_000), &mut rng());
+    session.received(heartbeat("5"), at(70_000), &mut rng());
+    for told in ["a/2", "a/3"] {
+        let work = session.next_work().expect("it arrived");
+        assert_eq!(work.queue.to_string(), told);
+    }
+    assert_eq!(
+        stated_next(&mut session, at(70_001)).0,
+        "4",
+        "a/3 may be in hand still"
+    );
+    session.received(wake(&[("a/3", 3)]), at(140_000), &mut rng());
+    session.received(heartbeat("6"), at(140_000), &mut rng());
+    assert!(session.next_work().is_some());
+    assert_eq!(session.next_work(), None);
+    assert_eq!(stated_next(&mut session, at(140_001)).0, "6");
+}
+
+#[test]
+fn a_resume_number_is_kept_over_breaks_and_dropped_in_another_life() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(heartbeat("1"), at(0), &mut rng());
+    for round in 1..4 {
+        let stated = stated_next(&mut session, at(round * 100_000));
+        assert_eq!(stated.0, "1", "no heartbeat came since");
+    }
+    session.received(heartbeat(""), at(400_000), &mut rng());
+    assert_eq!(stated_next(&mut session, at(500_000)).0, "1");
+    let SubscribeEvent::Welcome(other) = welcome() else {
+        unreachable!("a welcome")
+    };
+    let other = Welcome {
+        epoch: "other".into(),
+        ..other
+    };
+    session.received(SubscribeEvent::Welcome(other), at(600_000), &mut rng());
+    assert!(stated_next(&mut session, at(600_001)).is_empty());
+}
+
+#[test]
+fn a_resume_number_that_is_no_token_is_not_stated() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(heartbeat("1"), at(0), &mut rng());
+    let long = SubscribeEvent::Heartbeat {
+        degraded: false,
+        resume: Token(vec![7; Limits::TOKEN + 1].into()),
+    };
+    session.received(long, at(0), &mut rng());
+    assert_eq!(stated_next(&mut session, at(1)).0, "1");
+}

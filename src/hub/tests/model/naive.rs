@@ -34,6 +34,8 @@ struct Queue {
     /// Something was counted in it, or is to be.
     used: bool,
     touched: Tick,
+    /// When a subscriber left last: it counts while there is no other one.
+    left: Tick,
     timers: BTreeMap<Tick, Sums>,
 }
 
@@ -96,7 +98,8 @@ impl Log {
         self.queues.retain(|name, queue| {
             let all = listeners.iter().flatten();
             let needed = all.clone().any(|one| one.needs(name, queue.head, now));
-            let old = queue.touched <= since;
+            let heard = all.clone().any(|one| one.cursors.contains_key(name));
+            let old = queue.touched <= since && (heard || queue.left <= since);
             let stays = needed || !queue.timers.is_empty() || !old;
             if !stays {
                 *floor = (*floor).max(queue.head + 1);
@@ -155,7 +158,7 @@ impl Log {
 
     pub(super) fn unsubscribe(&mut self, listener: Listener, now: Tick) {
         for (name, cursor) in listener.cursors {
-            self.queues.get_mut(&name).expect("listened").touched = now;
+            self.queues.get_mut(&name).expect("listened").left = now;
             let woken = cursor.woken.map(|(sequence, _)| sequence);
             let lapsed = cursor.woken.is_none_or(|(_, at)| now >= at + VISIBILITY);
             let busy = cursor.busy || cursor.drained < woken;
@@ -258,6 +261,7 @@ impl Log {
             head: floor,
             used: false,
             touched: now,
+            left: now,
             timers: BTreeMap::new(),
         };
         self.queues.entry(name.to_owned()).or_insert_with(new);

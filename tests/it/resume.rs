@@ -1,0 +1,152 @@
+//! A stream of more queues than a client states positions for, over its rotation and a break.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use reveille::{
+    Client, ClientConfig, LinkState, NodeConfig, Notification, Publisher, RelayConfig,
+    Subscription, WakeReason, testing::TestRelay,
+};
+use tokio::sync::watch;
+
+use crate::support::{PATIENCE, Wire, figure, listening, queue, until, within};
+
+/// More than the 4,096 positions of a request.
+const QUEUES: usize = 6_000;
+
+/// What a subscriber was told, by queue.
+type Told = Arc<Mutex<BTreeMap<String, Vec<WakeReason>>>>;
+
+/// A subscriber that reads in a task of its own.
+struct Reader {
+    told: Told,
+    link: watch::Receiver<LinkState>,
+    _task: tokio::task::JoinSet<()>,
+}
+
+impl Reader {
+    fn start(mut wakes: Subscription) -> Self {
+        let (told, link) = (Told::default(), wakes.link());
+        let mut task = tokio::task::JoinSet::new();
+        let into = Arc::clone(&told);
+        task.spawn(async move {
+            while let Some(work) = wakes.next().await {
+                let work = work.expect("not refused");
+                let mut told = into.lock().expect("no panic");
+                let queue = work.queue.queue_name().to_owned();
+                told.entry(queue).or_default().push(work.reason);
+            }
+        });
+        Self {
+            told,
+            link,
+            _task: task,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.told.lock().expect("no panic").len()
+    }
+
+    fn take(&self) -> BTreeMap<String, Vec<WakeReason>> {
+        std::mem::take(&mut *self.told.lock().expect("no panic"))
+    }
+
+    /// Waits for a stream after this many.
+    async fn welcomed_after(&mut self, streams: u64) {
+        let welcomed = self.link.wait_for(|link| link.welcomes > streams);
+        within("a stream", welcomed).await.expect("it reads");
+    }
+}
+
+/// Waits for two heartbeats that are sent from now on: nothing is pending, and the first has arrived.
+async fn silence(relay: &TestRelay) {
+    let admin = relay.admin_address().expect("an admin port");
+    let before = figure(admin, "reveille_heartbeats_total").await;
+    until("two heartbeats", async || {
+        figure(admin, "reveille_heartbeats_total").await > before + 1
+    })
+    .await;
+}
+
+fn name(number: usize) -> String {
+    format!("q{number:05}")
+}
+
+async fn notify(publisher: &Publisher, names: impl Iterator<Item = String>) {
+    for name in names {
+        let event = Notification::new(queue(&format!("acct/{name}")));
+        publisher.post(event).expect("there is room");
+    }
+    within("flushed", publisher.flush()).await.expect("counted");
+}
+
+/// A relay whose streams live so long, and a subscriber to all queues by way of the wire.
+async fn told_of_all(max_age: Duration) -> (TestRelay, Wire, Publisher, Reader) {
+    let relay = RelayConfig {
+        stream_max_age: max_age,
+        ..RelayConfig::default()
+    };
+    let config = NodeConfig {
+        relay,
+        ..NodeConfig::default()
+    };
+    let relay = TestRelay::with_config(config).await.expect("a relay");
+    let wire = Wire::to(relay.node().expect("it runs").address()).await;
+    let config = ClientConfig {
+        reconnect_base: Duration::from_millis(50),
+        reconnect_max: Duration::from_millis(200),
+        ..ClientConfig::default()
+    };
+    let client = Client::with_config(&wire.url(), config).expect("a client");
+    let wakes = client.subscribe(listening("worker-1", &["acct/*"]));
+    let mut reader = Reader::start(wakes.expect("options"));
+    reader.welcomed_after(0).await;
+    let publisher = relay.client().expect("a client").publisher("p");
+    notify(&publisher, (0..QUEUES).map(name)).await;
+    until("all queues", async || reader.count() == QUEUES + 1).await;
+    (relay, wire, publisher, reader)
+}
+
+#[tokio::test]
+async fn the_rotation_of_a_stream_of_many_queues_tells_of_none() {
+    let (relay, _wire, _publisher, mut reader) = told_of_all(PATIENCE / 6).await;
+    silence(&relay).await;
+    reader.take();
+    let streams = reader.link.borrow().welcomes;
+    reader.welcomed_after(streams).await;
+    silence(&relay).await;
+    let told = reader.take();
+    assert!(
+        told.is_empty(),
+        "told of {} queues: {:?}",
+        told.len(),
+        told.first_key_value()
+    );
+}
+
+#[tokio::test]
+async fn after_a_break_exactly_the_queues_are_told_that_changed() {
+    let (relay, wire, publisher, mut reader) = told_of_all(Duration::from_secs(3600)).await;
+    silence(&relay).await;
+    reader.take();
+    let streams = reader.link.borrow().welcomes;
+    wire.cut();
+    until("it is cut", async || wire.open() == 0).await;
+    // Of the first ones the client has no position any more.
+    let changed = [0, 1_000, QUEUES - 1, QUEUES];
+    notify(&publisher, changed.into_iter().map(name)).await;
+    wire.mend();
+    reader.welcomed_after(streams).await;
+    silence(&relay).await;
+    let expected = [
+        (name(0), vec![WakeReason::CatchUp]),
+        (name(1_000), vec![WakeReason::CatchUp]),
+        (name(QUEUES - 1), vec![WakeReason::Notified]),
+        (name(QUEUES), vec![WakeReason::CatchUp]),
+    ];
+    assert_eq!(reader.take(), BTreeMap::from(expected));
+}
