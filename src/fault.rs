@@ -156,6 +156,8 @@ pub(crate) enum Fault {
     ParkedClaimForgotten,
     /// R11: a check that no member answers is dropped.
     UnansweredCheckDropped,
+    /// R11: a check waits for a member that does not read.
+    CheckWaitsForReader,
     /// R11: a queue with a group never asks its other listeners.
     CheckStaysWithMembers,
     /// R2: a new group is taken to be up to date.

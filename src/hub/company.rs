@@ -368,6 +368,7 @@ impl Company {
     ) -> bool {
         let (mut more, now) = (false, self.now);
         let (fault, mut told) = (self.pace.fault, 0);
+        let mut due = Tick::NEVER;
         self.each_active(|group| {
             told += 1;
             if told > 1 && planted!(fault, OneGroupIsTold) {
@@ -376,8 +377,11 @@ impl Company {
             let counted = head.owed(group.place());
             if group.is_owed(counted.is_some()) {
                 more |= group.hand_out(&head.tally, counted, now, &mut limit, batch);
+                // A parked claim goes on.
+                due = due.min(group.due());
             }
         });
+        self.tend_at = self.tend_at.min(due);
         more
     }
 

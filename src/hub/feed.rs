@@ -138,7 +138,8 @@ impl Feed {
         let next = self.look(now, draining, waker, sink);
         match next {
             // Asked again, its transport has taken the last message; waiting, all of them.
-            Next::Wait(_) => self.hub.end_send(&self.subscription, now),
+            Next::Wait(_) if !self.hub.end_send(&self.subscription, now) => return Next::Yield,
+            Next::Wait(_) => {}
             Next::Send(_) | Next::Wake(_) => self.subscription.begin_send(),
             Next::Yield | Next::End => {}
         }

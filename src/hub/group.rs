@@ -160,10 +160,17 @@ impl Group {
         self.owed = self.owed.max(Some(reason));
     }
 
-    /// One member is asked to check (R11); `false` where all of them poll.
+    /// One member is asked to check (R11); `false` where all of them poll, or something waits for a
+    /// stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Tally, now: Tick) -> bool {
-        if !self.members.any_checks(None, now) {
+        let waits = head.sequence > self.place.sequence;
+        let waits = waits && !planted!(self.fault, CheckWaitsForReader);
+        if waits || !self.members.any_checks(None, now) {
             return false;
+        }
+        if self.checking && self.claim.is_open() && !self.claim.is_exhausted() {
+            // The one that goes on asks each member once, then the next group.
+            return true;
         }
         self.owe(WakeReason::Sentinel);
         if !planted!(self.fault, AskedCountsAsLooked) {
@@ -220,13 +227,14 @@ impl Group {
             false => WakeReason::Reassigned,
         });
         // Where none of those that are left reads its stream, the claim is parked until one does: it
-        // would come up every claim time-out for nothing.
+        // would come up every claim time-out for nothing. A check does not wait for them: another
+        // group, or a listener outside of groups, may be there for it.
         let parked = !self.members.any_ready_untried(round);
         self.claim.again(match parked {
             true => Tick::NEVER,
             false => now + self.timeout,
         });
-        false
+        self.checking && parked && !planted!(self.fault, CheckWaitsForReader)
     }
 
     /// All members were asked; returns whether it was for a check.

@@ -20,6 +20,9 @@ use crate::{
     words::{Report, ReportState},
 };
 
+/// Queues that are told in one turn that a stream has sent.
+const TURNS: usize = 256;
+
 impl Hub {
     /// Takes a listener's report.
     ///
@@ -89,11 +92,27 @@ impl Hub {
         self.finish(&mut batch);
     }
 
-    /// A stream has sent all it had: queues that wait for that can give it more.
-    pub(super) fn end_send(&self, subscription: &Subscription, now: Tick) {
-        for (record, place) in subscription.end_send() {
-            self.tend(record, now, |state| state.ready(place, now));
+    /// A stream has sent all it had: queues that wait for that can give it more, a few at a time.
+    /// Returns `false` where others still wait and this was called often enough for one turn.
+    pub(super) fn end_send(&self, subscription: &Subscription, now: Tick) -> bool {
+        if !subscription.mailbox.end_send() {
+            return true;
         }
+        let mut told = 0;
+        let done = loop {
+            let Some(turns) = subscription.take_turns() else {
+                break true;
+            };
+            told += turns.len().max(1);
+            for (record, place) in turns {
+                self.tend(record, now, |state| state.ready(place, now));
+            }
+            if told >= TURNS {
+                break false;
+            }
+        };
+        subscription.mailbox.end_turns();
+        done
     }
 }
 

@@ -86,6 +86,8 @@ const ASSIGNED: u64 = 1 << 1;
 const AWAITED: u64 = 1 << 2;
 /// Its listener has reported at least once.
 const REPORTS: u64 = 1 << 3;
+/// Queues that waited are given their turn: each of them may assign one more to the stream.
+const TURNS: u64 = 1 << 4;
 
 impl Mailbox {
     pub(super) fn new(id: SubscriptionId, capacity: u32, fault: Fault) -> Self {
@@ -175,7 +177,8 @@ impl Mailbox {
     /// Keeps the stream for a wake-up that it alone is given; `false` where it has another such one,
     /// or a frame that is not sent. In either case the cursor's queue is told when it has sent.
     pub(super) fn assign(&self, cursor: u32) -> bool {
-        self.await_sent(cursor, SENDING | ASSIGNED)
+        let before = self.await_sent(cursor);
+        before & SENDING == 0 && (before & ASSIGNED == 0 || before & TURNS != 0)
     }
 
     /// The same for a check: one Wake may carry several of them, so only an unsent frame is in the
@@ -188,7 +191,7 @@ impl Mailbox {
             self.stream.fetch_or(ASSIGNED, Ordering::AcqRel);
             return true;
         }
-        self.await_sent(cursor, SENDING)
+        self.await_sent(cursor) & SENDING == 0
     }
 
     /// The same for a stream of which nothing waits.
@@ -196,14 +199,15 @@ impl Mailbox {
         self.stream.fetch_or(ASSIGNED, Ordering::AcqRel) & (SENDING | ASSIGNED) == 0
     }
 
-    fn await_sent(&self, cursor: u32, in_the_way: u64) -> bool {
+    /// Has the cursor's queue wait; returns what the stream was like.
+    fn await_sent(&self, cursor: u32) -> u64 {
         let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
         let early = planted!(self.fault, AwaitedBeforeListed).then(set);
         // Set under the lock: `end_send` must not clear the mark before the cursor is listed.
         let mut lists = lock(&self.lists);
         let before = early.unwrap_or_else(set);
         lists.get_or_insert_default().waiting.insert(cursor);
-        before & in_the_way == 0
+        before
     }
 
     /// A frame is handed to the stream's transport.
@@ -213,21 +217,42 @@ impl Mailbox {
         }
     }
 
-    /// All frames were sent. Returns the cursors whose queues wait for that.
-    pub(super) fn end_send(&self) -> Vec<u32> {
+    /// All frames were sent. Returns whether queues wait for that: they have their turns now, until
+    /// [`Mailbox::end_turns`].
+    pub(super) fn end_send(&self) -> bool {
         if self.stream.load(Ordering::Acquire) & (SENDING | ASSIGNED | AWAITED) == 0 {
-            return Vec::new();
+            return false;
         }
         let before = self
             .stream
             .fetch_and(!(SENDING | ASSIGNED), Ordering::AcqRel);
-        if before & AWAITED == 0 {
+        if before & AWAITED != 0 {
+            self.stream.fetch_or(TURNS, Ordering::AcqRel);
+        }
+        before & AWAITED != 0
+    }
+
+    /// Returns the cursors whose turn it is: a quarter of those that wait, so that other members of
+    /// their groups have a share. None where the stream was assigned something: the others have their
+    /// turns when it has sent that.
+    pub(super) fn take_turns(&self) -> Vec<u32> {
+        if self.stream.load(Ordering::Acquire) & ASSIGNED != 0 {
             return Vec::new();
         }
         let mut lists = lock(&self.lists);
-        self.stream.fetch_and(!AWAITED, Ordering::AcqRel);
-        let lists = lists.as_mut();
-        lists.map_or_else(Vec::new, |lists| lists.waiting.take())
+        let Some(lists) = lists.as_mut() else {
+            return Vec::new();
+        };
+        let waiting = &mut lists.waiting;
+        let turns = waiting.take_some(waiting.cursors.len().div_ceil(4));
+        if waiting.cursors.is_empty() {
+            self.stream.fetch_and(!AWAITED, Ordering::AcqRel);
+        }
+        turns
+    }
+
+    pub(super) fn end_turns(&self) {
+        self.stream.fetch_and(!TURNS, Ordering::AcqRel);
     }
 
     pub(super) fn reports(&self) -> bool {
@@ -280,10 +305,24 @@ impl List {
 
     fn take(&mut self) -> Vec<u32> {
         let all = std::mem::take(&mut self.cursors);
-        for cursor in &all {
+        self.note_taken(&all);
+        all
+    }
+
+    /// Takes the first ones.
+    fn take_some(&mut self, count: usize) -> Vec<u32> {
+        if count >= self.cursors.len() {
+            return self.take();
+        }
+        let some: Vec<_> = self.cursors.drain(..count).collect();
+        self.note_taken(&some);
+        some
+    }
+
+    fn note_taken(&mut self, taken: &[u32]) {
+        for cursor in taken {
             self.is_in[*cursor as usize / 64] &= !(1 << (cursor % 64));
         }
-        all
     }
 }
 

@@ -244,7 +244,11 @@ impl Record {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.fit(&state),
         };
-        if state.life == Life::Dead || timed || held || state.idle_since(self.pace.fault) > idle_since {
+        if state.life == Life::Dead
+            || timed
+            || held
+            || state.idle_since(self.pace.fault) > idle_since
+        {
             return false;
         }
         floor(state.tally.sequence + 1, state.changed_at);
@@ -268,7 +272,8 @@ impl State {
     /// pattern matches, and a missing entry costs a CATCH_UP.
     fn idle_since(&self, fault: Fault) -> Tick {
         let stays = planted!(fault, EndedStreamPinsQueue);
-        match self.subscribers.len() {
+        let members = self.company.as_ref().map_or(0, |company| company.members());
+        match self.subscribers.len() + members {
             len if len == 0 || stays => self.active_at.max(self.left_at),
             _ => self.active_at,
         }

@@ -156,11 +156,12 @@ impl Subscription {
         self.mailbox.begin_send();
     }
 
-    /// Returns the queues that wait until the stream has sent its messages, all of which it has.
-    pub(super) fn end_send(&self) -> Vec<(Arc<Record>, Result<u64, Seat>)> {
-        let waiting = self.mailbox.end_send();
-        if waiting.is_empty() {
-            return Vec::new();
+    /// Returns some of the queues that waited until the stream had sent its messages, whose turn it is
+    /// now, or `None` where it is none's.
+    pub(super) fn take_turns(&self) -> Option<Vec<(Arc<Record>, Result<u64, Seat>)>> {
+        let turns = self.mailbox.take_turns();
+        if turns.is_empty() {
+            return None;
         }
         let cursors = self.lock();
         let queue = |at| {
@@ -168,7 +169,7 @@ impl Subscription {
             let place = cursor.seat().map_or(Ok(cursor.key), Err);
             Some((Arc::clone(&cursor.record), place))
         };
-        waiting.into_iter().filter_map(queue).collect()
+        Some(turns.into_iter().filter_map(queue).collect())
     }
 
     /// Registers whom to wake; before each [`Subscription::fill`] that may find nothing.

@@ -88,8 +88,9 @@ impl World {
             }
             T::TableFull => self.fill_table(),
             T::SlowReader => {
+                let until = self.until(500, 20_000);
                 let amid = self.rng.bool();
-                self.stall_reader(listener, amid, 20_000);
+                self.stall_reader(listener, amid, until);
             }
             T::AppStall => {
                 let until = self.until(500, self.plan.stall);
@@ -253,8 +254,7 @@ impl World {
 
     /// A listener's client does not read for a while: it has stopped in the middle of a frame, or
     /// between two.
-    pub(super) fn stall_reader(&mut self, listener: usize, amid: bool, longest: u64) {
-        let until = self.until(500, longest);
+    pub(super) fn stall_reader(&mut self, listener: usize, amid: bool, until: Tick) {
         let conn = self.listeners[listener].conn;
         if let Some(stream) = conn.and_then(|id| self.relay.streams.get_mut(&id)) {
             match amid {
@@ -268,7 +268,11 @@ impl World {
     /// Chooses until when a trouble lasts; none outlasts the time of troubles.
     pub(super) fn until(&mut self, from: u64, to: u64) -> Tick {
         // Short ones are as likely as long ones.
-        let longest = if self.rng.bool() { to } else { from * 3 };
+        let longest = if self.rng.bool() {
+            to
+        } else {
+            to.min(from * 3)
+        };
         let span = Duration::from_millis(self.rng.u64(from..longest));
         (self.now + span).min(Tick::default() + self.plan.active)
     }

@@ -230,7 +230,11 @@ impl World {
         others.retain(|other| gone || *other != number);
         let can =
             |other: &usize| self.is_settled(*other) && self.listeners[*other].ok_from <= since;
-        if others.is_empty() || !others.iter().all(can) || self.tries(&others) > 0 {
+        let ghosts = self.relay.streams.iter();
+        let mut ghosts =
+            ghosts.filter(|(other, stream)| **other != id && stream.listener == number);
+        let in_vain = self.tries(&others) > 0 || ghosts.next().is_some();
+        if others.is_empty() || !others.iter().all(can) || in_vain {
             return true;
         }
         let told = self.relay.fleets.told.iter();

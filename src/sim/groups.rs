@@ -10,7 +10,7 @@ use super::{
     plan::{ListenerPlan, Plan, Shape, Trouble, Work, address, seconds},
     queue::{Announced, MessageId},
     scaled::Scaled,
-    world::World,
+    world::{Event, World},
 };
 use crate::{
     clock::Tick,
@@ -148,34 +148,40 @@ impl Plan {
 }
 
 impl Plan {
-    /// A fleet whose members stop together, again and again.
+    /// A fleet whose members stop together, again and again, and in which little else happens.
     pub(super) fn hang_all(&mut self, rng: &mut fastrand::Rng) {
         self.hang(rng);
         self.troubles = vec![Trouble::FleetStops];
-        self.trouble_gap = 30_000;
+        (self.work_gap, self.trouble_gap, self.aimed) = (40_000, 30_000, false);
         for listener in &mut self.listeners {
             listener.capacity = rng.u32(1..=2);
+            // A heartbeat soon is the frame in which it stops.
+            listener.heartbeat = seconds(5);
         }
     }
 }
 
 impl World {
     /// All members of the fleet stop at once. Where nobody else is there, they stop in the middle of a
-    /// frame, and one of them goes on soon: only it can take what waits for the others.
+    /// frame, then something is put, and one of them goes on soon: what the others are given when they
+    /// read again must become its.
     pub(super) fn stop_fleet(&mut self) {
         let members = (0..self.listeners.len()).filter(|number| self.is_member(*number));
         let members: Vec<_> = members.collect();
         let alone = members.len() == self.listeners.len();
         let spared = alone.then(|| members[self.rng.usize(0..members.len())]);
+        let amid = alone || self.rng.bool();
         for number in members {
-            if alone {
-                self.stall_reader(number, true, 8_000);
+            if amid {
+                let until = self.until(7_000, 12_000);
+                self.stall_reader(number, true, until);
             }
             if spared != Some(number) {
-                let until = self.until(15_000, self.plan.stall);
+                let until = self.until(20_000, self.plan.stall);
                 self.stall_app(number, until);
             }
         }
+        self.after(Duration::from_millis(5_200), Event::Operate);
     }
 
     /// Puts a message of which nobody will ever tell.

@@ -18,7 +18,7 @@ const TABLES: [(Run, &[Row]); 3] = [
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
 ];
 
-const FAULTS: [Row; 72] = [
+const FAULTS: [Row; 73] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -300,6 +300,11 @@ const FAULTS: [Row; 72] = [
         Fault::UnansweredCheckDropped,
         "R11",
         "a check that no member answers is dropped",
+    ),
+    (
+        Fault::CheckWaitsForReader,
+        "R11",
+        "a check waits for a member that does not read",
     ),
     (
         Fault::CheckStaysWithMembers,

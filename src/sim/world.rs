@@ -114,6 +114,8 @@ pub(super) enum Event {
     Deadline(usize, u64, crate::session::WaiterId),
     /// The workload's next operation, the next trouble, the end of all troubles.
     Work,
+    /// One operation, besides those of the workload.
+    Operate,
     Steady,
     Trouble,
     Strike(Trouble),
@@ -325,6 +327,7 @@ impl World {
             Event::PublisherStarts(publisher) => self.publisher_starts(publisher),
             Event::Deadline(publisher, life, waiter) => self.deadline(publisher, life, waiter),
             Event::Work => self.work(),
+            Event::Operate => self.operate(),
             Event::Steady => self.steady(),
             Event::Trouble => self.trouble(),
             Event::Strike(trouble) => self.strike(trouble),

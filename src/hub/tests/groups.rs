@@ -697,3 +697,60 @@ fn a_group_that_took_nothing_is_not_kept() {
         .map(|company| company.groups());
     assert!(groups.is_some_and(|groups| groups <= 101), "{groups:?}");
 }
+
+fn of_queues(names: &[String]) -> SubscribeOptions {
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&names)
+    }
+}
+
+#[test]
+fn a_member_of_many_queues_is_told_of_them_in_few_wakes() {
+    let hub = hub();
+    let names: Vec<_> = (0..500).map(|number| format!("q{number}")).collect();
+    let member = subscribe_with(&hub, &of_queues(&names), Tick::default());
+    let (mut told, mut wakes) = (0, 0);
+    while told < names.len() {
+        let some = take(&hub, &member, Tick::default()).len();
+        assert!(some > 0, "{told} told");
+        (told, wakes) = (told + some, wakes + 1);
+    }
+    assert!(wakes <= 30, "{wakes} Wakes");
+    assert_eq!(take(&hub, &member, Tick::default()), []);
+    // Each of its queues has it back in the order.
+    for name in &names {
+        notify(&hub, name);
+    }
+    let again: usize = std::iter::from_fn(|| Some(take(&hub, &member, Tick::default()).len()))
+        .take_while(|told| *told > 0)
+        .sum();
+    assert_eq!(again, names.len());
+}
+
+#[test]
+fn members_of_many_queues_share_what_is_counted_in_all_of_them() {
+    let hub = hub();
+    let names: Vec<_> = (0..30).map(|number| format!("q{number}")).collect();
+    let members = [(); 3].map(|()| subscribe_with(&hub, &of_queues(&names), Tick::default()));
+    while take_all(&hub, &members, Tick::default())
+        .iter()
+        .any(|told| !told.is_empty())
+    {}
+    for name in &names {
+        notify(&hub, name);
+    }
+    let mut told = [0; 3];
+    loop {
+        let each = take_all(&hub, &members, Tick::default());
+        if each.iter().all(Vec::is_empty) {
+            break;
+        }
+        for (sum, some) in told.iter_mut().zip(&each) {
+            *sum += some.len();
+        }
+    }
+    assert_eq!(told.iter().sum::<usize>(), names.len(), "{told:?}");
+    assert!(told.iter().all(|some| (5..=15).contains(some)), "{told:?}");
+}

@@ -1,7 +1,7 @@
 //! What is refused, and that nothing of it is applied.
 
 use super::*;
-use crate::error::ErrorKind;
+use crate::{error::ErrorKind, words::GroupName};
 
 fn small_hub(max_queues: usize) -> Arc<Hub> {
     hub_with(HubConfig {
@@ -129,6 +129,36 @@ fn an_idle_queue_gives_way_however_often_its_patterns_streams_come_back() {
     }
     let now = after(121 * SECOND);
     let _stream = subscribe_with(&hub, &options, now);
+    notify_with(&hub, notification("c"), now);
+}
+
+#[test]
+fn an_idle_queue_gives_way_however_often_its_groups_streams_come_back() {
+    let hub = small_hub(2);
+    notify(&hub, "a");
+    notify(&hub, "b");
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["*"])
+    };
+    for second in (0..=120).step_by(10) {
+        let now = after(second * SECOND);
+        let member = subscribe_with(&hub, &options, now);
+        while !drain(&member, now).is_empty() {
+            hub.end_send(&member, now);
+        }
+        // The others have nothing new to say.
+        for (name, number) in [("a", 1), ("b", 2)].into_iter().filter(|_| second == 0) {
+            let said = report(name, ReportState::Drained, 1, number);
+            hub.report(member.id, &said, now).expect("it listens on it");
+        }
+        hub.unsubscribe(&member, now);
+    }
+    let now = after(121 * SECOND);
+    let member = subscribe_with(&hub, &options, now);
+    while !drain(&member, now).is_empty() {
+        hub.end_send(&member, now);
+    }
     notify_with(&hub, notification("c"), now);
 }
 
@@ -262,7 +292,7 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
         ..HubConfig::default()
     });
     let of_group = |name: &str| SubscribeOptions {
-        group: Some(crate::words::GroupName::new(name).expect("a name")),
+        group: Some(GroupName::new(name).expect("a name")),
         ..options(&["orders"])
     };
     let first = subscribe_with(&hub, &of_group("a"), Tick::default());

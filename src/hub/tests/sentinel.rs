@@ -541,3 +541,29 @@ fn members_that_poll_are_not_asked_and_another_listener_is() {
     let all = [member, outside];
     assert_eq!(by(&asked(&hub, &all, 1, 70)), [1]);
 }
+
+#[test]
+fn where_no_member_of_a_group_reads_a_listener_outside_of_it_is_asked() {
+    let hub = guarded();
+    let outside = settled(&hub, &["orders"]);
+    say(&hub, &outside, Drained, Tick::default());
+    let options = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..options(&["orders"])
+    };
+    let member = subscribe_with(&hub, &options, Tick::default());
+    drain(&member, Tick::default());
+    hub.end_send(&member, Tick::default());
+    say(&hub, &member, Drained, Tick::default());
+    // Its frame is never sent.
+    member.begin_send();
+    let told = asked(&hub, std::slice::from_ref(&outside), 1, 80);
+    assert!(matches!(told[..], [(54..=72, 0, Sentinel)]), "{told:?}");
+    // The same where a wake-up waits for the member.
+    let now = after(Duration::from_secs(81));
+    notify_with(&hub, notification("orders"), now);
+    drain(&outside, now);
+    say_with(&hub, &outside, &report("orders", Drained, 1, number()), now);
+    let told = asked(&hub, &[outside], 82, 160);
+    assert!(matches!(told[..], [(135..=153, 0, Sentinel)]), "{told:?}");
+}
