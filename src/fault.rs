@@ -156,6 +156,8 @@ pub(crate) enum Fault {
     ParkedClaimForgotten,
     /// R11: a check that no member answers is dropped.
     UnansweredCheckDropped,
+    /// Work: however many queues wait for a stream, a quarter of them have their turns in one step.
+    TurnsUnbounded,
     /// R11: a check waits for a member that does not read.
     CheckWaitsForReader,
     /// R11: a queue with a group never asks its other listeners.

@@ -15,6 +15,7 @@ mod leases;
 mod limits;
 mod listener;
 mod log;
+mod many;
 mod net;
 mod oracle;
 mod plan;

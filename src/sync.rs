@@ -13,7 +13,27 @@ pub(crate) use atomic_waker::AtomicWaker;
 /// Locks, whatever a thread that panicked left behind: what the hub's locks guard is whole
 /// between any two of their lines.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(test)]
+    work::count();
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// How much a thread has done, as the locks that it took: tests bound the work of a step by it.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    thread_local! {
+        static LOCKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn done() -> u64 {
+        LOCKS.get()
+    }
+
+    pub(super) fn count() {
+        LOCKS.set(LOCKS.get() + 1);
+    }
 }

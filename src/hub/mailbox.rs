@@ -86,6 +86,9 @@ const ASSIGNED: u64 = 1 << 1;
 const AWAITED: u64 = 1 << 2;
 /// Its listener has reported at least once.
 const REPORTS: u64 = 1 << 3;
+/// Queues that have their turns together, at most.
+const TURNS_AT_ONCE: usize = 64;
+
 /// Queues that waited are given their turn: each of them may assign one more to the stream.
 const TURNS: u64 = 1 << 4;
 
@@ -244,7 +247,11 @@ impl Mailbox {
             return Vec::new();
         };
         let waiting = &mut lists.waiting;
-        let turns = waiting.take_some(waiting.cursors.len().div_ceil(4));
+        let most = match planted!(self.fault, TurnsUnbounded) {
+            true => usize::MAX,
+            false => TURNS_AT_ONCE,
+        };
+        let turns = waiting.take_some(waiting.cursors.len().div_ceil(4).min(most));
         if waiting.cursors.is_empty() {
             self.stream.fetch_and(!AWAITED, Ordering::AcqRel);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FIND_WITHIN, first, flags, leases, run};
+use super::{FIND_WITHIN, first, flags, leases, many, run};
 use crate::fault::Fault;
 
 /// A fault, the rule that it breaks, and what it does.
@@ -12,11 +12,18 @@ type Row = (Fault, &'static str, &'static str);
 type Run = fn(u64, Fault) -> Option<String>;
 
 /// The simulations, each with the faults that it has to find, in the table's order.
-const TABLES: [(Run, &[Row]); 3] = [
+const TABLES: [(Run, &[Row]); 4] = [
     (|seed, fault| run(seed, fault, false).violation, &FAULTS),
     (|seed, fault| flags::run(seed, fault, false), &FLAG_FAULTS),
     (|seed, fault| leases::run(seed, fault, false), &LEASE_FAULTS),
+    (many::run, &MANY_FAULTS),
 ];
+
+const MANY_FAULTS: [Row; 1] = [(
+    Fault::TurnsUnbounded,
+    "work",
+    "a quarter of all queues that wait for a stream have their turns in one step",
+)];
 
 const FAULTS: [Row; 73] = [
     (
