@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    capacity::Eviction,
+    capacity::{Eviction, HOLDERS},
     company::Pace,
     fanout::{Fanout, Walk},
     mailbox::WakeBatch,
@@ -120,6 +120,8 @@ pub(super) struct Counters {
     timed: Count,
     fanned_out: Count,
     pub(super) forgotten: Count,
+    /// Pattern subscribers of idle queues that were looked at: what it costs to forget.
+    pub(super) holders: Count,
 }
 
 /// Records whose timers fire at once: a millisecond's work.
@@ -296,10 +298,21 @@ impl Hub {
             after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
             SCAN,
         );
+        let idle_since = Tick::from_nanos(idle_since);
+        let (mut holders, mut last) = (HOLDERS, None);
         for record in &records {
-            self.forget_one(record, (Tick::from_nanos(idle_since), now), Duration::ZERO);
+            let idle = record.idle_since();
+            let idle = idle.filter(|(since, _)| *since <= idle_since);
+            let held = idle.map_or(0, |(_, held)| held);
+            if held > holders && last.is_some() {
+                // The next step begins here, and takes this one in any case.
+                break;
+            }
+            holders = holders.saturating_sub(held);
+            self.forget_one(record, (idle_since, now), Duration::ZERO);
+            last = Some(record);
         }
-        records.last().map(|record| record.address().clone())
+        last.map(|record| record.address().clone())
     }
 
     pub(crate) fn stats(&self) -> HubStats {
