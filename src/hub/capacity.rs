@@ -10,13 +10,14 @@ use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Dur
 use super::{
     core::Hub,
     record::{Idle, Record},
+    subscription::Subscription,
     sync::{Ordering, lock},
 };
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::planted,
-    words::{Notification, QueueAddress},
+    words::{Notification, QueueAddress, Report, ReportState},
 };
 
 /// Where the search for queues that may give way goes on.
@@ -155,6 +156,44 @@ impl Hub {
         Ok(())
     }
 
+    /// Checks that there is room for the timer that a listener reports, or for the cursor that it needs
+    /// as it is busy (R8). Where that is not so, they are made all the same on a queue that a publisher
+    /// has notified or that the subscription names: listeners cannot make up any number of those.
+    ///
+    /// A time cannot merge with an earlier one instead: its message would not be visible by then (R7).
+    pub(super) fn check_report(&self, subscription: &Subscription, report: &Report) -> Result<()> {
+        let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
+        let timer = waits && self.reported_timers_are_full();
+        let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
+        if !timer && !busy || subscription.names(&report.queue) {
+            return Ok(());
+        }
+        let record = self.records.get(&report.queue);
+        if record.is_some_and(|record| record.lock().notified > 0) {
+            return Ok(());
+        }
+        let message = if timer {
+            let limit = self.config.max_timers;
+            format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
+        } else if subscription.lock().is_attached(&report.queue) {
+            return Ok(());
+        } else {
+            let limit = self.config.max_cursors.saturating_mul(2);
+            format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    pub(super) fn reported_timers_are_full(&self) -> bool {
+        self.timers_reported.load(Ordering::Relaxed) >= self.config.max_timers as u64
+    }
+
+    /// Busy listeners may have as many cursors beyond the limit as there are within it.
+    fn busy_cursors_are_full(&self) -> bool {
+        let limit = self.config.max_cursors.saturating_mul(2);
+        self.cursors.load(Ordering::Relaxed) >= limit as u64
+    }
+
     /// Returns the limits that are reached, a line each. A table of queues is full where none of them
     /// could give way to a new one lately.
     pub(crate) fn full(&self, now: Tick) -> Vec<String> {
@@ -174,6 +213,11 @@ impl Hub {
             (
                 timers >= config.max_timers as u64,
                 "delayed wake-ups",
+                config.max_timers,
+            ),
+            (
+                self.reported_timers_are_full(),
+                "wake-ups that listeners report",
                 config.max_timers,
             ),
         ];

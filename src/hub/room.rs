@@ -95,13 +95,16 @@ impl Hub {
         }
         // Under this lock no queue gives way to another request before it is reserved.
         let mut eviction = lock(&self.eviction);
-        missing.retain(|at| {
-            let record = self.records.get(&exact[*at]);
-            reserved.records[*at] = record.filter(|record| record.reserve());
-            reserved.records[*at].is_none()
-        });
-        let new: Vec<_> = missing.iter().map(|at| &exact[*at]).collect();
-        self.make_room(&mut eviction, &new, HashSet::new, now)?;
+        if self.records.len() + missing.len() > self.config.max_queues {
+            // Some of them may have been made meanwhile.
+            missing.retain(|at| {
+                let record = self.records.get(&exact[*at]);
+                reserved.records[*at] = record.filter(|record| record.reserve());
+                reserved.records[*at].is_none()
+            });
+            let new: Vec<_> = missing.iter().map(|at| &exact[*at]).collect();
+            self.make_room(&mut eviction, &new, HashSet::new, now)?;
+        }
         for at in missing {
             reserved.records[at] = Some(self.make_reserved(&exact[at], now));
         }

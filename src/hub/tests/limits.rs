@@ -309,6 +309,30 @@ fn queues_that_are_attached_in_steps_count_from_the_request_on() {
 }
 
 #[test]
+fn timers_of_reports_leave_publishers_their_room() {
+    let hub = hub_with(HubConfig {
+        max_timers: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    for n in 0..100 {
+        let far = Report {
+            visible_in: Some(HOUR * 336),
+            ..Report::new(queue(&format!("q{n}")))
+        };
+        _ = hub.report(listener.id, &far, Tick::default());
+    }
+    let delayed = Notification {
+        delay: SECOND,
+        ..notification("orders")
+    };
+    assert!(
+        hub.notify(&Arc::from("tests"), &[delayed], Tick::default())
+            .is_ok()
+    );
+}
+
+#[test]
 fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
     let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
     let hub = small_hub(names.len());
@@ -332,6 +356,114 @@ fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
     }
     new(after(HOUR + 101 * SECOND)).expect("one gives way");
     assert!(looked() <= 2 * 4096, "{}", looked());
+}
+
+fn visible_in(name: &str, delay: Duration) -> Report {
+    Report {
+        visible_in: Some(delay),
+        ..Report::new(queue(name))
+    }
+}
+
+#[test]
+fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified() {
+    let hub = hub_with(HubConfig {
+        max_timers: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    let mut refused = 0;
+    for n in 0..4 {
+        let report = |delay| visible_in(&format!("q{n}"), delay);
+        // A report without a time makes the queue's entry, but does not make it a publisher's.
+        for report in [report(Duration::ZERO), report(HOUR)] {
+            match hub.report(listener.id, &report, Tick::default()) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Exhausted);
+                    assert!(error.message().starts_with("visible_in: "), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((refused, hub.stats().timers), (2, 2));
+    // Some hundred times on a queue that was notified: few timers, none early, none lost.
+    let delays: Vec<_> = (0..20).map(|n| SECOND * (1 << n)).collect();
+    for delay in &delays {
+        hub.report(listener.id, &visible_in("orders", *delay), Tick::default())
+            .expect("merged");
+    }
+    assert_eq!(hub.stats().timers, 2 + super::super::timers::FEW as u64);
+    drain(&listener, Tick::default());
+    let (mut now, mut waits) = (Tick::default(), delays.into_iter().peekable());
+    while let Some(due) = hub.next_timer() {
+        now = due;
+        hub.fire(now);
+        let told = entries(&drain(&listener, now));
+        if told.iter().any(|(name, ..)| name == "orders") {
+            let late = |delay: Duration| now.since(Tick::default()) > 8 * delay;
+            while let Some(delay) = waits.next_if(|delay| after(*delay) <= now) {
+                assert!(!late(delay), "{delay:?} waits until {now:?}");
+            }
+        }
+    }
+    assert_eq!(waits.next(), None, "each is followed by a wake-up, {now:?}");
+    assert_eq!(hub.stats().timers, 0);
+}
+
+#[test]
+fn times_of_a_publisher_are_not_postponed_for_those_of_reports() {
+    let hub = hub_with(HubConfig {
+        max_timers: 4,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["orders"]);
+    let delayed = Notification {
+        delay: 100 * SECOND,
+        ..notification("orders")
+    };
+    notify_with(&hub, delayed, Tick::default());
+    // Of all of them the publisher's is the closest to the next.
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 110, 220, 440, 880, 1760] {
+        let report = visible_in("orders", SECOND * seconds);
+        hub.report(listener.id, &report, Tick::default())
+            .expect("it is named");
+    }
+    let told = |due| {
+        hub.fire(due);
+        let told = drain(&listener, due);
+        told.iter().any(|told| told.notifications > 0)
+    };
+    let next = || hub.next_timer().expect("the publisher's");
+    let due = std::iter::repeat_with(next).find(|due| told(*due));
+    assert!(due <= Some(after(107 * SECOND)), "{due:?}");
+}
+
+#[test]
+fn busy_listeners_have_a_bounded_number_of_cursors_on_queues_that_no_publisher_notified() {
+    let hub = hub_with(HubConfig {
+        max_cursors: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    let busy = |name: &str| {
+        let report = report(name, ReportState::Busy, 0, 1);
+        hub.report(listener.id, &report, Tick::default())
+    };
+    let refused = (0..10).filter(|n| busy(&format!("q{n}")).is_err()).count();
+    assert_eq!((refused, hub.stats().cursors), (7, 4));
+    let error = busy("q9").expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().starts_with("state: "), "{error}");
+    busy("q0").expect("it has a cursor");
+    assert_eq!(hub.stats().queues, 4, "a refused report makes no entry");
+    notify(&hub, "q9");
+    busy("q9").expect("it was notified");
+    hub.unsubscribe(&listener, Tick::default());
+    assert_eq!((hub.stats().cursors, hub.stats().timers), (0, 4));
 }
 
 #[test]
