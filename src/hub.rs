@@ -13,6 +13,7 @@
 //! while its ordered index is written; the index of patterns is a leaf. On the way of a notification
 //! only a shard's and the record's are taken, and the lists of streams with more than 62 queues.
 
+mod attach;
 mod capacity;
 mod claim;
 mod company;
@@ -33,6 +34,7 @@ mod pinned;
 mod place;
 mod record;
 mod resume;
+mod room;
 mod roster;
 mod sentinel;
 mod subscribe;

@@ -9,7 +9,6 @@ use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Dur
 
 use super::{
     core::Hub,
-    cursors::Cursors,
     record::{Idle, Record},
     subscription::Subscription,
     sync::{Ordering, lock},
@@ -18,7 +17,7 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
     fault::planted,
-    words::{GroupName, Notification, QueueAddress, Selector, SubscribeOptions},
+    words::{Notification, QueueAddress, Report, ReportState},
 };
 
 /// Where the search for queues that may give way goes on.
@@ -29,10 +28,16 @@ pub(super) struct Eviction {
     not_before: Tick,
 }
 
-/// Queues of one step of the search, of which the longest idle give way, and of one search.
+/// Queues of one step of the search, of which the longest idle give way, and of one search: twice as
+/// many as a request can name, some milliseconds at worst.
 const STEP: usize = 256;
-const SEARCH: usize = 4096;
-/// A full table is searched so often at most, however often it is asked for room.
+const SEARCH: usize = 8192;
+/// Subscriptions that one search, or one step of forgetting, may compare with idle queues that they
+/// hold by a pattern: about a millisecond. A queue with more of them does not give way to new ones, it
+/// is forgotten in its time; cursors are limited, so there are few such queues.
+pub(super) const HOLDERS: usize = 4096;
+/// A full table is searched so often at most, however often it is asked for room. Counted from the
+/// beginning of a search, whose length the limits above bound.
 const AGAIN: Duration = Duration::from_millis(100);
 /// A table that refused a queue is told to be full for so long.
 const REFUSED: Duration = Duration::from_secs(10);
@@ -71,31 +76,49 @@ impl Hub {
 
     /// Makes the records of these queues, where there is room for all of them. None of the request's
     /// `own` queues gives way.
-    fn make_missing<'a>(
+    pub(super) fn make_missing<'a>(
         &self,
         missing: &[&QueueAddress],
         own: impl FnOnce() -> HashSet<&'a QueueAddress>,
         now: Tick,
     ) -> Result<()> {
-        let limit = self.config.max_queues;
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
         let new = |address: &&&QueueAddress| {
             self.records.get(address).is_none() && distinct.insert((**address).clone())
         };
-        let new: Vec<_> = missing.iter().filter(new).collect();
-        let excess = (self.records.len() + new.len()).saturating_sub(limit);
-        if excess > 0 && !self.evict(&mut eviction, excess, &own(), now) {
-            let first = new.first().expect("there is an excess");
+        let new: Vec<_> = missing.iter().filter(new).copied().collect();
+        if let Err(full) = self.make_room(&mut eviction, &new, own, now) {
             if planted!(self.config.fault, RefusalLeavesQueues) {
-                self.make_record(first, now);
+                self.make_record(new[0], now);
             }
-            return Err(too_many_queues(limit, first));
+            return Err(full);
         }
         for address in new {
             self.make_record(address, now);
         }
         Ok(())
+    }
+
+    /// Makes room for these queues, which are not known; none of the request's `own` gives way. Another
+    /// request may have made all of a request's queues before this one had the lock: then there is
+    /// nothing to make room for, however full the table is.
+    pub(super) fn make_room<'a>(
+        &self,
+        eviction: &mut Eviction,
+        new: &[&QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> Result<()> {
+        let Some(first) = new.first() else {
+            return Ok(());
+        };
+        let limit = self.config.max_queues;
+        let excess = (self.records.len() + new.len()).saturating_sub(limit);
+        match excess == 0 || self.evict(eviction, excess, &own(), now) {
+            true => Ok(()),
+            false => Err(too_many_queues(limit, first)),
+        }
     }
 
     /// Returns the queue's record, making it where there is room.
@@ -107,7 +130,8 @@ impl Hub {
         Ok(self.make_record(address, now))
     }
 
-    /// Returns the queue's record, made whether there is room or not: for queues that were admitted.
+    /// Returns the queue's record, made whether there is room or not: in the place of a dead one, or
+    /// after room was made.
     pub(super) fn make_record(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
         self.records.get_or_insert(address, || {
             let number = self.record_number.fetch_add(1, Ordering::Relaxed);
@@ -121,68 +145,6 @@ impl Hub {
         })
     }
 
-    /// Checks that there is room for the queues that are named exactly and for their cursors.
-    pub(super) fn check_room(&self, options: &SubscribeOptions, now: Tick) -> Result<()> {
-        let exact = options.selectors.iter().filter_map(Selector::as_address);
-        let exact: Vec<_> = exact.collect();
-        let limit = self.config.max_cursors_per_stream;
-        if exact.len() > limit {
-            return Err(too_many_cursors("a stream", limit));
-        }
-        let limit = self.config.max_cursors;
-        if self.cursors.load(Ordering::Relaxed) + exact.len() as u64 > limit as u64 {
-            return Err(too_many_cursors("this relay", limit));
-        }
-        let known = |address: &QueueAddress| self.records.get(address);
-        let mut unknown = HashSet::new();
-        for address in &exact {
-            match (known(address), &options.group) {
-                (Some(record), Some(group)) => self.check_group(&record, group)?,
-                (Some(_), None) => {}
-                (None, _) => _ = unknown.insert(address),
-            }
-        }
-        let limit = self.config.max_queues;
-        let excess = (self.records.len() + unknown.len()).saturating_sub(limit);
-        let Some(first) = unknown.iter().next().filter(|_| excess > 0) else {
-            return Ok(());
-        };
-        let own = exact.iter().collect();
-        match self.evict(&mut lock(&self.eviction), excess, &own, now) {
-            true => Ok(()),
-            false => Err(too_many_queues(limit, first)),
-        }
-    }
-
-    fn check_group(&self, record: &Record, group: &GroupName) -> Result<()> {
-        let state = record.lock();
-        if state
-            .company
-            .as_ref()
-            .is_none_or(|company| company.has_room(group))
-        {
-            return Ok(());
-        }
-        let (limit, queue) = (self.config.pace.max_groups, record.address());
-        let message = format!("group: the limit of {limit} groups of `{queue}` is reached");
-        Err(Error::new(ErrorKind::Exhausted, message))
-    }
-
-    /// Returns whether a pattern's subscription may have one more cursor on this queue. Where it may
-    /// not, it is told of the queues that it lacks under the pattern's own name.
-    pub(super) fn has_cursor_room(
-        &self,
-        subscription: &Subscription,
-        cursors: &Cursors,
-        record: &Record,
-    ) -> bool {
-        let all = self.cursors.load(Ordering::Relaxed);
-        let room = all < self.config.max_cursors as u64
-            && cursors.list.len() < self.config.max_cursors_per_stream;
-        let group = subscription.group.as_ref();
-        room && group.is_none_or(|group| self.check_group(record, group).is_ok())
-    }
-
     /// Checks that there is room for the timers of these notifications.
     pub(super) fn check_timers(&self, notifications: &[Notification]) -> Result<()> {
         let delayed = notifications.iter().filter(|one| !one.delay.is_zero());
@@ -192,6 +154,44 @@ impl Hub {
             return Err(Error::new(ErrorKind::Exhausted, message));
         }
         Ok(())
+    }
+
+    /// Checks that there is room for the timer that a listener reports, or for the cursor that it needs
+    /// as it is busy (R8). Where that is not so, they are made all the same on a queue that a publisher
+    /// has notified or that the subscription names: listeners cannot make up any number of those.
+    ///
+    /// A time cannot merge with an earlier one instead: its message would not be visible by then (R7).
+    pub(super) fn check_report(&self, subscription: &Subscription, report: &Report) -> Result<()> {
+        let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
+        let timer = waits && self.reported_timers_are_full();
+        let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
+        if !timer && !busy || subscription.names(&report.queue) {
+            return Ok(());
+        }
+        let record = self.records.get(&report.queue);
+        if record.is_some_and(|record| record.lock().notified > 0) {
+            return Ok(());
+        }
+        let message = if timer {
+            let limit = self.config.max_timers;
+            format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
+        } else if subscription.lock().is_attached(&report.queue) {
+            return Ok(());
+        } else {
+            let limit = self.config.max_cursors.saturating_mul(2);
+            format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    pub(super) fn reported_timers_are_full(&self) -> bool {
+        self.timers_reported.load(Ordering::Relaxed) >= self.config.max_timers as u64
+    }
+
+    /// Busy listeners may have as many cursors beyond the limit as there are within it.
+    fn busy_cursors_are_full(&self) -> bool {
+        let limit = self.config.max_cursors.saturating_mul(2);
+        self.cursors.load(Ordering::Relaxed) >= limit as u64
     }
 
     /// Returns the limits that are reached, a line each. A table of queues is full where none of them
@@ -215,6 +215,11 @@ impl Hub {
                 "delayed wake-ups",
                 config.max_timers,
             ),
+            (
+                self.reported_timers_are_full(),
+                "wake-ups that listeners report",
+                config.max_timers,
+            ),
         ];
         let full = limits.into_iter().filter(|(is_full, ..)| *is_full);
         full.map(|(_, what, limit)| format!("full: the limit of {limit} {what} is reached"))
@@ -222,7 +227,8 @@ impl Hub {
     }
 
     /// Forgets as many queues that are idle and have no listeners, but for those of the request that
-    /// needs their places; returns whether there were as many.
+    /// needs their places; returns whether there were as many. A search looks at each queue once at
+    /// most, and at a bounded number of queues and holders.
     fn evict(
         &self,
         eviction: &mut Eviction,
@@ -233,27 +239,37 @@ impl Hub {
         if now < eviction.not_before {
             return false;
         }
-        let mut searched = 0;
-        while excess > 0 && searched < SEARCH.max(4 * excess) {
+        let mut queues = SEARCH.min(self.records.len());
+        let mut holders = HOLDERS;
+        while excess > 0 && queues > 0 && holders > 0 {
             let from = eviction.hand.as_ref();
             let from = from.map_or(Bound::Unbounded, |hand| Bound::Excluded(hand.borrow()));
-            let records = self.records.range(from, STEP);
-            searched += records.len().max(1);
-            eviction.hand = records.last().map(|record| record.address().clone());
-            let others = records.iter().filter(|one| !own.contains(one.address()));
-            let idle = others.filter_map(|record| {
-                let since = record.idle_since()?;
-                Some((since, record))
-            });
-            let mut idle: Vec<_> = idle.collect();
+            let records = self.records.range(from, STEP.min(queues));
+            if records.is_empty() && eviction.hand.take().is_none() {
+                break;
+            }
+            let mut idle = Vec::new();
+            for record in &records {
+                if !own.contains(record.address())
+                    && let Some((since, held)) = record.idle_since()
+                    && (held == 0 || since + PATTERN_IDLE <= now && held <= HOLDERS)
+                {
+                    if held > holders {
+                        // The next search begins here.
+                        holders = 0;
+                        break;
+                    }
+                    holders -= held;
+                    idle.push((since, record));
+                }
+                queues -= 1;
+                eviction.hand = Some(record.address().clone());
+            }
             idle.sort_by_key(|(since, _)| *since);
             for (_, record) in idle {
                 if excess > 0 && self.forget_one(record, (now, now), PATTERN_IDLE) {
                     excess -= 1;
                 }
-            }
-            if records.is_empty() && searched > STEP && self.records.len() < STEP {
-                break;
             }
         }
         if excess > 0 {
@@ -275,18 +291,18 @@ impl Hub {
                 self.floor.fetch_max(floor, Ordering::AcqRel);
             }
         };
-        let dead = match record.idle(idle_since) {
+        let since = idle_since.as_nanos();
+        let pattern_since = since.checked_sub(super::core::nanos(pattern_idle));
+        let pattern_since = pattern_since.map(Tick::from_nanos);
+        let dead = match record.idle(idle_since, pattern_since) {
             Idle::No => false,
             Idle::Alone => record.forget(None, idle_since, &self.timers, floor),
-            Idle::Patterns(holders) => {
-                let since = idle_since.as_nanos();
-                let since = since.checked_sub(super::core::nanos(pattern_idle));
-                since.is_some_and(|since| {
-                    let since = Tick::from_nanos(since);
-                    holders.up_to_date(self, record, now)
-                        && record.forget(Some(&holders), since, &self.timers, floor)
-                        && holders.release(self, record)
-                })
+            Idle::Patterns { holders, since } => {
+                let looked = holders.len() as u64;
+                self.counters.holders.fetch_add(looked, Ordering::Relaxed);
+                holders.up_to_date(self, record, now)
+                    && record.forget(Some(&holders), since, &self.timers, floor)
+                    && holders.release(self, record)
             }
         };
         if dead {
@@ -300,11 +316,5 @@ impl Hub {
 #[cold]
 fn too_many_queues(limit: usize, address: &QueueAddress) -> Error {
     let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
-    Error::new(ErrorKind::Exhausted, message)
-}
-
-#[cold]
-fn too_many_cursors(of: &str, limit: usize) -> Error {
-    let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
     Error::new(ErrorKind::Exhausted, message)
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    capacity::Eviction,
+    capacity::{Eviction, HOLDERS},
     company::Pace,
     fanout::{Fanout, Walk},
     mailbox::WakeBatch,
@@ -51,7 +51,8 @@ pub(crate) struct HubConfig {
     /// are 780 MB.
     pub(crate) max_cursors: usize,
     pub(crate) max_cursors_per_stream: usize,
-    /// Delayed wake-ups that publishers may set; at 150 bytes each, a million of them is 150 MB.
+    /// Delayed wake-ups that publishers may set, and apart from those as many that listeners report; at
+    /// 150 bytes each, a million of them is 150 MB.
     pub(crate) max_timers: usize,
     /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
     pub(crate) inline: usize,
@@ -79,9 +80,12 @@ pub(crate) struct Hub {
     /// The greatest revision at which a forgotten entry had changed.
     pub(super) forgotten_at: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
-    /// Cursors of all subscriptions, and timers of all queues.
+    /// Cursors of all subscriptions, with the places that are kept for some.
     pub(super) cursors: AtomicU64,
+    /// Timers of all queues: those with a delayed notification in them, and the others, which listeners
+    /// reported or left behind.
     pub(super) timers_set: AtomicU64,
+    pub(super) timers_reported: AtomicU64,
     pub(super) unheard: Unheard,
     pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
@@ -120,6 +124,8 @@ pub(super) struct Counters {
     timed: Count,
     fanned_out: Count,
     pub(super) forgotten: Count,
+    /// Pattern subscribers of idle queues that were looked at: what it costs to forget.
+    pub(super) holders: Count,
 }
 
 /// Records whose timers fire at once: a millisecond's work.
@@ -164,6 +170,7 @@ impl Hub {
             eviction: Mutex::default(),
             cursors: AtomicU64::new(0),
             timers_set: AtomicU64::new(0),
+            timers_reported: AtomicU64::new(0),
             unheard: Unheard::new(),
             patterns: RwLock::new(PatternIndex::default()),
             subscriptions: Mutex::default(),
@@ -243,7 +250,9 @@ impl Hub {
                 break;
             };
             self.count_in(record, now, true, &mut batch, |state| {
+                let before = state.timers.counts();
                 let fired = state.count_due(now);
+                self.count_timers(before, state.timers.counts());
                 self.counters.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
@@ -296,10 +305,21 @@ impl Hub {
             after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
             SCAN,
         );
+        let idle_since = Tick::from_nanos(idle_since);
+        let (mut holders, mut last) = (HOLDERS, None);
         for record in &records {
-            self.forget_one(record, (Tick::from_nanos(idle_since), now), Duration::ZERO);
+            let idle = record.idle_since();
+            let idle = idle.filter(|(since, _)| *since <= idle_since);
+            let held = idle.map_or(0, |(_, held)| held);
+            if held > holders && last.is_some() {
+                // The next step begins here, and takes this one in any case.
+                break;
+            }
+            holders = holders.saturating_sub(held);
+            self.forget_one(record, (idle_since, now), Duration::ZERO);
+            last = Some(record);
         }
-        records.last().map(|record| record.address().clone())
+        last.map(|record| record.address().clone())
     }
 
     pub(crate) fn stats(&self) -> HubStats {
@@ -311,7 +331,8 @@ impl Hub {
             queues: self.records.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
             cursors: self.cursors.load(Ordering::Relaxed),
-            timers: self.timers_set.load(Ordering::Relaxed),
+            timers: self.timers_set.load(Ordering::Relaxed)
+                + self.timers_reported.load(Ordering::Relaxed),
         }
     }
 
@@ -337,10 +358,12 @@ impl Hub {
                     state.count(publisher, notification, now);
                     any = true;
                 } else {
-                    let timer = Timer::of(publisher, notification);
+                    let (timer, before) =
+                        (Timer::of(publisher, notification), state.timers.counts());
                     state
                         .timers
                         .add(at, notification.delay, timer, self.config.fault);
+                    self.count_timers(before, state.timers.counts());
                 }
                 accepted.push(Accepted {
                     sequence: state.tally.sequence,
@@ -351,18 +374,25 @@ impl Hub {
         });
     }
 
-    /// Wakes the queue after `delay`, or at once.
+    /// Wakes the queue after `delay`, or at once. Where there are as many such timers as there may be,
+    /// a queue holds few of them: none is refused here, as nobody would repeat it.
     pub(super) fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
         let mut timer = Some(timer);
         let mut batch = WakeBatch::default();
         let at = (now, record.timer_offset());
+        let full = self.reported_timers_are_full();
         self.count_in(record, now, false, &mut batch, |state| {
             let timer = timer.take().expect("counted once");
             if delay.is_zero() {
                 state.count_timed(timer, now);
                 return true;
             }
-            state.timers.add(at, delay, timer, self.config.fault);
+            let before = state.timers.counts();
+            match full {
+                true => state.timers.add_to_few(at, delay, timer, self.config.fault),
+                false => state.timers.add(at, delay, timer, self.config.fault),
+            }
+            self.count_timers(before, state.timers.counts());
             false
         });
         self.finish(&mut batch);
@@ -382,13 +412,12 @@ impl Hub {
             let mut state = record.lock();
             match state.check_live() {
                 Ok(()) => {
-                    let (timers, sequence) = (state.timers.len(), state.tally.sequence);
+                    let sequence = state.tally.sequence;
                     let counted = count(&mut state);
                     if state.tally.sequence != sequence {
                         // Read under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);
                     }
-                    self.count_timers(timers, state.timers.len());
                     let more = (tend || state.grouped) && state.tend(now, batch);
                     let wake = match counted || more {
                         // Asked after the count: see `Overflow::is_empty`.
@@ -429,19 +458,17 @@ impl Hub {
 }
 
 impl Hub {
-    /// Keeps the number of timers of all queues.
-    fn count_timers(&self, before: usize, after: usize) {
-        match after.cmp(&before) {
-            std::cmp::Ordering::Greater => {
-                let more = (after - before) as u64;
-                self.timers_set.fetch_add(more, Ordering::Relaxed);
+    /// Keeps the numbers of timers of all queues, where one's were counted before a change and after it.
+    fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
+        let count = |of: &AtomicU64, before: usize, after: usize| {
+            if after > before {
+                of.fetch_add((after - before) as u64, Ordering::Relaxed);
+            } else if before > after {
+                of.fetch_sub((before - after) as u64, Ordering::Relaxed);
             }
-            std::cmp::Ordering::Less => {
-                let fewer = (before - after) as u64;
-                self.timers_set.fetch_sub(fewer, Ordering::Relaxed);
-            }
-            std::cmp::Ordering::Equal => {}
-        }
+        };
+        count(&self.timers_set, before.0, after.0);
+        count(&self.timers_reported, before.1, after.1);
     }
 }
 

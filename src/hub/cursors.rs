@@ -28,6 +28,8 @@ use crate::{
 pub(super) struct Cursors {
     pub(super) closed: bool,
     pub(super) list: CursorList,
+    /// Queues that selectors name and that have no cursor yet. They count as cursors, in the hub too.
+    pub(super) reserved: usize,
     /// Marked cursors that were not come to yet, each once.
     marked: VecDeque<u32>,
     /// Selectors whose own check is due.
@@ -69,6 +71,7 @@ impl Cursors {
         Self {
             closed: false,
             list: CursorList::new(expected),
+            reserved: 0,
             marked: VecDeque::new(),
             checks: Vec::new(),
             catch_up_at: now,

@@ -27,7 +27,8 @@ impl Hub {
     /// Takes a listener's report.
     ///
     /// # Errors
-    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not listen on.
+    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not listen on,
+    /// `Exhausted` where there is no room for what it needs: its listener repeats it.
     pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
         report.check()?;
         let found = lock(&self.subscriptions).get(&id).cloned();
@@ -39,6 +40,7 @@ impl Hub {
             );
             return Err(Error::invalid("queue_name", rule));
         }
+        self.check_report(&subscription, report)?;
         let record = self.record(&report.queue, now)?;
         // A report may come before the turn of its queue to be attached.
         let attaching = lock(&subscription.attaching)

@@ -30,12 +30,17 @@ impl Holders {
     /// pending for a group.
     pub(super) fn of(state: &State) -> Option<Self> {
         let mut holders = Vec::new();
+        for one in state.subscribers.iter() {
+            if !one.by_pattern {
+                return None;
+            }
+            holders.push((one.mailbox.id, one.cursor));
+        }
         let mut all_by_pattern = true;
         let mut add = |one: &super::subscribers::Subscriber| {
             all_by_pattern &= one.by_pattern;
             holders.push((one.mailbox.id, one.cursor));
         };
-        state.subscribers.iter().for_each(&mut add);
         let idle = state.company.as_ref().is_none_or(|company| {
             company.each_member(&mut add);
             company.is_idle(&state.head())
@@ -45,6 +50,10 @@ impl Holders {
             tally: state.tally,
             changes: state.changes(),
         })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.holders.len()
     }
 
     /// Returns whether the record is as it was.
@@ -68,7 +77,8 @@ impl Holders {
     }
 
     /// Releases the cursors of a dead record. One that has become busy meanwhile is kept: when its
-    /// stream ends, the queue is woken again.
+    /// stream ends, the queue is woken again. So is one where a CATCH_UP became pending: its stream is
+    /// marked, and sends it from here, or from the new record's cursor that takes its place.
     pub(super) fn release(&self, hub: &Hub, record: &Arc<Record>) -> bool {
         for (id, at) in &self.holders {
             let Some(subscription) = hub.subscription(*id) else {
@@ -76,12 +86,13 @@ impl Holders {
             };
             let mut cursors = subscription.lock();
             let own = cursors.list.get(*at).is_some_and(|one| {
-                Arc::ptr_eq(&one.record, record) && !one.holds_work(cursors.reports)
+                let owed = one.needs_catch_up || one.holds_work(cursors.reports);
+                Arc::ptr_eq(&one.record, record) && !owed
             });
             if own {
                 cursors.list.remove(*at);
                 drop(cursors);
-                hub.cursor_left();
+                hub.cursors_left(1);
             }
             hub.probes.forget(&subscription, record.address());
         }

@@ -64,6 +64,9 @@ pub(super) struct State {
     pub(super) timers: QueueTimers,
     pub(super) company: Option<Box<Company>>,
     pub(super) armed: Option<Tick>,
+    /// Subscriptions that name the queue and have no cursor here yet: it is kept for them. A small
+    /// number, as it is for moments: were it ever too small, the record would be made again.
+    reserved: u16,
 }
 
 /// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
@@ -91,8 +94,9 @@ pub(super) enum Idle {
     No,
     /// Nothing.
     Alone,
-    /// Subscriptions that match it by a pattern, as far as the record knows.
-    Patterns(Holders),
+    /// Subscriptions that match it by a pattern, as far as the record knows. It was not needed since
+    /// then.
+    Patterns { holders: Holders, since: Tick },
 }
 
 /// Why a record did not count.
@@ -147,6 +151,7 @@ impl Record {
             timers: QueueTimers::default(),
             company: None,
             armed: None,
+            reserved: 0,
         };
         Self {
             address,
@@ -203,29 +208,53 @@ impl Record {
         }
     }
 
-    /// Returns since when the queue has not been needed, or `None` where something needs it. What
-    /// pattern subscribers need is looked at by [`Record::idle`].
-    pub(super) fn idle_since(&self) -> Option<Tick> {
-        let state = self.lock();
-        let named = state.subscribers.iter().next();
-        let named = named.is_some_and(|one| !one.by_pattern);
-        let idle = state.life != Life::Dead && state.timers.len() == 0 && !named;
-        idle.then(|| state.idle_since(self.pace.fault))
+    /// Keeps the record for a subscription that names the queue, until [`Record::unreserve`]; `false`
+    /// where it is dead.
+    #[must_use]
+    pub(super) fn reserve(&self) -> bool {
+        let mut state = self.lock();
+        let live = state.life != Life::Dead;
+        state.reserved = state.reserved.saturating_add(u16::from(live));
+        live
     }
 
-    /// Returns what holds a record that was not needed since then.
-    pub(super) fn idle(&self, since: Tick) -> Idle {
+    pub(super) fn unreserve(&self) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.saturating_sub(1);
+    }
+
+    /// Returns since when the queue has not been needed and how many hold it by a pattern, or `None`
+    /// where something needs it. What they need is looked at by [`Record::idle`].
+    pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
         let state = self.lock();
-        if state.life == Life::Dead || state.idle_since(self.pace.fault) > since {
+        let named = state.subscribers.iter().next();
+        let named = state.reserved > 0 || named.is_some_and(|one| !one.by_pattern);
+        let idle = state.life != Life::Dead && state.timers.len() == 0 && !named;
+        idle.then(|| (state.idle_since(self.pace.fault), state.listeners()))
+    }
+
+    /// Returns what holds a record that was not needed since `since`, or since `pattern_since` where
+    /// patterns match it.
+    pub(super) fn idle(&self, since: Tick, pattern_since: Option<Tick>) -> Idle {
+        let state = self.lock();
+        let idle_since = state.idle_since(self.pace.fault);
+        let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
+        let needed = timed || state.reserved > 0;
+        if state.life == Life::Dead || needed || idle_since > since {
             return Idle::No;
         }
         if state.subscribers.len() == 0 && !state.grouped {
             return Idle::Alone;
         }
-        match planted!(self.pace.fault, PatternPinsQueue) {
-            true => Idle::No,
-            false => Holders::of(&state).map_or(Idle::No, Idle::Patterns),
+        // Compared before the holders are collected, which may be many.
+        let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
+            return Idle::No;
+        };
+        if planted!(self.pace.fault, PatternPinsQueue) {
+            return Idle::No;
         }
+        let holders = Holders::of(&state);
+        holders.map_or(Idle::No, |holders| Idle::Patterns { holders, since })
     }
 
     /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
@@ -244,11 +273,8 @@ impl Record {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.fit(&state),
         };
-        if state.life == Life::Dead
-            || timed
-            || held
-            || state.idle_since(self.pace.fault) > idle_since
-        {
+        let needed = timed || held || state.reserved > 0;
+        if state.life == Life::Dead || needed || state.idle_since(self.pace.fault) > idle_since {
             return false;
         }
         floor(state.tally.sequence + 1, state.changed_at);

@@ -13,6 +13,8 @@
     reason = "the models use a part of the files that are compiled a second time"
 )]
 
+#[path = "attach.rs"]
+mod attach;
 #[path = "capacity.rs"]
 mod capacity;
 #[path = "claim.rs"]
@@ -51,6 +53,8 @@ mod place;
 mod record;
 #[path = "resume.rs"]
 mod resume;
+#[path = "room.rs"]
+mod room;
 #[path = "roster.rs"]
 mod roster;
 #[path = "sentinel.rs"]

@@ -13,10 +13,9 @@ use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 use super::{
     core::Hub,
     cursor_list::Leftover,
-    cursors::Cursors,
-    record::Record,
+    room::Reserved,
     subscription::{Attached, Start, Subscription, SubscriptionId},
-    sync::{Ordering, lock},
+    sync::lock,
     timers::Timer,
 };
 use crate::{
@@ -31,7 +30,9 @@ use crate::{
 pub(super) struct Attaching {
     positions: std::vec::IntoIter<Position>,
     /// Selectors that were come to: exact ones are attached, patterns collected.
-    named: usize,
+    selectors: usize,
+    /// The records of the other exact ones.
+    reserved: Reserved,
     /// Patterns whose queues are still to be walked, and up to where the last one was.
     patterns: Vec<Selector>,
     walked: Option<QueueAddress>,
@@ -73,9 +74,9 @@ impl Hub {
         rng: &mut fastrand::Rng,
     ) -> Result<Arc<Subscription>> {
         options.check()?;
-        self.check_room(options, now)?;
         let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
         let subscription = Arc::new(Subscription::new(id, options, life, now, fault));
+        let reserved = self.admit(&subscription, now)?;
         let resumed = self.resumed(options, subscription.digest);
         // Registered before the map is walked (R4).
         let pattern = subscription.has_pattern();
@@ -90,7 +91,8 @@ impl Hub {
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
             positions: options.positions.clone().into_iter(),
-            named: 0,
+            selectors: 0,
+            reserved,
             patterns: Vec::new(),
             walked: None,
             spread: jitter(self.config.catch_up_spread, rng),
@@ -158,21 +160,20 @@ impl Hub {
             }
             return true;
         }
-        if let Some(selector) = subscription.selectors.get(attaching.named) {
-            attaching.named += 1;
-            match selector.as_address() {
-                Some(address) => {
-                    *left -= 1;
-                    if subscription.lock().is_attached(&address) {
-                        // By its position.
-                        return true;
-                    }
-                    let record = self.make_record(&address, now);
-                    let start = Start::Resumed(attaching.resumed);
-                    self.attach_one(subscription, record, start, now);
-                }
-                None => attaching.patterns.push(selector.clone()),
+        if let Some(selector) = subscription.selectors.get(attaching.selectors) {
+            attaching.selectors += 1;
+            if selector.is_pattern() {
+                attaching.patterns.push(selector.clone());
+                return true;
             }
+            *left -= 1;
+            let start = Start::Resumed(attaching.resumed);
+            attaching.reserved.use_next(|record| {
+                // Else by its position.
+                if !subscription.lock().is_attached(record.address()) {
+                    self.attach_one(subscription, Arc::clone(record), start, now);
+                }
+            });
             return true;
         }
         let Some(pattern) = attaching.patterns.last() else {
@@ -239,24 +240,6 @@ impl Hub {
         more
     }
 
-    /// Attaches one queue, and lets its coordinator know.
-    fn attach_one(
-        &self,
-        subscription: &Arc<Subscription>,
-        record: Arc<Record>,
-        start: Start<'_>,
-        now: Tick,
-    ) -> Attached {
-        let mut cursors = subscription.lock();
-        let (record, attached) = self.attach(subscription, &mut cursors, record, start, now);
-        drop(cursors);
-        let guarded = subscription.group.is_some() || !self.config.pace.sentinel.is_zero();
-        if guarded && attached != Attached::Before {
-            self.tend(record, now, |_| {});
-        }
-        attached
-    }
-
     /// Ends a subscription. Where its listener is taken to be busy, the queue is woken again when
     /// what it held is visible (R8).
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
@@ -273,6 +256,7 @@ impl Hub {
         }
         let mut cursors = subscription.lock();
         let reports = cursors.reports;
+        let reserved = std::mem::take(&mut cursors.reserved);
         let mut detaching = Detaching {
             subscription: Arc::clone(subscription),
             cursors: cursors.close(),
@@ -280,6 +264,7 @@ impl Hub {
             closed_at: now,
         };
         drop(cursors);
+        self.cursors_left(reserved as u64);
         // A closed one does not enter again.
         self.fanout.overflow.remove(subscription.id);
         for _ in 0..FIRST {
@@ -308,7 +293,7 @@ impl Hub {
     fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
         let subscription = Arc::clone(&detaching.subscription);
         for cursor in detaching.cursors.next(STEP) {
-            self.cursor_left();
+            self.cursors_left(1);
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
             let to_do = match cursor.seat() {
                 Some(seat) => {
@@ -329,90 +314,12 @@ impl Hub {
         detaching.cursors.is_empty()
     }
 
-    /// Attaches the subscribers by pattern to a new record. A subscription that registers its
-    /// pattern after the index was read here finds the record in the map.
-    pub(super) fn attach_patterns(&self, record: &Arc<Record>, now: Tick) {
-        let patterns = self
-            .patterns
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let wanting = patterns.matching(record.address());
-        drop(patterns);
-        for subscription in wanting {
-            let mut cursors = subscription.lock();
-            // A dead record is found out by the caller that counts in it.
-            self.attach_once(&subscription, &mut cursors, record, Start::Birth, now);
-        }
-        record.attached();
-    }
-
     fn add_pattern(&self, subscription: &Arc<Subscription>) {
         let mut patterns = self
             .patterns
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         patterns.insert(subscription);
-    }
-
-    /// Attaches a cursor to a record of this queue that is not dead, and returns that record.
-    pub(super) fn attach(
-        &self,
-        subscription: &Arc<Subscription>,
-        cursors: &mut Cursors,
-        mut record: Arc<Record>,
-        start: Start<'_>,
-        now: Tick,
-    ) -> (Arc<Record>, Attached) {
-        loop {
-            match self.attach_once(subscription, cursors, &record, start, now) {
-                Attached::Dead => {
-                    self.records.remove(&record);
-                    record = self.make_record(record.address(), now);
-                }
-                attached => return (record, attached),
-            }
-        }
-    }
-
-    /// Attaches a cursor to this record, where there is room for it or a selector names the queue.
-    fn attach_once(
-        &self,
-        subscription: &Arc<Subscription>,
-        cursors: &mut Cursors,
-        record: &Arc<Record>,
-        start: Start<'_>,
-        now: Tick,
-    ) -> Attached {
-        if cursors.closed {
-            return Attached::Closed;
-        }
-        let address = record.address();
-        let admitted = matches!(start, Start::Busy) || subscription.names(address);
-        if !admitted
-            && !self.has_cursor_room(subscription, cursors, record)
-            && cursors.list.find(address).is_none()
-        {
-            if !std::mem::replace(&mut cursors.lacks_cursors, true) {
-                self.probes.lack_cursors(subscription);
-            }
-            // Entered first: what is counted after this is told under the pattern's name, what was
-            // counted before is covered by the check that is due now.
-            if self.fanout.overflow.insert(subscription) {
-                cursors.check_patterns(&subscription.selectors);
-                subscription.mailbox.wake();
-            }
-            return Attached::Full;
-        }
-        let attached = subscription.attach(cursors, record, start, now);
-        if matches!(attached, Attached::Yes | Attached::Foreign) {
-            self.cursors.fetch_add(1, Ordering::Relaxed);
-        }
-        attached
-    }
-
-    /// A cursor was released.
-    pub(super) fn cursor_left(&self) {
-        self.cursors.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Registers a pattern that a planted fault left unregistered.

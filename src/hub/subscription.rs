@@ -73,8 +73,8 @@ pub(super) enum Attached {
 pub(super) enum Start<'a> {
     /// At the record's own start: the subscriber was there before the record.
     Birth,
-    /// The same, for a listener that says it holds messages: it has a cursor whatever the limits are,
-    /// or its end would wake nobody when they are visible again (R8).
+    /// The same, for a listener that says it holds messages: once its report was accepted it has a
+    /// cursor whatever the limits are, or its end would wake nobody when they are visible again (R8).
     Busy,
     /// At the subscriber's token.
     Token(&'a Token),
@@ -265,13 +265,19 @@ impl Subscription {
         if state.is_dead() {
             return Attached::Dead;
         }
+        let by_pattern = !self.names(record.address());
+        let grouped = self.group.as_ref().filter(|group| state.has_room(group));
+        let busy = matches!(start, Start::Busy);
+        if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
+            return Attached::Full;
+        }
         // Register first, then take the snapshot, under one lock (R4).
         let subscriber = Subscriber {
             mailbox: Arc::clone(&self.mailbox),
             cursor: at,
-            by_pattern: !self.names(record.address()),
+            by_pattern,
         };
-        if let Some(group) = &self.group {
+        if let Some(group) = grouped {
             // A member's token does not count: the group's place does.
             let (place, uncertain) = match start {
                 Start::Birth | Start::Busy => (Tally::starting_at(state.start), false),
@@ -300,6 +306,11 @@ impl Subscription {
             Start::Busy => {
                 let counted = state.tally.sequence > state.start;
                 (state.tally, counted, Attached::Yes)
+            }
+            // No room for its group any more: it is told by itself, and what its token is worth as
+            // that of a member is not known.
+            Start::Token(_) | Start::Resumed(_) if self.group.is_some() => {
+                (state.tally, true, Attached::Yes)
             }
             Start::Token(token) => resume(&state, token, self.epoch, self.fault),
             Start::Resumed(revision) => {

@@ -20,6 +20,9 @@ use crate::{
 
 /// Timers that one queue holds at most.
 pub(super) const PER_QUEUE: usize = 64;
+/// Of those, times that listeners reported, where all queues together hold as many as they may: what
+/// waits a second and what waits 14 days are apart by a factor of six each.
+pub(super) const FEW: usize = 8;
 
 /// The timed wake-ups of one queue, by their time.
 #[derive(Debug, Default)]
@@ -64,9 +67,38 @@ impl QueueTimers {
         self.due.first().map(|timer| timer.at)
     }
 
+    /// Returns how many have a delayed notification in them, and how many others there are.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let reported = self.due.iter().filter(|one| one.is_reported()).count();
+        (self.due.len() - reported, reported)
+    }
+
     /// Adds a wake-up after `delay`, merging it with what is due at the same point of the queue's own
     /// grid, which `offset` sets apart from those of other queues.
-    pub(super) fn add(
+    pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer, fault: Fault) {
+        self.insert(at, delay, timer, fault);
+        if self.due.len() > PER_QUEUE {
+            self.merge_closest(at.0, |_| true);
+        }
+    }
+
+    /// The same where there is room for [`FEW`] times that listeners reported, or for those that there
+    /// are already: two of them merge upwards then. No delayed notification is postponed for it.
+    pub(super) fn add_to_few(
+        &mut self,
+        at: (Tick, u64),
+        delay: Duration,
+        timer: Timer,
+        fault: Fault,
+    ) {
+        let (_, before) = self.counts();
+        self.add(at, delay, timer, fault);
+        if self.counts().1 > before.max(FEW) {
+            self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
+        }
+    }
+
+    fn insert(
         &mut self,
         (now, offset): (Tick, u64),
         delay: Duration,
@@ -85,9 +117,6 @@ impl QueueTimers {
             Ok(same) => self.due[same].merge(timer),
             Err(place) => self.due.insert(place, timer),
         }
-        if self.due.len() > PER_QUEUE {
-            self.merge_closest(now);
-        }
     }
 
     /// Takes the first timer, where it is due.
@@ -102,17 +131,17 @@ impl QueueTimers {
         Some(timer)
     }
 
-    /// Merges into the one after it the timer that this makes least late, for its delay. Counted
-    /// from the time that was asked for, so that what is merged again and again does not drift.
-    fn merge_closest(&mut self, now: Tick) {
+    /// Merges into the one after it the timer that this makes least late, for its delay, of those that
+    /// `may` be postponed. Counted from the time that was asked for, so that what is merged again and
+    /// again does not drift.
+    fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {
         let late = |early: &Timer, into: &Timer| match early.at > now {
             true => (into.at.since(early.due).as_nanos() << 32) / early.delay.as_nanos().max(1),
             // About to fire.
             false => u128::MAX,
         };
-        let Some(second) =
-            (1..self.due.len()).min_by_key(|&i| late(&self.due[i - 1], &self.due[i]))
-        else {
+        let pairs = (1..self.due.len()).filter(|&i| may(&self.due[i - 1]));
+        let Some(second) = pairs.min_by_key(|&i| late(&self.due[i - 1], &self.due[i])) else {
             return;
         };
         let early = self.due.remove(second - 1);
@@ -142,6 +171,10 @@ impl Timer {
             sums,
             newest,
         }
+    }
+
+    fn is_reported(&self) -> bool {
+        self.newest.is_none()
     }
 
     fn merge(&mut self, other: Self) {

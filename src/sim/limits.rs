@@ -80,12 +80,9 @@ impl World {
         refused.then_some(self.full.full_at + RETRIED)
     }
 
-    /// Returns how many queues the relay may remember: a subscription's positions may take the places
-    /// that were made for the queues that it names.
+    /// Returns how many queues the relay may remember.
     pub(super) fn most_queues(&self) -> Option<u64> {
-        let listeners = self.plan.listeners.iter();
-        let named = listeners.map(|one| one.selectors.len()).max();
-        Some((self.plan.max_queues? + named.unwrap_or_default()) as u64)
+        self.plan.max_queues.map(|limit| limit as u64)
     }
 
     /// Returns whether the relay may have refused something lately for want of room.
@@ -301,7 +298,6 @@ fn room(hub: &Hub, limit: usize, own: &[&QueueAddress], now: Tick) -> usize {
         .iter()
         .filter(|one| one.listeners == 0 && one.timers == 0);
     let others = idle.filter(|one| !own.contains(&&one.address));
-    // It may hold some too many (see `most_queues`).
     (limit + others.count()).saturating_sub(queues.len())
 }
 

@@ -1,6 +1,9 @@
 //! Queues that nobody needs any more (R3).
 
-use super::*;
+use super::{
+    super::{record::Idle, subscription::Start},
+    *,
+};
 
 #[test]
 fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
@@ -162,4 +165,51 @@ fn a_queue_name_for_each_job_fills_no_table() {
     }
     assert_eq!(told, 1000);
     assert!(hub.stats().queues <= 100);
+}
+
+#[test]
+fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
+    let (hub, now) = (hub(), after(2 * HOUR));
+    let subscription = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    drain(&subscription, Tick::default());
+    let record = hub.records.get(&queue("orders")).expect("known");
+    let Idle::Patterns { holders, since } = record.idle(now, Some(now)) else {
+        panic!("a pattern holds it");
+    };
+    assert!(holders.up_to_date(&hub, &record, now));
+    // A second position of the same queue, which says something else than the first.
+    let other = Start::Token(&Token::default());
+    subscription.attach(&mut subscription.lock(), &record, other, now);
+    let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
+    assert!(record.forget(Some(&holders), since, &hub.timers, floor));
+    assert!(holders.release(&hub, &record));
+    hub.records.remove(&record);
+    let told = entries(&drain(&subscription, now));
+    assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);
+    notify_with(&hub, notification("orders"), now);
+    let told = entries(&drain(&subscription, now));
+    assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
+    assert_eq!(
+        hub.stats().cursors,
+        1,
+        "in the place of the one that was kept"
+    );
+}
+
+#[test]
+fn a_step_of_forgetting_looks_at_a_bounded_number_of_listeners() {
+    let hub = hub();
+    let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
+    for name in &names {
+        notify(&hub, name);
+    }
+    let streams: Vec<_> = (0..30).map(|_| settled(&hub, &["a*"])).collect();
+    let (mut last, mut steps, mut before) = (None, 0, 0);
+    while let Some(next) = hub.forget_some(last.as_ref(), after(2 * HOUR)) {
+        let looked = hub.counters.holders.load(Ordering::Relaxed);
+        assert!(looked - before <= 4096, "{}", looked - before);
+        (last, steps, before) = (Some(next), steps + 1, looked);
+    }
+    assert_eq!((hub.stats().queues, steps, streams.len()), (0, 3, 30));
 }

@@ -1,5 +1,7 @@
 //! What is refused, and that nothing of it is applied.
 
+use std::collections::HashSet;
+
 use super::*;
 use crate::{error::ErrorKind, words::GroupName};
 
@@ -305,4 +307,294 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
     hub.unsubscribe(&first, Tick::default());
     let third = subscribe_with(&hub, &of_group("c"), Tick::default());
     assert_eq!(drain(&third, Tick::default()).len(), 1);
+}
+
+#[test]
+fn a_full_table_takes_a_queue_that_was_made_before_its_turn_came() {
+    let hub = small_hub(1);
+    let _listened = settled(&hub, &["listened"]);
+    // Over its limit, as after a race; another request made the queue meanwhile.
+    let made = hub.make_record(&queue("made"), Tick::default());
+    let missing = [made.address()];
+    hub.make_missing(&missing, HashSet::new, Tick::default())
+        .expect("no new queue is needed");
+    assert_eq!(hub.stats().queues, 2);
+}
+
+#[test]
+fn queues_that_are_attached_in_steps_count_from_the_request_on() {
+    let hub = small_hub(2_000);
+    let (mut rng, mut all) = (fastrand::Rng::with_seed(1), Vec::new());
+    for stream in 0..3_u128 {
+        let names: Vec<_> = (0..1_400).map(|n| format!("s{stream}q{n}")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let id = SubscriptionId(900 + stream);
+        all.extend(hub.subscribe(id, &options(&names), Tick::default(), &mut rng));
+    }
+    for one in &all {
+        while !hub.attach_some(one, Tick::default()) {}
+    }
+    assert_eq!(all.len(), 1);
+    assert!(hub.stats().queues <= 2_000, "{}", hub.stats().queues);
+}
+
+#[test]
+fn timers_of_reports_leave_publishers_their_room() {
+    let hub = hub_with(HubConfig {
+        max_timers: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    for n in 0..100 {
+        let far = Report {
+            visible_in: Some(HOUR * 336),
+            ..Report::new(queue(&format!("q{n}")))
+        };
+        _ = hub.report(listener.id, &far, Tick::default());
+    }
+    let delayed = Notification {
+        delay: SECOND,
+        ..notification("orders")
+    };
+    assert!(
+        hub.notify(&Arc::from("tests"), &[delayed], Tick::default())
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
+    let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
+    let hub = small_hub(names.len());
+    let notify_all = || {
+        for name in &names {
+            notify_with(&hub, notification(name), after(HOUR));
+        }
+        walk_all(&hub);
+    };
+    notify_all();
+    let streams: Vec<_> = (0..100).map(|_| settled(&hub, &["a*"])).collect();
+    let new = |now| hub.notify(&Arc::from("tests"), &[notification("new")], now);
+    let looked = || hub.counters.holders.load(Ordering::Relaxed);
+    new(after(HOUR + 59 * SECOND)).expect_err("none was idle for long enough");
+    assert_eq!(looked(), 0, "their age is compared first");
+    notify_all();
+    new(after(HOUR + 100 * SECOND)).expect_err("all streams are owed something");
+    assert!((1..=4096).contains(&looked()), "{}", looked());
+    for stream in &streams {
+        drain(stream, after(HOUR));
+    }
+    new(after(HOUR + 101 * SECOND)).expect("one gives way");
+    assert!(looked() <= 2 * 4096, "{}", looked());
+}
+
+fn visible_in(name: &str, delay: Duration) -> Report {
+    Report {
+        visible_in: Some(delay),
+        ..Report::new(queue(name))
+    }
+}
+
+#[test]
+fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified() {
+    let hub = hub_with(HubConfig {
+        max_timers: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    let mut refused = 0;
+    for n in 0..4 {
+        let report = |delay| visible_in(&format!("q{n}"), delay);
+        // A report without a time makes the queue's entry, but does not make it a publisher's.
+        for report in [report(Duration::ZERO), report(HOUR)] {
+            match hub.report(listener.id, &report, Tick::default()) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Exhausted);
+                    assert!(error.message().starts_with("visible_in: "), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((refused, hub.stats().timers), (2, 2));
+    // Some hundred times on a queue that was notified: few timers, none early, none lost.
+    let delays: Vec<_> = (0..20).map(|n| SECOND * (1 << n)).collect();
+    for delay in &delays {
+        hub.report(listener.id, &visible_in("orders", *delay), Tick::default())
+            .expect("merged");
+    }
+    assert_eq!(hub.stats().timers, 2 + super::super::timers::FEW as u64);
+    drain(&listener, Tick::default());
+    let (mut now, mut waits) = (Tick::default(), delays.into_iter().peekable());
+    while let Some(due) = hub.next_timer() {
+        now = due;
+        hub.fire(now);
+        let told = entries(&drain(&listener, now));
+        if told.iter().any(|(name, ..)| name == "orders") {
+            let late = |delay: Duration| now.since(Tick::default()) > 8 * delay;
+            while let Some(delay) = waits.next_if(|delay| after(*delay) <= now) {
+                assert!(!late(delay), "{delay:?} waits until {now:?}");
+            }
+        }
+    }
+    assert_eq!(waits.next(), None, "each is followed by a wake-up, {now:?}");
+    assert_eq!(hub.stats().timers, 0);
+}
+
+#[test]
+fn times_of_a_publisher_are_not_postponed_for_those_of_reports() {
+    let hub = hub_with(HubConfig {
+        max_timers: 4,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["orders"]);
+    let delayed = Notification {
+        delay: 100 * SECOND,
+        ..notification("orders")
+    };
+    notify_with(&hub, delayed, Tick::default());
+    // Of all of them the publisher's is the closest to the next.
+    for seconds in [1, 2, 4, 8, 16, 32, 64, 110, 220, 440, 880, 1760] {
+        let report = visible_in("orders", SECOND * seconds);
+        hub.report(listener.id, &report, Tick::default())
+            .expect("it is named");
+    }
+    let told = |due| {
+        hub.fire(due);
+        let told = drain(&listener, due);
+        told.iter().any(|told| told.notifications > 0)
+    };
+    let next = || hub.next_timer().expect("the publisher's");
+    let due = std::iter::repeat_with(next).find(|due| told(*due));
+    assert!(due <= Some(after(107 * SECOND)), "{due:?}");
+}
+
+#[test]
+fn busy_listeners_have_a_bounded_number_of_cursors_on_queues_that_no_publisher_notified() {
+    let hub = hub_with(HubConfig {
+        max_cursors: 2,
+        ..HubConfig::default()
+    });
+    let listener = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    let busy = |name: &str| {
+        let report = report(name, ReportState::Busy, 0, 1);
+        hub.report(listener.id, &report, Tick::default())
+    };
+    let refused = (0..10).filter(|n| busy(&format!("q{n}")).is_err()).count();
+    assert_eq!((refused, hub.stats().cursors), (7, 4));
+    let error = busy("q9").expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().starts_with("state: "), "{error}");
+    busy("q0").expect("it has a cursor");
+    assert_eq!(hub.stats().queues, 4, "a refused report makes no entry");
+    notify(&hub, "q9");
+    busy("q9").expect("it was notified");
+    hub.unsubscribe(&listener, Tick::default());
+    assert_eq!((hub.stats().cursors, hub.stats().timers), (0, 4));
+}
+
+#[test]
+fn a_stream_that_ends_before_all_its_queues_are_attached_gives_their_places_back() {
+    let hub = hub_with(HubConfig {
+        max_queues: 1_000,
+        max_cursors: 1_000,
+        ..HubConfig::default()
+    });
+    let names: Vec<_> = (0..1_000).map(|n| format!("q{n}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut open = |id| {
+        hub.subscribe(
+            SubscriptionId(id),
+            &options(&names),
+            Tick::default(),
+            &mut rng,
+        )
+    };
+    let first = open(900).expect("room");
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (1_000, 1_000));
+    hub.forget(after(2 * HOUR));
+    assert_eq!(hub.stats().queues, 1_000, "all are kept for their cursors");
+    assert_eq!(open(901).expect_err("full").kind(), ErrorKind::Exhausted);
+    hub.unsubscribe(&first, after(2 * HOUR));
+    while hub.detach_some(after(2 * HOUR)) {}
+    assert_eq!(hub.stats().cursors, 0);
+    hub.forget(after(4 * HOUR));
+    assert_eq!(hub.stats().queues, 0);
+    let second = open(902).expect("room");
+    while !hub.attach_some(&second, Tick::default()) {}
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (1_000, 1_000));
+}
+
+#[test]
+fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
+    for (per_stream, all) in [(3, 100), (100, 3)] {
+        let hub = hub_with(HubConfig {
+            max_queues: 3,
+            max_cursors_per_stream: per_stream,
+            max_cursors: all,
+            ..HubConfig::default()
+        });
+        let token = Token::default();
+        let positions = [("p1", &token), ("p2", &token), ("n1", &token)];
+        let options = resuming(&["p*", "n1", "n2"], &positions);
+        let listener = subscribe_with(&hub, &options, Tick::default());
+        assert_eq!((hub.stats().queues, hub.stats().cursors), (3, 3));
+        let told = entries(&drain(&listener, Tick::default()));
+        let expected = ["n1", "n2", "p*", "p1"];
+        let expected = expected.map(|name| entry(name, WakeReason::CatchUp, 0));
+        assert_eq!(told, expected);
+    }
+    let hub = hub_with(HubConfig {
+        max_cursors_per_stream: 3,
+        ..HubConfig::default()
+    });
+    let token = Token::default();
+    let positions = [("p1", &token), ("p2", &token)];
+    subscribe_with(
+        &hub,
+        &resuming(&["p*", "n1", "n2"], &positions),
+        Tick::default(),
+    );
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (4, 3));
+}
+
+#[test]
+fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
+    let hub = hub_with(HubConfig {
+        pace: super::super::Pace {
+            max_groups: 2,
+            ..super::super::Pace::default()
+        },
+        ..HubConfig::default()
+    });
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut of_group = |id: u128| {
+        let own = (0..599).map(|n| format!("q{id}-{n}"));
+        let names: Vec<_> = own.chain(["shared".to_owned()]).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let options = SubscribeOptions {
+            group: Some(crate::words::GroupName::new(&format!("g{id}")).expect("a name")),
+            ..options(&names)
+        };
+        hub.subscribe(SubscriptionId(id), &options, Tick::default(), &mut rng)
+            .expect("the shared queue has no group yet")
+    };
+    let all: Vec<_> = (901..904).map(&mut of_group).collect();
+    for one in &all {
+        while !hub.attach_some(one, Tick::default()) {}
+    }
+    let shared = hub.records.get(&queue("shared")).expect("known");
+    let groups = shared.lock().company.as_ref().map(|all| all.groups());
+    assert_eq!(groups, Some(2));
+    let told = |reason, count| {
+        let told = entries(&drain(&all[2], Tick::default()));
+        assert!(told.contains(&entry("shared", reason, count)), "{told:?}");
+    };
+    told(WakeReason::CatchUp, 0);
+    notify(&hub, "shared");
+    told(WakeReason::Notified, 1);
 }

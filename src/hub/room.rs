@@ -1,0 +1,162 @@
+//! Which subscriptions are admitted: the queues that one names, and their cursors, have their places
+//! from its request on, however long it takes to attach them.
+//!
+//! The records are made, and kept from being forgotten, in the one call; they are cheap. The cursors
+//! are attached in steps, and count meanwhile. All of a request is checked before a record is made for
+//! any of it.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{
+    core::Hub,
+    record::{Record, State},
+    subscription::Subscription,
+    sync::{Ordering, lock},
+};
+use crate::{
+    clock::Tick,
+    error::{Error, ErrorKind, Result},
+    words::{GroupName, QueueAddress, Selector},
+};
+
+/// The records of queues that a subscription names and has no cursor for yet, in the order of its
+/// selectors. None of them is forgotten before its turn, or before this is dropped.
+#[derive(Default)]
+pub(super) struct Reserved {
+    records: Vec<Option<Arc<Record>>>,
+    next: usize,
+}
+
+impl Reserved {
+    /// Gives up the next record, after it was used.
+    pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<Record>)) {
+        let next = self.records.get_mut(self.next);
+        self.next += 1;
+        if let Some(record) = next.and_then(Option::take) {
+            with(&record);
+            record.unreserve();
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.records
+            .iter()
+            .flatten()
+            .for_each(|record| record.unreserve());
+    }
+}
+
+impl Hub {
+    /// Takes the places of the queues that the subscription names, and of their cursors.
+    ///
+    /// # Errors
+    /// `Exhausted` where there are too few; nothing was taken then.
+    pub(super) fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Reserved> {
+        let exact = subscription.selectors.iter();
+        let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
+        let limit = self.config.max_cursors_per_stream;
+        if exact.len() > limit {
+            return Err(too_many_cursors("a stream", limit));
+        }
+        if !self.take_cursors(exact.len() as u64) {
+            return Err(too_many_cursors("this relay", self.config.max_cursors));
+        }
+        let reserved = self.reserve(&exact, subscription.group.as_ref(), now);
+        match &reserved {
+            Ok(_) => subscription.lock().reserved = exact.len(),
+            Err(_) => self.cursors_left(exact.len() as u64),
+        }
+        reserved
+    }
+
+    fn reserve(
+        &self,
+        exact: &[QueueAddress],
+        group: Option<&GroupName>,
+        now: Tick,
+    ) -> Result<Reserved> {
+        let mut reserved = Reserved::default();
+        let mut missing = Vec::new();
+        for (at, address) in exact.iter().enumerate() {
+            let record = self.records.get(address);
+            if let (Some(record), Some(group)) = (&record, group) {
+                self.check_group(record, group)?;
+            }
+            let kept = record.filter(|record| record.reserve());
+            if kept.is_none() {
+                missing.push(at);
+            }
+            reserved.records.push(kept);
+        }
+        if missing.is_empty() {
+            return Ok(reserved);
+        }
+        // Under this lock no queue gives way to another request before it is reserved.
+        let mut eviction = lock(&self.eviction);
+        if self.records.len() + missing.len() > self.config.max_queues {
+            // Some of them may have been made meanwhile.
+            missing.retain(|at| {
+                let record = self.records.get(&exact[*at]);
+                reserved.records[*at] = record.filter(|record| record.reserve());
+                reserved.records[*at].is_none()
+            });
+            let new: Vec<_> = missing.iter().map(|at| &exact[*at]).collect();
+            self.make_room(&mut eviction, &new, HashSet::new, now)?;
+        }
+        for at in missing {
+            reserved.records[at] = Some(self.make_reserved(&exact[at], now));
+        }
+        Ok(reserved)
+    }
+
+    fn make_reserved(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
+        loop {
+            let record = self.make_record(address, now);
+            if record.reserve() {
+                return record;
+            }
+            // Forgotten, and about to leave the map.
+            self.records.remove(&record);
+        }
+    }
+
+    /// A group that finds no room at its turn, because others came first, is not made: see
+    /// [`Subscription::attach`].
+    fn check_group(&self, record: &Record, group: &GroupName) -> Result<()> {
+        if record.lock().has_room(group) {
+            return Ok(());
+        }
+        let (limit, queue) = (self.config.pace.max_groups, record.address());
+        let message = format!("group: the limit of {limit} groups of `{queue}` is reached");
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Takes the places of so many cursors, all or none.
+    pub(super) fn take_cursors(&self, count: u64) -> bool {
+        let limit = self.config.max_cursors as u64;
+        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// So many cursors, or places that were kept for them, are given back.
+    pub(super) fn cursors_left(&self, count: u64) {
+        self.cursors.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl State {
+    /// Returns whether the queue has room for this group.
+    pub(super) fn has_room(&self, group: &GroupName) -> bool {
+        let company = self.company.as_ref();
+        company.is_none_or(|company| company.has_room(group))
+    }
+}
+
+#[cold]
+fn too_many_cursors(of: &str, limit: usize) -> Error {
+    let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message)
+}
