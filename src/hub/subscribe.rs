@@ -281,7 +281,7 @@ impl Hub {
         };
         drop(cursors);
         // A closed one does not enter again.
-        self.fanout.overflow.remove(subscription.id);
+        self.fanout.overflow.remove(subscription);
         for _ in 0..FIRST {
             if self.detach_next(&mut detaching, now) {
                 return;

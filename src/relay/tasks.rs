@@ -55,15 +55,19 @@ async fn fire_timers(shared: Arc<Shared>) {
     }
 }
 
-/// Marks made in one batch: what follows the first of them waits for some hundred microseconds.
+/// Work of one batch, in marks, and of one poll: what follows its first mark waits for some hundred
+/// microseconds.
 const BATCH: usize = 8192;
 
 /// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
 /// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
-/// a stream of many queues sends one Wake for them.
+/// a stream of many queues sends one Wake for them. Between a mark and its wake there is nothing but
+/// walks: a notification that finds the mark relies on that wake.
 async fn fan_out(shared: Arc<Shared>) {
     let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
     let mut batch = WakeBatch::default();
+    // What was done since others could run.
+    let mut spent = 0;
     loop {
         let walk = poll_fn(|cx| {
             waker.register(cx.waker());
@@ -74,26 +78,32 @@ async fn fan_out(shared: Arc<Shared>) {
             }
         });
         let Some(mut walk) = walk.await else {
+            spent = 0;
             tokio::task::yield_now().await;
             continue;
         };
         // The only walk there is wakes its streams step by step; with others in the batch it would send
         // some streams a Wake of their own for the last queue.
-        let alone = batch.marked() == 0;
+        let alone = batch.work() == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.marked() >= BATCH;
+            let full = batch.work() >= BATCH;
             if full || hub.fanout_is_empty() && (alone || !more) {
+                spent += batch.work();
                 batch.wake();
             }
             if !more {
                 break;
             }
-            if batch.marked() == 0 {
+            if batch.work() == 0 {
+                spent = 0;
                 tokio::task::yield_now().await;
             }
         }
-        hub.detach_some(shared.clock.now());
+        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= BATCH) {
+            spent = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 

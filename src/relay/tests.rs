@@ -1,5 +1,7 @@
 //! The relay in process: woken without a network.
 
+mod fan_out;
+
 use std::{
     sync::atomic::AtomicU64,
     task::{Context, Poll, Wake, Waker},
