@@ -120,18 +120,20 @@ async fn forget(shared: Arc<Shared>, every: Duration) {
 }
 
 /// Says, once for each queue, that it was notified and has no listener: no error, but often a
-/// misspelling. At most once a second, however many there are.
+/// misspelling. At most once a second, however many there are, with so much work at most.
 async fn tell_unheard(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(TELL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let (named, others) = shared.hub.take_unheard();
-        for queue in &named {
-            let mut search = NearestName::new(queue);
+        let mut left = NearestName::WORK;
+        for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
+            let mut search = NearestName::new(queue, left / others);
             while shared.hub.search_nearest(&mut search) {
                 tokio::task::yield_now().await;
             }
+            left = left.saturating_sub(search.work());
             match search.found() {
                 None => tracing::info!(%queue, "notified, and nobody listens on it"),
                 Some(nearest) => tracing::warn!(
