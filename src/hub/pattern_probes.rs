@@ -237,7 +237,7 @@ impl Probe {
                 .inspect(|one| _ = first.get_or_insert(*one))
                 .find(is_free);
         }
-        let chosen = chosen.or(first.filter(|_| any)).map(Arc::clone);
+        let chosen = chosen.or_else(|| first.filter(|_| any)).map(Arc::clone);
         self.last = chosen.as_ref().map(|one| one.id).or(last).or(self.last);
         Choice { chosen, looked_at }
     }

@@ -573,7 +573,7 @@ fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
     assert!(streams.iter().all(|stream| drain(stream, now).is_empty()));
     streams[250].end_send();
     for _ in 0..5 {
-        now = now + SECOND;
+        now += SECOND;
         fire(now);
     }
     assert!(slices >= 20, "{slices}");
