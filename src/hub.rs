@@ -11,7 +11,8 @@
 //! Locks, each taken only in this order, none held across a wake: what a subscription has still to
 //! attach, its cursors, a record, then the timers or a mailbox's lists. A shard of the map is held
 //! while its ordered index is written; the index of patterns is a leaf. On the way of a notification
-//! only a shard's and the record's are taken, and the lists of streams with more than 62 queues.
+//! only a shard's and the record's are taken, the lists of streams with more than 62 queues, and the
+//! overflow's while a pattern lacks cursors.
 
 mod attach;
 mod capacity;

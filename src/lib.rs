@@ -43,7 +43,6 @@ mod hub;
 pub mod lease;
 #[cfg(feature = "server")]
 pub mod listener;
-#[cfg(feature = "server")]
 mod log_limiter;
 #[cfg(feature = "server")]
 mod node;

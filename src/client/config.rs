@@ -31,7 +31,8 @@ pub struct PublisherOptions {
     pub batch: usize,
     /// Requests on their way at one time; 1..=4096.
     pub pipeline: usize,
-    /// Entries that may wait (a queue each, with conflation); more are refused.
+    /// Entries that may wait (a queue each, with conflation); more are refused. As many are kept
+    /// besides which the relay has no room for; more of those are dropped.
     pub max_pending: usize,
     /// `notify` gives up after this long; what it notified is still sent.
     pub deadline: Duration,

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
+    log_limiter::LogLimiter,
     session::{PublisherConfig, PublisherSession, WaiterId},
     task::Scope,
     wire::{NotifyRequest, accepted_from_wire, from_answer, from_status, proto},
@@ -38,6 +39,10 @@ use crate::{
 ///
 /// What waits for the same queue is conflated, so an unreachable relay costs memory for queues,
 /// not for events; a publisher with 100,000 queues waiting refuses more.
+///
+/// Queues that the relay has no room for are kept beside those, 100,000 of them as well, so that they
+/// take no room from others. Beyond that, a notification that the relay has no room for is dropped:
+/// its caller is told, a queue's name is logged at warn, and [`dropped`](Self::dropped) counts it.
 #[derive(Clone)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -66,6 +71,7 @@ struct State {
     requests: Option<Requests>,
     /// When the task looks without being rung.
     looks_at: Tick,
+    warnings: LogLimiter<1>,
 }
 
 /// Forgets a caller that stopped waiting.
@@ -76,6 +82,8 @@ struct Waiting<'a> {
 
 /// Requests on their way at most, whatever the options say.
 const PIPELINE: usize = 4096;
+/// Dropped notifications are logged so often at most.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// What is due and cannot be done is looked at again after this long.
 const UNABLE: Duration = Duration::from_millis(50);
 
@@ -90,6 +98,7 @@ impl Publisher {
             batch,
             pipeline,
             max_pending: options.max_pending,
+            max_set_aside: options.max_pending,
             answer_timeout: client.config().request_timeout,
             ..PublisherConfig::default()
         };
@@ -99,6 +108,7 @@ impl Publisher {
             rng: fastrand::Rng::new(),
             requests: None,
             looks_at: Tick::NEVER,
+            warnings: LogLimiter::new(WARN_EVERY),
         };
         let shared = Arc::new(Shared {
             client: client.clone(),
@@ -126,8 +136,9 @@ impl Publisher {
     /// there never was a relay at this address;
     /// [`ErrorKind::Timeout`] where no acknowledgement came before the deadline, with the last
     /// failure; [`ErrorKind::Exhausted`] where the relay has no room for the queue. After the last
-    /// five it is still sent, should that become possible. [`ErrorKind::Exhausted`] also where too
-    /// much waits already in this publisher: nothing is taken then.
+    /// five it is still sent, should that become possible, unless the error says that it was dropped
+    /// because too many queues are kept for want of room at the relay. [`ErrorKind::Exhausted`] also
+    /// where too much waits already in this publisher: nothing is taken then.
     ///
     /// # Cancel safety
     /// A caller that stops waiting does not take the notification back.
@@ -160,7 +171,8 @@ impl Publisher {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where it breaks a rule; [`ErrorKind::Exhausted`] where too much
-    /// waits already.
+    /// waits already. What the relay has no room for later is told by [`Publisher::flush`] and, where
+    /// it is dropped, by the log and [`Publisher::dropped`].
     pub fn post(&self, mut notification: Notification) -> Result<()> {
         self.check_name()?;
         stamp(&mut notification);
@@ -182,8 +194,8 @@ impl Publisher {
     ///
     /// # Errors
     /// The first refusal of something that was posted since the last flush (one for want of room is
-    /// [`ErrorKind::Exhausted`], and the notification is still sent when there is room); or the relay's refusal
-    /// of this publisher, as with [`Publisher::notify`].
+    /// [`ErrorKind::Exhausted`], and the notification is still sent when there is room, unless the
+    /// error says that it was dropped); or the relay's refusal of this publisher, as with [`Publisher::notify`].
     ///
     /// # Cancel safety
     /// Safe: what was posted is sent all the same.
@@ -197,6 +209,12 @@ impl Publisher {
     /// Returns how many entries wait to be acknowledged.
     pub fn pending(&self) -> usize {
         self.shared.lock().session.pending()
+    }
+
+    /// Returns how many notifications were dropped so far: the relay had no room for their queues, and
+    /// as many queues were kept for that already as `max_pending` allows.
+    pub fn dropped(&self) -> u64 {
+        self.shared.lock().session.dropped()
     }
 
     fn check_name(&self) -> Result<()> {
@@ -286,6 +304,7 @@ impl Shared {
         let mut state = self.lock();
         let State { session, rng, .. } = &mut *state;
         session.answered(answer, now, rng);
+        state.warn_of_dropped(now);
         state.answer();
     }
 
@@ -317,6 +336,20 @@ impl State {
             && let Some(notifications) = self.session.request(now)
         {
             room.send(NotifyRequest::new(Arc::clone(name), notifications));
+        }
+    }
+
+    /// Logs the newest notification that was dropped: nobody may wait for it.
+    fn warn_of_dropped(&mut self, now: Tick) {
+        if let Some(dropped) = self.session.take_dropped()
+            && self.warnings.count(0, now).is_some()
+            && let Some(queue) = &dropped.queue
+        {
+            let count = dropped.count;
+            tracing::warn!(
+                %queue, dropped = count,
+                "notification dropped: the relay has no room for its queue, and too many are kept"
+            );
         }
     }
 

@@ -89,7 +89,7 @@ pub(crate) struct Hub {
     pub(super) unheard: Unheard,
     pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    pub(super) fanout: Fanout,
+    pub(super) fanout: Arc<Fanout>,
     /// What closed subscriptions leave to be detached.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
     pub(super) timers: Timers,
@@ -174,7 +174,7 @@ impl Hub {
             unheard: Unheard::new(),
             patterns: RwLock::new(PatternIndex::default()),
             subscriptions: Mutex::default(),
-            fanout: Fanout::new(),
+            fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
             timers: Timers::new(),
             probes: PatternProbes::default(),
@@ -420,8 +420,10 @@ impl Hub {
                     }
                     let more = (tend || state.grouped) && state.tend(now, batch);
                     let wake = match counted || more {
-                        // Asked after the count: see `Overflow::is_empty`.
-                        true if !self.fanout.overflow.is_empty() => state.mark(None, more, batch),
+                        // Asked after the count: see `Overflow::matches`.
+                        true if self.fanout.overflow.matches(record.address()) => {
+                            state.mark(None, more, batch)
+                        }
                         true => state.mark(Some(self.config.inline), more, batch),
                         false => Wake::Told,
                     };
@@ -442,16 +444,15 @@ impl Hub {
             self.timers.waker.wake();
         }
         if wake == Wake::Fanout {
-            batch.walks.push(record);
+            batch.walks.push(&self.fanout, record);
         }
     }
 
     /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
     pub(super) fn finish(&self, batch: &mut WakeBatch) {
-        if !batch.walks.is_empty() {
-            let walks = batch.walks.len() as u64;
+        let walks = batch.walks.leave() as u64;
+        if walks > 0 {
             self.counters.fanned_out.fetch_add(walks, Ordering::Relaxed);
-            self.fanout.extend(batch.walks.drain(..));
         }
         batch.wake();
     }

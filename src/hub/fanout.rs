@@ -4,12 +4,13 @@
 //! put here, at most once however many notifications follow, and whoever runs the hub walks it.
 //! A walk clears the mark first (R5): what is notified during it marks the queue again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
 use super::{
     mailbox::WakeBatch,
-    overflow::Overflow,
-    record::Record,
+    overflow::{self, Overflow},
+    record::{CHUNK, Record},
+    subscription::Subscription,
     sync::{AtomicWaker, Mutex, lock},
 };
 
@@ -29,8 +30,21 @@ pub(crate) struct Walk {
     record: Arc<Record>,
     overflow: Arc<Overflow>,
     next: u64,
+    /// When the record's own subscribers are marked: those that lack cursors.
+    lacking: Option<IntoIter<Arc<Subscription>>>,
     ended: bool,
 }
+
+/// Queues that a batch leaves to the fan-out, all at once. Dropped, they are left to it as well: a
+/// panic in between must not take a queue's walks away for ever.
+#[derive(Default)]
+pub(super) struct Walks {
+    fanout: Option<Arc<Fanout>>,
+    records: Vec<Arc<Record>>,
+}
+
+/// What a step costs besides its marks, in marks: two locks, and the lines of memory of a record.
+const STEP: usize = 8;
 
 impl Fanout {
     pub(super) fn new() -> Self {
@@ -65,29 +79,64 @@ impl Fanout {
 
 impl Walk {
     fn new(record: Arc<Record>, overflow: Arc<Overflow>) -> Self {
-        let (next, ended) = (0, false);
         Self {
             record,
             overflow,
-            next,
-            ended,
+            next: 0,
+            lacking: None,
+            ended: false,
         }
     }
 
     /// Marks the next few subscribers; returns whether there are more. They are woken with the batch,
     /// which may hold the marks of several walks: a stream of many queues is woken once for them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
-        match self.record.walk(self.next, batch) {
-            Some(next) => {
+        batch.add_work(STEP);
+        if self.lacking.is_none() {
+            if let Some(next) = self.record.walk(self.next, batch) {
                 self.next = next;
-                true
+                return true;
             }
-            None => {
-                self.overflow.tell(&self.record, batch);
-                self.ended = true;
-                false
-            }
+            // Looked up when the mark is cleared: one that comes later has its first check after all
+            // that this walk is for.
+            self.lacking = Some(self.overflow.matching(&self.record).into_iter());
         }
+        self.ended = !self.tell(CHUNK, batch);
+        !self.ended
+    }
+
+    /// Tells the next few of those that lack cursors; returns whether there are more.
+    fn tell(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
+        let Some(lacking) = &mut self.lacking else {
+            return false;
+        };
+        for subscription in lacking.by_ref().take(count) {
+            batch.add_work(1);
+            overflow::tell(&subscription, self.record.address(), batch);
+        }
+        lacking.len() > 0
+    }
+}
+
+impl Walks {
+    pub(super) fn push(&mut self, fanout: &Arc<Fanout>, record: Arc<Record>) {
+        self.fanout.get_or_insert_with(|| Arc::clone(fanout));
+        self.records.push(record);
+    }
+
+    /// Leaves them to the fan-out; returns how many. No lock may be held.
+    pub(super) fn leave(&mut self) -> usize {
+        let count = self.records.len();
+        if let Some(fanout) = self.fanout.take() {
+            fanout.extend(self.records.drain(..));
+        }
+        count
+    }
+}
+
+impl Drop for Walks {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -98,7 +147,9 @@ impl Drop for Walk {
         }
         if !self.ended {
             // These have no cursor that a heartbeat could compare.
-            self.overflow.tell(&self.record, &mut WakeBatch::default());
+            self.lacking
+                .get_or_insert_with(|| self.overflow.matching(&self.record).into_iter());
+            self.tell(usize::MAX, &mut WakeBatch::default());
         }
     }
 }

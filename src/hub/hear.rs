@@ -66,14 +66,16 @@ impl Hub {
         let to_do = cursors.report(&subscription, report, now, &mut batch);
         drop(cursors);
         batch.wake();
-        if !matches!(attached, Attached::Before | Attached::Full) {
+        let new = !matches!(attached, Attached::Before | Attached::Full);
+        if new {
             // It may have been attached behind its queue's head.
             subscription.mailbox.wake();
         }
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.probe_reported(&subscription, &report.queue, now);
         }
-        if to_do {
+        // An older report counts for nothing, but may have come to a new entry all the same.
+        if to_do || new {
             self.tend(Arc::clone(&record), now, |_| {});
         }
         match report.visible_in {

@@ -9,7 +9,7 @@
 use std::{sync::Arc, task::Waker};
 
 use super::{
-    record::Record,
+    fanout::Walks,
     subscription::SubscriptionId,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
@@ -66,9 +66,11 @@ pub(crate) struct WakeBatch {
     first: Option<Arc<Mailbox>>,
     others: Vec<Arc<Mailbox>>,
     /// Queues that are left to the fan-out, which gets them together as well.
-    pub(super) walks: Vec<Arc<Record>>,
+    pub(super) walks: Walks,
     /// Marks set so far.
     pub(super) marked: usize,
+    /// What was done for it besides, in marks.
+    work: usize,
 }
 
 /// Cursors with a mark bit each.
@@ -378,14 +380,19 @@ impl WakeBatch {
         }
     }
 
-    /// Returns the number of marks since the streams were woken last.
-    pub(crate) fn marked(&self) -> usize {
-        self.marked
+    /// Counts work that is no mark, in marks.
+    pub(super) fn add_work(&mut self, work: usize) {
+        self.work += work;
+    }
+
+    /// Returns what was done since the streams were woken last, in marks.
+    pub(crate) fn work(&self) -> usize {
+        self.marked + self.work
     }
 
     /// Wakes all of them. No lock may be held.
     pub(crate) fn wake(&mut self) {
-        self.marked = 0;
+        (self.marked, self.work) = (0, 0);
         if let Some(first) = self.first.take() {
             first.wake();
         }

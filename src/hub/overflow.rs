@@ -2,75 +2,100 @@
 //!
 //! Such a subscription is told of the queues that it has no cursor for under the pattern's own name:
 //! check every queue you know that matches. The fan-out tells it at the end of a walk, after the walk
-//! has cleared the queue's mark: an event counted later is walked again. Locks: the table is a leaf.
+//! has cleared the queue's mark: an event counted later is walked again. A queue is left to the
+//! fan-out for this only where one of these patterns matches it. Locks: the index is a leaf, taken
+//! also under a record's lock.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::{Arc, PoisonError};
 
 use super::{
     mailbox::WakeBatch,
+    pattern_index::PatternIndex,
     record::Record,
-    subscription::{Subscription, SubscriptionId},
-    sync::{AtomicU64, Mutex, Ordering, lock},
+    subscription::Subscription,
+    sync::{AtomicU64, Ordering, RwLock},
 };
-use crate::{fault::planted, words::WakeReason};
+use crate::{
+    fault::planted,
+    words::{QueueAddress, WakeReason},
+};
 
 /// The subscriptions that lack cursors.
 pub(super) struct Overflow {
-    table: Mutex<BTreeMap<SubscriptionId, Arc<Subscription>>>,
-    /// How many there are, for a look without the lock.
-    count: AtomicU64,
+    index: RwLock<PatternIndex>,
+    /// Not 0 where there are any, for a look without the lock.
+    occupied: AtomicU64,
 }
 
 impl Overflow {
     pub(super) fn new() -> Self {
         Self {
-            table: Mutex::new(BTreeMap::new()),
-            count: AtomicU64::new(0),
+            index: RwLock::new(PatternIndex::default()),
+            occupied: AtomicU64::new(0),
         }
     }
 
-    /// Returns whether there is none. Asked after an event was counted: a subscription that enters
-    /// later has its first check after that event.
+    /// Returns whether there is none.
     pub(super) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
+        self.occupied.load(Ordering::SeqCst) == 0
     }
 
-    /// Adds a subscription; its patterns' own checks are due from then on. Returns whether it is new.
+    /// Returns whether one may have to be told of the queue. Asked after an event was counted: a
+    /// subscription that enters later has its first check after that event.
+    pub(super) fn matches(&self, queue: &QueueAddress) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.matches(queue)
+    }
+
+    /// Adds a subscription whose cursors the caller has locked; its patterns' own checks are due from
+    /// then on. Returns whether it is new.
     pub(super) fn insert(&self, subscription: &Arc<Subscription>) -> bool {
-        let mut table = lock(&self.table);
-        let new = table
-            .insert(subscription.id, Arc::clone(subscription))
-            .is_none();
-        self.count.store(table.len() as u64, Ordering::SeqCst);
-        new
+        // Asked for each queue that has no cursor, and new once.
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        if index.contains(subscription) {
+            return false;
+        }
+        drop(index);
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index.insert(subscription);
+        self.occupied
+            .store(u64::from(!index.is_empty()), Ordering::SeqCst);
+        true
     }
 
-    pub(super) fn remove(&self, id: SubscriptionId) {
+    pub(super) fn remove(&self, subscription: &Subscription) {
         if !self.is_empty() {
-            let mut table = lock(&self.table);
-            table.remove(&id);
-            self.count.store(table.len() as u64, Ordering::SeqCst);
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            index.remove(subscription);
+            self.occupied
+                .store(u64::from(!index.is_empty()), Ordering::SeqCst);
         }
     }
 
-    /// Tells those that match the queue and have no cursor for it.
-    pub(super) fn tell(&self, record: &Record, batch: &mut WakeBatch) {
+    /// Returns the subscriptions that have to be told of the queue unless they have a cursor for it.
+    pub(super) fn matching(&self, record: &Record) -> Vec<Arc<Subscription>> {
         if self.is_empty() || planted!(record.pace.fault, OverflowUntold) {
-            return;
+            return Vec::new();
         }
-        let all: Vec<_> = lock(&self.table).values().cloned().collect();
-        for subscription in all {
-            let address = record.address();
-            let mut patterns = subscription.patterns();
-            let Some(pattern) = patterns.find(|pattern| pattern.matches(address)) else {
-                continue;
-            };
-            let mut cursors = subscription.lock();
-            if cursors.list.find(address).is_none() {
-                cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
-                drop(cursors);
-                batch.mark_selectors(&subscription.mailbox);
-            }
-        }
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.matching(record.address())
+    }
+}
+
+/// Tells a subscription of the queue, under the name of a pattern that matches it, unless it has a
+/// cursor for it.
+pub(super) fn tell(subscription: &Subscription, queue: &QueueAddress, batch: &mut WakeBatch) {
+    let mut patterns = subscription.patterns();
+    let Some(pattern) = patterns.find(|pattern| pattern.matches(queue)) else {
+        return;
+    };
+    let mut cursors = subscription.lock();
+    if cursors.list.find(queue).is_none() {
+        cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
+        drop(cursors);
+        batch.mark_selectors(&subscription.mailbox);
     }
 }

@@ -67,20 +67,31 @@ impl PatternIndex {
     pub(super) fn matching(&self, address: &QueueAddress) -> Vec<Arc<Subscription>> {
         let mut all = Matched::new();
         if self.patterns > 0 {
-            self.accounts.matching(address.storage_account(), |queues| {
-                queues.matching(address.queue_name(), |matched| {
-                    let matched = matched.iter().map(|(id, one)| (*id, Arc::clone(one)));
-                    all.extend(matched);
-                });
-            });
+            for matched in self.matched(address) {
+                all.extend(matched.iter().map(|(id, one)| (*id, Arc::clone(one))));
+            }
         }
         all.into_values().collect()
     }
 
-    #[cfg(test)]
+    /// Returns whether a pattern matches.
+    pub(super) fn matches(&self, address: &QueueAddress) -> bool {
+        self.patterns > 0 && self.matched(address).next().is_some()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.patterns == 0
+    }
+
+    /// Returns what is known by each pattern that matches.
+    fn matched(&self, address: &QueueAddress) -> impl Iterator<Item = &Matched> {
+        let queues = self.accounts.known_by(address.storage_account());
+        queues.flat_map(|queues| queues.known_by(address.queue_name()))
+    }
+
+    /// Returns whether the subscription is in it, with all of its patterns.
     pub(super) fn contains(&self, subscription: &Subscription) -> bool {
-        let mut patterns = subscription.patterns();
-        patterns.all(|pattern| {
+        subscription.patterns().next().is_some_and(|pattern| {
             let queues = self.accounts.get(pattern.storage_account());
             let matched = queues.and_then(|queues| queues.get(pattern.queue_name()));
             matched.is_some_and(|matched| matched.contains_key(&subscription.id))
@@ -99,7 +110,6 @@ impl<T: Default> Parts<T> {
         self.beginnings.entry(beginning.into()).or_default()
     }
 
-    #[cfg(test)]
     fn get(&self, part: &str) -> Option<&T> {
         match part.strip_suffix('*') {
             Some(beginning) => self.beginnings.get(beginning),
@@ -133,19 +143,12 @@ impl<T: Default> Parts<T> {
         self.exact.is_empty() && self.beginnings.is_empty()
     }
 
-    /// Calls `each` with what is known by this name and by its beginnings.
-    fn matching(&self, name: &str, mut each: impl FnMut(&T)) {
-        self.exact.get(name).into_iter().for_each(&mut each);
-        for length in self
-            .lengths
-            .keys()
-            .take_while(|length| **length <= name.len())
-        {
-            // Names are ASCII, so every length is a boundary of characters.
-            let beginning = name.get(..*length);
-            let known = beginning.and_then(|beginning| self.beginnings.get(beginning));
-            known.into_iter().for_each(&mut each);
-        }
+    /// Returns what is known by this name and by its beginnings.
+    fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
+        // Names are ASCII, so every length is a boundary of characters.
+        let beginnings = self.lengths.keys().map_while(|length| name.get(..*length));
+        let by_beginning = beginnings.filter_map(|beginning| self.beginnings.get(beginning));
+        self.exact.get(name).into_iter().chain(by_beginning)
     }
 }
 

@@ -4,10 +4,10 @@
 //! One listener of those that share selector and group is asked, in turn. No report tells of a check
 //! that found nothing, so silence proves nothing here: another one is asked at once only where the
 //! stream of the one that was asked ends first, else after an interval. The table's lock is a leaf;
-//! a probe costs its own listeners, however many patterns there are.
+//! a probe looks at some of its own listeners, however many there are of them and of patterns.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::Bound,
     sync::Arc,
 };
@@ -36,6 +36,8 @@ struct Table {
     due: BTreeSet<(Tick, Key)>,
     /// Seeds the probes, so that not all of them fall due together.
     made: u64,
+    /// Listeners that were looked at so far.
+    looked_at: usize,
 }
 
 type Key = (Selector, Option<GroupName>);
@@ -43,6 +45,10 @@ type Key = (Selector, Option<GroupName>);
 /// What is known of one of them.
 struct Probe {
     listeners: BTreeMap<SubscriptionId, Arc<Subscription>>,
+    /// The same by listener and age: a listener's newest stream is its last one here.
+    by_listener: BTreeSet<(ListenerId, Tick, SubscriptionId)>,
+    /// Those that have reported.
+    reporting: BTreeSet<SubscriptionId>,
     /// A check is pending at once, and why.
     pending: Option<WakeReason>,
     due: Tick,
@@ -67,8 +73,18 @@ struct Asked {
 /// Probes that one call fires, and queues that it looks at for each.
 const SLICE: usize = 256;
 const KNOWN: usize = 16;
+/// Listeners that one probe looks at, of those that report and of all.
+const CANDIDATES: usize = 64;
+/// Listeners that one call looks at, give or take those of one probe: some hundred microseconds.
+const LOOKS: usize = 1024;
 
 impl PatternProbes {
+    /// Returns how many listeners were looked at so far.
+    #[cfg(test)]
+    pub(super) fn looked_at(&self) -> usize {
+        lock(&self.table).looked_at
+    }
+
     /// Returns when a check is due.
     pub(super) fn next(&self) -> Option<Tick> {
         let table = lock(&self.table);
@@ -117,6 +133,8 @@ impl Table {
             let seed = seed ^ self.made.wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let probe = Probe {
                 listeners: BTreeMap::new(),
+                by_listener: BTreeSet::new(),
+                reporting: BTreeSet::new(),
                 pending: None,
                 due: Tick::NEVER,
                 left_due: None,
@@ -127,6 +145,19 @@ impl Table {
             };
             self.due.insert((probe.due, key.clone()));
             self.probes.insert(key.clone(), probe);
+        }
+    }
+
+    /// Notes that a listener has reported, when it does so for the first time.
+    fn reported(&mut self, subscription: &Subscription) {
+        let id = subscription.id;
+        for key in keys(subscription) {
+            let probe = self.probes.get_mut(&key);
+            let probe = probe.filter(|probe| probe.listeners.contains_key(&id));
+            if probe.is_none_or(|probe| !probe.reporting.insert(id)) {
+                // It came to all of its probes at once, and was noted in all of them.
+                break;
+            }
         }
     }
 
@@ -146,36 +177,77 @@ impl Probe {
         }
     }
 
-    /// Chooses the next listener in turn that does not poll, and whose stream has no unsent frame;
-    /// those that report come first. `any`: one is chosen in any case. Of several streams of one
-    /// listener only the newest counts: it has given up the others, which may never end.
-    fn choose(&self, any: bool, now: Tick) -> Option<Arc<Subscription>> {
-        let mut newest: HashMap<&str, &Arc<Subscription>> = HashMap::new();
-        for one in self.listeners.values() {
-            let known = newest.entry(one.listener_id.as_str()).or_insert(one);
-            if known.since <= one.since {
-                *known = one;
-            }
+    fn insert(&mut self, subscription: &Arc<Subscription>) {
+        let (id, since) = (subscription.id, subscription.since);
+        let listener = subscription.listener_id.clone();
+        self.by_listener.insert((listener, since, id));
+        if subscription.mailbox.reports() {
+            self.reporting.insert(id);
         }
-        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let later = self.listeners.range((after, Bound::Unbounded));
-        let turn: Vec<_> = later
-            .chain(self.listeners.iter())
-            .map(|(_, one)| one)
-            .filter(|one| {
-                newest
-                    .get(one.listener_id.as_str())
-                    .is_some_and(|new| new.id == one.id)
-            })
-            .filter(|one| any || !one.mailbox.polls(now))
-            .collect();
-        let free = |one: &&&Arc<Subscription>| one.mailbox.assign_unless_sending();
-        let mut reporting = turn.iter().filter(|one| one.mailbox.reports());
-        // A first check is conflated with whatever its stream sends: it need not stand aside.
-        let first = reporting.find(free).or_else(|| turn.iter().find(free));
-        let chosen = first.or_else(|| turn.first().filter(|_| any));
-        chosen.map(|one| Arc::clone(one))
+        self.listeners.insert(id, Arc::clone(subscription));
     }
+
+    fn remove(&mut self, subscription: &Subscription) {
+        let (id, since) = (subscription.id, subscription.since);
+        let listener = subscription.listener_id.clone();
+        self.by_listener.remove(&(listener, since, id));
+        self.reporting.remove(&id);
+        self.listeners.remove(&id);
+    }
+
+    /// Of several streams of one listener only the newest counts: it has given up the others, which may
+    /// never end.
+    fn is_newest(&self, one: &Subscription) -> bool {
+        let own = (one.listener_id.clone(), one.since, one.id);
+        let newer = (Bound::Excluded(own), Bound::Unbounded);
+        let next = self.by_listener.range(newer).next();
+        next.is_none_or(|(listener, ..)| *listener != one.listener_id)
+    }
+
+    /// Chooses the next listener in turn that does not poll, and whose stream has no unsent frame;
+    /// those that report come first. `any`: one is chosen in any case. Only some are looked at; where
+    /// none of them can be asked, the next ones are looked at the next time.
+    fn choose(&mut self, any: bool, now: Tick) -> Choice {
+        let mut looked_at = 0;
+        let mut last = None;
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut may_be_asked = |id: &SubscriptionId| {
+            looked_at += 1;
+            last = Some(*id);
+            let one = self.listeners.get(id)?;
+            let asked = self.is_newest(one) && (any || !one.mailbox.polls(now));
+            asked.then_some(one)
+        };
+        // A first check is conflated with whatever its stream sends: it need not stand aside.
+        let is_free = |one: &&Arc<Subscription>| one.mailbox.assign_unless_sending();
+        let later = self.reporting.range((after, Bound::Unbounded));
+        let mut reporting = later.chain(&self.reporting).take(self.reporting.len());
+        let mut chosen = reporting
+            .by_ref()
+            .take(CANDIDATES)
+            .filter_map(&mut may_be_asked)
+            .find(is_free);
+        let mut first = None;
+        if chosen.is_none() {
+            let later = self.listeners.range((after, Bound::Unbounded));
+            let turn = later.chain(&self.listeners).take(self.listeners.len());
+            let turn = turn.take(CANDIDATES).map(|(id, _)| id);
+            chosen = turn
+                .filter_map(&mut may_be_asked)
+                .inspect(|one| _ = first.get_or_insert(*one))
+                .find(is_free);
+        }
+        let chosen = chosen.or_else(|| first.filter(|_| any)).map(Arc::clone);
+        self.last = chosen.as_ref().map(|one| one.id).or(last).or(self.last);
+        Choice { chosen, looked_at }
+    }
+}
+
+/// Who is asked, and how many were looked at for it.
+#[derive(Default)]
+struct Choice {
+    chosen: Option<Arc<Subscription>>,
+    looked_at: usize,
 }
 
 impl Hub {
@@ -198,9 +270,7 @@ impl Hub {
                     let due = probe.left_due.take().unwrap_or(next);
                     probe.due = due.clamp(now, next);
                 }
-                probe
-                    .listeners
-                    .insert(subscription.id, Arc::clone(subscription));
+                probe.insert(subscription);
                 // It has given up the stream where it was asked.
                 probe.ask_another(now, |asked| asked.listener == subscription.listener_id);
                 if probe.pending.is_some() {
@@ -222,7 +292,7 @@ impl Hub {
         let mut left = false;
         for key in keys(subscription) {
             let known = table.change(&key, |probe| {
-                probe.listeners.remove(&subscription.id);
+                probe.remove(subscription);
                 probe.ask_another(now, |asked| asked.stream == subscription.id);
                 if probe.listeners.is_empty() {
                     probe.left_due = Some(probe.due);
@@ -247,6 +317,7 @@ impl Hub {
         now: Tick,
     ) {
         let mut table = lock(&self.probes.table);
+        table.reported(subscription);
         for key in keys(subscription).filter(|(selector, _)| selector.matches(queue)) {
             table.change(&key, |probe| {
                 probe
@@ -259,7 +330,7 @@ impl Hub {
         }
     }
 
-    /// Asks wherever a check is due, a slice of them at most.
+    /// Asks wherever a check is due, a slice of them at most; what is left is still due.
     pub(super) fn fire_probes(&self, now: Tick) {
         if self.probes.next().is_none_or(|due| due > now) {
             return;
@@ -274,28 +345,34 @@ impl Hub {
             due.map(|(_, key)| key.clone()).collect()
         };
         let mut batch = WakeBatch::default();
+        let mut looked_at = 0;
         for key in due {
-            self.probe(&key, now, &mut batch);
+            looked_at += self.probe(&key, now, &mut batch);
+            if looked_at >= LOOKS {
+                break;
+            }
         }
         batch.wake();
     }
 
-    fn probe(&self, key: &Key, now: Tick, batch: &mut WakeBatch) {
+    /// Asks a listener where the check is due; returns how many were looked at.
+    fn probe(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
         let has_entry = self.has_entry(&key.0);
         let mut table = lock(&self.probes.table);
-        let Some(probe) = table.probes.get(key) else {
-            return;
+        let Some(probe) = table.probes.get_mut(key) else {
+            return 0;
         };
         if probe.listeners.is_empty() {
             table.remove(key);
-            return;
+            return 0;
         }
         let pending = probe.pending;
         let known = has_entry && !probe.forgotten;
-        let chosen = match known && pending.is_none() {
-            true => None,
+        let Choice { chosen, looked_at } = match known && pending.is_none() {
+            true => Choice::default(),
             false => probe.choose(pending.is_some(), now),
         };
+        table.looked_at += looked_at;
         let reason = pending.unwrap_or(WakeReason::Sentinel);
         table.change(key, |probe| {
             probe.due = now + self.config.pace.claim;
@@ -305,7 +382,6 @@ impl Hub {
                     listener: chosen.listener_id.clone(),
                     reason,
                 });
-                probe.last = Some(chosen.id);
             }
             if chosen.is_some() || known {
                 probe.pending = None;
@@ -319,6 +395,7 @@ impl Hub {
                 .check_pattern(&chosen.selectors, &key.0, reason);
             batch.mark_selectors(&chosen.mailbox);
         }
+        looked_at
     }
 
     /// Returns whether a queue that the pattern matches has an entry; of many queues that begin alike

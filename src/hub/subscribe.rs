@@ -266,7 +266,7 @@ impl Hub {
         drop(cursors);
         self.cursors_left(reserved as u64);
         // A closed one does not enter again.
-        self.fanout.overflow.remove(subscription.id);
+        self.fanout.overflow.remove(subscription);
         for _ in 0..FIRST {
             if self.detach_next(&mut detaching, now) {
                 return;

@@ -13,6 +13,7 @@ mod resume;
 mod resuming;
 mod sentinel;
 mod timing;
+mod unheard;
 mod wake_builder;
 mod waking;
 

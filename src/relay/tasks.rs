@@ -55,15 +55,19 @@ async fn fire_timers(shared: Arc<Shared>) {
     }
 }
 
-/// Marks made in one batch: what follows the first of them waits for some hundred microseconds.
+/// Work of one batch, in marks, and of one poll: what follows its first mark waits for some hundred
+/// microseconds.
 const BATCH: usize = 8192;
 
 /// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
 /// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
-/// a stream of many queues sends one Wake for them.
+/// a stream of many queues sends one Wake for them. Between a mark and its wake there is nothing but
+/// walks: a notification that finds the mark relies on that wake.
 async fn fan_out(shared: Arc<Shared>) {
     let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
     let mut batch = WakeBatch::default();
+    // What was done since others could run.
+    let mut spent = 0;
     loop {
         let walk = poll_fn(|cx| {
             waker.register(cx.waker());
@@ -74,26 +78,32 @@ async fn fan_out(shared: Arc<Shared>) {
             }
         });
         let Some(mut walk) = walk.await else {
+            spent = 0;
             tokio::task::yield_now().await;
             continue;
         };
         // The only walk there is wakes its streams step by step; with others in the batch it would send
         // some streams a Wake of their own for the last queue.
-        let alone = batch.marked() == 0;
+        let alone = batch.work() == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.marked() >= BATCH;
+            let full = batch.work() >= BATCH;
             if full || hub.fanout_is_empty() && (alone || !more) {
+                spent += batch.work();
                 batch.wake();
             }
             if !more {
                 break;
             }
-            if batch.marked() == 0 {
+            if batch.work() == 0 {
+                spent = 0;
                 tokio::task::yield_now().await;
             }
         }
-        hub.detach_some(shared.clock.now());
+        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= BATCH) {
+            spent = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -110,18 +120,20 @@ async fn forget(shared: Arc<Shared>, every: Duration) {
 }
 
 /// Says, once for each queue, that it was notified and has no listener: no error, but often a
-/// misspelling. At most once a second, however many there are.
+/// misspelling. At most once a second, however many there are, with so much work at most.
 async fn tell_unheard(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(TELL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let (named, others) = shared.hub.take_unheard();
-        for queue in &named {
-            let mut search = NearestName::new(queue);
+        let mut left = NearestName::WORK;
+        for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
+            let mut search = NearestName::new(queue, left / others);
             while shared.hub.search_nearest(&mut search) {
                 tokio::task::yield_now().await;
             }
+            left = left.saturating_sub(search.work());
             match search.found() {
                 None => tracing::info!(%queue, "notified, and nobody listens on it"),
                 Some(nearest) => tracing::warn!(

@@ -1,5 +1,7 @@
 //! The relay in process: woken without a network.
 
+mod fan_out;
+
 use std::{
     sync::atomic::AtomicU64,
     task::{Context, Poll, Wake, Waker},
@@ -10,6 +12,7 @@ use futures_core::Stream;
 
 use super::{feed::Message, *};
 use crate::SubscribeEvent;
+use crate::hub::NearestName;
 use crate::words::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
 
 fn options(queue: &str) -> SubscribeOptions {
@@ -206,7 +209,7 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
     again.expect("counted");
     assert_eq!(hub.take_unheard(), ([].into(), 0), "told already");
     let nearest = |queue: &str| {
-        let mut search = crate::hub::NearestName::new(&event(queue).queue);
+        let mut search = NearestName::new(&event(queue).queue, NearestName::WORK);
         while hub.search_nearest(&mut search) {}
         search.found().map(|selector| selector.to_string())
     };

@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use self::request::{Load, Request};
+use self::{
+    refusing::Dropped,
+    request::{Load, Request},
+};
 use super::{
     callers::{Callers, Done, WaiterId},
     entry::{Entry, Key},
@@ -43,6 +46,8 @@ pub(crate) struct PublisherConfig {
     pub(crate) request_bytes: usize,
     /// Entries that may wait; more are refused to their callers.
     pub(crate) max_pending: usize,
+    /// Entries that may be set aside, which the relay has no room for; more are not kept.
+    pub(crate) max_set_aside: usize,
     /// A request without an answer for this long is taken to be lost.
     pub(crate) answer_timeout: Duration,
     /// The first retry waits at most this long.
@@ -68,6 +73,7 @@ pub(crate) struct PublisherSession {
     submitted: u64,
     /// The first refusal of something that was posted, for the next flush.
     refused: Option<Error>,
+    dropped: Dropped,
     /// Why the last attempt failed, for whoever runs out of time.
     failure: Option<Error>,
     /// A relay has answered before.
@@ -85,6 +91,7 @@ impl Default for PublisherConfig {
             pipeline: 8,
             request_bytes: Limits::NOTIFY_BYTES,
             max_pending: 100_000,
+            max_set_aside: 100_000,
             answer_timeout: Duration::from_secs(5),
             base: Duration::from_millis(100),
             max: Duration::from_secs(5),
@@ -107,6 +114,7 @@ impl PublisherSession {
             retry_at: Tick::default(),
             submitted: 0,
             refused: None,
+            dropped: Dropped::default(),
             failure: None,
             known: false,
         }
@@ -291,7 +299,8 @@ impl PublisherSession {
 
     fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        let waiting = self.pending.len() + self.set_aside.len();
+        // Those that were set aside have a limit of their own, or refused queues would block others.
+        let waiting = self.pending.len();
         if waiting + notifications.len() <= self.config.max_pending {
             return Ok(());
         }

@@ -1,12 +1,15 @@
 //! Entries that the relay refused with RESOURCE_EXHAUSTED, until it has room for them (R19).
 //!
 //! Each waits by a back-off of its own and is then sent in a *probe*: a request of such entries
-//! only, at most one at a time, so that no other entry waits for them. A probe holds one entry
-//! while the relay is full. Each one that is taken doubles the next, whose entries need not be due:
-//! a relay that has room again is told of all that waits within a few round trips.
+//! only, at most one at a time, so that no other entry waits for them. Immediate entries, delayed
+//! ones, and those whose delay has ended have probes of their own, because the relay may have room
+//! for one kind and not for another. Immediate ones go first, and each kind has its share. A probe
+//! holds one entry while the relay is full. Each one that is taken doubles the next of its kind, whose
+//! entries need not be due: a relay that has room again is told of all that waits within a few round
+//! trips.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -16,17 +19,40 @@ use crate::{backoff::Backoff, clock::Tick, error::Error, words::Limits};
 /// The entries that wait for room.
 #[derive(Debug)]
 pub(super) struct SetAside {
-    /// By when each is due, and the order in which they came.
-    entries: BTreeMap<(Tick, u64), Refused>,
+    /// In the order of [`Kind`].
+    lines: [Line; 3],
+    /// When the delays of delayed entries end.
+    ends: BTreeSet<(Tick, Place)>,
     /// Where each key's entry is; unused where nothing is conflated.
-    index: HashMap<Key, (Tick, u64)>,
+    index: HashMap<Key, (Kind, Place)>,
     conflate: bool,
     next: u64,
-    /// Entries of the next probe at most.
-    probe: usize,
+    /// What the newest probe held, and how many there were.
+    probed: Kind,
+    probes: usize,
     /// No probe is sent before.
     paused_until: Tick,
 }
+
+/// The entries of one kind.
+#[derive(Debug)]
+struct Line {
+    /// By when each is due, and the order in which they came.
+    entries: BTreeMap<Place, Refused>,
+    /// Entries of the next probe at most.
+    probe: usize,
+}
+
+/// What the relay has to have room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Immediate,
+    /// Delayed once: it needs no timer any more.
+    Ended,
+    Delayed,
+}
+
+type Place = (Tick, u64);
 
 /// An entry, and how it was refused.
 #[derive(Debug)]
@@ -46,25 +72,32 @@ const MAX: Duration = Duration::from_secs(15);
 /// Between two probes that are refused: 100,000 entries that wait cost a full relay 100 requests a
 /// second, and not one for each of their back-offs.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Whose turn it is. Where nothing of the kind is due, the first kind goes that has something due.
+const TURNS: [Kind; 4] = [Kind::Immediate, Kind::Ended, Kind::Immediate, Kind::Delayed];
+/// Entries whose delay ends that one call looks at: they may all end at one time.
+const ENDS: usize = 1024;
 
 impl SetAside {
     pub(super) fn new(conflate: bool) -> Self {
         Self {
-            entries: BTreeMap::new(),
+            lines: std::array::from_fn(|_| Line::new()),
+            ends: BTreeSet::new(),
             index: HashMap::new(),
             conflate,
             next: 0,
-            probe: 1,
+            probed: Kind::Immediate,
+            probes: 0,
             paused_until: Tick::default(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len()
+        self.lines.iter().map(|line| line.entries.len()).sum()
     }
 
     pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.entries.values_mut().map(|refused| &mut refused.entry)
+        let all = self.lines.iter_mut().map(|line| line.entries.values_mut());
+        all.flatten().map(|refused| &mut refused.entry)
     }
 
     /// Sets an entry aside that was refused for the first time.
@@ -80,18 +113,20 @@ impl SetAside {
 
     /// Returns the entry that would be conflated with this one.
     pub(super) fn find(&mut self, key: &Key) -> Option<&mut Refused> {
-        let place = self.index.get(key)?;
-        self.entries.get_mut(place)
+        let (kind, place) = *self.index.get(key)?;
+        self.line(kind).entries.get_mut(&place)
     }
 
     pub(super) fn holds(&self, key: &Key) -> bool {
         self.index.contains_key(key)
     }
 
-    /// Returns when the next probe may be sent.
+    /// Returns when the next probe may be sent, or a delay ends.
     pub(super) fn due(&self) -> Option<Tick> {
-        let (place, first) = self.entries.first_key_value()?;
-        Some(self.due_of(place.0, first).max(self.paused_until))
+        let end = self.ends.first().map(|(end, _)| *end);
+        let due = self.lines.iter().filter_map(Line::due);
+        let first = due.chain(end).min()?;
+        Some(first.max(self.paused_until))
     }
 
     /// Takes the entries of the next probe out, at most so many and in so many bytes.
@@ -100,31 +135,33 @@ impl SetAside {
         if self.paused_until > now {
             return probe;
         }
-        let (most, mut left) = (self.probe.min(most), room);
+        self.end_delays(now);
+        let Some(kind) = self.turn(now) else {
+            return probe;
+        };
+        (self.probed, self.probes) = (kind, self.probes.wrapping_add(1));
+        let (most, mut left) = (self.line(kind).probe.min(most), room);
         while probe.len() < most
-            && let Some((place, first)) = self.entries.first_key_value()
-            && self.due_of(place.0, first) <= now
+            && let Some((place, first)) = self.line(kind).first_due(now)
         {
             let bytes = first.entry.notification.encoded_at_most();
             if bytes > left && !probe.is_empty() {
                 break;
             }
             left = left.saturating_sub(bytes);
-            let (_, refused) = self.entries.pop_first().expect("it is the first");
-            self.index.remove(&refused.entry.key);
-            probe.push(refused);
+            probe.extend(self.remove(kind, place));
         }
         probe
     }
 
     /// The relay took a probe of so many entries.
     pub(super) fn taken(&mut self, count: usize) {
-        self.probe = (count * 2).clamp(1, Limits::EVENTS);
+        self.line(self.probed).probe = (count * 2).clamp(1, Limits::EVENTS);
     }
 
     /// A probe of several was refused, and which of them is not known: the next one is smaller.
     pub(super) fn narrow(&mut self, most: usize) {
-        self.probe = most.max(1);
+        self.line(self.probed).probe = most.max(1);
     }
 
     /// A probe of one was refused: the relay is still full.
@@ -135,7 +172,7 @@ impl SetAside {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) {
-        self.probe = 1;
+        self.line(self.probed).probe = 1;
         self.paused_until = now + PAUSE;
         refused.error = error.clone();
         self.wait(refused, now, rng);
@@ -144,38 +181,102 @@ impl SetAside {
     /// Takes entries back that are due at once.
     pub(super) fn put_back(&mut self, probe: Vec<Refused>, now: Tick) {
         for refused in probe {
-            self.insert(refused, now);
+            self.insert(refused, now, now);
         }
     }
 
-    /// Returns when an entry is due: sooner than by its back-off where the relay has room again.
-    fn due_of(&self, due: Tick, refused: &Refused) -> Tick {
-        if self.probe > 1 {
-            refused.asked_until
-        } else {
-            due
+    fn line(&mut self, kind: Kind) -> &mut Line {
+        &mut self.lines[kind as usize]
+    }
+
+    /// Chooses what the next probe holds.
+    fn turn(&self, now: Tick) -> Option<Kind> {
+        let turn = TURNS[self.probes % TURNS.len()];
+        let mut kinds = [turn, Kind::Immediate, Kind::Ended, Kind::Delayed].into_iter();
+        kinds.find(|kind| self.lines[*kind as usize].first_due(now).is_some())
+    }
+
+    /// Moves entries whose delay has ended to their line, due at once unless the relay asked to wait: it
+    /// refuses them for want of timers no longer.
+    fn end_delays(&mut self, now: Tick) {
+        for _ in 0..ENDS {
+            let Some(&(end, place)) = self.ends.first().filter(|(end, _)| *end <= now) else {
+                break;
+            };
+            let Some(refused) = self.remove(Kind::Delayed, place) else {
+                self.ends.remove(&(end, place));
+                continue;
+            };
+            let due = place.0.min(refused.asked_until.max(end));
+            self.insert(refused, due, now);
         }
+    }
+
+    fn remove(&mut self, kind: Kind, place: Place) -> Option<Refused> {
+        let refused = self.line(kind).entries.remove(&place)?;
+        let key = &refused.entry.key;
+        self.index.remove(key);
+        if let Some(end) = key.due {
+            self.ends.remove(&(end, place));
+        }
+        Some(refused)
     }
 
     fn wait(&mut self, mut refused: Refused, now: Tick, rng: &mut fastrand::Rng) {
         let asked = refused.error.retry_after().unwrap_or_default();
         refused.asked_until = now + asked.min(Limits::AWAY);
         let due = refused.asked_until.max(now + refused.backoff.next(rng));
-        self.insert(refused, due);
+        self.insert(refused, due, now);
     }
 
     /// Adds an entry, or adds it to the one that waits for the same: that one keeps its time.
-    fn insert(&mut self, refused: Refused, due: Tick) {
+    fn insert(&mut self, refused: Refused, due: Tick, now: Tick) {
         if let Some(kept) = self.find(&refused.entry.key) {
             kept.merge(refused.entry);
             return;
         }
         self.next += 1;
         let place = (due, self.next);
+        let kind = match refused.entry.key.due {
+            None => Kind::Immediate,
+            Some(end) if end <= now => Kind::Ended,
+            Some(end) => {
+                self.ends.insert((end, place));
+                Kind::Delayed
+            }
+        };
         if self.conflate {
-            self.index.insert(refused.entry.key.clone(), place);
+            self.index.insert(refused.entry.key.clone(), (kind, place));
         }
-        self.entries.insert(place, refused);
+        self.line(kind).entries.insert(place, refused);
+    }
+}
+
+impl Line {
+    fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            probe: 1,
+        }
+    }
+
+    fn due(&self) -> Option<Tick> {
+        let (place, first) = self.entries.first_key_value()?;
+        Some(self.due_of(*place, first))
+    }
+
+    fn first_due(&self, now: Tick) -> Option<(Place, &Refused)> {
+        let (place, first) = self.entries.first_key_value()?;
+        (self.due_of(*place, first) <= now).then_some((*place, first))
+    }
+
+    /// Returns when an entry is due: sooner than by its back-off where the relay has room again.
+    fn due_of(&self, (due, _): Place, refused: &Refused) -> Tick {
+        if self.probe > 1 {
+            refused.asked_until
+        } else {
+            due
+        }
     }
 }
 

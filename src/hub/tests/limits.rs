@@ -235,6 +235,52 @@ fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
 }
 
 #[test]
+fn a_queue_that_no_pattern_over_its_cursors_matches_is_told_of_without_the_fan_out() {
+    let hub = hub_with(HubConfig {
+        max_cursors_per_stream: 1,
+        ..HubConfig::default()
+    });
+    for name in ["p1", "p2", "q"] {
+        notify(&hub, name);
+    }
+    let pattern = settled(&hub, &["p*"]);
+    let other = settled(&hub, &["q"]);
+    assert!(!hub.fanout.overflow.is_empty());
+    notify(&hub, "q");
+    assert_eq!(hub.stats().fanned_out, 0);
+    let told = entries(&drain(&other, Tick::default()));
+    assert_eq!(told, [entry("q", WakeReason::Notified, 1)]);
+    notify(&hub, "p2");
+    assert_eq!(hub.stats().fanned_out, 1);
+    walk_all(&hub);
+    let told = entries(&drain(&pattern, Tick::default()));
+    assert_eq!(told, [entry("p*", WakeReason::CatchUp, 0)]);
+}
+
+#[test]
+fn many_patterns_over_their_cursors_are_told_in_steps_also_where_a_walk_is_lost() {
+    let hub = hub_with(HubConfig {
+        max_cursors_per_stream: 1,
+        ..HubConfig::default()
+    });
+    notify(&hub, "a");
+    notify(&hub, "b");
+    let all: Vec<_> = (0..200).map(|_| settled(&hub, &["*"])).collect();
+    for is_lost in [false, true] {
+        notify(&hub, "b");
+        let (mut walk, mut batch) = (hub.next_walk().expect("marked"), WakeBatch::default());
+        assert!(walk.step(&mut batch), "there are more");
+        assert!(batch.work() <= 200, "{} for one step", batch.work());
+        while !is_lost && walk.step(&mut batch) {}
+        drop(walk);
+        for stream in &all {
+            let told = entries(&drain(stream, Tick::default()));
+            assert_eq!(told, [entry("*", WakeReason::CatchUp, 0)]);
+        }
+    }
+}
+
+#[test]
 fn a_subscription_that_names_more_queues_than_there_are_cursors_is_refused() {
     for (per_stream, all) in [(2, 100), (100, 2)] {
         let hub = hub_with(HubConfig {
@@ -577,7 +623,7 @@ fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
         let names: Vec<_> = own.chain(["shared".to_owned()]).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let options = SubscribeOptions {
-            group: Some(crate::words::GroupName::new(&format!("g{id}")).expect("a name")),
+            group: Some(GroupName::new(&format!("g{id}")).expect("a name")),
             ..options(&names)
         };
         hub.subscribe(SubscriptionId(id), &options, Tick::default(), &mut rng)

@@ -567,3 +567,41 @@ fn where_no_member_of_a_group_reads_a_listener_outside_of_it_is_asked() {
     let told = asked(&hub, &[outside], 82, 160);
     assert!(matches!(told[..], [(135..=153, 0, Sentinel)]), "{told:?}");
 }
+
+#[test]
+fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
+    let hub = guarded();
+    let patterns: Vec<_> = (0..100).map(|at| format!("p{at}-*")).collect();
+    let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
+    let stream = |number: usize| {
+        let options = SubscribeOptions {
+            listener_id: ListenerId::new(&format!("listener-{number}")).expect("a name"),
+            ..options(&patterns)
+        };
+        let stream = subscribe_with(&hub, &options, Tick::default());
+        drain(&stream, Tick::default());
+        stream.begin_send();
+        stream
+    };
+    let streams: Vec<_> = (0..300).map(stream).collect();
+    let (mut now, mut slices) = (after(67 * SECOND), 0);
+    let mut fire = |now| {
+        while hub.next_timer().is_some_and(|due| due <= now) {
+            let before = hub.probes.looked_at();
+            hub.fire(now);
+            let looked_at = hub.probes.looked_at() - before;
+            assert!((1..1_200).contains(&looked_at), "{looked_at} in one slice");
+            slices += 1;
+        }
+    };
+    fire(now);
+    // None of those that were looked at could be asked: the next ones are in turn.
+    assert!(streams.iter().all(|stream| drain(stream, now).is_empty()));
+    streams[250].mailbox.end_send();
+    for _ in 0..5 {
+        now += SECOND;
+        fire(now);
+    }
+    assert!(slices >= 20, "{slices}");
+    assert!(!drain(&streams[250], now).is_empty());
+}

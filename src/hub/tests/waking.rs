@@ -319,6 +319,36 @@ fn a_batch_that_is_dropped_wakes_its_streams() {
 }
 
 #[test]
+fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
+    let hub = hub_with(HubConfig {
+        inline: 0,
+        ..HubConfig::default()
+    });
+    let subscription = settled(&hub, &["orders", "bad"]);
+    let count = |name: &str, batch: &mut WakeBatch| {
+        let record = hub.records.get(&queue(name)).expect("subscribed");
+        hub.count_in(record, Tick::default(), false, batch, |state| {
+            assert_eq!(name, "orders", "a panic between two queues of a request");
+            state.count(&Arc::from("tests"), &notification(name), Tick::default());
+            true
+        });
+    };
+    let request = std::panic::AssertUnwindSafe(|| {
+        let mut batch = WakeBatch::default();
+        ["orders", "bad"]
+            .iter()
+            .for_each(|name| count(name, &mut batch));
+    });
+    std::panic::catch_unwind(request).expect_err("it panics");
+    for _ in 0..2 {
+        walk_all(&hub);
+        let told = entries(&drain(&subscription, Tick::default()));
+        assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
+        notify(&hub, "orders");
+    }
+}
+
+#[test]
 fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let name = |number: usize| format!("q{number:05}");

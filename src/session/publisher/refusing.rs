@@ -1,17 +1,59 @@
 //! What becomes of a refused request: halves, down to the entries that are to blame (R19).
 //!
 //! An entry that breaks a rule fails to its callers and is gone. One that the relay has no room for
-//! fails to its callers as well, and is kept: somebody may sleep until it is counted.
+//! fails to its callers as well, and is kept: somebody may sleep until it is counted. Where as many
+//! are kept as may be, the one that is refused last is not: its callers are told so now, and those
+//! of the others were told that theirs are kept.
 
 use super::{Load, PublisherSession};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
     fault::planted,
-    session::entry::Entry,
+    session::entry::{Entry, Key},
+    words::QueueAddress,
 };
 
+/// Notifications that the relay had no room for and that were not kept either.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Dropped {
+    pub(crate) count: u64,
+    /// The queue of the newest of them, until it is taken.
+    pub(crate) queue: Option<QueueAddress>,
+}
+
+impl Dropped {
+    fn add(&mut self, entry: Entry) {
+        let count = entry.notification.notifications.max(1);
+        self.count = self.count.saturating_add(count);
+        self.queue = Some(entry.key.queue);
+    }
+}
+
 impl PublisherSession {
+    /// Returns what was dropped so far, where something was since the last time.
+    pub(crate) fn take_dropped(&mut self) -> Option<Dropped> {
+        let queue = self.dropped.queue.take()?;
+        let count = self.dropped.count;
+        Some(Dropped {
+            count,
+            queue: Some(queue),
+        })
+    }
+
+    /// Returns how many notifications were dropped so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.count
+    }
+
+    /// Returns whether an entry may be set aside: it joins another one, or there is room.
+    fn is_kept(&self, key: &Key) -> bool {
+        let on_their_way = self.on_their_way.iter().map(|request| &request.load);
+        let probes = on_their_way.filter(|load| matches!(load, Load::Probe(_)));
+        let kept = self.set_aside.len() + probes.map(Load::len).sum::<usize>();
+        kept < self.config.max_set_aside || self.set_aside.holds(key)
+    }
+
     /// Takes the entries of a probe, where one is due.
     pub(super) fn probe(&mut self, now: Tick) -> Option<Load> {
         if self.probing {
@@ -40,16 +82,22 @@ impl PublisherSession {
         match load {
             Load::Entries(entries) => {
                 for mut entry in entries {
-                    self.tell(&mut entry, error);
-                    if full && !planted!(self.config.fault, SetAsideDropped) {
+                    let kept = full && self.is_kept(&entry.key);
+                    self.tell(&mut entry, error, kept);
+                    if planted!(self.config.fault, SetAsideDropped) {
+                        continue;
+                    }
+                    if kept {
                         entry.is_set_aside();
                         self.set_aside.add(entry, error, now, rng);
+                    } else if full {
+                        self.dropped.add(entry);
                     }
                 }
             }
             Load::Probe(probe) => {
                 for mut refused in probe {
-                    self.tell(&mut refused.entry, error);
+                    self.tell(&mut refused.entry, error, full);
                     if full {
                         self.set_aside.refused_again(refused, error, now, rng);
                     }
@@ -69,11 +117,17 @@ impl PublisherSession {
         self.put_back(load, now);
     }
 
-    /// Tells the entry's callers, and for what was posted the next flush.
-    fn tell(&mut self, entry: &mut Entry, error: &Error) {
+    /// Tells the entry's callers, and for what was posted the next flush; and whether it is kept where
+    /// the relay has no room for it.
+    fn tell(&mut self, entry: &mut Entry, error: &Error, kept: bool) {
         let mut told = error.clone();
         if error.kind() == ErrorKind::Exhausted {
-            let message = format!("{error}; the notification is kept and sent again");
+            let message = match (kept, self.config.max_set_aside) {
+                (true, _) => format!("{error}; the notification is kept and sent again"),
+                (false, limit) => format!(
+                    "{error}; the notification is dropped: {limit} refused ones are kept already"
+                ),
+            };
             let after = error.retry_after().unwrap_or_default();
             told = Error::new(ErrorKind::Exhausted, message).with_retry_after(after);
         }

@@ -9,12 +9,14 @@ use crate::{
     words::{Accepted, Notification, QueueAddress},
 };
 
-/// A relay that counts, and has room for no queue whose name begins with `new`.
+/// A relay that counts. When it is full, it has room for no queue whose name begins with `new`.
 #[derive(Default)]
 struct Relay {
     counted: BTreeMap<String, u64>,
     requests: usize,
     full: bool,
+    /// It has no room for delayed notifications.
+    no_timers: bool,
 }
 
 impl Relay {
@@ -36,7 +38,10 @@ impl Relay {
 
     fn answer(&mut self, request: &[Notification]) -> Result<Vec<Accepted>> {
         let is_new = |event: &Notification| event.queue.queue_name().starts_with("new");
-        if self.full && request.iter().any(is_new) {
+        let is_delayed = |event: &Notification| !event.delay.is_zero();
+        if self.full && request.iter().any(is_new)
+            || self.no_timers && request.iter().any(is_delayed)
+        {
             return Err(full());
         }
         let count = |event: &Notification| {
@@ -54,6 +59,28 @@ impl Relay {
 
 fn full() -> Error {
     Error::new(ErrorKind::Exhausted, "queues: the limit is 3")
+}
+
+/// Serves whenever the session has something to send, up to a time; returns when it stopped.
+fn serve_until(
+    session: &mut PublisherSession,
+    relay: &mut Relay,
+    (mut now, end): (Tick, Tick),
+    done: impl Fn(&Relay) -> bool,
+) -> Tick {
+    while now < end && !done(relay) {
+        relay.requests = 0;
+        relay.serve(session, now);
+        now = session.next_at().max(now);
+    }
+    now.min(end)
+}
+
+fn delayed(queue: &str, delay: Duration) -> Notification {
+    Notification {
+        delay,
+        ..event(queue)
+    }
 }
 
 fn session() -> PublisherSession {
@@ -208,18 +235,123 @@ fn when_there_is_room_again_all_that_waits_is_sent_in_few_requests() {
 }
 
 #[test]
-fn refused_entries_count_against_the_limit_and_what_joins_them_does_not() {
-    let mut relay = Relay::full();
-    let mut session = PublisherSession::new(PublisherConfig {
-        max_pending: 2,
+fn refused_queues_leave_healthy_ones_their_room() {
+    let config = PublisherConfig {
+        max_pending: 4,
         ..PublisherConfig::default()
-    });
-    session.post(event("a/new-1"), at(0)).expect("taken");
-    session.post(event("a/new-2"), at(0)).expect("taken");
-    relay.serve(&mut session, at(0));
-    session.post(event("a/new-2"), at(0)).expect("joins");
-    let error = session.post(event("a/known"), at(0)).expect_err("no room");
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for n in 0..4 {
+        session
+            .post(event(&format!("a/new-{n}")), at(0))
+            .expect("taken");
+        relay.serve(&mut session, at(0));
+    }
+    let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
+    assert!(known.is_ok());
+}
+
+#[test]
+fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_said_to_be() {
+    let config = PublisherConfig {
+        max_set_aside: 2,
+        ..PublisherConfig::default()
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for queue in ["a/new-1", "a/new-2"] {
+        let error = told(&mut session, &mut relay, queue, at(0)).expect("told");
+        let error = error.expect_err("full");
+        assert!(error.message().contains("is kept"), "{error}");
+    }
+    let error = told(&mut session, &mut relay, "a/new-3", at(0)).expect("told");
+    let error = error.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("is dropped"), "{error}");
+    session.take_dropped().expect("told once");
+    // Nobody waits for this one, so that it is counted, and told to the next flush.
+    session.post(event("a/new-4"), at(0)).expect("taken");
+    session.post(event("a/new-1"), at(0)).expect("joins");
+    relay.serve(&mut session, at(0));
+    let dropped = session.take_dropped().expect("one was");
+    assert_eq!(dropped.count, 2);
+    assert_eq!(dropped.queue, Some(event("a/new-4").queue));
+    assert!(session.take_dropped().is_none() && session.dropped() == 2);
+    session.flush();
+    let done = session.take_done().pop().expect("flushed");
+    done.result.expect_err("one was dropped");
+    // A probe on its way keeps its room.
+    let due = session.next_at();
+    assert_eq!(session.request(due).expect("a probe").len(), 1);
+    session.post(event("a/new-5"), due).expect("taken");
+    let request = session.request(due).expect("a request");
+    session.answered(Err(full()), due, &mut rng());
+    session.answered(relay.answer(&request), due, &mut rng());
+    assert_eq!((session.pending(), session.dropped()), (2, 3));
+    relay.full = false;
+    serve_until(&mut session, &mut relay, (due, at(60_000)), |_| false);
+    assert_eq!((relay.counted("a/new-1"), relay.counted("a/new-2")), (2, 1));
+}
+
+#[test]
+fn a_refused_delayed_entry_is_sent_when_its_delay_ends_whatever_else_is_refused() {
+    let (mut session, mut relay) = (session(), Relay::full());
+    relay.no_timers = true;
+    for number in 0..2_000 {
+        session
+            .post(event(&format!("a/new-{number}")), at(0))
+            .expect("taken");
+        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(60));
+        session.post(later, at(0)).expect("taken");
+    }
+    let span = (at(0), at(200_000));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted.len() == 2_000
+    });
+    // A delay of a minute ends on the publisher's grid, which is 1/16 of it.
+    assert!(end > at(60_000) && end < at(65_000), "{end:?}");
+    assert_eq!(session.pending(), 2_000, "the others have no room yet");
+}
+
+#[test]
+fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones() {
+    let (mut session, mut relay) = (session(), Relay::default());
+    relay.no_timers = true;
+    let hour = Duration::from_secs(3600);
+    for number in 0..5_000 {
+        let later = delayed(&format!("a/later-{number}"), hour);
+        session.post(later, at(0)).expect("taken");
+    }
+    let now = serve_until(&mut session, &mut relay, (at(0), at(30_000)), |_| false);
+    relay.full = true;
+    told(&mut session, &mut relay, "a/new", now);
+    relay.full = false;
+    let span = (now, now + Duration::from_secs(100));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted("a/new") > 0
+    });
+    let waited = end.since(now);
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+#[test]
+fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
+    let (mut session, mut relay) = (session(), Relay::full());
+    relay.no_timers = true;
+    for number in 0..2_000 {
+        let new = event(&format!("a/new-{number}"));
+        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(3600));
+        session.post(new, at(0)).expect("taken");
+        session.post(later, at(0)).expect("taken");
+    }
+    let now = serve_until(&mut session, &mut relay, (at(0), at(60_000)), |_| false);
+    relay.no_timers = false;
+    let span = (now, now + Duration::from_secs(100));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted.len() == 2_000
+    });
+    let waited = end.since(now);
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    assert_eq!(session.pending(), 2_000, "and the others are kept");
 }
 
 #[test]
