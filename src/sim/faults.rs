@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     net::{Client, ConnId},
     plan::Trouble,
+    publisher::Publisher,
     world::{Event, World},
 };
 use crate::clock::Tick;
@@ -227,7 +228,9 @@ impl World {
             let queue = self.queues.messages[id].queue;
             !self.queues.list[queue].forbidden
         });
-        let speaks = self.publishers.iter().any(|p| p.session.has_work());
+        // One that stands still may have something on its way.
+        let speaks = |p: &Publisher| p.session.has_work() || p.paused_until > self.now;
+        let speaks = self.publishers.iter().any(speaks);
         let away = self.relay.hub.is_none() || self.relay.draining;
         let unknown = self
             .listeners

@@ -270,8 +270,16 @@ impl World {
             return;
         }
         let told = self.relay.streams.get(&id).and_then(|s| s.woken(queue));
+        let members = self.members_of(queue, &group);
+        let since = self.relay.fleets.told.iter().any(|((of, stream), at)| {
+            let listener = self.relay.streams.get(stream).map(|one| one.listener);
+            let member = listener.is_some_and(|one| members.contains(&one));
+            *of == queue && member && *at + SOON / 2 >= self.now
+        });
         let shared = self.relay.fleets.of(queue, &group);
-        let done = shared.covered >= head || shared.reassigned >= head
+        // It may not have been handed out at all when the member drained.
+        let done = since && shared.sent >= head
+            || shared.covered >= head || shared.reassigned >= head
             // Handed on with what was counted since.
             || shared.sent > head
             || told >= Some(head);
@@ -383,6 +391,10 @@ impl World {
     /// A message that is due in a fleet's queue is looked for, by a member of each group.
     pub(super) fn check_fleet(&mut self, id: MessageId, due: Tick) {
         let queue = self.queues.messages[id].queue;
+        if self.was_full() && !self.is_remembered(queue) {
+            // It is told of under a pattern's name only, which no claim covers.
+            return;
+        }
         for group in self.groups_of(queue) {
             let members = self.members_of(queue, &group);
             if !members.iter().any(|number| self.is_settled(*number)) || self.works(queue, &members)

@@ -90,6 +90,15 @@ impl World {
         self.plan.max_queues.is_some() && self.now < self.full.full_at + RETRIED
     }
 
+    /// Returns whether the relay has an entry for the queue.
+    pub(super) fn is_remembered(&self, queue: usize) -> bool {
+        let address = &self.queues.list[queue].address;
+        self.relay
+            .hub
+            .as_ref()
+            .is_some_and(|hub| is_known(hub, address))
+    }
+
     /// Returns since when a listener can subscribe, whatever it names.
     pub(super) fn has_room_since(&self) -> Tick {
         self.full.full_at
@@ -247,10 +256,12 @@ impl World {
 
 impl Plan {
     /// Returns how many queues a run may use. A queue that waits for room gets it when another one
-    /// was idle for a minute: where streams that rotate report their queues again, none ever is.
+    /// was idle for a minute: where streams that rotate report their queues again, or the sentinel has
+    /// them checked, none ever is.
     pub(super) fn most_queues_in_use(&self) -> usize {
         let reported = self.listeners.iter().any(|one| one.talkative);
         let rests = !reported || self.max_age > Duration::from_secs(100);
+        let rests = rests && self.sentinel.is_zero();
         self.max_queues
             .map_or(41, |limit| limit + if rests { 2 } else { 0 })
     }
