@@ -30,8 +30,9 @@ names that each cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
 --max-connections: each connection is an open file. The limit on open files is raised as far as it
 may be; 128 files stay in reserve, and a quarter of the rest, at most 256, is for connections that
 have sent nothing yet. /readyz says where the relay is full.
---max-connections-per-address: a client has two connections. Clients behind one address, as of a NAT
-or a proxy, share its limit; an IPv6 /64 network is one address.
+--max-connections-per-address: a client has one connection for its calls and one for each 256 of its
+streams, and those it has left for their silence until their last stream ends. Clients behind one
+address, as of a NAT or a proxy, share its limit; an IPv6 /64 network is one address.
 --admin-host: by IP address and as localhost the admin port can be asked always.
 SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
 The log never holds the relay up: lines that stderr does not take are dropped and counted.

@@ -44,6 +44,12 @@ pub(super) struct Lease {
     channel: Channel,
 }
 
+/// The widest that HTTP/2 has; what may lie unread is bounded by the streams' windows. h2 closes a
+/// connection whose unread DATA frames of less than 256 bytes fall short of 256 bytes by half of
+/// this, added up. That is 4 MiB for each of 256 streams, and the shortest messages there are, of 5
+/// bytes, fall short by 3.3 MB where they fill a stream's window.
+const CONNECTION_WINDOW: u32 = i32::MAX as u32;
+
 impl Pool {
     /// Makes a pool; one that `keeps_one` leaves a connection open for the next lease.
     pub(super) fn new(endpoint: Endpoint, keeps_one: bool) -> Arc<Self> {
@@ -52,10 +58,11 @@ impl Pool {
             keeps_one,
             fault: Fault::NONE,
         });
-        let windows = u32::try_from(placement.windows()).expect("a few hundred");
+        let unread = u64::from(STREAM_WINDOW) * placement.windows() as u64;
+        debug_assert!(unread <= u64::from(CONNECTION_WINDOW), "one stops another");
         let endpoint = endpoint
             .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(STREAM_WINDOW * windows);
+            .initial_connection_window_size(CONNECTION_WINDOW);
         let state = State {
             placement,
             connections: HashMap::new(),

@@ -155,6 +155,11 @@ impl Watched {
                 "Connections closed before they had sent a preface",
             ),
             (
+                Incident::Full,
+                "connections_full",
+                "Connections closed after their preface for want of a place",
+            ),
+            (
                 Incident::Unused,
                 "connections_unused",
                 "Connections closed before they had opened a stream",
@@ -167,7 +172,7 @@ impl Watched {
             (
                 Incident::Flood,
                 "connections_flooding",
-                "Connections closed for a flood of PING and SETTINGS frames",
+                "Connections closed for a flood of control frames",
             ),
             (
                 Incident::LateRequest,

@@ -1,6 +1,14 @@
 //! The accept loop: socket options, caps on connections, and an end in bounded time.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::{
@@ -260,16 +268,24 @@ impl Accept {
         peer: SocketAddr,
         handshake: PoolPlace,
     ) -> Option<OwnedSemaphorePermit> {
-        let greeted = async {
+        let greeted = AtomicBool::new(false);
+        let established = async {
             preface::read(stream).await?;
+            greeted.store(true, Relaxed);
             let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
             io::Result::Ok(permit.expect("never closed"))
         };
-        let silent = || self.connections.incidents.note(Incident::Silent, peer);
+        let given_up = || {
+            let incident = match greeted.load(Relaxed) {
+                true => Incident::Full,
+                false => Incident::Silent,
+            };
+            self.connections.incidents.note(incident, peer);
+        };
         tokio::select! {
             biased;
             () = self.draining.cancelled() => None,
-            greeted = greeted => match greeted {
+            established = established => match established {
                 Ok(permit) => Some(permit),
                 Err(error) => {
                     tracing::debug!(%peer, %error, "connection ended");
@@ -277,11 +293,11 @@ impl Accept {
                 }
             },
             () = handshake.evicted() => {
-                silent();
+                given_up();
                 None
             }
             () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {
-                silent();
+                given_up();
                 None
             }
         }

@@ -27,8 +27,8 @@ struct Shared {
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Where the relay listens on other addresses than loopback: half as many clients, which have two
-/// connections each. Many for one machine, few for one that wants all of them.
+/// Where the relay listens on other addresses than loopback: half as many clients, which have one
+/// connection for calls and one for 256 streams. Many for one machine, few for one that wants all.
 const DEFAULT_MAX: usize = 256;
 
 impl Addresses {

@@ -137,7 +137,7 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::ListListenersRequest>,
     ) -> Result<Response<proto::ListListenersResponse>, Status> {
-        let permit = self.answers.permit().await?;
+        let permit = self.answers.permit(request.extensions()).await?;
         let page = self.listeners(request.get_ref()).map_err(to_status)?;
         Ok(permit.attach(page))
     }
@@ -146,7 +146,7 @@ impl proto::admin_server::Admin for AdminService {
         &self,
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
-        let permit = self.answers.permit().await?;
+        let permit = self.answers.permit(request.extensions()).await?;
         let page = self.queues(request.get_ref()).map_err(to_status)?;
         Ok(permit.attach(page))
     }

@@ -21,6 +21,8 @@ pub(super) struct Call {
     pub(super) kind: CallKind,
     /// The greatest size of a request, as the codec has it by type.
     pub(super) limit: usize,
+    /// Whether the answer is a page of a list, which may be large.
+    pub(super) lists: bool,
 }
 
 impl CallKind {
@@ -47,7 +49,13 @@ impl Call {
             }
             _ => (Unary, Limits::REQUEST_BYTES),
         };
-        Self { kind, limit }
+        let lists = matches!(
+            path,
+            "/reveille.v1.Admin/ListListeners"
+                | "/reveille.v1.Admin/ListQueues"
+                | "/reveille.v1.Flags/ListFlags"
+        );
+        Self { kind, limit, lists }
     }
 }
 
@@ -79,6 +87,17 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn every_list_is_known_as_one() {
+        for (path, ..) in methods() {
+            let is_list = path
+                .rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with("List"));
+            assert_eq!(Call::of(&path).lists, is_list, "{path}");
+        }
     }
 
     #[test]

@@ -181,17 +181,16 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
-        let request = request.get_ref();
-        if request.page_size == 1 {
+        if request.get_ref().page_size == 1 {
             // Small, and how clients learn whether the relay answers.
             return self
-                .list(request)
+                .list(request.get_ref())
                 .await
                 .map(Response::new)
                 .map_err(to_status);
         }
-        let permit = self.answers.permit().await?;
-        let page = self.list(request).await.map_err(to_status)?;
+        let permit = self.answers.permit(request.extensions()).await?;
+        let page = self.list(request.get_ref()).await.map_err(to_status)?;
         Ok(permit.attach(page))
     }
 

@@ -23,16 +23,17 @@ pub(super) struct FrameWatch {
     sent: Frames,
     /// A header block has begun, and its last frame has not come.
     in_header_block: bool,
-    window: Window,
+    asking: Window,
+    other: Window,
 }
 
-/// PING and SETTINGS frames of the present ten seconds.
+/// Frames of a kind that have a limit, in the present ten seconds.
 #[derive(Debug, Default)]
 struct Window {
     since: Tick,
+    /// Frames that nothing had earned.
     received: u32,
-    /// DATA and HEADERS frames that the relay has sent meanwhile. A client may measure the line by
-    /// a PING for each of them, as grpc-go does.
+    /// Frames that the peer may send beside those that are allowed.
     earned: u32,
 }
 
@@ -41,7 +42,7 @@ struct Window {
 pub(super) struct Received {
     /// A frame has ended, and no header block is open.
     pub(super) progress: bool,
-    /// More PING and SETTINGS frames than are allowed.
+    /// More control frames than are allowed.
     pub(super) flood: bool,
 }
 
@@ -53,20 +54,32 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// PING and SETTINGS frames that a peer may send in [`WINDOW`], beyond those it has earned. An
-/// honest client sends a few a minute.
+/// PING and SETTINGS frames, each of which the relay answers, that a peer may send in [`WINDOW`]
+/// beyond those it has earned. An honest client sends a few a minute. A client may also measure the
+/// line by a PING for each DATA or HEADERS frame that it gets, as grpc-go does.
 const ALLOWED: u32 = 200;
+/// All others that carry no request: WINDOW_UPDATE, RST_STREAM, PRIORITY and unknown ones. A client
+/// may end all of its 1,000 streams at once; and it may widen two windows for each DATA frame that
+/// it gets, whenever it reads it: so what was earned does not lapse.
+const ALLOWED_OTHER: u32 = 4_000;
+const EARNED_OTHER: u32 = 4;
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl FrameWatch {
-    /// Takes bytes that were received. Reads the clock only where a PING or SETTINGS frame came.
+    /// Takes bytes that were received. Reads the clock only where a control frame came that nothing
+    /// had earned.
     pub(super) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
         let mut flood = false;
-        let (block, window) = (&mut self.in_header_block, &mut self.window);
+        let block = &mut self.in_header_block;
+        let (asking, other) = (&mut self.asking, &mut self.other);
         let ended = self.received.feed(bytes, |kind, flags| match kind {
-            HEADERS | CONTINUATION => *block = flags & END_HEADERS == 0,
-            PING | SETTINGS => flood |= window.exceeded_by_one_more(now()),
-            _ => {}
+            HEADERS | CONTINUATION => {
+                *block = flags & END_HEADERS == 0;
+                other.earn(1);
+            }
+            DATA => other.earn(1),
+            PING | SETTINGS => flood |= asking.exceeded_by_one_more(ALLOWED, &now),
+            _ => flood |= other.exceeded_by_one_more(ALLOWED_OTHER, &now),
         });
         Received {
             progress: ended && !self.in_header_block,
@@ -76,10 +89,11 @@ impl FrameWatch {
 
     /// Takes bytes that were sent.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        let earned = &mut self.window.earned;
+        let (asking, other) = (&mut self.asking, &mut self.other);
         self.sent.feed(bytes, |kind, _| {
             if matches!(kind, DATA | HEADERS) {
-                *earned = earned.saturating_add(1);
+                asking.earn(1);
+                other.earn(EARNED_OTHER);
             }
         });
     }
@@ -121,21 +135,31 @@ impl Frames {
 }
 
 impl Window {
-    fn exceeded_by_one_more(&mut self, now: Tick) -> bool {
+    fn earn(&mut self, frames: u32) {
+        self.earned = self.earned.saturating_add(frames);
+    }
+
+    fn exceeded_by_one_more(&mut self, allowed: u32, now: impl Fn() -> Tick) -> bool {
+        if let Some(left) = self.earned.checked_sub(1) {
+            self.earned = left;
+            return false;
+        }
+        let now = now();
         if now.since(self.since) >= WINDOW {
-            *self = Self {
-                since: now,
-                ..Self::default()
-            };
+            (self.since, self.received) = (now, 0);
         }
         self.received += 1;
-        self.received > ALLOWED.saturating_add(self.earned)
+        self.received > allowed
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PRIORITY: u8 = 2;
+    const RST_STREAM: u8 = 3;
+    const WINDOW_UPDATE: u8 = 8;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).expect("short").to_be_bytes();
@@ -196,6 +220,44 @@ mod tests {
             assert!(!watch.received(&ping, Tick::default).flood);
         }
         assert!(watch.received(&ping, Tick::default).flood);
+    }
+
+    #[test]
+    fn a_peer_that_ends_its_streams_and_widens_its_windows_is_no_flood() {
+        let mut watch = FrameWatch::default();
+        let start = Tick::default() + Duration::from_secs(60);
+        // It reads late what came early.
+        for _ in 0..10_000 {
+            watch.sent(&frame(DATA, 0, 20));
+        }
+        let (update, reset) = (frame(WINDOW_UPDATE, 0, 4), frame(RST_STREAM, 0, 4));
+        for _ in 0..10_000 {
+            for _ in 0..2 {
+                assert!(!watch.received(&update, || start).flood);
+            }
+        }
+        for _ in 0..1_000 {
+            assert!(!watch.received(&reset, || start).flood);
+        }
+    }
+
+    #[test]
+    fn frames_that_carry_no_request_have_a_limit_of_any_kind() {
+        for kind in [PRIORITY, RST_STREAM, WINDOW_UPDATE, 0x55] {
+            let mut watch = FrameWatch::default();
+            let (other, start) = (frame(kind, 0, 4), Tick::default());
+            for _ in 0..ALLOWED_OTHER {
+                assert!(!watch.received(&other, || start).flood, "{kind}");
+            }
+            assert!(watch.received(&other, || start).flood, "{kind}");
+            // A window of its own, and an answer that earns some.
+            let later = start + WINDOW;
+            watch.sent(&frame(HEADERS, END_HEADERS, 9));
+            for _ in 0..ALLOWED_OTHER + EARNED_OTHER {
+                assert!(!watch.received(&other, || later).flood, "{kind}");
+            }
+            assert!(watch.received(&other, || later).flood, "{kind}");
+        }
     }
 
     #[test]

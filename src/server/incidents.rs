@@ -18,15 +18,17 @@ pub(crate) enum Incident {
     AddressFull,
     /// Sent no preface in time, or was displaced by newer connections before it did.
     Silent,
+    /// Sent its preface, and got no place among the connections in time.
+    Full,
     /// Opened no stream in time.
     Unused,
     /// Began a frame or a header block and did not end it in time.
     StalledFrame,
-    /// Sent too many PING and SETTINGS frames.
+    /// Sent too many frames that carry no request.
     Flood,
     /// Began a request and did not end it in time.
     LateRequest,
-    /// Sent a request that there was no room for.
+    /// Sent a request beside unfinished ones that took all the room.
     OverBudget,
     /// Did not take the answer to a unary request in time.
     UnreadAnswer,
@@ -42,7 +44,7 @@ pub(crate) struct Incidents {
     limiter: Mutex<LogLimiter<KINDS>>,
 }
 
-const KINDS: usize = 9;
+const KINDS: usize = 10;
 /// One line of a kind in this span, however many peers cause it.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
@@ -78,9 +80,10 @@ impl Incident {
         match self {
             Self::AddressFull => "refused a connection: its address has the most that are allowed",
             Self::Silent => "closed a connection that sent no HTTP/2 preface",
+            Self::Full => "closed a connection: the relay has the most that it takes",
             Self::Unused => "closed a connection that opened no stream",
             Self::StalledFrame => "closed a connection that did not end a frame",
-            Self::Flood => "closed a connection that flooded PING or SETTINGS frames",
+            Self::Flood => "closed a connection that flooded control frames",
             Self::LateRequest => "ended a request that was not complete in time",
             Self::OverBudget => "refused a request: too many unfinished requests are held",
             Self::UnreadAnswer => "reset a stream whose answer was not taken in time",

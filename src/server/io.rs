@@ -1,7 +1,8 @@
 //! A connection's bytes on their way to and from HTTP/2.
 //!
 //! Hands the preface on that was read already, ends a connection that floods control frames, and
-//! one that does not end a frame or a header block in time: neither hyper nor h2 limits these.
+//! one that does not end a frame or a header block in time: neither hyper nor h2 limits these. And
+//! lets the streams run between two reads of much: h2 itself reads as long as there is something.
 
 use std::{
     io,
@@ -26,6 +27,8 @@ pub(super) struct GuardedIo {
     /// Bytes of the preface that were handed on.
     given: usize,
     frames: FrameWatch,
+    /// Bytes that were read since the streams had their turn.
+    read: usize,
     /// Set while a frame or a header block is unfinished and nothing more has come.
     stalled: Option<Pin<Box<Sleep>>>,
     activity: Arc<Activity>,
@@ -33,6 +36,10 @@ pub(super) struct GuardedIo {
 
 /// For one frame, of 16 KiB at most, or for one header block.
 const FRAME_DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes of one turn. h2 takes most of a millisecond for as many of the shortest frames, and a
+/// connection has eight turns before others have theirs. What the streams have not read by then
+/// counts as unread (see `connection`).
+const TURN: usize = 16 * 1024;
 
 impl GuardedIo {
     pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
@@ -40,6 +47,7 @@ impl GuardedIo {
             stream,
             given: 0,
             frames: FrameWatch::default(),
+            read: 0,
             stalled: None,
             activity,
         }
@@ -53,7 +61,7 @@ impl GuardedIo {
         }
         if received.flood {
             self.activity.note(Incident::Flood);
-            let text = "too many PING and SETTINGS frames";
+            let text = "too many control frames";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(())
@@ -88,11 +96,23 @@ impl AsyncRead for GuardedIo {
             self.given += count;
             return Poll::Ready(Ok(()));
         }
+        if self.read >= TURN {
+            self.read = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
-            Poll::Ready(Ok(())) => Poll::Ready(self.took(&buf.filled()[before..])),
+            Poll::Ready(Ok(())) => {
+                let bytes = &buf.filled()[before..];
+                self.read += bytes.len();
+                Poll::Ready(self.took(bytes))
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => self.poll_stalled(cx),
+            Poll::Pending => {
+                self.read = 0;
+                self.poll_stalled(cx)
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use futures_core::Stream;
 use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{oversized, wake::EncodedWake};
+use super::{requests::Requests, wake::EncodedWake};
 use crate::{
     error::Result,
     relay::{FeedStream, Message, Relay},
@@ -32,7 +32,7 @@ pub(crate) struct Wakes(FeedStream<EncodedWake>);
 /// The answers to a pipelined publisher, in its requests' order.
 pub(crate) struct Answers {
     relay: Relay,
-    requests: Streaming<NotifyRequest>,
+    requests: Requests,
     /// An answer that lets the wake-ups go before it, until its turn comes.
     held: Option<proto::NotifyResponse>,
     turn: ReusableBoxFuture<'static, ()>,
@@ -67,7 +67,7 @@ impl proto::relay_server::Relay for RelayService {
     ) -> Result<Response<Answers>, Status> {
         Ok(Response::new(Answers {
             relay: self.relay.clone(),
-            requests: request.into_inner(),
+            requests: Requests::of(request),
             held: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
@@ -140,7 +140,7 @@ impl Stream for Answers {
                 }
                 Poll::Ready(Some(Ok(response)))
             }
-            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(oversized::on_stream(status)))),
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
             Poll::Ready(None) => Poll::Ready(None),
             // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
             Poll::Pending => {

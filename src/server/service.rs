@@ -18,11 +18,11 @@ use tower::Service;
 
 use super::{
     activity::Activity,
-    answers::{AnswerPermit, Pieces},
+    answers::{AnswerPermit, ConnectionAnswers, Pieces},
     body::RequestBody,
     calls::{Call, CallKind},
     incidents::Incident,
-    oversized,
+    requests::SharedBody,
 };
 
 /// The routes, as one connection uses them.
@@ -30,6 +30,7 @@ use super::{
 pub(super) struct ConnectionService {
     routes: Routes,
     activity: Arc<Activity>,
+    answers: ConnectionAnswers,
 }
 
 /// An answer that is on its way. No `async` block: one would hold the routes' future twice, for as
@@ -46,7 +47,7 @@ pub(super) enum Answer {
         activity: Arc<Activity>,
     },
     /// Taken when it is ready.
-    Refused(Option<Response<Body>>),
+    Refused(Option<Response<Body>>, Arc<Activity>),
 }
 
 /// What every gRPC request's content type begins with.
@@ -54,7 +55,11 @@ const GRPC: &[u8] = b"application/grpc";
 
 impl ConnectionService {
     pub(super) fn new(routes: Routes, activity: Arc<Activity>) -> Self {
-        Self { routes, activity }
+        Self {
+            routes,
+            activity,
+            answers: ConnectionAnswers::default(),
+        }
     }
 }
 
@@ -70,14 +75,24 @@ impl Service<Request<Incoming>> for ConnectionService {
     fn call(&mut self, request: Request<Incoming>) -> Answer {
         if let Some(refusal) = refusal(request.method(), request.headers()) {
             self.activity.note(Incident::NoGrpc);
-            return Answer::Refused(Some(refusal));
+            return Answer::Refused(Some(refusal), Arc::clone(&self.activity));
         }
         let call = Call::of(request.uri().path());
         let activity = &self.activity;
-        let request = request.map(|incoming| {
+        let mut shared = None;
+        let mut request = request.map(|incoming| {
             let body = RequestBody::new(incoming, call, Arc::clone(activity));
-            Body::new(body)
+            match call.kind {
+                CallKind::NotifyStream => Body::new(shared.insert(SharedBody::new(body)).clone()),
+                _ => Body::new(body),
+            }
         });
+        if let Some(shared) = shared {
+            request.extensions_mut().insert(shared);
+        }
+        if call.lists {
+            request.extensions_mut().insert(self.answers.clone());
+        }
         Answer::Routed {
             routes: self.routes.call(request),
             call,
@@ -96,7 +111,8 @@ impl Future for Answer {
                 call,
                 activity,
             } => (routes, call, activity),
-            Self::Refused(response) => {
+            Self::Refused(response, activity) => {
+                activity.note_unary_answer();
                 return Poll::Ready(Ok(response.take().expect("polled to its end once")));
             }
         };
@@ -104,8 +120,7 @@ impl Future for Answer {
         if call.kind == CallKind::Unary {
             activity.note_unary_answer();
         }
-        Poll::Ready(answer.map(|response| {
-            let mut response = oversized::on_answer(response, call.limit);
+        Poll::Ready(answer.map(|mut response| {
             match response.extensions_mut().remove::<AnswerPermit>() {
                 Some(permit) => response.map(|body| Body::new(Pieces::new(body, permit))),
                 None => response,
@@ -142,4 +157,31 @@ fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
     let plain = http::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use futures_util::FutureExt;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::server::{activity::IDLE, budget::RequestBudget, incidents::Incidents};
+
+    #[test]
+    fn a_refusal_must_be_taken_in_time_as_a_unary_answer_must() {
+        let activity = Arc::new(Activity::new(
+            SocketAddr::from(([127, 0, 0, 1], 1)),
+            Arc::new(Incidents::new()),
+            RequestBudget::new(),
+            CancellationToken::new(),
+            IDLE,
+        ));
+        let refused = refusal(&Method::GET, &HeaderMap::new());
+        let answer = Answer::Refused(refused, Arc::clone(&activity));
+        let answer = answer.now_or_never().expect("at once").expect("an answer");
+        assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert!(activity.take_unary_answer());
+    }
 }

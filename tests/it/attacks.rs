@@ -3,16 +3,19 @@
 //! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states
 //! what the attack may cost: resident memory, and the latency of the good pair's wake-ups. A new
 //! attack is a function in one of these files; peers are in `peer` (whole HTTP/2, by hyper) and
-//! `frames` (written by hand).
+//! `frames` (written by hand); the good pair is in `good`.
 
 mod admin;
+mod budget;
 mod connections;
 mod floods;
 mod frames;
+mod good;
 mod harness;
 mod lists;
 mod log;
 mod peer;
+mod publishers;
 mod requests;
 mod shutdown;
 mod tables;

@@ -144,6 +144,21 @@ impl Binary {
             .expect("a number of KiB")
     }
 
+    /// Returns the processor time that the process has used.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn processor(&self) -> std::time::Duration {
+        let id = self.child.id().expect("it runs");
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
+        // The name, in parentheses, may hold anything; user and system time are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(')').expect("a name");
+        let fields = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = fields
+            .map(|field| field.parse::<u64>().expect("a number"))
+            .sum();
+        // Of 10 ms, on every Linux there is.
+        std::time::Duration::from_millis(10 * ticks)
+    }
+
     /// Makes a verb's command, aimed at this relay.
     pub(crate) fn verb(&self, arguments: &[&str]) -> Command {
         let mut command = reveille(&self.home, arguments);

@@ -82,6 +82,51 @@ async fn streams_that_are_not_read_do_not_starve_the_others() {
     assert!(state.expect("not ended").expect("not refused").set);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_many_unread_streams_with_short_wake_ups_is_kept() {
+    const STREAMS: usize = 200;
+    let relay = TestRelay::start().await.expect("a relay");
+    let wire = wire(&relay).await;
+    let client = Client::new(&wire.url()).expect("a client");
+    let publisher = relay.node().expect("it runs").relay().publisher("p");
+    let mut unread = Vec::new();
+    for number in 0..STREAMS {
+        let options = listening(&format!("unread-{number}"), &["acct/orders"]);
+        let mut wakes = client.subscribe(options).expect("options");
+        woken(&mut wakes).await;
+        unread.push(wakes);
+    }
+    assert_eq!(wire.connections(), 1);
+    // Each of them its own Wake, as long as a stream has room.
+    let admin = relay.admin_address().expect("an admin port");
+    let mut notified = 0;
+    let mut sent = figure(admin, "reveille_wake_entries_total").await;
+    loop {
+        for _ in 0..50 {
+            let orders = Notification::new(queue("acct/orders"));
+            publisher.notify(vec![orders]).await.expect("counted");
+            notified += 1;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let before = std::mem::replace(
+            &mut sent,
+            figure(admin, "reveille_wake_entries_total").await,
+        );
+        if before == sent {
+            break;
+        }
+    }
+    assert!(notified > 500, "{notified}: the streams were full too soon");
+    for wakes in &mut unread {
+        told(wakes, notified).await;
+    }
+    assert_eq!(
+        wire.connections(),
+        1,
+        "the streams had to move to another one"
+    );
+}
+
 #[tokio::test]
 async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
     const STREAMS: usize = 1_100;

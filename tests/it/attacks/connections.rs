@@ -99,6 +99,25 @@ async fn a_full_relay_says_so_and_is_alive() {
 }
 
 #[tokio::test]
+async fn a_peer_that_waits_for_a_place_is_not_counted_as_silent() {
+    let relay = Binary::serve_with(&["--max-connections", "1"], &[]).await;
+    let address = relay.address().parse().expect("an address");
+    // Both are accepted while there is room; one place is left for their prefaces.
+    let mut peers = [
+        RawPeer::silent(address).await,
+        RawPeer::silent(address).await,
+    ];
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for peer in &mut peers {
+        peer.greet().await.expect("taken");
+    }
+    assert!(peers[1].is_closed_within(Duration::from_secs(9)).await);
+    let figures = ["silent", "full"].map(|kind| format!("reveille_connections_{kind}_total"));
+    assert_eq!(figure(relay.admin(), &figures[0]).await, 0);
+    assert_eq!(figure(relay.admin(), &figures[1]).await, 1);
+}
+
+#[tokio::test]
 async fn connections_leave_file_descriptors_in_reserve() {
     // 300 less 128 in reserve are 172, of which a quarter may be before their preface.
     let relay = Binary::serve_with_open_files(300).await;

@@ -1,11 +1,20 @@
 //! Frames that cost the relay an answer each.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+};
 
 use super::{
-    frames::{PING, RawPeer, SETTINGS, frame},
+    frames::{
+        DATA, END_STREAM, PING, PRIORITY, RST_STREAM, RawPeer, SETTINGS, WINDOW_UPDATE, frame,
+        settings,
+    },
     harness::Trial,
 };
 use crate::support::figure;
@@ -70,6 +79,84 @@ async fn a_peer_that_pings_now_and_then_is_kept() {
     for _ in 0..190 {
         let ping = frame(PING, 0, 0, &[0; 8]);
         peer.0.write_all(&ping).await.expect("kept");
+    }
+    assert!(!peer.is_closed_within(Duration::from_millis(500)).await);
+}
+
+/// Floods with frames that the relay does not answer, from three connections at one time, again and
+/// again for some seconds.
+async fn flooded_in_silence(flooding: Vec<u8>) {
+    let mut trial = Trial::start(&[]).await;
+    let address = trial.address();
+    let attack = async move {
+        let end = Instant::now() + Duration::from_secs(6);
+        let mut attackers = JoinSet::new();
+        for _ in 0..3 {
+            let flooding = flooding.clone();
+            attackers.spawn(async move {
+                while Instant::now() < end {
+                    let peer = RawPeer::greeting(address).await;
+                    silent_flood(peer, &flooding).await;
+                    // Comes back soon, but does not measure how fast one can connect.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            });
+        }
+        attackers.join_all().await;
+    };
+    let ((), damage) = trial.under(attack).await;
+    damage.is_within(8 * 1024);
+    let floods = figure(trial.admin(), "reveille_connections_flooding_total").await;
+    assert!(floods >= 3, "{floods}");
+}
+
+/// Opens a stream and sends a frame on it again and again, until the relay closes the connection.
+async fn silent_flood(mut peer: RawPeer, flooding: &[u8]) {
+    peer.open(1, "/reveille.v1.Relay/NotifyStream").await;
+    let many = flooding.repeat(64 * 1024 / flooding.len());
+    for written in 0..256 {
+        if peer.0.write_all(&many).await.is_err() {
+            return;
+        }
+        assert!(written < 200, "no end of the flood");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_window_updates_is_sent_away() {
+    flooded_in_silence(frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_priorities_is_sent_away() {
+    flooded_in_silence(frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_unknown_frames_is_sent_away() {
+    flooded_in_silence(frame(0x55, 0, 0, &[])).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_widens_its_windows_for_each_frame_and_resets_each_stream_is_kept() {
+    const STREAMS: u32 = 5_000;
+    let relay = crate::binary::Binary::serve().await;
+    let mut peer = RawPeer::greeting(relay.address().parse().expect("an address")).await;
+    peer.0
+        .write_all(&settings(4, 1 << 20))
+        .await
+        .expect("taken");
+    for number in 0..STREAMS {
+        let stream = 2 * number + 1;
+        peer.open(stream, "/grpc.health.v1.Health/Watch").await;
+        let request = frame(DATA, END_STREAM, stream, &[0; 5]);
+        peer.0.write_all(&request).await.expect("kept");
+        // The answer, in its one DATA frame.
+        while peer.next_frame().await.0 != DATA {}
+        let update = |of| frame(WINDOW_UPDATE, 0, of, &[0, 0, 0, 7]);
+        let reset = frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+        let all = [update(0), update(stream), reset].concat();
+        peer.0.write_all(&all).await.expect("kept");
     }
     assert!(!peer.is_closed_within(Duration::from_millis(500)).await);
 }

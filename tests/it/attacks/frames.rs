@@ -7,19 +7,31 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
+use crate::support::within;
+
 /// A connection whose frames are written by hand.
 #[derive(Debug)]
 pub(super) struct RawPeer(pub(super) TcpStream);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
+pub(super) const PRIORITY: u8 = 2;
+pub(super) const RST_STREAM: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const ACK: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
 
 impl RawPeer {
     /// Connects, and sends nothing.
     pub(super) async fn silent(address: SocketAddr) -> Self {
-        Self(TcpStream::connect(address).await.expect("it listens"))
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        stream.set_nodelay(true).expect("an open socket");
+        Self(stream)
     }
 
     /// Connects, and sends the preface and empty settings.
@@ -38,7 +50,8 @@ impl RawPeer {
         Ok(peer)
     }
 
-    async fn greet(&mut self) -> io::Result<()> {
+    /// Sends the preface and empty settings.
+    pub(super) async fn greet(&mut self) -> io::Result<()> {
         self.0.write_all(PREFACE).await?;
         self.0.write_all(&frame(SETTINGS, 0, 0, &[])).await
     }
@@ -50,12 +63,82 @@ impl RawPeer {
         assert_eq!(header[3], SETTINGS);
     }
 
+    /// Begins a gRPC request; its body is still to come.
+    pub(super) async fn open(&mut self, stream: u32, path: &str) {
+        self.send_headers(stream, 0, &request_head(b"\x83", path))
+            .await;
+    }
+
+    /// Sends a request that is no gRPC and has no body.
+    pub(super) async fn get(&mut self, stream: u32, path: &str) {
+        self.send_headers(stream, END_STREAM, &request_head(b"\x82", path))
+            .await;
+    }
+
+    async fn send_headers(&mut self, stream: u32, flags: u8, block: &[u8]) {
+        let headers = frame(HEADERS, flags | END_HEADERS, stream, block);
+        self.0.write_all(&headers).await.expect("taken");
+    }
+
+    /// Reads the next frame that is no PING; returns its type and its payload.
+    pub(super) async fn next_frame(&mut self) -> (u8, Vec<u8>) {
+        loop {
+            match self.read_frame().await {
+                // The relay ends a connection that does not answer it.
+                (PING, payload) => {
+                    let pong = frame(PING, ACK, 0, &payload);
+                    self.0.write_all(&pong).await.expect("kept");
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn read_frame(&mut self) -> (u8, Vec<u8>) {
+        let read = async {
+            let mut header = [0; 9];
+            self.0.read_exact(&mut header).await?;
+            let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+            let mut payload = vec![0; length as usize];
+            self.0.read_exact(&mut payload).await?;
+            io::Result::Ok((header[3], payload))
+        };
+        within("a frame", read)
+            .await
+            .expect("the connection is kept")
+    }
+
     /// Reads until the relay has closed the connection; returns whether it did within this time.
     pub(super) async fn is_closed_within(&mut self, span: Duration) -> bool {
         let mut bytes = [0; 4096];
         let read = async { while !matches!(self.0.read(&mut bytes).await, Ok(0) | Err(_)) {} };
         tokio::time::timeout(span, read).await.is_ok()
     }
+}
+
+/// Encodes the header fields of a request whose method is this one of HPACK's table (RFC 7541).
+fn request_head(method: &[u8], path: &str) -> Vec<u8> {
+    let mut block = [method, b"\x86"].concat();
+    for (name, value) in [
+        (":path", path),
+        (":authority", "relay"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ] {
+        // A literal that is not indexed; texts shorter than 127 bytes.
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("a short text"));
+            block.extend(text.as_bytes());
+        }
+    }
+    block
+}
+
+/// Encodes a SETTINGS frame of one parameter.
+pub(super) fn settings(parameter: u16, value: u32) -> Vec<u8> {
+    let payload = [&parameter.to_be_bytes()[..], &value.to_be_bytes()[..]].concat();
+    frame(SETTINGS, 0, 0, &payload)
 }
 
 /// Encodes a frame (RFC 9113, section 4.1).

@@ -2,16 +2,17 @@
 
 use std::{
     net::SocketAddr,
-    time::{Duration, Instant},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use reveille::{Client, Notification, Publisher, Subscription};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::{
-    binary::Binary,
-    support::{listening, queue, woken},
-};
+use super::good::{GoodPair, Latencies};
+use crate::{binary::Binary, support::PATIENCE};
 
 /// A relay in a process of its own, a good pair on it, and the pair's figures while all is quiet.
 #[derive(Debug)]
@@ -31,17 +32,6 @@ pub(super) struct Damage {
     pub(super) growth: u64,
 }
 
-/// A publisher and a subscriber of one queue.
-#[derive(Debug)]
-struct GoodPair {
-    publisher: Publisher,
-    wakes: Subscription,
-}
-
-/// The spans from notification to wake-up, sorted.
-#[derive(Debug, Clone)]
-struct Latencies(Vec<Duration>);
-
 /// One attack at a time: they measure latencies, and two would measure each other.
 static TURN: Mutex<()> = Mutex::const_new(());
 
@@ -49,11 +39,16 @@ static TURN: Mutex<()> = Mutex::const_new(());
 const QUIET: usize = 200;
 /// The pair's wake-ups during the shortest attack.
 const LEAST: usize = 100;
-/// Between two wake-ups of the pair.
-const PAUSE: Duration = Duration::from_millis(5);
-/// A good pair's 99th percentile under attack, on two cores. Ten times the quiet figure, of about
-/// 2 ms in a test build, is less: on a machine that does other things as well it would measure those.
+/// Between two looks at the relay's memory.
+const LOOK: Duration = Duration::from_millis(5);
+/// A good pair's 99th percentile under attack: ten times the quiet one, or this where that is less,
+/// which it is mostly (2 ms in a test build on two cores).
 const LATE: Duration = Duration::from_millis(50);
+/// No wake-up at all takes longer.
+const WORST: Duration = Duration::from_secs(1);
+/// A late subscriber of 500 queues has heard of all of them by then. One whose request is refused
+/// once and repeated takes longer.
+const LATE_SUBSCRIBER: Duration = Duration::from_secs(2);
 
 impl Trial {
     /// Starts a relay with these arguments.
@@ -70,15 +65,13 @@ impl Trial {
     }
 
     async fn of(relay: Binary, turn: MutexGuard<'static, ()>) -> Self {
-        let mut good = GoodPair::start(&relay.url()).await;
-        let mut quiet = Vec::new();
-        for _ in 0..QUIET {
-            quiet.push(good.wake().await);
-        }
+        let good = GoodPair::start(relay.url()).await;
+        let over = Arc::new(AtomicBool::new(true));
+        let quiet = good.measure(over, QUIET).await;
         Self {
             relay,
+            quiet: quiet.await.expect("the pair lives"),
             good,
-            quiet: Latencies::new(quiet),
             _turn: turn,
         }
     }
@@ -98,19 +91,25 @@ impl Trial {
     ) -> (T, Damage) {
         let before = self.relay.resident();
         let mut most = before;
-        let mut during = Vec::new();
-        let attack = tokio::spawn(attack);
-        while !attack.is_finished() || during.len() < LEAST {
-            during.push(self.good.wake().await);
+        let over = Arc::new(AtomicBool::new(false));
+        let mut during = self.good.measure(Arc::clone(&over), LEAST).await;
+        let mut attack = tokio::spawn(attack);
+        let attacked = loop {
+            let look = tokio::time::timeout(LOOK, &mut attack).await;
             most = most.max(self.relay.resident());
-        }
+            if let Ok(attacked) = look {
+                break attacked.expect("no panic");
+            }
+        };
+        over.store(true, Ordering::Relaxed);
+        let during = tokio::time::timeout(PATIENCE, &mut during).await;
         let damage = Damage {
             quiet: self.quiet.clone(),
-            during: Latencies::new(during),
-            growth: most - before,
+            during: during.expect("in time").expect("the pair lives"),
+            growth: most.max(self.relay.resident()) - before,
         };
         println!("{damage}");
-        (attack.await.expect("no panic"), damage)
+        (attacked, damage)
     }
 }
 
@@ -118,51 +117,23 @@ impl Damage {
     /// Checks that the good pair did not notice, and that the relay grew by no more than this.
     pub(super) fn is_within(&self, kib: u64) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
-        assert!(self.during.p99() <= LATE, "later than {LATE:?}: {self}");
+        let late = LATE.max(10 * self.quiet.p99());
+        assert!(self.during.p99() <= late, "later than {late:?}: {self}");
+        assert!(self.during.worst() <= WORST, "later than {WORST:?}: {self}");
+        let subscribers = LATE_SUBSCRIBER;
+        assert!(self.during.late <= subscribers, "a late subscriber: {self}");
     }
 }
 
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (quiet, during) = (self.quiet.p99(), self.during.p99());
-        let (wakes, growth) = (self.during.0.len(), self.growth);
-        let worst = self.during.0.last().copied().unwrap_or_default();
+        let (wakes, worst) = (self.during.count(), self.during.worst());
+        let (late, growth) = (self.during.late, self.growth);
         write!(
             f,
-            "p99 {during:?} of {wakes} wake-ups (worst {worst:?}), quiet {quiet:?}; grew by {growth} KiB"
+            "p99 {during:?} of {wakes} wake-ups (worst {worst:?}), quiet {quiet:?}; late \
+             subscribers {late:?}; grew by {growth} KiB"
         )
-    }
-}
-
-impl GoodPair {
-    async fn start(url: &str) -> Self {
-        let client = Client::new(url).expect("a client");
-        let mut wakes = client
-            .subscribe(listening("good", &["good/pair"]))
-            .expect("options");
-        woken(&mut wakes).await;
-        let publisher = client.publisher("good");
-        Self { publisher, wakes }
-    }
-
-    /// Notifies, and returns how long the wake-up took. One that is lost ends the test.
-    async fn wake(&mut self) -> Duration {
-        tokio::time::sleep(PAUSE).await;
-        let start = Instant::now();
-        let notify = self.publisher.notify(Notification::new(queue("good/pair")));
-        let (notified, _) = tokio::join!(notify, woken(&mut self.wakes));
-        notified.expect("counted");
-        start.elapsed()
-    }
-}
-
-impl Latencies {
-    fn new(mut spans: Vec<Duration>) -> Self {
-        spans.sort_unstable();
-        Self(spans)
-    }
-
-    fn p99(&self) -> Duration {
-        self.0[(self.0.len() - 1) * 99 / 100]
     }
 }

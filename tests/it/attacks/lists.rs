@@ -67,3 +67,29 @@ async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
     }
     drop(held);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_are_not_read_lock_no_operator_out() {
+    let relay = Binary::serve().await;
+    let held = crowd(&relay.url(), 4, 400).await;
+    let address = relay.address().parse().expect("an address");
+    let flags = "/reveille.v1.Flags/ListFlags";
+    let queues = "/reveille.v1.Admin/ListQueues";
+    // Large ones, more of one connection than there may be in all; and short ones of many.
+    let greedy = Peer::connect(address, 1).await;
+    let mut unread = Vec::new();
+    unread.extend(
+        greedy
+            .call_often(20, queues, || Unfinished::whole(&[]))
+            .await,
+    );
+    for _ in 0..20 {
+        let peer = Peer::connect(address, 1).await;
+        unread.extend(peer.call_often(2, flags, || Unfinished::whole(&[])).await);
+    }
+    let client = Client::new(&relay.url()).expect("a URL");
+    assert_eq!(client.queues().await.expect("a list").len(), 1_600);
+    assert_eq!(client.listeners().await.expect("a list").len(), 4);
+    assert!(client.flags().list("").await.expect("a list").is_empty());
+    drop((unread, held));
+}

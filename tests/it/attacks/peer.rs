@@ -107,6 +107,27 @@ impl Unfinished {
         }
     }
 
+    /// A message of which only the length comes.
+    pub(super) fn declared(declared: usize) -> Self {
+        Self::bytes(prefix(declared))
+    }
+
+    /// A whole message, and no end of the request.
+    pub(super) fn open(message: &[u8]) -> Self {
+        Self {
+            ends: false,
+            ..Self::whole(message)
+        }
+    }
+
+    /// These bytes, and no end.
+    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+        Self {
+            left: bytes.into(),
+            ends: false,
+        }
+    }
+
     /// Nothing, and no end.
     pub(super) fn silence() -> Self {
         Self {
@@ -142,4 +163,40 @@ impl Body for Unfinished {
 /// Returns an answer's gRPC status where it stands in the headers, as that of a refusal does.
 pub(super) fn status(answer: &Response<Incoming>) -> Option<&str> {
     answer.headers().get("grpc-status")?.to_str().ok()
+}
+
+/// Reads an answer to its end; returns how many bytes of messages came, and the status with which it
+/// ended.
+pub(super) async fn read(answer: Response<Incoming>) -> (usize, String, String) {
+    let (head, mut body) = answer.into_parts();
+    let (mut bytes, mut last) = (0, head.headers);
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        match within("the end of an answer", frame).await {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => bytes += data.len(),
+                Err(other) => last.extend(other.into_trailers().expect("trailers")),
+            },
+            Some(Err(error)) => panic!("a broken stream: {error}"),
+            None => break,
+        }
+    }
+    let text = |name| -> String {
+        let value = last.get(name).map(|value| value.to_str().expect("text"));
+        value.unwrap_or_default().replace("%20", " ")
+    };
+    (bytes, text("grpc-status"), text("grpc-message"))
+}
+
+/// Reads the next frame of an answer; returns how many bytes of messages are in it.
+pub(super) async fn next(body: &mut Incoming) -> usize {
+    let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
+    let frame = frame.expect("not ended").expect("not a broken stream");
+    frame.data_ref().map_or(0, Bytes::len)
+}
+
+/// Reads an answer to its end; returns the status's code and message.
+pub(super) async fn ended(answer: Response<Incoming>) -> (String, String) {
+    let (_, code, message) = read(answer).await;
+    (code, message)
 }

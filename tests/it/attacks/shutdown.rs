@@ -6,7 +6,7 @@ use prost::Message as _;
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    frames::{HEADERS, RawPeer, frame},
+    frames::{DATA, END_STREAM, HEADERS, RawPeer, frame, settings},
     peer::{Peer, Unfinished},
 };
 use crate::binary::Binary;
@@ -42,4 +42,36 @@ async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
     assert_eq!(status.code(), Some(0));
     assert!(took < Duration::from_secs(6), "it took {took:?}");
     drop((watch, reflecting, notifying, half, mute));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_ends_without_waiting_for_peers_that_do_not_read() {
+    let mut relay = Binary::serve_with(&["--grace", "25s"], &[]).await;
+    let address = relay.address().parse().expect("an address");
+    let mut peers = Vec::new();
+    for path in [
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.health.v1.Health/Check",
+        "/reveille.v1.Relay/NotifyStream",
+        "a refusal",
+    ] {
+        let mut peer = RawPeer::greeting(address).await;
+        peer.0.write_all(&settings(4, 0)).await.expect("taken");
+        match path.starts_with('/') {
+            true => {
+                peer.open(1, path).await;
+                let empty = frame(DATA, END_STREAM, 1, &[0; 5]);
+                peer.0.write_all(&empty).await.expect("taken");
+            }
+            false => peer.get(1, "/").await,
+        }
+        peers.push(peer);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let start = Instant::now();
+    let status = relay.terminate().await;
+    let took = start.elapsed();
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(9), "it took {took:?}");
+    drop(peers);
 }

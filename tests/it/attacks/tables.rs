@@ -7,7 +7,10 @@ use reveille::{
 };
 
 use super::harness::Trial;
-use crate::support::{figure, listening, queue, until, woken};
+use crate::{
+    binary::Binary,
+    support::{figure, listening, queue, until, woken},
+};
 
 /// Notifies this many new queues that nobody listens on.
 async fn fill(publisher: &Publisher, account: &str, names: std::ops::Range<usize>) {
@@ -141,10 +144,59 @@ async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
     damage.is_within(48 * 1024);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_table_refuses_without_being_slow() {
+    // All are needed: 4,000 here, one of the good pair, 500 of the late subscriber while it is there.
+    let mut trial = Trial::start(&["--max-queues", "4501"]).await;
+    let url = trial.relay.url();
+    let attack = async move {
+        let client = Client::new(&url).expect("a URL");
+        let name = |at| format!("needed/q{at}").parse().expect("a name");
+        let mut held = subscribe(&client, "all", (0..4_000).map(name).collect());
+        read(&mut held, 4_000).await;
+        let publisher = client.publisher("attacker");
+        let mut refused = 0;
+        for round in 0..100 {
+            let new = |at| Notification::new(queue(&format!("junk/q{round}-{at}")));
+            let all = publisher.notify_all((0..1_000).map(new).collect()).await;
+            refused += usize::from(all.is_err_and(|error| error.kind() == ErrorKind::Exhausted));
+        }
+        refused
+    };
+    let (refused, damage) = trial.under(attack).await;
+    assert!(refused > 50, "{refused} of 100 requests were refused");
+    damage.is_within(24 * 1024);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_patterns_cost_no_processor() {
+    let relay = Binary::serve_with(&["--sentinel", "5s"], &[]).await;
+    let client = Client::new(&relay.url()).expect("a URL");
+    let publisher = client.publisher("p");
+    fill(&publisher, "idle", 0..1_000).await;
+    let mut held = Vec::new();
+    for listener in 0..12 {
+        let pattern = |at: usize| format!("idle/q{at:03}*").parse().expect("a pattern");
+        let mut wakes = subscribe(
+            &client,
+            &format!("l{listener}"),
+            (0..256).map(pattern).collect(),
+        );
+        read(&mut wakes, 1_000).await;
+        held.push(wakes);
+    }
+    let (start, before) = (std::time::Instant::now(), relay.processor());
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    let (took, used) = (start.elapsed(), relay.processor() - before);
+    println!("{used:?} of {took:?}");
+    assert!(used < took / 10, "{used:?} of {took:?}");
+    drop(held);
+}
+
 #[tokio::test]
 async fn a_table_of_queues_that_are_all_needed_refuses_more_and_says_so() {
-    let trial = Trial::start(&["--max-queues", "11"]).await;
-    let client = Client::new(&trial.relay.url()).expect("a URL");
+    let relay = Binary::serve_with(&["--max-queues", "10"], &[]).await;
+    let client = Client::new(&relay.url()).expect("a URL");
     let names: Vec<_> = (0..10).map(|number| format!("needed/q{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut wakes = client.subscribe(listening("all", &names)).expect("options");
@@ -153,13 +205,13 @@ async fn a_table_of_queues_that_are_all_needed_refuses_more_and_says_so() {
     let refused = publisher.notify(Notification::new(queue("one/more"))).await;
     let error = refused.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
-    assert!(error.message().contains("limit of 11 queues"), "{error}");
+    assert!(error.message().contains("limit of 10 queues"), "{error}");
     until("the probe says so", async || {
-        let (status, text) = crate::support::get(trial.admin(), "/readyz").await;
-        status == 503 && text.contains("full: the limit of 11 queues")
+        let (status, text) = crate::support::get(relay.admin(), "/readyz").await;
+        status == 503 && text.contains("full: the limit of 10 queues")
     })
     .await;
-    let (live, _) = crate::support::get(trial.admin(), "/livez").await;
+    let (live, _) = crate::support::get(relay.admin(), "/livez").await;
     assert_eq!(live, 200);
     // The healthy ones go on.
     let known = publisher.notify(Notification::new(queue("needed/q3")));

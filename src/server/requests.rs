@@ -1,0 +1,96 @@
+//! The requests of a stream, read with little memory between two of them.
+//!
+//! tonic's reader keeps room for the largest message that it has read, for as long as its stream is
+//! open. So after a large one the reader is replaced, once it has read all that it was handed.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use hyper::body::{Body, Frame, SizeHint};
+use tonic::{Request, Status, Streaming, codec::Codec as _};
+
+use super::body::RequestBody;
+use crate::{
+    wire::{Codec, NotifyRequest, proto},
+    words::Limits,
+};
+
+/// The requests of a `NotifyStream`.
+pub(super) struct Requests {
+    reader: Streaming<NotifyRequest>,
+    /// What the reader reads.
+    body: Option<SharedBody>,
+    /// Requests that were read.
+    read: u64,
+}
+
+/// A body that is read by one reader after the other. Travels with its request, as an extension.
+#[derive(Debug, Clone)]
+pub(super) struct SharedBody(Arc<Mutex<RequestBody>>);
+
+/// A frame's payload, which a reader may keep room for.
+const KEPT: usize = 16 * 1024;
+
+impl Requests {
+    pub(super) fn of(request: Request<Streaming<NotifyRequest>>) -> Self {
+        let body = request.extensions().get::<SharedBody>().cloned();
+        Self {
+            reader: request.into_inner(),
+            body,
+            read: 0,
+        }
+    }
+}
+
+impl Stream for Requests {
+    type Item = Result<NotifyRequest, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let request = std::task::ready!(Pin::new(&mut this.reader).poll_next(cx));
+        if let (Some(Ok(_)), Some(body)) = (&request, &this.body) {
+            this.read += 1;
+            if body.lock().has_handed_on(KEPT, this.read) {
+                let decoder = Codec::<proto::NotifyResponse, NotifyRequest>::default().decoder();
+                let limit = Some(Limits::NOTIFY_BYTES);
+                this.reader = Streaming::new_request(decoder, body.clone(), None, limit);
+            }
+        }
+        Poll::Ready(request)
+    }
+}
+
+impl SharedBody {
+    pub(super) fn new(body: RequestBody) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RequestBody> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for SharedBody {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut *self.lock()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.lock().size_hint()
+    }
+}

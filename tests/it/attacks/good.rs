@@ -1,0 +1,209 @@
+//! A publisher and a subscriber that an attack must not disturb, and a subscriber that comes late.
+//!
+//! They run on a thread of their own, so that no attack holds them up but by way of the relay. A
+//! notification is sent at its time whether or not those before it were answered: a relay that
+//! stops for a second shows in all notifications of that second.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use reveille::{Client, Notification, Publisher, PublisherOptions, Subscription};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::Instant,
+};
+
+use crate::support::{PATIENCE, listening, queue, within, woken};
+
+/// The publisher and the subscriber of one queue, seen from the test.
+#[derive(Debug)]
+pub(super) struct GoodPair {
+    phases: mpsc::Sender<Phase>,
+}
+
+/// The spans from a notification's time to its wake-up, sorted, and what late subscribers took.
+#[derive(Debug, Clone)]
+pub(super) struct Latencies {
+    wakes: Vec<Duration>,
+    /// The longest from `subscribe` to the catch-up of the last of 500 queues.
+    pub(super) late: Duration,
+}
+
+/// A span of time in which the pair measures.
+#[derive(Debug)]
+struct Phase {
+    /// Set when it is over, though not before this many wake-ups.
+    over: Arc<AtomicBool>,
+    least: usize,
+    answer: oneshot::Sender<Latencies>,
+}
+
+/// The pair's state, on its own thread.
+struct Running {
+    url: String,
+    publisher: Publisher,
+    wakes: Subscription,
+}
+
+/// Between two notifications.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Between two late subscribers.
+const LATE_PAUSE: Duration = Duration::from_millis(500);
+/// A request of about 30 KB: it does not fit one frame.
+const LATE_NAMES: usize = 500;
+
+impl GoodPair {
+    /// Subscribes, and waits for the first wake-up.
+    pub(super) async fn start(url: String) -> Self {
+        let (phases, orders) = mpsc::channel(1);
+        let (started, starts) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let running = Running::start(url).await;
+                started.send(()).expect("the test waits");
+                running.run(orders).await;
+            });
+        });
+        starts.await.expect("the pair starts");
+        Self { phases }
+    }
+
+    /// Measures from now on until `over` is set, for so many wake-ups at least.
+    pub(super) async fn measure(
+        &self,
+        over: Arc<AtomicBool>,
+        least: usize,
+    ) -> oneshot::Receiver<Latencies> {
+        let (answer, latencies) = oneshot::channel();
+        let phase = Phase {
+            over,
+            least,
+            answer,
+        };
+        self.phases.send(phase).await.expect("the pair lives");
+        latencies
+    }
+}
+
+impl Running {
+    async fn start(url: String) -> Self {
+        let client = Client::new(&url).expect("a client");
+        let mut wakes = client
+            .subscribe(listening("good", &["good/pair"]))
+            .expect("options");
+        woken(&mut wakes).await;
+        let publisher = client.publisher_with(PublisherOptions {
+            name: "good".to_owned(),
+            // Each notification is counted by itself, and none waits for an answer.
+            conflate: false,
+            pipeline: 4_096,
+            ..PublisherOptions::default()
+        });
+        Self {
+            url,
+            publisher,
+            wakes,
+        }
+    }
+
+    async fn run(mut self, mut phases: mpsc::Receiver<Phase>) {
+        while let Some(phase) = phases.recv().await {
+            let latencies = self.measure(&phase).await;
+            // The test may have ended meanwhile.
+            let _ = phase.answer.send(latencies);
+        }
+    }
+
+    async fn measure(&mut self, phase: &Phase) -> Latencies {
+        let mut ticks = tokio::time::interval(PAUSE);
+        let mut late_ticks = tokio::time::interval(LATE_PAUSE);
+        let (mut acks, mut late) = (FuturesUnordered::new(), JoinSet::new());
+        let (mut sent, mut wakes) = (VecDeque::<Instant>::new(), Vec::new());
+        let mut longest = Duration::ZERO;
+        loop {
+            let goes_on = !phase.over.load(Ordering::Relaxed) || wakes.len() < phase.least;
+            if !goes_on && sent.is_empty() && acks.is_empty() && late.is_empty() {
+                break;
+            }
+            let oldest = sent.front().map(Instant::elapsed).unwrap_or_default();
+            // A test that has failed takes the relay with it.
+            if phase.answer.is_closed() {
+                break;
+            }
+            assert!(oldest < PATIENCE, "in vain: a wake-up");
+            tokio::select! {
+                at = ticks.tick(), if goes_on => {
+                    sent.push_back(at);
+                    let publisher = self.publisher.clone();
+                    let orders = Notification::new(queue("good/pair"));
+                    acks.push(async move { publisher.notify(orders).await });
+                }
+                _ = late_ticks.tick(), if goes_on && late.is_empty() => {
+                    late.spawn(late_subscriber(self.url.clone()));
+                }
+                Some(ack) = acks.next() => drop(ack.expect("counted")),
+                Some(took) = late.join_next() => {
+                    longest = longest.max(took.expect("no panic"));
+                }
+                work = woken(&mut self.wakes) => {
+                    for _ in 0..work.notifications {
+                        wakes.extend(sent.pop_front().map(|at| at.elapsed()));
+                    }
+                }
+            }
+        }
+        Latencies::new(wakes, longest)
+    }
+}
+
+/// Subscribes to many queues over a connection of its own; returns how long it took until each had
+/// its catch-up.
+async fn late_subscriber(url: String) -> Duration {
+    let start = Instant::now();
+    let names: Vec<_> = (0..LATE_NAMES)
+        .map(|number| format!("late/{}-{number:04}", "n".repeat(40)))
+        .collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let client = Client::new(&url).expect("a client");
+    let mut wakes = client
+        .subscribe(listening("late", &names))
+        .expect("options");
+    let all = async {
+        for _ in 0..LATE_NAMES {
+            woken(&mut wakes).await;
+        }
+    };
+    within("all catch-ups of a late subscriber", all).await;
+    start.elapsed()
+}
+
+impl Latencies {
+    fn new(mut wakes: Vec<Duration>, late: Duration) -> Self {
+        wakes.sort_unstable();
+        Self { wakes, late }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.wakes.len()
+    }
+
+    pub(super) fn p99(&self) -> Duration {
+        self.wakes[(self.wakes.len() - 1) * 99 / 100]
+    }
+
+    pub(super) fn worst(&self) -> Duration {
+        self.wakes.last().copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,81 @@
+//! Publishers that send more than they read.
+
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+
+use super::frames::{
+    ACK, DATA, GOAWAY, RST_STREAM, RawPeer, SETTINGS, WINDOW_UPDATE, frame, settings,
+};
+use crate::binary::Binary;
+
+const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
+/// A whole `NotifyRequest` of one event on `acct/orders`, with its prefix: one of the shortest.
+const REQUEST: &[u8] = b"\0\0\0\0\x10\x0a\x0e\x0a\x04acct\x12\x06orders";
+/// As many as the protocol lets a connection leave unanswered.
+const REQUESTS: usize = 4_000;
+
+/// Opens a stream whose answers have a window of this many bytes, and sends the requests, each in a
+/// frame of its own, without a look at the answers.
+async fn burst(relay: &Binary, window: u32) -> RawPeer {
+    let address = relay.address().parse().expect("an address");
+    let mut peer = RawPeer::greeting(address).await;
+    peer.0.write_all(&settings(4, window)).await.expect("taken");
+    assert_eq!(peer.next_frame().await.0, SETTINGS);
+    // Until then the stream's window is that of HTTP/2 itself.
+    let taken = frame(SETTINGS, ACK, 0, &[]);
+    peer.0.write_all(&taken).await.expect("taken");
+    peer.open(1, NOTIFY_STREAM).await;
+    let all = frame(DATA, 0, 1, REQUEST).repeat(REQUESTS);
+    peer.0.write_all(&all).await.expect("taken");
+    peer
+}
+
+/// Reads until every request was answered.
+async fn all_answered(peer: &mut RawPeer) {
+    let (mut answers, mut body) = (0, Vec::new());
+    while answers < REQUESTS {
+        let (kind, payload) = peer.next_frame().await;
+        assert!(
+            !matches!(kind, GOAWAY | RST_STREAM),
+            "frame {kind} after {answers} answers: {payload:?}"
+        );
+        if kind == DATA {
+            body.extend(payload);
+            answers += take_messages(&mut body);
+        }
+    }
+}
+
+/// Takes the whole messages; returns how many there were.
+fn take_messages(body: &mut Vec<u8>) -> usize {
+    let (mut count, mut end) = (0, 0);
+    while let Some([_, length @ .., _]) = body.get(end..end + 6) {
+        let length: [u8; 4] = length.try_into().expect("four bytes");
+        let next = end + 5 + u32::from_be_bytes(length) as usize;
+        if next > body.len() {
+            break;
+        }
+        (count, end) = (count + 1, next);
+    }
+    body.drain(..end);
+    count
+}
+
+#[tokio::test]
+async fn a_burst_of_small_requests_is_answered() {
+    let relay = Binary::serve().await;
+    let mut peer = burst(&relay, 1 << 30).await;
+    all_answered(&mut peer).await;
+}
+
+#[tokio::test]
+async fn a_publisher_that_reads_its_answers_late_gets_all_of_them() {
+    let relay = Binary::serve().await;
+    let mut peer = burst(&relay, 0).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let more = (1_u32 << 30).to_be_bytes();
+    let update = frame(WINDOW_UPDATE, 0, 1, &more);
+    peer.0.write_all(&update).await.expect("kept");
+    all_answered(&mut peer).await;
+}
