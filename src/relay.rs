@@ -42,12 +42,13 @@ pub struct RelayConfig {
     /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
     /// Queues that all subscriptions together are attached to, at 420 bytes each at worst. Patterns
-    /// that match more are told of the rest under their own names; a subscription that names more is
-    /// refused.
+    /// that match more than three quarters of them are told of the rest under their own names; a
+    /// subscription that names more than are left is refused.
     pub max_cursors: usize,
     /// The same for one subscription.
     pub max_cursors_per_stream: usize,
     /// Delayed wake-ups that publishers may set, at about 150 bytes each; further ones are refused.
+    /// Listeners may report as many again.
     pub max_timers: usize,
     /// A queue where nobody reported a look for this long, give or take a tenth, is looked at by one
     /// listener: it finds what a publisher put that died before it notified. Zero: never.

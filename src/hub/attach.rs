@@ -128,7 +128,8 @@ impl Hub {
             return Place::Counted;
         }
         let own = cursors.list.len() + cursors.reserved;
-        match own < self.config.max_cursors_per_stream && self.take_cursors(1) {
+        let room = self.cursors_for_patterns();
+        match own < self.config.max_cursors_per_stream && self.take_cursors(1, room) {
             true => Place::Counted,
             false => Place::Full,
         }

@@ -60,7 +60,7 @@ impl Hub {
         if exact.len() > limit {
             return Err(too_many_cursors("a stream", limit));
         }
-        if !self.take_cursors(exact.len() as u64) {
+        if !self.take_cursors(exact.len() as u64, self.config.max_cursors) {
             return Err(too_many_cursors("this relay", self.config.max_cursors));
         }
         let reserved = self.reserve(&exact, subscription.group.as_ref(), now);
@@ -133,9 +133,15 @@ impl Hub {
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    /// Takes the places of so many cursors, all or none.
-    pub(super) fn take_cursors(&self, count: u64) -> bool {
-        let limit = self.config.max_cursors as u64;
+    /// Returns up to how many cursors patterns may take more: a quarter is left for queues that are
+    /// named, because who names one cannot be told of it otherwise.
+    pub(super) fn cursors_for_patterns(&self) -> usize {
+        self.config.max_cursors - self.config.max_cursors / 4
+    }
+
+    /// Takes the places of so many cursors below a limit, all or none.
+    pub(super) fn take_cursors(&self, count: u64, limit: usize) -> bool {
+        let limit = limit as u64;
         let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()

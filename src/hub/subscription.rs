@@ -90,6 +90,9 @@ const SPREAD: Duration = Duration::from_millis(1);
 /// Selectors up to which comparing all of them is as quick as a table.
 const UNINDEXED: usize = 8;
 
+/// A queue that waited for a stream, and its place there: a subscriber's key or a member's seat.
+type Waiting = (Arc<Record>, Result<u64, Seat>);
+
 impl Subscription {
     pub(super) fn new(
         id: SubscriptionId,
@@ -158,7 +161,7 @@ impl Subscription {
 
     /// Returns some of the queues that waited until the stream had sent its messages, whose turn it is
     /// now, or `None` where it is none's.
-    pub(super) fn take_turns(&self) -> Option<Vec<(Arc<Record>, Result<u64, Seat>)>> {
+    pub(super) fn take_turns(&self) -> Option<Vec<Waiting>> {
         let turns = self.mailbox.take_turns();
         if turns.is_empty() {
             return None;

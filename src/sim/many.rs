@@ -95,8 +95,9 @@ type Done = Result<(), String>;
 impl World {
     fn new(seed: u64, fault: Fault) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed ^ 0x6d61_6e79);
-        let count = [300, 2_000, 10_000][usize::from(seed % 10 == 0) + usize::from(seed % 5 == 0)];
-        let sentinel = if seed % 2 == 0 {
+        let count = [300, 2_000, 10_000]
+            [usize::from(seed.is_multiple_of(10)) + usize::from(seed.is_multiple_of(5))];
+        let sentinel = if seed.is_multiple_of(2) {
             SENTINEL
         } else {
             Duration::ZERO
@@ -506,7 +507,7 @@ impl World {
         }
         self.rest()?;
         for _ in 0..3 {
-            self.now = self.now + Duration::from_secs(2 * 3600);
+            self.now += Duration::from_secs(2 * 3600);
             self.rest()?;
             let mut after = None;
             loop {

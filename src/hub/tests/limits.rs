@@ -576,6 +576,25 @@ fn a_stream_that_ends_before_all_its_queues_are_attached_gives_their_places_back
 }
 
 #[test]
+fn patterns_leave_a_quarter_of_all_cursors_to_queues_that_are_named() {
+    let hub = hub_with(HubConfig {
+        max_cursors: 8,
+        ..HubConfig::default()
+    });
+    for n in 0..20 {
+        notify(&hub, &format!("q{n}"));
+    }
+    let _wide = [settled(&hub, &["*"]), settled(&hub, &["q*"])];
+    assert_eq!(hub.stats().cursors, 6);
+    assert_eq!(hub.full(Tick::default()).len(), 1);
+    let named = settled(&hub, &["q19", "new"]);
+    notify(&hub, "q19");
+    walk_all(&hub);
+    let told = entries(&drain(&named, Tick::default()));
+    assert_eq!(told, [entry("q19", WakeReason::Notified, 1)]);
+}
+
+#[test]
 fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
     for (per_stream, all) in [(3, 100), (100, 3)] {
         let hub = hub_with(HubConfig {
