@@ -49,7 +49,8 @@ fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
 fn relay_with(wide: usize) -> (Relay, Arc<Subscription>, Arc<Subscription>) {
     let relay = Relay::start(RelayConfig {
         sentinel_interval: Duration::ZERO,
-        max_cursors: wide + 1,
+        // Patterns may take three quarters of them.
+        max_cursors: (wide + 1) * 4 / 3,
         ..RelayConfig::default()
     });
     let relay = relay.expect("started");

@@ -111,7 +111,11 @@ async fn a_peer_that_waits_for_a_place_is_not_counted_as_silent() {
     for peer in &mut peers {
         peer.greet().await.expect("taken");
     }
-    assert!(peers[1].is_closed_within(Duration::from_secs(9)).await);
+    // Whichever comes first has the place.
+    let [one, other] = &mut peers;
+    let wait = Duration::from_secs(9);
+    let closed = tokio::join!(one.is_closed_within(wait), other.is_closed_within(wait));
+    assert!(closed.0 != closed.1, "{closed:?}");
     let figures = ["silent", "full"].map(|kind| format!("reveille_connections_{kind}_total"));
     assert_eq!(figure(relay.admin(), &figures[0]).await, 0);
     assert_eq!(figure(relay.admin(), &figures[1]).await, 1);
