@@ -116,8 +116,13 @@ impl Trial {
 impl Damage {
     /// Checks that the good pair did not notice, and that the relay grew by no more than this.
     pub(super) fn is_within(&self, kib: u64) {
+        self.is_within_late(kib, LATE);
+    }
+
+    /// The same where the good pair may be later.
+    pub(super) fn is_within_late(&self, kib: u64, late: Duration) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
-        let late = LATE.max(10 * self.quiet.p99());
+        let late = late.max(10 * self.quiet.p99());
         assert!(self.during.p99() <= late, "later than {late:?}: {self}");
         assert!(self.during.worst() <= WORST, "later than {WORST:?}: {self}");
         let subscribers = LATE_SUBSCRIBER;

@@ -83,7 +83,9 @@ async fn wide_patterns_beside_many_queues_come_and_go_unnoticed() {
         }
     };
     let ((), damage) = trial.under(attack).await;
-    damage.is_within(160 * 1024);
+    // Relay, attacker and pair share two cores, and the attacker reads 30,000 entries at a time.
+    let late = std::time::Duration::from_millis(100);
+    damage.is_within_late(160 * 1024, late);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
