@@ -206,9 +206,9 @@ impl Hub {
         let limits = [
             (queues, "queues", config.max_queues),
             (
-                cursors >= self.cursors_for_patterns() as u64,
-                "queues that patterns are subscribed to",
-                self.cursors_for_patterns(),
+                cursors >= config.max_cursors as u64,
+                "subscribed queues",
+                config.max_cursors,
             ),
             (
                 timers >= config.max_timers as u64,

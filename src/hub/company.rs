@@ -367,11 +367,10 @@ impl Company {
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
-        let (fault, mut told) = (self.pace.fault, 0);
+        let (fault, mut first) = (self.pace.fault, true);
         let mut due = Tick::NEVER;
         self.each_active(|group| {
-            told += 1;
-            if told > 1 && planted!(fault, OneGroupIsTold) {
+            if !std::mem::take(&mut first) && planted!(fault, OneGroupIsTold) {
                 return;
             }
             let counted = head.owed(group.place());

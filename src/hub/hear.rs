@@ -102,17 +102,21 @@ impl Hub {
         if !subscription.mailbox.end_send() {
             return true;
         }
-        let mut told = 0;
+        let mut left = match planted!(self.config.fault, TurnsUnbounded) {
+            true => usize::MAX,
+            false => TURNS,
+        };
         let done = loop {
-            let Some(turns) = subscription.take_turns() else {
+            if left == 0 {
+                break false;
+            }
+            let Some(turns) = subscription.take_turns(left) else {
                 break true;
             };
-            told += turns.len().max(1);
+            // Those that are gone count as one.
+            left -= turns.len().max(1);
             for (record, place) in turns {
                 self.tend(record, now, |state| state.ready(place, now));
-            }
-            if told >= TURNS {
-                break false;
             }
         };
         subscription.mailbox.end_turns();

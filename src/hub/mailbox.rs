@@ -88,9 +88,6 @@ const ASSIGNED: u64 = 1 << 1;
 const AWAITED: u64 = 1 << 2;
 /// Its listener has reported at least once.
 const REPORTS: u64 = 1 << 3;
-/// Queues that have their turns together, at most.
-const TURNS_AT_ONCE: usize = 64;
-
 /// Queues that waited are given their turn: each of them may assign one more to the stream.
 const TURNS: u64 = 1 << 4;
 
@@ -237,10 +234,10 @@ impl Mailbox {
         before & AWAITED != 0
     }
 
-    /// Returns the cursors whose turn it is: a quarter of those that wait, so that other members of
-    /// their groups have a share. None where the stream was assigned something: the others have their
-    /// turns when it has sent that.
-    pub(super) fn take_turns(&self) -> Vec<u32> {
+    /// Returns the cursors whose turn it is: a quarter of those that wait and no more than `most`, so
+    /// that other members of their groups have a share. None where the stream was assigned something:
+    /// the others have their turns when it has sent that.
+    pub(super) fn take_turns(&self, most: usize) -> Vec<u32> {
         if self.stream.load(Ordering::Acquire) & ASSIGNED != 0 {
             return Vec::new();
         }
@@ -249,10 +246,6 @@ impl Mailbox {
             return Vec::new();
         };
         let waiting = &mut lists.waiting;
-        let most = match planted!(self.fault, TurnsUnbounded) {
-            true => usize::MAX,
-            false => TURNS_AT_ONCE,
-        };
         let turns = waiting.take_some(waiting.cursors.len().div_ceil(4).min(most));
         if waiting.cursors.is_empty() {
             self.stream.fetch_and(!AWAITED, Ordering::AcqRel);

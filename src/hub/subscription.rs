@@ -161,8 +161,8 @@ impl Subscription {
 
     /// Returns some of the queues that waited until the stream had sent its messages, whose turn it is
     /// now, or `None` where it is none's.
-    pub(super) fn take_turns(&self) -> Option<Vec<Waiting>> {
-        let turns = self.mailbox.take_turns();
+    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
+        let turns = self.mailbox.take_turns(most);
         if turns.is_empty() {
             return None;
         }

@@ -504,8 +504,8 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     assert!(wakes <= 200, "checks come together: {wakes}");
 }
 
-#[test]
-fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
+/// A listener that has drained, and beside it a group's only member, which has been told.
+fn beside_a_group() -> (Arc<Hub>, Arc<Subscription>, Arc<Subscription>) {
     let hub = guarded();
     let outside = settled(&hub, &["orders"]);
     say(&hub, &outside, Drained, Tick::default());
@@ -516,6 +516,12 @@ fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
     let member = subscribe_with(&hub, &options, Tick::default());
     drain(&member, Tick::default());
     hub.end_send(&member, Tick::default());
+    (hub, outside, member)
+}
+
+#[test]
+fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
+    let (hub, outside, member) = beside_a_group();
     say(&hub, &member, Drained, Tick::default());
     let all = [member, outside];
     assert_eq!(by(&asked(&hub, &all, 1, 70)), [0, 1]);
@@ -523,16 +529,7 @@ fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
 
 #[test]
 fn members_that_poll_are_not_asked_and_another_listener_is() {
-    let hub = guarded();
-    let outside = settled(&hub, &["orders"]);
-    say(&hub, &outside, Drained, Tick::default());
-    let options = SubscribeOptions {
-        group: Some(GroupName::new("g").expect("a name")),
-        ..options(&["orders"])
-    };
-    let member = subscribe_with(&hub, &options, Tick::default());
-    drain(&member, Tick::default());
-    hub.end_send(&member, Tick::default());
+    let (hub, outside, member) = beside_a_group();
     let polls = Report {
         active_dequeue_tasks: 1,
         ..report("orders", Drained, 0, number())
@@ -544,16 +541,7 @@ fn members_that_poll_are_not_asked_and_another_listener_is() {
 
 #[test]
 fn where_no_member_of_a_group_reads_a_listener_outside_of_it_is_asked() {
-    let hub = guarded();
-    let outside = settled(&hub, &["orders"]);
-    say(&hub, &outside, Drained, Tick::default());
-    let options = SubscribeOptions {
-        group: Some(GroupName::new("g").expect("a name")),
-        ..options(&["orders"])
-    };
-    let member = subscribe_with(&hub, &options, Tick::default());
-    drain(&member, Tick::default());
-    hub.end_send(&member, Tick::default());
+    let (hub, outside, member) = beside_a_group();
     say(&hub, &member, Drained, Tick::default());
     // Its frame is never sent.
     member.begin_send();
