@@ -19,10 +19,16 @@ pub(crate) struct Moto {
     port: u16,
 }
 
-/// Runs the server, and ends it with its standard input.
+/// Runs the server, and ends it with its standard input. One request at a time: S3 compares an ETag
+/// and writes in one step, and moto in two, between which another thread may write.
 const START: &str = "
 import os, sys, threading
-from moto.server import main
+from moto.server import DomainDispatcherApplication, main
+turn, call = threading.Lock(), DomainDispatcherApplication.__call__
+def one_at_a_time(self, *args):
+    with turn:
+        return call(self, *args)
+DomainDispatcherApplication.__call__ = one_at_a_time
 def watch():
     sys.stdin.read()
     os._exit(0)
