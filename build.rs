@@ -26,6 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ".reveille.v1.SubscribeResponse",
             "crate::wire::SubscribeResponse",
         )
+        // So is a flag's state: see `wire::watch`.
+        .extern_path(
+            ".reveille.v1.WatchFlagResponse",
+            "crate::wire::WatchFlagResponse",
+        )
         .compile_fds(descriptors)?;
     Ok(())
 }

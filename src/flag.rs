@@ -9,6 +9,7 @@
 mod acks;
 mod board;
 mod body;
+mod event;
 mod expiry;
 mod feed;
 mod local;
@@ -19,6 +20,7 @@ mod store_flag;
 mod store_flags;
 mod topic;
 mod turns;
+mod wakers;
 mod watch;
 
 #[cfg(test)]
@@ -37,6 +39,7 @@ use self::{
     turns::Turns,
 };
 pub(crate) use self::{
+    event::Event,
     feed::{Feed, FeedConfig, Next},
     local::LocalWatch,
     runner::{FlagTimers, start},
@@ -169,14 +172,14 @@ impl Flags {
             // A network that repeats a request brings back the second answer: it was our own write
             // that was in the way. Nobody else writes this generation with this time.
             if let Some(own) = tried.take_if(|own| current.as_ref() == own.state()) {
-                return Ok(write.end(own));
+                return Ok(write.end(own).await);
             }
             let (body, written) = self.inner.setting(name, current, options, wall);
             if planted!(self.inner.fault, FlagTellsBeforeDurable) {
-                Write::begin(&self.inner, name).end(written.clone());
+                Write::begin(&self.inner, name).end(written.clone()).await;
             }
             match self.inner.put(name, &body, etag.as_ref()).await {
-                Ok(_) => return Ok(write.end(written)),
+                Ok(_) => return Ok(write.end(written).await),
                 Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
                 Err(error) => {
                     let doing = match is_refusal(&error) {
@@ -205,7 +208,7 @@ impl Flags {
         match self.inner.store.delete(&blob_name(name), None).await {
             Ok(_) => {
                 self.inner.board().set.remove(name);
-                Ok(write.end(Written::Unset).0)
+                Ok(write.end(Written::Unset).await.0)
             }
             Err(error) => {
                 let doing = match is_refusal(&error) {
@@ -318,10 +321,13 @@ impl Flags {
         self.inner.board().poll_acks_changed(waker)
     }
 
-    /// Tells observers of acknowledgements: of all since the last time, the newest counts.
-    pub(crate) fn publish_acks(&self) {
+    /// Tells observers of acknowledgements: of all since the last time, the newest counts. Returns
+    /// how many observers are told.
+    pub(crate) async fn publish_acks(&self) -> usize {
         let wakers = self.inner.board().publish_acks();
-        wakers.wake();
+        let told = wakers.len();
+        wakers.wake_in_slices().await;
+        told
     }
 }
 
@@ -358,7 +364,7 @@ impl Inner {
             (state, Version::new(blob.etag, blob.last_modified))
         });
         let wakers = self.board().read_ends(name, reading, found, wall);
-        wakers.wake();
+        wakers.wake_in_slices().await;
         Ok(())
     }
 
@@ -412,14 +418,14 @@ impl<'a> Write<'a> {
     }
 
     /// Tells the watchers what the write has left in the store.
-    fn end(mut self, written: Written) -> (FlagState, u32) {
+    async fn end(mut self, written: Written) -> (FlagState, u32) {
         self.ended = true;
         let ended = self
             .inner
             .board()
             .write_ends(self.name, self.began, written);
         let (state, watching, wakers) = ended;
-        wakers.wake();
+        wakers.wake_in_slices().await;
         (state, watching)
     }
 }

@@ -38,6 +38,7 @@ mod resume;
 mod room;
 mod roster;
 mod sentinel;
+mod shards;
 mod subscribe;
 mod subscribers;
 mod subscription;

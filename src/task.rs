@@ -4,6 +4,10 @@
 //! cancels them and waits until all have ended. Knows nothing of what the tasks do.
 
 mod bundle;
+#[cfg(feature = "server")]
+mod polls;
+#[cfg(feature = "server")]
+mod turn;
 
 use std::future::Future;
 
@@ -12,6 +16,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use bundle::Bundle;
+#[cfg(feature = "server")]
+pub(crate) use polls::{longest_poll, measure_polls};
+#[cfg(feature = "server")]
+pub(crate) use turn::{Work, others_run, poll_turn, spend};
 
 /// Owns tasks: they end when it is dropped or shut down.
 #[derive(Debug)]
@@ -74,6 +82,9 @@ impl Scope {
         let token = self.token();
         // Boxed: a future that is handed into another one is kept twice in it, and a connection's
         // takes kilobytes.
+        #[cfg(feature = "server")]
+        let task = polls::Measured::new(task);
+        #[cfg(not(feature = "server"))]
         let task = Box::pin(task);
         self.tracker.spawn(async move {
             token.run_until_cancelled(task).await;
@@ -89,7 +100,7 @@ impl Scope {
     {
         let tracker = self.tracker.clone();
         self.spawn(async move {
-            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(make())).await {
+            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(polls::Measured::new(make()))).await {
                 tracing::error!(task = name, %error, "a task of the relay panicked; starting it again");
                 tokio::time::sleep(RESTART).await;
             }

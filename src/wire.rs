@@ -10,6 +10,7 @@ mod relay;
 mod status;
 mod time;
 mod wake;
+mod watch;
 
 /// What `build.rs` made of `proto/`.
 #[allow(
@@ -25,7 +26,7 @@ mod wake;
 pub(crate) mod proto {
     tonic::include_proto!("reveille.v1");
 
-    pub(crate) use super::SubscribeResponse;
+    pub(crate) use super::{SubscribeResponse, WatchFlagResponse};
 
     /// All of `proto/`, for reflection.
     #[cfg(feature = "server")]
@@ -34,14 +35,15 @@ pub(crate) mod proto {
 }
 
 pub(crate) use codec::Codec;
-pub(crate) use flags::{flag_event, flag_from_wire};
 #[cfg(feature = "server")]
-pub(crate) use flags::{flag_event_to_wire, flag_to_wire};
+pub(crate) use flags::flag_to_wire;
+pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::NotifyRequest;
 pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
 #[cfg(feature = "server")]
 pub(crate) use relay::{
-    report_from_wire, selector_to_wire, subscribe_event_to_wire, subscribe_from_wire,
+    goodbye_to_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
+    subscribe_from_wire,
 };
 pub(crate) use status::{from_answer, from_status};
 #[cfg(feature = "server")]
@@ -52,3 +54,6 @@ pub(crate) use time::{span_from_wire, span_to_wire};
 pub(crate) use wake::SubscribeResponse;
 #[cfg(feature = "server")]
 pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};
+#[cfg(feature = "server")]
+pub(crate) use watch::Event as WatchFlagResponseEvent;
+pub(crate) use watch::WatchFlagResponse;

@@ -18,15 +18,17 @@ use super::{
     FlagsConfig,
     acks::AckBudget,
     body::{HASHES, Version, is_over},
+    event::Event,
     refresh::Watched,
     set_flags::SetFlags,
-    topic::{Source, Topic, Wakers},
+    topic::{Source, Topic},
+    wakers::Wakers,
 };
 use crate::{
     clock::micros,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
-    words::{FlagEvent, FlagName, FlagState},
+    words::{FlagName, FlagState},
 };
 
 /// All flags that somebody watches, and some that are remembered for other reasons.
@@ -308,7 +310,7 @@ impl Board {
     }
 
     /// Takes what a watcher is owed next; where that is nothing, `waker` is woken when it is more.
-    pub(super) fn owed(&mut self, name: &FlagName, id: u64, waker: &Waker) -> Option<FlagEvent> {
+    pub(super) fn owed(&mut self, name: &FlagName, id: u64, waker: &Waker) -> Option<Event> {
         self.topics.get_mut(name)?.owed(id, waker)
     }
 

@@ -6,11 +6,11 @@
 
 use std::{task::Waker, time::Duration};
 
-use super::Watch;
+use super::{Event, Watch};
 use crate::{
     backoff::{about, jitter},
     clock::Tick,
-    words::{FlagEvent, Goodbye, GoodbyeReason, clamp_heartbeat},
+    words::{Goodbye, GoodbyeReason, clamp_heartbeat},
 };
 
 /// How a stream lives.
@@ -37,7 +37,7 @@ pub(crate) struct Feed {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Send this, then ask again.
-    Send(FlagEvent),
+    Send(Event),
     /// Nothing before this time, or until the waker is woken.
     Wait(Tick),
     /// End with OK.
@@ -89,19 +89,19 @@ impl Feed {
         }
         if now >= self.heartbeat_at {
             self.heartbeat_at = now + self.heartbeat;
-            return Next::Send(FlagEvent::Heartbeat);
+            return Next::Send(Event::Heartbeat);
         }
         Next::Wait(self.heartbeat_at.min(self.ends_at))
     }
 
-    fn goodbye(&mut self, draining: bool) -> FlagEvent {
+    fn goodbye(&mut self, draining: bool) -> Event {
         self.ended = true;
         let (reason, reconnect_after) = if draining {
             (GoodbyeReason::Draining, self.reconnect_after)
         } else {
             (GoodbyeReason::Rotation, Duration::ZERO)
         };
-        FlagEvent::Goodbye(Goodbye {
+        Event::Goodbye(Goodbye {
             reason,
             reconnect_after,
         })

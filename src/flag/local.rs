@@ -4,11 +4,11 @@ use std::{future::poll_fn, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Flags, Wall, Watch};
+use super::{Event, Flags, Wall, Watch};
 use crate::{
     backoff::Backoff,
     error::Result,
-    words::{FlagEvent, FlagName, FlagState, FlagWatch, ListenerId},
+    words::{FlagName, FlagState, FlagWatch, ListenerId},
 };
 
 /// Watches a flag in this process; registered from the beginning.
@@ -45,7 +45,7 @@ impl LocalWatch {
         poll_fn(|context| {
             loop {
                 match self.watch.owed(context.waker()) {
-                    Some(FlagEvent::State(state)) => return Poll::Ready(state),
+                    Some(Event::State(state)) => return Poll::Ready(FlagState::clone(&state)),
                     Some(_) => {}
                     None => return Poll::Pending,
                 }

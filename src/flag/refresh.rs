@@ -14,7 +14,7 @@ use super::{
     Flags,
     board::Reading,
     body::{FOLDER, Version, flag_name},
-    topic::Wakers,
+    wakers::Wakers,
 };
 use crate::{
     error::Result,

@@ -37,7 +37,9 @@ fn lasting(seconds: u64) -> UnleashOptions {
 
 /// Takes all that a watcher is owed.
 fn take_all(watch: &super::Watch) -> Vec<FlagEvent> {
-    std::iter::from_fn(|| watch.owed(std::task::Waker::noop())).collect()
+    std::iter::from_fn(|| watch.owed(std::task::Waker::noop()))
+        .map(FlagEvent::from)
+        .collect()
 }
 
 /// Takes the states that a watcher is owed.

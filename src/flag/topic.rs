@@ -7,14 +7,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     task::Waker,
     time::SystemTime,
 };
 
-use super::{acks::AckKey, body::Version};
+use super::{
+    acks::AckKey,
+    body::Version,
+    event::{Acks, Event, SharedState},
+    wakers::Wakers,
+};
 use crate::{
     fault::{Fault, planted},
-    words::{FlagEvent, FlagName, FlagState},
+    words::{FlagName, FlagState},
 };
 
 /// One flag.
@@ -22,12 +28,12 @@ use crate::{
 pub(super) struct Topic {
     name: FlagName,
     /// The present state; `None` until something is known.
-    present: Option<FlagState>,
+    present: Option<Arc<SharedState>>,
     /// When its blob is to be looked at again, because its time is over then or is over already.
     ends: Option<SystemTime>,
     /// The present state's number: it grows with each change.
     change: u64,
-    newest_set: Option<FlagState>,
+    newest_set: Option<Arc<SharedState>>,
     /// The newest set's number; 0 where there is none.
     newest_change: u64,
     /// The number of the newest set that began here and is no refreshment of an older one.
@@ -65,15 +71,7 @@ struct Watcher {
     waker: Option<Waker>,
     /// A planted fault's reading from before the registration.
     #[cfg(test)]
-    stale: Option<FlagState>,
-}
-
-/// Acknowledgements as they are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Acks {
-    generation: u64,
-    acknowledged: u32,
-    watchers: u32,
+    stale: Option<Arc<SharedState>>,
 }
 
 /// Where a state comes from.
@@ -85,26 +83,6 @@ pub(super) enum Source {
     Write(u64),
     /// A read of the store that began at this count.
     Read(u64),
-}
-
-/// Those to wake, once the board is unlocked.
-#[derive(Debug, Default)]
-#[must_use = "somebody waits for it"]
-pub(super) struct Wakers(Vec<Waker>);
-
-impl Wakers {
-    pub(super) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
-    }
-
-    /// Makes room for so many at once.
-    fn reserve(&mut self, count: usize) {
-        self.0.reserve(count);
-    }
-
-    pub(super) fn push(&mut self, waker: Option<Waker>) {
-        self.0.extend(waker);
-    }
 }
 
 impl Topic {
@@ -209,12 +187,12 @@ impl Topic {
     ) {
         self.ends = ends;
         let same = match &self.present {
-            Some(present) => *present == state || (!present.set && !state.set),
+            Some(present) => ***present == state || (!present.set && !state.set),
             None => false,
         };
         if !same {
             self.change += 1;
-            self.present = Some(state);
+            self.present = Some(SharedState::new(state));
             self.note_set(source);
         }
         let (Source::Unleash(began) | Source::Write(began) | Source::Read(began)) = source;
@@ -261,12 +239,12 @@ impl Topic {
     }
 
     /// Takes what a watcher is owed next; where that is nothing, `waker` is woken when it is more.
-    pub(super) fn owed(&mut self, id: u64, waker: &Waker) -> Option<FlagEvent> {
+    pub(super) fn owed(&mut self, id: u64, waker: &Waker) -> Option<Event> {
         let watcher = self.watchers.get_mut(&id)?;
         #[cfg(test)]
         if watcher.first && watcher.stale.is_some() {
             watcher.first = false;
-            return watcher.stale.take().map(FlagEvent::State);
+            return watcher.stale.take().map(Event::State);
         }
         if planted!(self.fault, FlagReadBeforeRegister) && !watcher.settled {
             watcher.waker = Some(waker.clone());
@@ -276,7 +254,7 @@ impl Topic {
             // It was unset when it was unleashed, and that was after this watcher had come: said
             // first, so that nobody takes the set for one that was there before.
             watcher.first = false;
-            Some(FlagState::unset(self.name.clone(), 0))
+            Some(SharedState::new(FlagState::unset(self.name.clone(), 0)))
         } else if watcher.told < self.newest_change && !planted!(self.fault, FlagSetConflated) {
             watcher.tell(self.newest_change);
             self.newest_set.clone()
@@ -286,7 +264,7 @@ impl Topic {
         } else {
             None
         };
-        let event = state.map(FlagEvent::State).or_else(|| self.owed_acks(id));
+        let event = state.map(Event::State).or_else(|| self.owed_acks(id));
         if event.is_none()
             && let Some(watcher) = self.watchers.get_mut(&id)
         {
@@ -296,7 +274,7 @@ impl Topic {
     }
 
     /// Takes the count of acknowledgements, where it is another one than was told.
-    fn owed_acks(&mut self, id: u64) -> Option<FlagEvent> {
+    fn owed_acks(&mut self, id: u64) -> Option<Event> {
         if !self.observers.contains(&id) {
             return None;
         }
@@ -308,11 +286,7 @@ impl Topic {
             return None;
         }
         watcher.told_acks = Some(acks);
-        Some(FlagEvent::Acks {
-            generation: acks.generation,
-            acknowledged: acks.acknowledged,
-            watchers: acks.watchers,
-        })
+        Some(Event::Acks(acks))
     }
 
     /// Returns whether an acknowledgement adds to the count: not one that was counted, and not one
@@ -342,7 +316,7 @@ impl Topic {
         for watcher in self.watchers.values_mut().filter(|w| !w.settled) {
             watcher.settled = true;
             watcher.told = self.change;
-            watcher.stale = Some(read.clone());
+            watcher.stale = Some(SharedState::new(read.clone()));
             wakers.push(watcher.waker.take());
         }
     }

@@ -2,10 +2,10 @@
 
 use std::{fmt, task::Waker, time::SystemTime};
 
-use super::Flags;
+use super::{Event, Flags};
 use crate::{
     error::Result,
-    words::{FlagEvent, FlagName, ListenerId},
+    words::{FlagName, ListenerId},
 };
 
 /// A registered watcher. Registered first; [`Watch::settle`] reads the store then.
@@ -54,7 +54,7 @@ impl Watch {
     }
 
     /// Takes what is owed next; where that is nothing, `waker` is woken when it is more.
-    pub(crate) fn owed(&self, waker: &Waker) -> Option<FlagEvent> {
+    pub(crate) fn owed(&self, waker: &Waker) -> Option<Event> {
         let mut board = self.flags.inner.board();
         board.owed(&self.name, self.id, waker)
     }

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, hash::BuildHasher, vec::IntoIter};
 
-use super::cursor::Cursor;
+use super::{cursor::Cursor, shards::to_reserve};
 use crate::words::QueueAddress;
 
 /// The cursors of one subscription.
@@ -199,8 +199,13 @@ impl Index {
                 self.insert(queue, at);
             }
         }
-        let shard = self.shard(&queue);
-        self.0[shard].insert(queue, at);
+        let shards = self.0.len();
+        let number = self.shard(&queue);
+        let shard = &mut self.0[number];
+        shard.insert(queue, at);
+        if let Some(room) = to_reserve(shard.len(), shard.capacity(), number, shards) {
+            shard.reserve(room);
+        }
     }
 
     fn remove(&mut self, queue: &QueueAddress) {

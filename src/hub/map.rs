@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    hash::BuildHasher,
     ops::Bound,
     sync::{
         Arc, PoisonError, RwLock,
@@ -17,7 +18,7 @@ use std::{
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
 
-use super::record::Record;
+use super::{record::Record, shards::to_reserve};
 use crate::words::QueueAddress;
 
 /// Addresses and their records.
@@ -31,7 +32,7 @@ pub(super) struct Map {
 }
 
 /// Fixed, because dashmap's own choice follows the number of cores.
-const SHARDS: usize = 64;
+const SHARDS: usize = 256;
 
 impl Map {
     pub(super) fn new(seed: u64) -> Self {
@@ -55,16 +56,28 @@ impl Map {
         address: &QueueAddress,
         make: impl FnOnce() -> Arc<Record>,
     ) -> Arc<Record> {
-        match self.records.entry(address.clone()) {
-            Entry::Occupied(found) => Arc::clone(found.get()),
-            Entry::Vacant(place) => {
-                let record = make();
-                let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-                order.insert(address.clone(), Arc::clone(&record));
-                drop(order);
-                self.len.fetch_add(1, Ordering::Relaxed);
-                Arc::clone(&place.insert(record))
-            }
+        let place = match self.records.entry(address.clone()) {
+            Entry::Occupied(found) => return Arc::clone(found.get()),
+            Entry::Vacant(place) => place,
+        };
+        let record = make();
+        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        order.insert(address.clone(), Arc::clone(&record));
+        drop(order);
+        self.len.fetch_add(1, Ordering::Relaxed);
+        drop(place.insert(Arc::clone(&record)));
+        self.grow_early(address);
+        record
+    }
+
+    /// Grows the shard of this address where its time has come.
+    fn grow_early(&self, address: &QueueAddress) {
+        let at = self.records.determine_map(address);
+        let mut shard = self.records.shards()[at].write();
+        let (len, capacity) = (shard.len(), shard.capacity());
+        if let Some(room) = to_reserve(len, capacity, at, SHARDS) {
+            let hash = |(address, _): &(QueueAddress, _)| self.records.hasher().hash_one(address);
+            shard.reserve(room, hash);
         }
     }
 

@@ -59,6 +59,8 @@ mod room;
 mod roster;
 #[path = "sentinel.rs"]
 mod sentinel;
+#[path = "shards.rs"]
+mod shards;
 #[path = "subscribe.rs"]
 mod subscribe;
 #[path = "subscribers.rs"]

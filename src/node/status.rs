@@ -11,6 +11,7 @@ use crate::{
     relay::Relay,
     server::{Connections, Incident},
     store::{BlobName, BlobStore},
+    task::longest_poll,
 };
 
 /// What the console asks of this node.
@@ -73,6 +74,13 @@ impl Subject for Watched {
             "Lines of the log dropped because nobody read them",
             dropped,
         ));
+        if let Some(longest) = longest_poll() {
+            let micros = longest.as_micros().try_into().unwrap_or(u64::MAX);
+            let help = "Processor time of the longest poll of a task";
+            figures
+                .gauges
+                .push(("longest_poll_microseconds", help, micros));
+        }
         figures
     }
 }

@@ -14,6 +14,7 @@ use super::Shared;
 use crate::{
     clock::Tick,
     hub::{Feed, Filled, Next, WakeSink},
+    task::{Work, poll_turn, spend},
     words::SubscribeEvent,
 };
 
@@ -64,6 +65,7 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
         let this = &mut *self;
+        std::task::ready!(poll_turn(cx));
         loop {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);
@@ -73,6 +75,7 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
             match next {
                 Next::Wake(filled) => {
                     this.count(&filled);
+                    spend(Work::Message(filled.entries));
                     let wake = std::mem::take(&mut this.sink);
                     return Poll::Ready(Some(Message::Wake(wake)));
                 }

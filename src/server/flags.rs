@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_core::{Stream, future::BoxFuture};
+use prost::Message as _;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, async_trait};
@@ -15,8 +16,9 @@ use super::answers::Answers;
 use crate::{
     clock::{Clock, wall},
     error::{Error, ErrorKind, Result},
-    flag::{Feed, FeedConfig, Flags, Next},
-    wire::{checked_span, flag_event_to_wire, flag_to_wire, proto, to_status},
+    flag::{Event, Feed, FeedConfig, Flags, Next},
+    task::{Work, poll_turn, spend},
+    wire::{WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire, proto, to_status},
     words::{FlagName, ListenerId, UnleashOptions},
 };
 
@@ -217,6 +219,7 @@ impl Stream for Watching {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        std::task::ready!(poll_turn(cx));
         if let Some(settling) = &mut this.settling
             && let Poll::Ready(settled) = settling.as_mut().poll(cx)
         {
@@ -231,7 +234,10 @@ impl Stream for Watching {
                 .feed
                 .next(this.clock.now(), this.is_draining, cx.waker())
             {
-                Next::Send(event) => return Poll::Ready(Some(Ok(flag_event_to_wire(event)))),
+                Next::Send(event) => {
+                    spend(Work::Message(0));
+                    return Poll::Ready(Some(Ok(to_wire(event))));
+                }
                 Next::End => return Poll::Ready(None),
                 Next::Wait(at) => {
                     this.sleep.as_mut().reset(this.clock.instant(at));
@@ -240,6 +246,23 @@ impl Stream for Watching {
             }
         }
     }
+}
+
+/// Writes what a watch sends.
+fn to_wire(event: Event) -> proto::WatchFlagResponse {
+    use WatchFlagResponseEvent as Wire;
+    let encode = |state: &_| flag_to_wire(state).encode_to_vec().into();
+    let event = match event {
+        Event::State(state) => Wire::Encoded(state.encoded(encode)),
+        Event::Heartbeat => Wire::Heartbeat(proto::Heartbeat::default()),
+        Event::Goodbye(goodbye) => Wire::Goodbye(goodbye_to_wire(goodbye)),
+        Event::Acks(acks) => Wire::Acks(proto::Acks {
+            generation: acks.generation,
+            acknowledged: acks.acknowledged,
+            watchers: acks.watchers,
+        }),
+    };
+    proto::WatchFlagResponse { event: Some(event) }
 }
 
 /// Bounds what waits for the store. A write that is given up may have happened.

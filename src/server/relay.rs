@@ -13,6 +13,7 @@ use super::{requests::Requests, wake::EncodedWake};
 use crate::{
     error::Result,
     relay::{FeedStream, Message, Relay},
+    task::{Work, others_run, poll_turn, spend},
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
         subscribe_from_wire, to_answer, to_status,
@@ -79,7 +80,17 @@ impl proto::relay_server::Relay for RelayService {
         &self,
         request: Request<proto::SubscribeRequest>,
     ) -> Result<Response<Wakes>, Status> {
-        let options = subscribe_from_wire(request.into_inner()).map_err(to_status)?;
+        let request = request.into_inner();
+        // Thousands of names are decoded, checked and registered: each in a turn of its own.
+        others_run(Work::Names(
+            request.selectors.len() + request.positions.len(),
+        ))
+        .await;
+        let options = subscribe_from_wire(request).map_err(to_status)?;
+        let names = Work::Names(options.selectors.len() + options.positions.len());
+        others_run(names).await;
+        // What the stream does first is for the next turn.
+        spend(names);
         self.relay
             .feed(&options, EncodedWake::default())
             .map(|feed| Response::new(Wakes(feed)))
@@ -122,6 +133,7 @@ impl Stream for Answers {
             std::task::ready!(self.turn.poll(cx));
             return Poll::Ready(self.held.take().map(Ok));
         }
+        std::task::ready!(poll_turn(cx));
         match Pin::new(&mut self.requests).poll_next(cx) {
             Poll::Ready(Some(Ok(request))) => {
                 let response = notify(&self.relay, request).unwrap_or_else(|error| {
@@ -153,6 +165,7 @@ impl Stream for Answers {
 
 fn notify(relay: &Relay, request: NotifyRequest) -> Result<proto::NotifyResponse> {
     let (publisher, notifications) = request.into_parts()?;
+    spend(Work::Events(notifications.len()));
     let accepted = relay.notify(&publisher, &notifications)?;
     let accepted = accepted
         .into_iter()

@@ -21,9 +21,9 @@ use self::store::ShakyStore;
 use super::{first, number_from_env, table};
 use crate::{
     fault::Fault,
-    flag::{Flags, FlagsConfig, Watch},
+    flag::{Event, Flags, FlagsConfig, Watch},
     sync::lock,
-    words::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions},
+    words::{FlagName, FlagState, ListenerId, UnleashOptions},
 };
 
 /// Seeds of a plain run.
@@ -447,8 +447,8 @@ impl World {
         let waker = watcher.woken.rearm();
         let before = watcher.told.len();
         while let Some(event) = watcher.watch.owed(&waker) {
-            if let FlagEvent::State(state) = event {
-                watcher.told.push(state);
+            if let Event::State(state) = event {
+                watcher.told.push(FlagState::clone(&state));
             }
         }
         let watcher = &self.watchers[index];

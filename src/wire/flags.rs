@@ -1,8 +1,8 @@
 //! The messages of `flags.proto` as words and back.
 
-use super::{proto, relay::goodbye_from_wire, time::time_from_wire};
 #[cfg(feature = "server")]
-use super::{relay::goodbye_to_wire, time::time_to_wire};
+use super::time::time_to_wire;
+use super::{proto, relay::goodbye_from_wire, time::time_from_wire, watch::Event};
 use crate::{
     error::{Error, ErrorKind, Result},
     words::{FlagEvent, FlagName, FlagState},
@@ -41,7 +41,6 @@ pub(crate) fn flag_from_wire(flag: Option<proto::Flag>) -> Result<FlagState> {
 
 /// Reads what arrives on a watch.
 pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent> {
-    use proto::watch_flag_response::Event;
     Ok(match response.event {
         None => FlagEvent::Unknown,
         Some(Event::Flag(flag)) => FlagEvent::State(flag_from_wire(Some(flag))?),
@@ -52,29 +51,10 @@ pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent
             acknowledged: acks.acknowledged,
             watchers: acks.watchers,
         },
+        // The relay's own form: not read from the wire.
+        #[cfg(feature = "server")]
+        Some(Event::Encoded(_)) => FlagEvent::Unknown,
     })
-}
-
-/// Writes what a watch sends.
-#[cfg(feature = "server")]
-pub(crate) fn flag_event_to_wire(event: FlagEvent) -> proto::WatchFlagResponse {
-    use proto::watch_flag_response::Event;
-    let event = match event {
-        FlagEvent::State(state) => Some(Event::Flag(flag_to_wire(&state))),
-        FlagEvent::Heartbeat => Some(Event::Heartbeat(proto::Heartbeat::default())),
-        FlagEvent::Goodbye(goodbye) => Some(Event::Goodbye(goodbye_to_wire(goodbye))),
-        FlagEvent::Acks {
-            generation,
-            acknowledged,
-            watchers,
-        } => Some(Event::Acks(proto::Acks {
-            generation,
-            acknowledged,
-            watchers,
-        })),
-        FlagEvent::Unknown => None,
-    };
-    proto::WatchFlagResponse { event }
 }
 
 #[cfg(all(test, feature = "server"))]
@@ -88,7 +68,7 @@ mod tests {
                 name: name.to_owned(),
                 ..flag_to_wire(&FlagState::unset(FlagName::new("go").expect("a name"), 1))
             };
-            let event = Some(proto::watch_flag_response::Event::Flag(flag.clone()));
+            let event = Some(Event::Flag(flag.clone()));
             for read in [
                 flag_from_wire(Some(flag)).map(|_| ()),
                 flag_event(proto::WatchFlagResponse { event }).map(|_| ()),

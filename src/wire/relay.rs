@@ -153,7 +153,7 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
 }
 
 #[cfg(feature = "server")]
-pub(super) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
+pub(crate) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
     use proto::goodbye::Reason;
     let reason = match goodbye.reason {
         GoodbyeReason::Unspecified => Reason::Unspecified,

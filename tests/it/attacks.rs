@@ -14,6 +14,7 @@ mod good;
 mod harness;
 mod lists;
 mod log;
+mod observers;
 mod peer;
 mod publishers;
 mod requests;

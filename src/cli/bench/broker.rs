@@ -57,9 +57,14 @@ impl Broker {
         Self::spawn(Side::Reveille, "relay", &args).await
     }
 
-    /// Starts a relay that remembers so many queues; `sentinel` instead of its own interval.
+    /// Starts a relay that remembers so many queues, and measures its tasks' polls; `sentinel` instead
+    /// of its own interval.
     pub(super) async fn relay_of(max_queues: usize, sentinel: Option<Duration>) -> Result<Self> {
-        let mut args = vec!["--max-queues".to_owned(), max_queues.to_string()];
+        let mut args = vec![
+            "--measure-polls".to_owned(),
+            "--max-queues".to_owned(),
+            max_queues.to_string(),
+        ];
         if let Some(sentinel) = sentinel {
             args.extend(["--sentinel".to_owned(), in_millis(sentinel)]);
         }
@@ -117,6 +122,7 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
         admin_listen: Some(any_port),
         store: args.store.clone(),
         relay,
+        measure_polls: args.measure_polls,
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;

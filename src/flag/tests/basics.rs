@@ -5,7 +5,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    super::{Feed, FeedConfig, Flags, FlagsConfig, Next, StoreFlag, body::blob_name},
+    super::{Event, Feed, FeedConfig, Flags, FlagsConfig, Next, StoreFlag, body::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     take_all, take_states,
@@ -337,8 +337,8 @@ async fn a_flag_of_an_earlier_life_still_ends() {
 }
 
 /// Takes what an observer is owed, once the relay's task has published the counts.
-fn counted(flags: &Flags, watch: &super::super::Watch) -> Vec<FlagEvent> {
-    flags.publish_acks();
+async fn counted(flags: &Flags, watch: &super::super::Watch) -> Vec<FlagEvent> {
+    flags.publish_acks().await;
     take_all(watch)
 }
 
@@ -358,7 +358,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged,
         watchers,
     };
-    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(0, 2)));
+    assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(0, 2)));
     for (id, generation) in [("a", set.generation), ("a", set.generation), ("b", 7)] {
         flags
             .ack(&name("go"), generation, &listener(id))
@@ -366,12 +366,12 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     }
     one.ack(set.generation).expect("ack");
     assert_eq!(
-        counted(&flags, &expecting),
+        counted(&flags, &expecting).await,
         [acks(2, 2)],
         "conflated into one"
     );
     drop(two);
-    assert_eq!(counted(&flags, &expecting), [acks(2, 1)]);
+    assert_eq!(counted(&flags, &expecting).await, [acks(2, 1)]);
     assert!(
         take_all(&one)
             .iter()
@@ -382,7 +382,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     drop((one, expecting));
     let expecting = flags.watch(&name("go"), listener("cli"), true);
     expecting.settle(at(0)).await.expect("settle");
-    assert_eq!(counted(&flags, &expecting).last(), Some(&acks(2, 0)));
+    assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(2, 0)));
     flags.leash(&name("go")).await.expect("leash");
     let (next, _) = flags
         .unleash(&name("go"), &forever(), at(0))
@@ -393,7 +393,7 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
         acknowledged: 0,
         watchers: 0,
     };
-    assert_eq!(counted(&flags, &expecting).last(), Some(&none));
+    assert_eq!(counted(&flags, &expecting).await.last(), Some(&none));
 }
 
 #[tokio::test]
@@ -412,24 +412,24 @@ async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     // A heartbeat would say that nothing is owed.
     assert!(matches!(next(&mut feed, 6), Next::Wait(at) if at > tick(60)));
     feed.watch().settle(at(0)).await.expect("settle");
-    assert!(matches!(next(&mut feed, 6), Next::Send(FlagEvent::State(s)) if !s.set));
+    assert!(matches!(next(&mut feed, 6), Next::Send(Event::State(s)) if !s.set));
     assert_eq!(next(&mut feed, 10), Next::Wait(tick(11)));
-    assert_eq!(next(&mut feed, 11), Next::Send(FlagEvent::Heartbeat));
+    assert_eq!(next(&mut feed, 11), Next::Send(Event::Heartbeat));
     flags
         .unleash(&name("go"), &forever(), at(0))
         .await
         .expect("unleash");
-    assert!(matches!(next(&mut feed, 16), Next::Send(FlagEvent::State(s)) if s.set));
+    assert!(matches!(next(&mut feed, 16), Next::Send(Event::State(s)) if s.set));
     assert_eq!(next(&mut feed, 16), Next::Wait(tick(21)));
     flags.leash(&name("go")).await.expect("leash");
     let mut drain = || feed.next(tick(17), true, Waker::noop());
     assert!(
-        matches!(drain(), Next::Send(FlagEvent::State(s)) if !s.set),
+        matches!(drain(), Next::Send(Event::State(s)) if !s.set),
         "owed first"
     );
     let goodbye = drain();
     assert!(
-        matches!(goodbye, Next::Send(FlagEvent::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
+        matches!(goodbye, Next::Send(Event::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
     );
     assert_eq!(drain(), Next::End);
 }
@@ -546,4 +546,30 @@ async fn acknowledgements_are_bounded() {
         .ack(&name("go"), set.generation, &listener("a"))
         .expect("ack");
     drop(watch);
+}
+
+#[tokio::test]
+async fn a_state_is_encoded_once_for_all_its_watchers() {
+    let (_, flags) = setup();
+    let watches = [watch(&flags, "go").await, watch(&flags, "go").await];
+    flags
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    let mut encodings = 0;
+    for watch in &watches {
+        let mut last = None;
+        while let Some(event) = watch.owed(Waker::noop()) {
+            last = Some(event);
+        }
+        let Some(Event::State(state)) = last else {
+            panic!("the set is told last");
+        };
+        let encoded = state.encoded(|state| {
+            encodings += 1;
+            state.set_by.clone().into()
+        });
+        assert_eq!(encoded, state.set_by.as_bytes());
+    }
+    assert_eq!(encodings, 1);
 }

@@ -32,6 +32,9 @@ pub(in crate::cli::bench) struct RelayArgs {
     /// Queues that it remembers at most.
     #[arg(long)]
     pub(in crate::cli::bench) max_queues: Option<usize>,
+    /// Measures its tasks' polls.
+    #[arg(long)]
+    pub(in crate::cli::bench) measure_polls: bool,
 }
 
 /// What the parent tells its subscribers' process.

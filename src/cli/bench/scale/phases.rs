@@ -61,6 +61,11 @@ impl<'a> Phases<'a> {
         figures.add(format!("{name} notifications"), Unit::Count, sent);
         add_latencies(figures, &format!("{name} ack"), &sample.ack);
         add_latencies(figures, &format!("{name} wake"), &sample.wake);
+        let metrics = self.broker.metrics().await?;
+        let longest = metrics.and_then(|m| m.value("reveille_longest_poll_microseconds"));
+        let longest = longest.map(|micros| micros as f64);
+        self.figures
+            .add(format!("{name} longest poll so far"), Unit::Micros, longest);
         Ok(done)
     }
 
