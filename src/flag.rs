@@ -43,6 +43,7 @@ pub(crate) use self::{
     feed::{Feed, FeedConfig, Next},
     local::LocalWatch,
     runner::{FlagTimers, start},
+    wakers::Told,
     watch::Watch,
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
@@ -150,6 +151,16 @@ impl Flags {
         options: &UnleashOptions,
         wall: SystemTime,
     ) -> Result<(FlagState, u32)> {
+        Ok(self.set(name, options, wall).await?.tell().await)
+    }
+
+    /// Does what [`Flags::unleash`] does, but for the waking of the watchers.
+    pub(crate) async fn set(
+        &self,
+        name: &FlagName,
+        options: &UnleashOptions,
+        wall: SystemTime,
+    ) -> Result<Told<(FlagState, u32)>> {
         options.check()?;
         let _turn = self.inner.writes.take(name).await;
         // What was tried in vain, as it seemed.
@@ -172,14 +183,17 @@ impl Flags {
             // A network that repeats a request brings back the second answer: it was our own write
             // that was in the way. Nobody else writes this generation with this time.
             if let Some(own) = tried.take_if(|own| current.as_ref() == own.state()) {
-                return Ok(write.end(own).await);
+                return Ok(write.end(own));
             }
             let (body, written) = self.inner.setting(name, current, options, wall);
             if planted!(self.inner.fault, FlagTellsBeforeDurable) {
-                Write::begin(&self.inner, name).end(written.clone()).await;
+                Write::begin(&self.inner, name)
+                    .end(written.clone())
+                    .tell()
+                    .await;
             }
             match self.inner.put(name, &body, etag.as_ref()).await {
-                Ok(_) => return Ok(write.end(written).await),
+                Ok(_) => return Ok(write.end(written)),
                 Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
                 Err(error) => {
                     let doing = match is_refusal(&error) {
@@ -203,12 +217,17 @@ impl Flags {
     /// # Errors
     /// `Unavailable` as for [`Flags::unleash`].
     pub(crate) async fn leash(&self, name: &FlagName) -> Result<FlagState> {
+        Ok(self.clear(name).await?.tell().await)
+    }
+
+    /// Does what [`Flags::leash`] does, but for the waking of the watchers.
+    pub(crate) async fn clear(&self, name: &FlagName) -> Result<Told<FlagState>> {
         let _turn = self.inner.writes.take(name).await;
         let write = Write::begin(&self.inner, name);
         match self.inner.store.delete(&blob_name(name), None).await {
             Ok(_) => {
                 self.inner.board().set.remove(name);
-                Ok(write.end(Written::Unset).await.0)
+                Ok(write.end(Written::Unset).map(|(state, _)| state))
             }
             Err(error) => {
                 let doing = match is_refusal(&error) {
@@ -321,11 +340,13 @@ impl Flags {
         self.inner.board().poll_acks_changed(waker)
     }
 
-    /// Tells observers of acknowledgements: of all since the last time, the newest counts. Returns
-    /// how many observers are told.
-    pub(crate) async fn publish_acks(&self) -> usize {
-        let wakers = self.inner.board().publish_acks();
-        let told = wakers.len();
+    /// Tells observers of acknowledgements of the flags that are due: of all since the last time, the
+    /// newest counts. Returns the flags, and how many observers of each are told.
+    pub(crate) async fn publish_acks(
+        &self,
+        due: impl Fn(&FlagName) -> bool,
+    ) -> Vec<(FlagName, usize)> {
+        let (told, wakers) = self.inner.board().publish_acks(due);
         wakers.wake_in_slices().await;
         told
     }
@@ -418,15 +439,15 @@ impl<'a> Write<'a> {
     }
 
     /// Tells the watchers what the write has left in the store.
-    async fn end(mut self, written: Written) -> (FlagState, u32) {
+    fn end(mut self, written: Written) -> Told<(FlagState, u32)> {
         self.ended = true;
         let ended = self
             .inner
             .board()
             .write_ends(self.name, self.began, written);
         let (state, watching, wakers) = ended;
-        wakers.wake_in_slices().await;
-        (state, watching)
+        let outcome = (state, watching);
+        Told { outcome, wakers }
     }
 }
 

@@ -58,7 +58,7 @@ pub struct NodeConfig {
     /// Watches of this process ([`Node::watch_flag`]) count, and are never refused.
     pub max_watched_flags: usize,
     /// Whether the processor time of each poll of a task is measured, in all of this process; the
-    /// metrics tell the longest then. It costs a poll about half a microsecond.
+    /// metric `longest_poll_microseconds` tells the longest then. It costs a poll about half a microsecond.
     pub measure_polls: bool,
 }
 

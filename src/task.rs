@@ -110,7 +110,7 @@ impl Scope {
     /// Runs `task` to its own end, which it comes to soon after the token is cancelled.
     #[cfg(feature = "server")]
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tracker.spawn(task);
+        self.tracker.spawn(polls::Measured::new(task));
     }
 
     /// Waits until all tasks have ended; none may be spawned any more.

@@ -93,7 +93,7 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_queues: Option<usize>,
-    /// Queues that all subscriptions together are attached to, at most 420 bytes each [default: 2000000]
+    /// Queues that all subscriptions together are attached to, at most 430 bytes each [default: 2000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS",

@@ -86,11 +86,11 @@ impl Flags {
             // Read again: another writer may have given it more time.
             let Some((state, etag)) = inner.read(name).await? else {
                 inner.board().set.remove(name);
-                write.end(Written::Unset).await;
+                write.end(Written::Unset).tell().await;
                 return Ok(());
             };
             if let Some(state) = judge(Some(state), wall) {
-                write.end(Written::Found(state)).await;
+                write.end(Written::Found(state)).tell().await;
                 return Ok(());
             }
             let condition = if planted!(inner.fault, FlagExpiryUnconditional) {
@@ -99,13 +99,13 @@ impl Flags {
                 Some(&etag)
             } else {
                 // It stays, and reads as not set.
-                write.end(Written::Unset).await;
+                write.end(Written::Unset).tell().await;
                 return Ok(());
             };
             match inner.store.delete(&blob_name(name), condition).await {
                 Ok(_) => {
                     inner.board().set.remove(name);
-                    write.end(Written::Unset).await;
+                    write.end(Written::Unset).tell().await;
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Conflict => {}

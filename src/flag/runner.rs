@@ -1,14 +1,15 @@
 //! Runs the flags on tokio: ends those whose time has come, and looks for other writers' changes.
 
 use std::{
+    collections::BTreeMap,
     future::poll_fn,
     time::{Duration, SystemTime},
 };
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Flags, Wall};
-use crate::{backoff::Backoff, error::Result, task::Scope};
+use crate::{backoff::Backoff, error::Result, task::Scope, words::FlagName};
 
 /// What the flags' tasks go by.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// An observer is told of acknowledgements at most so often.
 const ACKS_EVERY: Duration = Duration::from_millis(50);
 
-/// All observers together are told 5,000 times a second: 10,000 of them every two seconds.
+/// All observers of a flag together are told 5,000 times a second: 10,000 of them every two seconds.
 const ACKS_EACH: Duration = Duration::from_micros(200);
 
 /// Starts the tasks; they end with the scope.
@@ -74,11 +75,17 @@ async fn refresh(flags: Flags, timers: FlagTimers) {
 
 /// Tells observers of acknowledgements: the first at once, then what has changed within each span.
 async fn tell_acks(flags: Flags) {
+    // Flags whose observers are told again at these times; one with few is not kept waiting.
+    let mut later = BTreeMap::<FlagName, Instant>::new();
     loop {
         poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
-        let told = flags.publish_acks().await;
-        let told = u32::try_from(told).unwrap_or(u32::MAX);
-        sleep(ACKS_EVERY.max(ACKS_EACH.saturating_mul(told))).await;
+        let now = Instant::now();
+        later.retain(|_, at| *at > now);
+        for (name, told) in flags.publish_acks(|name| !later.contains_key(name)).await {
+            let told = u32::try_from(told).unwrap_or(u32::MAX);
+            later.insert(name, now + ACKS_EVERY.max(ACKS_EACH.saturating_mul(told)));
+        }
+        sleep(ACKS_EVERY).await;
     }
 }
 

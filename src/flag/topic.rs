@@ -49,7 +49,7 @@ pub(super) struct Topic {
     observers: BTreeSet<u64>,
     /// Who has acknowledged the newest set.
     pub(super) acked: BTreeSet<AckKey>,
-    /// The count that observers are told: of all changes within 50 ms they are told the last.
+    /// The count that observers are told: of the changes since they were told last, the newest.
     published: Option<Acks>,
     /// Its place among those that nobody watches.
     pub(super) idle: Option<u64>,

@@ -7,6 +7,32 @@ use std::{future::poll_fn, task::Poll, task::Waker};
 #[must_use = "they are woken when it is dropped, which must not be under the board's lock"]
 pub(super) struct Wakers(Vec<Waker>);
 
+/// What a write has come to, and those who are still to be woken for it. Dropping it wakes them.
+#[derive(Debug)]
+#[must_use = "the watchers are told by `tell`"]
+pub(crate) struct Told<T> {
+    pub(super) outcome: T,
+    pub(super) wakers: Wakers,
+}
+
+impl<T> Told<T> {
+    /// Wakes the watchers.
+    ///
+    /// # Cancel safety
+    /// Those left are woken when it is dropped.
+    pub(crate) async fn tell(self) -> T {
+        self.wakers.wake_in_slices().await;
+        self.outcome
+    }
+
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Told<U> {
+        Told {
+            outcome: change(self.outcome),
+            wakers: self.wakers,
+        }
+    }
+}
+
 /// Woken before other tasks have their turn: some 50 us.
 const SLICE: usize = 256;
 

@@ -14,7 +14,10 @@ pub(super) fn to_reserve(
     number: usize,
     shards: usize,
 ) -> Option<usize> {
-    let grows = shards > 1 && len > FEW && 2 * shards * len >= (shards + number) * capacity;
+    // With room that deletions have left unusable, its fill says nothing; the table cleans itself.
+    let whole = (capacity / 7 * 8).is_power_of_two();
+    let grows =
+        whole && shards > 1 && len > FEW && 2 * shards * len >= (shards + number) * capacity;
     grows.then(|| capacity + 1 - len)
 }
 

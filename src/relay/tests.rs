@@ -270,6 +270,8 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
     let mut cx = Context::from_waker(&waker);
     let mut yields = 0;
     for _ in 0..100 {
+        // A turn of its own: a turn that is spent has it woken as well.
+        tokio::task::yield_now().await;
         let before = wakes.0.load(Ordering::Relaxed);
         match feed.as_mut().poll_next(&mut cx) {
             Poll::Ready(Some(Message::Event(SubscribeEvent::Heartbeat { .. }))) => break,

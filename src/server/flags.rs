@@ -70,6 +70,7 @@ impl FlagsService {
                 "the relay is shutting down",
             ));
         }
+        tracing::debug!(%flag, %listener, "a flag is watched");
         let watch = self
             .flags
             .watch_within_limit(&flag, listener, request.acks)?;
@@ -96,7 +97,15 @@ impl FlagsService {
             set_by: request.set_by,
             reason: request.reason,
         };
-        let (state, watchers) = in_time(self.flags.unleash(&flag, &options, wall())).await?;
+        let told = in_time(self.flags.set(&flag, &options, wall())).await?;
+        // The store has answered: telling very many watchers has the time that it takes.
+        let (state, watchers) = told.tell().await;
+        let UnleashOptions {
+            ttl,
+            set_by,
+            reason,
+        } = &options;
+        tracing::info!(%flag, ?ttl, %set_by, %reason, watchers, "a flag is set");
         Ok(proto::UnleashResponse {
             flag: Some(flag_to_wire(&state)),
             watchers,
@@ -104,7 +113,9 @@ impl FlagsService {
     }
 
     async fn clear(&self, flag: &str) -> Result<proto::LeashResponse> {
-        let state = in_time(self.flags.leash(&FlagName::new(flag)?)).await?;
+        let told = in_time(self.flags.clear(&FlagName::new(flag)?)).await?;
+        let state = told.tell().await;
+        tracing::info!(%flag, "a flag is cleared");
         Ok(proto::LeashResponse {
             flag: Some(flag_to_wire(&state)),
         })

@@ -89,6 +89,8 @@ impl proto::relay_server::Relay for RelayService {
         let options = subscribe_from_wire(request).map_err(to_status)?;
         let names = Work::Names(options.selectors.len() + options.positions.len());
         others_run(names).await;
+        let (listener, queues) = (&options.listener_id, options.selectors.len());
+        tracing::debug!(%listener, queues, "a stream is opened");
         // What the stream does first is for the next turn.
         spend(names);
         self.relay

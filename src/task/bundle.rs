@@ -20,6 +20,7 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
 /// Takes the futures that are to be run beside the one that [`Bundle::run`] runs.
 #[derive(Clone, Default)]
@@ -84,13 +85,29 @@ impl Bundle {
         let mut parts = FuturesUnordered::new();
         let parts_waker = Waker::from(Arc::new(Wakes::<PARTS>(Arc::clone(&self.shared))));
         let main_waker = Waker::from(Arc::new(Wakes::<MAIN>(Arc::clone(&self.shared))));
+        let mut main_first = false;
         std::future::poll_fn(|cx| {
             self.shared.task.register(cx.waker());
+            if std::mem::take(&mut main_first) {
+                self.shared.begin_main();
+                let mut context = Context::from_waker(&main_waker);
+                if let Poll::Ready(output) = main.as_mut().poll(&mut context) {
+                    return Poll::Ready(output);
+                }
+                if !has_budget_remaining() {
+                    return next_turn(cx);
+                }
+            }
             for turn in 0..TURNS {
                 if self.shared.begin_turn() & PARTS != 0 || turn == 0 {
                     self.shared.take_added(&mut parts);
                     let mut context = Context::from_waker(&parts_waker);
                     while let Poll::Ready(Some(())) = parts.poll_next_unpin(&mut context) {}
+                }
+                if !has_budget_remaining() {
+                    // The parts have spent it, and would spend the next one as well.
+                    main_first = true;
+                    return next_turn(cx);
                 }
                 // What the parts woke it for is done in this turn: most often they have made a frame
                 // that it is to write.
@@ -108,6 +125,15 @@ impl Bundle {
         })
         .await
     }
+}
+
+/// Has the task polled again when others have had their turn.
+fn next_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
+    // Without a budget this is Pending, and has the task woken late.
+    if poll_proceed(cx).is_ready() {
+        cx.waker().wake_by_ref();
+    }
+    Poll::Pending
 }
 
 impl Shared {
@@ -319,5 +345,48 @@ mod tests {
             tokio::task::yield_now().await;
         }
         task.abort();
+    }
+
+    /// Spends a unit in each poll that has one, and counts them.
+    async fn spender(turns: Arc<AtomicUsize>, enough: usize) {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(unit) = poll_proceed(cx) {
+                unit.made_progress();
+                if turns.fetch_add(1, Ordering::Relaxed) + 1 == enough {
+                    return Poll::Ready(());
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn parts_that_spend_every_turn_leave_the_main_future_its_own() {
+        const PARTS: usize = 1_000;
+        let bundle = Bundle::default();
+        let spent = Arc::<AtomicUsize>::default();
+        for _ in 0..PARTS {
+            bundle.add(spender(Arc::default(), 1));
+            // As often as there is a turn for it.
+            bundle.add(spender(Arc::clone(&spent), usize::MAX));
+        }
+        let served = Arc::<AtomicUsize>::default();
+        let mut run = Box::pin(bundle.run(spender(Arc::clone(&served), usize::MAX)));
+        let mut polls = 0;
+        // Each poll of the outer future is a turn of the task.
+        std::future::poll_fn(|cx| {
+            assert!(run.as_mut().poll(cx).is_pending());
+            polls += 1;
+            let served = served.load(Ordering::Relaxed);
+            assert!(polls < 2 || served > 0, "the main future starves");
+            match polls < 20 {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        assert!(spent.load(Ordering::Relaxed) > 0, "the parts starve");
     }
 }

@@ -57,14 +57,23 @@ impl Board {
         Poll::Ready(())
     }
 
-    /// Lets the observers of all marked flags take the newest counts.
-    pub(in crate::flag) fn publish_acks(&mut self) -> Wakers {
-        let mut wakers = Wakers::default();
-        for name in std::mem::take(&mut self.acks_changed) {
+    /// Lets the observers of the marked flags that are due take the newest counts. Returns the flags,
+    /// and how many observers of each are woken.
+    pub(in crate::flag) fn publish_acks(
+        &mut self,
+        due: impl Fn(&FlagName) -> bool,
+    ) -> (Vec<(FlagName, usize)>, Wakers) {
+        let marked = std::mem::take(&mut self.acks_changed);
+        let (due, later) = marked.into_iter().partition::<Vec<_>, _>(|name| due(name));
+        self.acks_changed.extend(later);
+        let (mut told, mut wakers) = (Vec::new(), Wakers::default());
+        for name in due {
+            let before = wakers.len();
             if let Some(topic) = self.topics.get_mut(&name) {
                 topic.publish_acks(&mut wakers);
             }
+            told.push((name, wakers.len() - before));
         }
-        wakers
+        (told, wakers)
     }
 }

@@ -251,7 +251,7 @@ async fn one_flags_acknowledgements_leave_room_for_all_others() {
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.to_string().contains("the limit, 80"), "{error}");
     (0..20).for_each(|number| ack("good", good, number).expect("its own room"));
-    flags.publish_acks().await;
+    flags.publish_acks(|_| true).await;
     let told: Vec<_> = watches.iter().map(|watch| take_all(watch).pop()).collect();
     let acks = |generation, acknowledged| {
         Some(FlagEvent::Acks {
@@ -291,7 +291,7 @@ async fn observers(flags: &Flags, count: usize) -> (u64, Vec<Watch>, Arc<Counter
         .unleash(&name("go"), &forever(), at(0))
         .await
         .expect("unleash");
-    flags.publish_acks().await;
+    flags.publish_acks(|_| true).await;
     let waker = Waker::from(Arc::clone(&counter));
     for watch in &watches {
         while watch.owed(&waker).is_some() {}
@@ -310,7 +310,7 @@ async fn acknowledgements_wake_ten_thousand_observers_once_and_not_each_time() {
             .expect("counted");
     }
     assert_eq!(counter.0.load(Ordering::Relaxed), 0);
-    flags.publish_acks().await;
+    flags.publish_acks(|_| true).await;
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000);
     let newest = FlagEvent::Acks {
         generation,
@@ -320,7 +320,7 @@ async fn acknowledgements_wake_ten_thousand_observers_once_and_not_each_time() {
     for watch in &watches {
         assert_eq!(take_all(watch), std::slice::from_ref(&newest));
     }
-    flags.publish_acks().await;
+    flags.publish_acks(|_| true).await;
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000, "nothing is new");
 }
 
@@ -361,5 +361,35 @@ async fn an_observer_is_told_of_acknowledgements_twenty_times_a_second_and_of_th
     };
     let (told, ()) = tokio::join!(observer, acks);
     assert!((10..=22).contains(&told), "{told}");
+    scope.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_observers_of_one_flag_do_not_delay_those_of_another() {
+    let (_, flags) = with(FlagsConfig::default());
+    let scope = Scope::new();
+    let timers = FlagTimers {
+        refresh: Duration::ZERO,
+        wall: Arc::new(|| at(0)),
+    };
+    start(&flags, &timers, &scope);
+    let (crowded, _crowd, _) = observers(&flags, 10_000).await;
+    let few = flags.watch(&name("few"), listener("cli"), true);
+    few.settle(at(0)).await.expect("settle");
+    let (set, _) = flags
+        .unleash(&name("few"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    for number in 0..20 {
+        let acknowledging = listener(&number.to_string());
+        let acks = flags.ack(&name("go"), crowded, &acknowledging);
+        acks.expect("counted");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        take_all(&few);
+        let acks = flags.ack(&name("few"), set.generation, &acknowledging);
+        acks.expect("counted");
+        tokio::time::sleep(Duration::from_millis(110)).await;
+        assert!(!take_all(&few).is_empty(), "told within two spans");
+    }
     scope.shutdown().await;
 }

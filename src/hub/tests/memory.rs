@@ -15,9 +15,10 @@ use super::{
 
 /// The counts of an `Arc`.
 const COUNTS: usize = 2 * size_of::<usize>();
-/// A hash table's entry with its control byte, where the table is half full: its worst.
+/// A hash table's entry with its control byte, in a table whose shards grow between a half and all of
+/// their room, of which an eighth stays free: 16/7 places an entry over all shards.
 const fn hashed(entry: usize) -> usize {
-    2 * (entry + 1)
+    (entry + 1) * 16 / 7
 }
 
 /// Bytes of a queue whose address has `text` bytes.
@@ -48,7 +49,7 @@ fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
 #[test]
 fn a_queue_and_a_cursor_cost_what_is_documented() {
     assert!(of_queue(40) <= 450, "{}", of_queue(40));
-    assert!(of_cursor() <= 420, "{}", of_cursor());
+    assert!(of_cursor() <= 430, "{}", of_cursor());
     let stream = size_of::<Stream>() + COUNTS + size_of::<Mailbox>();
     assert!(stream <= 520, "{stream}");
 }

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use prost::Message as _;
-use reveille::{Client, FlagName, UnleashOptions};
+use reveille::{Client, FlagEvent, FlagName, ListenerId, UnleashOptions};
 
 use super::{
     harness::Trial,
-    peer::{Peer, Unfinished},
+    peer::{Peer, Unfinished, status},
 };
+use crate::support::within;
 
 const WATCH: &str = "/reveille.v1.Flags/WatchFlag";
 const ACK: &str = "/reveille.v1.Flags/AckFlag";
@@ -50,12 +51,18 @@ async fn acknowledgements_under_ten_thousand_observers_delay_nobody() {
             acks: true,
         };
         let observe = observe.encode_to_vec();
-        observers.extend(
-            peer.call_often(200, WATCH, || Unfinished::whole(&observe))
-                .await,
-        );
+        for answer in peer
+            .call_often(200, WATCH, || Unfinished::whole(&observe))
+            .await
+        {
+            let answer = answer.expect("a stream");
+            assert_eq!(status(&answer), None, "no error");
+            observers.push(answer);
+        }
     }
     let client = Client::new(&url).expect("a URL");
+    let id = ListenerId::new("counts").expect("a name");
+    let mut counting = client.watch_flag(flag.clone(), id).with_acks();
     let options = UnleashOptions::default();
     let set = client
         .flags()
@@ -75,11 +82,22 @@ async fn acknowledgements_under_ten_thousand_observers_delay_nobody() {
                 Unfinished::whole(&ack.encode_to_vec())
             };
             for answer in peer.call_often(AT_ONCE, ACK, ack).await {
-                answer.expect("counted");
+                assert_eq!(status(&answer.expect("an answer")), None, "no error");
             }
         }
     };
     let ((), damage) = trial.under(attack).await;
     damage.is_within(64 * 1024);
+    let all = async {
+        loop {
+            let event = counting.next_event().await.expect("not closed");
+            if let FlagEvent::Acks { acknowledged, .. } = event.expect("not refused")
+                && acknowledged as usize == ACKNOWLEDGEMENTS
+            {
+                return;
+            }
+        }
+    };
+    within("the last count", all).await;
     drop(observers);
 }
