@@ -8,6 +8,7 @@
 mod connection;
 mod hosts;
 mod metrics;
+mod process;
 
 use std::{net::SocketAddr, sync::Arc};
 

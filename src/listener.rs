@@ -18,6 +18,7 @@ mod notes;
 mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
+mod redrive;
 mod shared;
 mod state;
 mod stream;
@@ -35,6 +36,7 @@ pub use self::{
     handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected},
     hooks::{Action, Hooks, ListenerError},
     poison::PoisonedMessage,
+    redrive::{RedriveOptions, Redriven, redrive},
     state::{ListenerStats, QueryState},
     stream::{Messages, Received},
 };

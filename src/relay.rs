@@ -5,6 +5,7 @@
 
 mod feed;
 mod local;
+mod refusals;
 mod tasks;
 
 #[cfg(test)]
@@ -21,8 +22,9 @@ use std::{
 
 pub(crate) use self::feed::{FeedStream, Message};
 pub use self::local::{LocalPublisher, LocalSubscription};
+pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
-    clock::Clock,
+    clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
     hub::{
         Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
@@ -41,7 +43,7 @@ pub struct RelayConfig {
     pub forget_after: Duration,
     /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
-    /// Queues that all subscriptions together are attached to, at 420 bytes each at worst. Patterns
+    /// Queues that all subscriptions together are attached to, at 430 bytes each at worst. Patterns
     /// that match more than three quarters of them are told of the rest under their own names; a
     /// subscription that names more than are left is refused.
     pub max_cursors: usize,
@@ -101,13 +103,14 @@ struct Shared {
     counters: Counters,
 }
 
-/// What the streams have sent so far.
+/// What the streams have sent so far, and what was refused.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) wakes: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) notifications: AtomicU64,
     pub(crate) heartbeats: AtomicU64,
+    pub(crate) refusals: Refusals,
 }
 
 impl Default for RelayConfig {
@@ -231,7 +234,8 @@ impl Relay {
         notifications: &[Notification],
     ) -> Result<Vec<Accepted>> {
         let now = self.shared.clock.now();
-        self.shared.hub.notify(publisher, notifications, now)
+        let counted = self.shared.hub.notify(publisher, notifications, now);
+        counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
     }
 
     /// Opens a stream of messages that ends by itself when it is old.
@@ -266,7 +270,9 @@ impl Relay {
         }
         let (hub, now) = (&self.shared.hub, self.shared.clock.now());
         let mut rng = fastrand::Rng::new();
-        let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng)?;
+        let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng);
+        let subscription =
+            subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
         let feed = Feed::new(
             Arc::clone(hub),
             subscription,
@@ -281,7 +287,13 @@ impl Relay {
     /// Takes a report for the subscription of this id, as its Welcome told it.
     pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
         let id = self.subscription_id(subscription_id)?;
-        self.shared.hub.report(id, report, self.shared.clock.now())
+        let now = self.shared.clock.now();
+        let taken = self.shared.hub.report(id, report, now);
+        taken.inspect_err(|error| self.refused(Refused::Report, error, now))
+    }
+
+    fn refused(&self, request: Refused, error: &Error, now: Tick) {
+        self.shared.counters.refusals.note(request, error, now);
     }
 
     /// Reads a subscription id: one of another relay is `Unavailable`, never `NotFound`.

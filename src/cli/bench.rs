@@ -1,4 +1,4 @@
-//! `reveille bench burst|wake|wake-all|each|idle|scale|queue|listen|drain|ids|sweep|unleash`: what a
+//! `reveille bench burst|wake|wake-all|each|idle|scale|queue|listen|drain|budget|ids|sweep|unleash`: what a
 //! relay costs and how fast it wakes, also with very many queues and subscriptions, what a queue
 //! takes, what becomes of both in a listener, how fast ids come, what sweeping costs, and how soon a
 //! parked fleet is released.
@@ -10,6 +10,7 @@
 
 mod args;
 mod broker;
+mod budget;
 mod directory;
 mod drain;
 mod each;
@@ -40,9 +41,9 @@ use anyhow::{Result, bail, ensure};
 pub(crate) use self::args::BenchArgs;
 use self::{
     args::{
-        BurstArgs, Common, CrowdArgs, DrainArgs, EachArgs, FleetArgs, IdleArgs, IdsArgs,
-        ListenArgs, Output, ParkedArgs, QueueArgs, RelayArgs, Runs, ScaleArgs, Side, SweepArgs,
-        UnleashArgs, WakeAllArgs, WakeArgs, WildcardArgs, Work,
+        BudgetArgs, BurstArgs, Common, CrowdArgs, DrainArgs, EachArgs, FleetArgs, IdleArgs,
+        IdsArgs, ListenArgs, Output, ParkedArgs, QueueArgs, RelayArgs, Runs, ScaleArgs, Side,
+        SweepArgs, UnleashArgs, WakeAllArgs, WakeArgs, WildcardArgs, Work,
     },
     broker::Broker,
     progress::Progress,
@@ -59,6 +60,7 @@ pub(crate) async fn run(args: BenchArgs) -> Result<()> {
         Work::Queue(_)
         | Work::Listen(_)
         | Work::Drain(_)
+        | Work::Budget(_)
         | Work::Ids(_)
         | Work::Scale(_)
         | Work::Sweep(_)
@@ -87,6 +89,7 @@ async fn measure_alone(work: &Work) -> Result<()> {
         Work::Queue(args) => ("queue", args.runs),
         Work::Listen(args) => ("listen", args.runs),
         Work::Drain(args) => ("drain", args.runs),
+        Work::Budget(args) => ("budget", args.runs),
         Work::Ids(args) => ("ids", args.runs),
         Work::Scale(args) => ("scale", args.runs),
         Work::Sweep(args) => ("sweep", args.runs),
@@ -101,6 +104,7 @@ async fn measure_alone(work: &Work) -> Result<()> {
             Work::Queue(args) => queue::once(args, &progress).await?,
             Work::Listen(args) => listen::once(args, &progress).await?,
             Work::Drain(args) => drain::once(args, &progress).await?,
+            Work::Budget(args) => budget::once(args, &progress).await?,
             Work::Ids(args) => ids::once(args, &progress).await?,
             Work::Scale(args) => scale::once(args, &progress).await?,
             Work::Sweep(args) => sweep::once(args, &progress).await?,

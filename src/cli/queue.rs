@@ -1,4 +1,6 @@
-//! `queue create|put|get|peek|depth|purge|address`: work with a queue by hand.
+//! `queue create|put|get|peek|depth|move|purge|address`: work with a queue by hand.
+
+mod moving;
 
 use std::{
     sync::Arc,
@@ -73,6 +75,11 @@ Example:
 Example:
   reveille queue depth 'sqlite:jobs.db?queue=orders'")]
     Depth(Named),
+    /// Move messages into another queue: most often out of a poison queue, back to their source
+    #[command(after_help = "\
+Example:
+  reveille queue move 'sqlite:jobs.db?queue=orders-poison' 'sqlite:jobs.db?queue=orders' --notify")]
+    Move(moving::Move),
     /// Delete all messages
     #[command(after_help = "\
 Example:
@@ -193,6 +200,7 @@ impl Args {
                 told.messages = Some(depth);
                 named.format(settings).next(&told, depth)?;
             }
+            Verb::Move(messages) => messages.run(settings).await?,
             Verb::Purge(named) => {
                 let queue = open(&named.url).await?;
                 queue.purge().await?;

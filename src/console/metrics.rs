@@ -7,6 +7,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use super::process;
+
 /// A figure: its name without `reveille_`, what it means, its value.
 pub(crate) type Figure = (&'static str, &'static str, u64);
 
@@ -43,7 +45,7 @@ impl Collector for Figures {
             let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
             metric.encode(part)?;
         }
-        Ok(())
+        process::encode(&mut encoder)
     }
 }
 
@@ -64,6 +66,13 @@ mod tests {
         );
         assert!(text.contains("reveille_notifications_total 7"), "{text}");
         assert!(text.contains("reveille_queues 3"), "{text}");
+        let build = format!(
+            "reveille_build_info{{version=\"{}\"}} 1",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert!(text.contains(&build), "{text}");
+        #[cfg(target_os = "linux")]
+        assert!(text.contains("process_resident_memory_bytes "), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     console::{Figure, Figures, Subject},
     error::{Error, ErrorKind},
     flag::Flags,
-    relay::Relay,
+    relay::{Refused, Relay},
     server::{Connections, Incident},
     store::{BlobName, BlobStore},
     task::longest_poll,
@@ -111,6 +111,21 @@ impl Watched {
                 ("timed_wakeups", "Timers fired", hub.timed),
                 ("fanouts", "Walks left to the fan-out", hub.fanned_out),
                 ("queues_forgotten", "Queues forgotten", hub.forgotten),
+                (
+                    "notify_refused",
+                    "Requests of publishers refused for want of room",
+                    sent.refusals.count(Refused::Notify),
+                ),
+                (
+                    "subscribe_refused",
+                    "Subscriptions refused for want of room",
+                    sent.refusals.count(Refused::Subscribe),
+                ),
+                (
+                    "report_refused",
+                    "Reports of listeners refused for want of room",
+                    sent.refusals.count(Refused::Report),
+                ),
             ],
             gauges: vec![
                 ("queues", "Queues remembered", hub.queues),

@@ -57,11 +57,12 @@ impl Place {
     }
 
     fn run(&self, options: &[&str], script: &str) -> Running {
-        let mut command = self.verb(&["run"], options, Some(script));
-        command.stdout(Stdio::piped());
-        Running {
-            child: command.spawn().expect("it starts"),
-        }
+        Running::start(self.verb(&["run"], options, Some(script)))
+    }
+
+    fn run_with_hangup(&self, how: &str) -> Running {
+        let command = self.verb(&["run"], &[], Some(ENDLESS));
+        Running::start(with_hangup(how, &command))
     }
 
     async fn show(&self) -> Value {
@@ -78,6 +79,13 @@ impl Place {
 }
 
 impl Running {
+    fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self {
+            child: command.spawn().expect("it starts"),
+        }
+    }
+
     fn signal(&self, name: &str) {
         signal(name, &self.child.id().expect("it runs").to_string());
     }
@@ -86,6 +94,33 @@ impl Running {
         let output = within("its end", self.child.wait_with_output()).await;
         output.expect("it ended")
     }
+}
+
+/// Starts a command with SIGHUP at its default or ignored, whatever it is for the tests themselves:
+/// `nohup` and some supervisors ignore it, and a process inherits that.
+fn with_hangup(how: &str, command: &Command) -> Command {
+    let inner = command.as_std();
+    let start = format!(
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.{how}); \
+         os.execv(sys.argv[1], sys.argv[1:])"
+    );
+    let mut outer = Command::new("python3");
+    outer
+        .args(["-c", &start])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .env_clear()
+        .envs(
+            inner
+                .get_envs()
+                .filter_map(|(key, value)| Some((key, value?))),
+        )
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    if let Some(directory) = inner.get_current_dir() {
+        outer.current_dir(directory);
+    }
+    outer
 }
 
 fn signal(name: &str, process: &str) {
@@ -369,7 +404,7 @@ async fn a_terminal_that_is_gone_leaves_no_command_behind() {
     let place = Place::new();
     for name in ["HUP", "QUIT"] {
         let _ = fs::remove_file(place.file("told"));
-        let running = place.run(&[], ENDLESS);
+        let running = place.run_with_hangup("SIG_DFL");
         place.runs("pid").await;
         running.signal(name);
         running.ends().await;
@@ -378,4 +413,20 @@ async fn a_terminal_that_is_gone_leaves_no_command_behind() {
         assert_eq!(place.show().await["held"], false);
         let _ = fs::remove_file(place.file("pid"));
     }
+}
+
+#[tokio::test]
+async fn a_command_that_is_started_without_hangups_outlives_its_terminal() {
+    let place = Place::new();
+    let running = place.run_with_hangup("SIG_IGN");
+    place.runs("pid").await;
+    running.signal("HUP");
+    // The lease is renewed after it, so the holder lives.
+    let token = place.show().await["token"].clone();
+    assert_eq!(place.show().await["held"], true);
+    assert!(is_alive(&place.written("pid")));
+    running.signal("TERM");
+    running.ends().await;
+    assert!(!token.is_null());
+    assert_eq!(place.show().await["held"], false);
 }

@@ -10,7 +10,10 @@ use reveille::{
     PublisherOptions, RelayConfig, Selector, SubscribeOptions, WakeReason, testing::TestRelay,
 };
 
-use crate::support::{Wire, listening, queue, told, until, within, woken};
+use crate::{
+    binary::Binary,
+    support::{Wire, get, listening, queue, told, until, within, woken},
+};
 
 fn eager(url: &str) -> Client {
     let config = ClientConfig {
@@ -242,5 +245,38 @@ async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
     assert!(
         text.contains("refused") && text.contains("worker-1"),
         "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_full_relay_counts_and_logs_what_it_refuses() {
+    let relay = Binary::serve_with(&["--max-queues", "1"], &[]).await;
+    let client = Client::new(&relay.url()).expect("a URL");
+    let publisher = client.publisher("orders-service");
+    // A queue that somebody listens on gives way to no other.
+    let listening = listening("worker-1", &["acct/one"]);
+    let mut wakes = client.subscribe(listening).expect("options");
+    woken(&mut wakes).await;
+    let refused = notify(&publisher, "acct/two").await.expect_err("full");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    let (_, metrics) = get(relay.admin(), "/metrics").await;
+    let counted = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("reveille_notify_refused_total "));
+    let counted: u64 = counted.expect("a counter").parse().expect("a number");
+    assert!(counted >= 1, "{metrics}");
+    until("a line of the log", async || {
+        relay
+            .log()
+            .contains("refused notifications for want of room")
+    })
+    .await;
+    assert!(
+        metrics.contains("process_resident_memory_bytes "),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("reveille_build_info{version="),
+        "{metrics}"
     );
 }

@@ -6,6 +6,8 @@ mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod binary;
+#[cfg(target_os = "linux")]
+mod clear_up;
 mod cli;
 mod client;
 mod connections;

@@ -248,3 +248,42 @@ async fn what_azure_needs_is_said_and_no_secret_is() {
         assert!(!complaint.contains("SharedKey"), "{complaint}");
     }
 }
+
+#[tokio::test]
+async fn poisoned_messages_are_moved_back_to_their_queue_and_their_listeners_woken() {
+    let relay = Binary::serve().await;
+    let (home, orders) = place();
+    let poison = format!("{orders}-poison");
+    json(&home, &["create", &orders]).await;
+    let poisoned = serde_json::json!({
+        "queue": "local/orders", "id": "7", "dequeue_count": 5,
+        "inserted_at": 1, "error": "the bank is closed", "body": "order 7",
+    });
+    let bodies = [poisoned.to_string(), "as it was".to_owned()];
+    json(&home, &["put", &poison, &bodies[0], &bodies[1], "--create"]).await;
+    let client = reveille::Client::new(&relay.url()).expect("a URL");
+    let mut wakes = client
+        .subscribe(listening("worker-1", &["local/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let mut moving = relay.verb(&["queue", "move", &poison, &orders, "--notify", "-o", "json"]);
+    let moved = within("the end", moving.output()).await.expect("it starts");
+    assert_eq!(moved.status.code(), Some(0), "{}", complained(&moved));
+    let moved: serde_json::Value = serde_json::from_str(&said(&moved)).expect("JSON");
+    assert_eq!((&moved["moved"], &moved["left"]), (&2.into(), &0.into()));
+    assert_eq!(moved["listeners"], 1);
+    let woken = woken(&mut wakes).await;
+    assert_eq!(woken.queue.to_string(), "local/orders");
+    let got = json(&home, &["get", &orders, "--max", "9"]).await;
+    let mut got: Vec<_> = (0..2).map(|at| got[at]["body"].to_string()).collect();
+    got.sort();
+    assert_eq!(got, [r#""as it was""#, r#""order 7""#]);
+    assert_eq!(json(&home, &["depth", &poison]).await["messages"], 0);
+    let same = queue(&home, &["move", &orders, &orders]).await;
+    assert_eq!(same.status.code(), Some(2), "{}", said(&same));
+    assert!(
+        complained(&same).contains("another queue"),
+        "{}",
+        complained(&same)
+    );
+}

@@ -38,6 +38,8 @@ pub(super) enum Work {
     Listen(ListenArgs),
     /// Very many messages through one listener: how fast, and that its memory does not grow.
     Drain(DrainArgs),
+    /// Very many queues whose listeners share a budget of tasks: what a message costs.
+    Budget(BudgetArgs),
     /// Unique ids from one generator: how fast they come, and how often it writes.
     Ids(IdsArgs),
     /// Sweepers that share a container of expired blobs: how fast, and by how many requests.
@@ -275,6 +277,22 @@ pub(super) struct DrainArgs {
     /// Bytes of a message.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     pub(super) size: u16,
+    #[command(flatten)]
+    pub(super) runs: Runs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  reveille bench budget --queues 4000 --slots 16")]
+pub(super) struct BudgetArgs {
+    /// How many queues, each with a listener of its own.
+    #[arg(long, default_value_t = 4_000, value_parser = positive())]
+    pub(super) queues: u64,
+    /// How many of them may have a task at one time.
+    #[arg(long, default_value_t = 16, value_parser = positive())]
+    pub(super) slots: u64,
+    /// How many messages of each queue.
+    #[arg(long, default_value_t = 25, value_parser = positive())]
+    pub(super) messages: u64,
     #[command(flatten)]
     pub(super) runs: Runs,
 }

@@ -1,0 +1,120 @@
+//! Very many queues that share a budget of tasks: what a message costs, beside the same without one.
+//!
+//! All queues are in memory and hold their messages before the listeners start, so that every queue
+//! waits for a slot all the time. Each listener is told of its queue once.
+
+use std::{
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use reveille::{
+    listener::{Budget, Delivery, Listener, ListenerConfig},
+    queue::{MemoryQueue, NewMessage, WorkQueue},
+};
+use tokio::time::sleep;
+
+use super::{
+    BudgetArgs,
+    progress::Progress,
+    report::{Figures, Unit},
+    usage::Usage,
+};
+
+/// What one way to share came to.
+struct Drained {
+    wall: Duration,
+    cpu: Option<Duration>,
+}
+
+const LOOK: Duration = Duration::from_millis(5);
+/// Messages that are not handled for so long are lost.
+const LOST: Duration = Duration::from_secs(120);
+
+/// Does the work once.
+pub(super) async fn once(args: &BudgetArgs, progress: &Progress) -> Result<Figures> {
+    let messages = args.queues * args.messages;
+    let slots = usize::try_from(args.slots)?;
+    progress.say("with a shared budget");
+    let shared = drain(args, &Budget::new(slots)).await?;
+    progress.say("without one");
+    let free = drain(args, &Budget::unlimited()).await?;
+    let mut figures = Figures::default();
+    figures.add("queues", Unit::Count, Some(args.queues as f64));
+    figures.add("slots", Unit::Count, Some(args.slots as f64));
+    figures.add("messages", Unit::Count, Some(messages as f64));
+    let each = |cpu: Option<Duration>| cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / messages as f64);
+    for (name, drained) in [("shared", &shared), ("unlimited", &free)] {
+        let wall = Some(drained.wall.as_secs_f64());
+        figures.add(format!("{name} wall"), Unit::Seconds, wall);
+        figures.add(
+            format!("{name} cpu/message"),
+            Unit::Micros,
+            each(drained.cpu),
+        );
+    }
+    Ok(figures)
+}
+
+async fn drain(args: &BudgetArgs, budget: &Budget) -> Result<Drained> {
+    let handled = Arc::<AtomicU64>::default();
+    let mut queues = Vec::new();
+    for number in 0..args.queues {
+        let queue = MemoryQueue::new(format!("bench/queue-{number}").parse()?);
+        for _ in 0..args.messages {
+            queue.put(vec![NewMessage::new("payload")]).await?;
+        }
+        queues.push(Arc::new(queue));
+    }
+    let own = Some(process::id());
+    let (before, began) = (Usage::of(own), Instant::now());
+    let mut listeners = Vec::new();
+    for queue in queues {
+        let config = ListenerConfig {
+            // One message for a slot: the budget is asked as often as it can be.
+            dequeue_batch_size: 1,
+            budget: budget.clone(),
+            ..ListenerConfig::default()
+        };
+        let handled = Arc::clone(&handled);
+        let listener = Listener::builder(queue).config(config);
+        let listener = listener.start(move |_: Delivery| {
+            handled.fetch_add(1, Ordering::Relaxed);
+            async { Ok(()) }
+        });
+        listeners.push(listener.await?);
+    }
+    until(&handled, args.queues * args.messages).await?;
+    let drained = Drained {
+        wall: began.elapsed(),
+        cpu: Usage::of(own).cpu_since(&before),
+    };
+    for listener in listeners {
+        listener.shutdown().await;
+    }
+    Ok(drained)
+}
+
+async fn until(handled: &AtomicU64, messages: u64) -> Result<()> {
+    let (mut last, mut moved) = (0, Instant::now());
+    loop {
+        let now = handled.load(Ordering::Relaxed);
+        if now >= messages {
+            return Ok(());
+        }
+        if now > last {
+            (last, moved) = (now, Instant::now());
+        }
+        let waited = moved.elapsed();
+        ensure!(
+            waited < LOST,
+            "{now} of {messages} messages were handled, and none for {waited:?}"
+        );
+        sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,199 @@
+//! Messages moved from one queue into another: most often from a poison queue back to their source.
+
+use std::time::Duration;
+
+use super::poison::PoisonedMessage;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    queue::{Message, NewMessage, WorkQueue},
+};
+
+/// What is moved, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedriveOptions {
+    /// How many messages at most; `None` moves as many as the queue holds when it begins, so that
+    /// what comes meanwhile, or comes back, ends no move late.
+    pub count: Option<u64>,
+    /// Whether a [`PoisonedMessage`] is moved as it stands, with its error, instead of the message
+    /// that it holds.
+    pub as_is: bool,
+}
+
+/// What was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Redriven {
+    /// Messages that are in the other queue now.
+    pub moved: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Messages that stay where they were: the poison queue has their beginning only, or their body
+    /// cannot be read. They are seen again after a minute.
+    pub left: u64,
+}
+
+/// A message that is neither moved nor left by then is seen by others again.
+const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Moves messages from one queue into another. Each is put there before it is deleted here: where
+/// this is interrupted, a message may be in both, and none is in neither.
+///
+/// A [`PoisonedMessage`] becomes the message that could not be handled, under a new id and with a
+/// dequeue count that begins anew. Nobody is notified: that is the caller's to do.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] where both are the same queue; whatever kept one of the queues from
+/// answering, after which some messages may have been moved.
+///
+/// # Cancel safety
+/// As an interruption.
+pub async fn redrive(
+    from: &dyn WorkQueue,
+    to: &dyn WorkQueue,
+    options: &RedriveOptions,
+) -> Result<Redriven> {
+    // Not by their addresses: two databases may have a queue of one name.
+    if from.to_string() == to.to_string() {
+        let rule = format_args!("must be another queue than `{from}`");
+        return Err(Error::invalid("to", rule));
+    }
+    let mut left = match options.count {
+        Some(count) => count,
+        None => from.depth().await?,
+    };
+    let mut done = Redriven::default();
+    while left > 0 {
+        let batch = usize::try_from(left).unwrap_or(usize::MAX);
+        let batch = batch.min(from.limits().batch);
+        let messages = from.get(batch, VISIBILITY_TIMEOUT).await?;
+        if messages.is_empty() {
+            break;
+        }
+        left = left.saturating_sub(messages.len() as u64);
+        move_batch(from, to, options, messages, &mut done).await?;
+    }
+    Ok(done)
+}
+
+async fn move_batch(
+    from: &dyn WorkQueue,
+    to: &dyn WorkQueue,
+    options: &RedriveOptions,
+    messages: Vec<Message>,
+    done: &mut Redriven,
+) -> Result<()> {
+    let (mut receipts, mut moved) = (Vec::new(), Vec::new());
+    for message in messages {
+        match original(&message, options.as_is) {
+            Some(body) if body.body.len() <= to.limits().body => {
+                receipts.push(message.receipt);
+                moved.push(body);
+            }
+            _ => done.left += 1,
+        }
+    }
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let bytes: usize = moved.iter().map(|message| message.body.len()).sum();
+    to.put(moved).await?;
+    for receipt in receipts {
+        match from.delete(&receipt).await {
+            // Gone already: another one moved it as well, and it is handled twice.
+            Err(error) if error.kind() == ErrorKind::Conflict => {}
+            deleted => deleted?,
+        }
+        done.moved += 1;
+    }
+    done.bytes += bytes as u64;
+    Ok(())
+}
+
+/// Returns what is put into the other queue; `None` where the whole of it is not here.
+fn original(message: &Message, as_is: bool) -> Option<NewMessage> {
+    let body = message.payload().ok()?;
+    if as_is {
+        return Some(NewMessage::new(body.clone()));
+    }
+    match serde_json::from_slice::<PoisonedMessage>(body) {
+        Ok(poisoned) if is_whole(&poisoned) => Some(NewMessage::new(poisoned.body)),
+        Ok(_) => None,
+        Err(_) => Some(NewMessage::new(body.clone())),
+    }
+}
+
+fn is_whole(_: &PoisonedMessage) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::MemoryQueue;
+
+    fn queue(name: &str) -> MemoryQueue {
+        MemoryQueue::new(format!("local/{name}").parse().expect("an address"))
+    }
+
+    async fn put(queue: &MemoryQueue, bodies: impl IntoIterator<Item = String>) {
+        let messages = bodies.into_iter().map(NewMessage::new).collect();
+        queue.put(messages).await.expect("put");
+    }
+
+    fn poisoned(body: &str) -> String {
+        serde_json::json!({
+            "queue": "local/orders", "id": "7", "dequeue_count": 5,
+            "inserted_at": 1, "error": "the bank is closed", "body": body,
+        })
+        .to_string()
+    }
+
+    async fn bodies(queue: &MemoryQueue) -> Vec<String> {
+        let second = Duration::from_secs(1);
+        let mut bodies = Vec::new();
+        while let [message, ..] = &queue.get(1, second * 60).await.expect("in memory")[..] {
+            assert_eq!(message.dequeue_count, 1);
+            bodies.push(String::from_utf8_lossy(&message.body).into_owned());
+        }
+        bodies
+    }
+
+    #[tokio::test]
+    async fn poisoned_messages_come_back_as_what_they_were() {
+        let (poison, orders) = (queue("orders-poison"), queue("orders"));
+        put(&poison, (0..70).map(|number| poisoned(&number.to_string()))).await;
+        put(&poison, ["as it was".to_owned()]).await;
+        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = done.expect("in memory");
+        assert_eq!((done.moved, done.left), (71, 0));
+        assert_eq!(poison.depth().await.expect("in memory"), 0);
+        let mut expected: Vec<_> = (0..70).map(|number| number.to_string()).collect();
+        expected.push("as it was".to_owned());
+        assert_eq!(bodies(&orders).await, expected);
+    }
+
+    #[tokio::test]
+    async fn no_more_are_moved_than_asked_for_and_errors_stay_where_that_is_wanted() {
+        let (poison, orders) = (queue("orders-poison"), queue("orders"));
+        put(&poison, (0..5).map(|number| poisoned(&number.to_string()))).await;
+        let options = RedriveOptions {
+            count: Some(2),
+            as_is: true,
+        };
+        let done = redrive(&poison, &orders, &options).await.expect("moved");
+        assert_eq!(done.moved, 2);
+        assert_eq!(poison.depth().await.expect("in memory"), 3);
+        assert_eq!(bodies(&orders).await, [poisoned("0"), poisoned("1")]);
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_not_moved_into_itself() {
+        let orders = queue("orders");
+        put(&orders, ["one".to_owned()]).await;
+        let refused = redrive(&orders, &orders, &RedriveOptions::default()).await;
+        let error = refused.expect_err("the same queue");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("to: must be another"), "{error}");
+        assert_eq!(orders.depth().await.expect("in memory"), 1);
+    }
+}
