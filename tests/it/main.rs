@@ -19,6 +19,7 @@ mod lease;
 mod limits;
 mod listen;
 mod listener;
+mod own_queue;
 mod protocol;
 mod python;
 mod queues;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rusqlite::StatementStatus;
 
-use super::{super::contract, *};
+use super::*;
+use crate::testing::queue_contract as contract;
 
 fn address(name: &str) -> QueueAddress {
     QueueAddress::new("local", name).expect("an address")
