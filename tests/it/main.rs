@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod listener;
 mod own_queue;
+mod processes;
 mod protocol;
 mod python;
 mod queues;
