@@ -53,6 +53,21 @@ impl ErrorKind {
             Self::Busy | Self::Exhausted | Self::Unavailable | Self::Timeout
         )
     }
+
+    /// Returns whether a call that failed with this kind was refused, and so certainly changed
+    /// nothing. After any other kind the call may have happened: only its answer may be lost. A
+    /// `Conflict` is no refusal, as it may be with an earlier try of the same call.
+    pub fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::Invalid
+                | Self::NotFound
+                | Self::Denied
+                | Self::Busy
+                | Self::Exhausted
+                | Self::Unsupported
+        )
+    }
 }
 
 impl Error {
@@ -148,6 +163,17 @@ mod tests {
             Some("disk full")
         );
         assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn only_a_refusal_says_that_nothing_happened() {
+        use ErrorKind as K;
+        for kind in [K::Busy, K::Exhausted, K::Invalid, K::NotFound, K::Denied] {
+            assert!(kind.is_refusal(), "{kind:?}");
+        }
+        for kind in [K::Timeout, K::Unavailable, K::Conflict, K::Internal] {
+            assert!(!kind.is_refusal(), "{kind:?}");
+        }
     }
 
     #[test]

@@ -130,6 +130,9 @@ pub(crate) enum Fault {
     ReportsNotRepeated,
     /// Section 3: a get without an answer hides messages that nobody speaks of.
     LostGetUnsaid,
+    /// Section 3: a get without an answer is repeated by the wrapper that retries, and comes back
+    /// empty.
+    LostGetRetried,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.

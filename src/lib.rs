@@ -86,7 +86,7 @@ mod azurite;
 #[path = "../tests/it/support/moto.rs"]
 #[allow(dead_code, reason = "the integration tests use more of it")]
 mod moto;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/proxy.rs"]
 #[allow(dead_code, reason = "the integration tests use more of it")]
 mod proxy;

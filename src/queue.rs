@@ -2,8 +2,10 @@
 //!
 //! A [`WorkQueue`] is what every queue service can do that hides a message for a while instead of
 //! handing it out for good: Azure Queue Storage, SQS, a table of a database. All of them keep the
-//! same contract, and one suite of checks (`contract`) holds them to it. Knows nothing of wake-ups:
-//! whoever puts a message says so by a publisher, and a listener gets it.
+//! same contract, and one suite of checks holds them to it:
+//! [`testing::queue_contract`](crate::testing::queue_contract), which a back-end of another crate
+//! passes as well (`examples/own_queue.rs`). Knows nothing of wake-ups: whoever puts a message says
+//! so by a publisher, and a listener gets it.
 //!
 //! The contract, beyond what each call says:
 //! * a message that was put is got at least once, until somebody deletes it or its time to live,
@@ -20,15 +22,14 @@ mod claim_check;
 pub mod json;
 mod memory;
 mod metered;
+mod outcome;
 mod partitioned;
 mod pointer;
 mod retrying;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+pub(crate) mod tries;
 mod url;
-
-#[cfg(test)]
-pub(crate) mod contract;
 
 use std::{
     fmt::{self, Debug, Display},
@@ -36,7 +37,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use async_trait::async_trait;
+/// What a back-end of another crate writes above its `impl WorkQueue`, without a dependency of its
+/// own.
+pub use async_trait::async_trait;
 use bytes::Bytes;
 
 #[cfg(feature = "azure")]
@@ -86,9 +89,17 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where one breaks a limit; nothing was put then.
-    /// [`ErrorKind::NotFound`] where the queue does not exist. After another error the first few may
-    /// have been put.
+    /// [`ErrorKind::NotFound`] where the queue does not exist. After any
+    /// [refusal](ErrorKind::is_refusal) nothing was put; after another error some may have been.
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>>;
+
+    /// Puts messages; returns what became of each, in the same order. By default, as of a queue
+    /// that puts all or none, each has the outcome of [`WorkQueue::put`]; a queue that sends them
+    /// one by one says more, so that [`Retrying`] puts again only those that failed.
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let count = messages.len();
+        outcome::of_each(count, self.put(messages).await)
+    }
 
     /// Gets up to `max` messages and hides them for `visibility_timeout`; none where none is
     /// visible. More than [`QueueLimits::batch`] are never got at once.
@@ -254,6 +265,24 @@ impl NewMessage {
 }
 
 impl Message {
+    /// Makes a message that was got for the `dequeue_count`th time; its id is that of its receipt.
+    /// A back-end calls this.
+    pub fn new(
+        receipt: Receipt,
+        body: impl Into<Bytes>,
+        dequeue_count: u32,
+        inserted_at: SystemTime,
+    ) -> Self {
+        Self {
+            id: receipt.id.clone(),
+            body: body.into(),
+            receipt,
+            dequeue_count,
+            inserted_at,
+            fault: None,
+        }
+    }
+
     /// Returns what was put, which is `body` but for a message with a [`Fault`].
     ///
     /// # Errors
@@ -263,6 +292,25 @@ impl Message {
         match &self.fault {
             None => Ok(&self.body),
             Some(fault) => Err(fault.clone().into()),
+        }
+    }
+}
+
+impl PeekedMessage {
+    /// Makes a message that was looked at, and got `dequeue_count` times before. A back-end calls
+    /// this.
+    pub fn new(
+        id: MessageId,
+        body: impl Into<Bytes>,
+        dequeue_count: u32,
+        inserted_at: SystemTime,
+    ) -> Self {
+        Self {
+            id,
+            body: body.into(),
+            dequeue_count,
+            inserted_at,
+            fault: None,
         }
     }
 }
@@ -283,7 +331,8 @@ impl From<Fault> for Error {
 }
 
 impl MessageId {
-    pub(crate) fn new(text: &str) -> Self {
+    /// Makes the name that a back-end has given a message.
+    pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
@@ -294,7 +343,9 @@ impl MessageId {
 }
 
 impl Receipt {
-    pub(crate) fn new(id: MessageId, token: &str) -> Self {
+    /// Makes a receipt; the token tells this hand-out of the message from all others. A back-end
+    /// calls this.
+    pub fn new(id: MessageId, token: &str) -> Self {
         Self {
             id,
             token: token.into(),
@@ -306,14 +357,17 @@ impl Receipt {
         &self.id
     }
 
-    pub(crate) fn token(&self) -> &str {
+    /// Returns what the back-end knows the hand-out by. With it the message can be deleted: not for
+    /// logs.
+    pub fn token(&self) -> &str {
         &self.token
     }
 }
 
 impl QueueLimits {
     /// What the embedded queues allow: as Azure Queue Storage, so that what runs on them runs there.
-    pub(crate) const EMBEDDED: Self = Self {
+    /// Also the default, from which a back-end's own limits are made.
+    pub const EMBEDDED: Self = Self {
         batch: 32,
         body: 64 * 1024,
         visibility: (Duration::from_millis(1), WEEK),
@@ -321,8 +375,12 @@ impl QueueLimits {
         resolution: Duration::from_millis(1),
     };
 
-    /// Checks messages that are to be put.
-    pub(crate) fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
+    /// Checks messages that are to be put, before any of them is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: a body is too long, a delay too long, a time to live zero, or not
+    /// longer than the delay once both are rounded up to [`QueueLimits::resolution`].
+    pub fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
         messages.iter().try_for_each(|message| {
             if message.body.len() > self.body {
                 let rule = format_args!(
@@ -332,22 +390,30 @@ impl QueueLimits {
                 );
                 return Err(Error::invalid("body", rule));
             }
-            if message.time_to_live == Some(Duration::ZERO) {
-                return Err(Error::invalid("time_to_live", "must be above zero"));
+            self.check_delay(message.delay)?;
+            match message.time_to_live {
+                Some(life) => self.check_life(life, message.delay),
+                None => Ok(()),
             }
-            self.check_delay(message.delay)
         })
     }
 
-    /// Checks how many are asked for, and returns how many to get.
-    pub(crate) fn check_max(&self, max: usize) -> Result<usize> {
+    /// Checks how many messages are asked for; returns how many to get, which is one batch at most.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for none.
+    pub fn check_max(&self, max: usize) -> Result<usize> {
         match max {
             0 => Err(Error::invalid("max", "must be at least 1")),
             max => Ok(max.min(self.batch)),
         }
     }
 
-    pub(crate) fn check_visibility(&self, timeout: Duration) -> Result<()> {
+    /// Checks a visibility time-out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for one outside of [`QueueLimits::visibility`].
+    pub fn check_visibility(&self, timeout: Duration) -> Result<()> {
         let (least, most) = self.visibility;
         if (least..=most).contains(&timeout) {
             return Ok(());
@@ -356,12 +422,50 @@ impl QueueLimits {
         Err(Error::invalid("visibility_timeout", rule))
     }
 
-    pub(crate) fn check_delay(&self, delay: Duration) -> Result<()> {
+    /// Checks the delay of a put or of a release.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for one above [`QueueLimits::delay`].
+    pub fn check_delay(&self, delay: Duration) -> Result<()> {
         if delay <= self.delay {
             return Ok(());
         }
         let rule = format_args!("must be at most {:?}, but is {delay:?}", self.delay);
         Err(Error::invalid("delay", rule))
+    }
+
+    /// Checks that a message is seen before it ends, as the queue rounds both times.
+    fn check_life(&self, life: Duration, delay: Duration) -> Result<()> {
+        if life.is_zero() {
+            return Err(Error::invalid("time_to_live", "must be above zero"));
+        }
+        let (life, delay) = (self.rounded(life), self.rounded(delay));
+        if delay < life {
+            return Ok(());
+        }
+        let rule = format_args!(
+            "must be shorter than time_to_live, but they are {delay:?} and {life:?} when rounded \
+             up to {:?}",
+            self.resolution
+        );
+        Err(Error::invalid("delay", rule))
+    }
+
+    /// Returns a time as the queue keeps it: rounded up.
+    fn rounded(&self, time: Duration) -> Duration {
+        let step = self.resolution.as_nanos();
+        if step == 0 {
+            return time;
+        }
+        let steps = time.as_nanos().div_ceil(step);
+        let nanos = steps.saturating_mul(step);
+        u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
+    }
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self::EMBEDDED
     }
 }
 

@@ -1,13 +1,15 @@
 //! SQLite databases: opened with care, and used by one thread of their own.
 //!
-//! A [`Database`] is a file that several processes of one machine may have open at once. When a
-//! write has returned, it is on the disk (`synchronous = FULL`). Callers hand over closures through
+//! A [`Database`] is a file that several processes of one machine may have open at once; within one
+//! process all handles of a file share one thread and one connection. When a write has returned, it is on the disk (`synchronous = FULL`). Callers hand over closures through
 //! a bounded channel and wait for the answer; a full channel makes them wait for their turn. After
 //! an I/O error the file is opened anew, because what a failed fsync left behind in the cache is not
 //! to be trusted. Knows nothing of what is stored: a [`Schema`] says that.
 
+mod busy;
 mod error;
 mod open;
+mod shared;
 mod thread;
 
 #[cfg(test)]
@@ -24,7 +26,8 @@ use self::{
 };
 use crate::error::Result;
 
-/// An open database file; clones share its thread, which ends with the last of them.
+/// An open database file; clones, and other handles of the file, share its thread, which ends with
+/// the last of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
     path: std::sync::Arc<Path>,
@@ -52,12 +55,25 @@ struct Pending<T, F> {
 const JOBS: usize = 1024;
 
 impl Database {
-    /// Opens the file, makes it where it is missing, and brings it to the schema's version.
+    /// Opens the file, makes it where it is missing, and brings it to the schema's version. Where
+    /// this process has it open already, that handle is shared.
     ///
     /// # Errors
     /// A message that names the file and says what is wrong with it: no directory, not allowed,
     /// not a database, another program's, of a newer version, locked, corrupt.
     pub(crate) async fn open(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
+        let path: PathBuf = path.into();
+        if let Some(jobs) = shared::find(&path, schema) {
+            let path = path.into();
+            return Ok(Self { path, jobs });
+        }
+        let Self { path, jobs } = Self::open_alone(path, schema).await?;
+        let jobs = shared::add(&path, schema, jobs);
+        Ok(Self { path, jobs })
+    }
+
+    /// Opens the file with a thread and a connection of its own, as another process has them.
+    pub(crate) async fn open_alone(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
         let path: std::sync::Arc<Path> = path.into().into();
         let (jobs, receiver) = mpsc::channel(JOBS);
         let (opened, outcome) = oneshot::channel();

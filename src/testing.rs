@@ -3,10 +3,11 @@
 //! [`TestRelay`] is the real relay on a free loopback port with a store in memory: wake its
 //! listeners by hand, cut them off, restart it. Where no network is wanted, [`Relay`] itself runs
 //! in the test's process. [`ScriptedQueue`] is a queue whose calls fail, hang and find nothing as
-//! the test says.
+//! the test says. [`queue_contract`] holds a queue of one's own to what listeners rely on.
 //!
 //! [`Relay`]: crate::Relay
 
+pub mod queue_contract;
 mod scripted_queue;
 
 use std::{net::SocketAddr, time::Duration};

@@ -95,7 +95,9 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
         (401 | 403, _) => ErrorKind::Denied,
         (404, _) => ErrorKind::NotFound,
         (409 | 412, _) => ErrorKind::Conflict,
-        (429, _) => ErrorKind::Exhausted,
+        // More was asked than the account or the partition takes: the request was turned away, and
+        // certainly did not happen.
+        (429, _) | (503, "ServerBusy") => ErrorKind::Exhausted,
         (400..500, _) => ErrorKind::Invalid,
         (500.., _) => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
@@ -180,7 +182,8 @@ mod tests {
             (429, "TooManyRequests", ErrorKind::Exhausted),
             (500, "InternalError", ErrorKind::Unavailable),
             (500, "OperationTimedOut", ErrorKind::Timeout),
-            (503, "ServerBusy", ErrorKind::Unavailable),
+            (503, "ServerBusy", ErrorKind::Exhausted),
+            (503, "", ErrorKind::Unavailable),
             (504, "", ErrorKind::Timeout),
             (302, "", ErrorKind::Internal),
         ] {
@@ -199,7 +202,8 @@ mod tests {
         let words = "the service answered 503 ServerBusy (request 1-2)";
         assert_eq!(error.to_string(), words);
         let error = error.of("queue `a/q`");
-        assert_eq!(error.message(), "queue `a/q` cannot answer just now");
+        let words = "queue `a/q` is asked more often than it allows";
+        assert_eq!(error.message(), words);
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
         assert!(error.is_retryable());
     }

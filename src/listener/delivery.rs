@@ -50,7 +50,7 @@ struct Held<'a> {
     gone: bool,
 }
 
-/// What failed for the moment is tried again after this, then after twice as long, as long as the
+/// What failed for the moment is tried again within this, then within twice as long, as long as the
 /// message stays hidden: what was handled is not to be handled again without need.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -289,13 +289,15 @@ impl Held<'_> {
             .await;
         match outcome {
             Ok(()) => return self.shared.hidden(delay),
-            // Somebody else has it and will see to it, or a call of ours happened whose answer was
-            // lost.
-            Err(error) if error.kind() == ErrorKind::Conflict => {}
-            Err(error) => self.complain(Action::Release, error),
-        }
-        if in_doubt {
-            self.shared.hidden(delay);
+            // Another listener has it, or a call of ours happened whose answer was lost: here, or
+            // inside of a queue that tries again by itself. Then it is visible after the delay.
+            Err(error) if error.kind() == ErrorKind::Conflict => self.shared.hidden(delay),
+            Err(error) => {
+                self.complain(Action::Release, error);
+                if in_doubt {
+                    self.shared.hidden(delay);
+                }
+            }
         }
         self.comes_back();
     }
@@ -341,8 +343,11 @@ impl Held<'_> {
             let late = || Err(Error::new(ErrorKind::Timeout, "no answer in time"));
             match called.unwrap_or_else(|_| late()) {
                 Err(error) if error.is_retryable() => {
-                    in_doubt |= !matches!(error.kind(), ErrorKind::Busy | ErrorKind::Exhausted);
-                    let next = Instant::now() + wait;
+                    in_doubt |= !error.kind().is_refusal();
+                    // Full jitter, on top of what the service asks for.
+                    let asked = error.retry_after().unwrap_or_default();
+                    let spread = wait.mul_f64(self.shared.ask(|core, _| core.chance()));
+                    let next = far(Instant::now(), asked.saturating_add(spread));
                     if next >= self.until || self.shared.abandoning.is_cancelled() {
                         return (Err(error), in_doubt);
                     }

@@ -4,6 +4,7 @@ mod batches;
 mod failing;
 mod modes;
 mod polling;
+mod retrying;
 mod scaling;
 mod spared;
 mod streams;

@@ -2,7 +2,8 @@
 //!
 //! The service reckons in whole seconds: every time-out, delay and time to live is rounded up. It
 //! puts one message a request, so a put of many is many requests, some of them at the same time. A
-//! request is sent once: wrap the queue in [`Retrying`](super::Retrying) for faults that pass.
+//! request is sent once: wrap the queue in [`Retrying`](super::Retrying) for faults that pass, as
+//! [`open`](super::open) does; it puts again only the messages that failed.
 //! Opening a queue asks nobody anything; the first call finds out whether the credential is right.
 
 mod encoding;
@@ -11,7 +12,7 @@ mod tests;
 
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -28,11 +29,12 @@ use azure_storage_queue::{
         ReceivedMessage,
     },
 };
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
 use super::{
     Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WEEK, WorkQueue, lost,
+    outcome,
 };
 use crate::{
     azure::{AzureError, StorageAccount, check_name, client_options},
@@ -42,7 +44,8 @@ use crate::{
 
 /// A queue of Azure Queue Storage. Clones are the same queue, and share its connections.
 ///
-/// A put of many messages that fails may have put any of them, not only the first few.
+/// A put of many messages that fails may have put any of them, not only the first few. The error is
+/// a [refusal](ErrorKind::is_refusal) only where none was put.
 #[derive(Clone)]
 pub struct AzureQueue {
     client: Arc<QueueClient>,
@@ -124,12 +127,6 @@ impl AzureQueue {
     }
 
     fn ready(&self, message: &NewMessage) -> Result<Ready> {
-        if message
-            .time_to_live
-            .is_some_and(|life| life <= message.delay)
-        {
-            return Err(Error::invalid("delay", "must be shorter than time_to_live"));
-        }
         let text = self.encoding.encode(&message.body)?;
         let content = QueueMessage {
             message_text: Some(text),
@@ -142,6 +139,26 @@ impl AzureQueue {
                 ..Default::default()
             },
         })
+    }
+
+    /// Checks all messages, and makes each ready to be sent.
+    fn all_ready(&self, messages: &[NewMessage]) -> Result<Vec<Ready>> {
+        self.limits().check_put(messages)?;
+        messages.iter().map(|message| self.ready(message)).collect()
+    }
+
+    /// Sends a message, unless one before it has failed: what a service refuses or does not answer
+    /// is not asked a thousand times.
+    async fn send_unless(&self, failed: &OnceLock<Error>, message: Ready) -> Result<MessageId> {
+        if let Some(error) = failed.get() {
+            return Err(error.clone());
+        }
+        let sent = self.send(message).await;
+        if let Err(error) = &sent {
+            // The first one stays.
+            let _ = failed.set(error.clone());
+        }
+        sent
     }
 
     async fn send(&self, message: Ready) -> Result<MessageId> {
@@ -275,11 +292,19 @@ impl WorkQueue for AzureQueue {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        self.limits().check_put(&messages)?;
-        let ready = messages.iter().map(|message| self.ready(message));
-        let ready = ready.collect::<Result<Vec<_>>>()?;
-        let sending = ready.into_iter().map(|message| self.send(message));
-        stream::iter(sending).buffered(PUTS).try_collect().await
+        outcome::of_all(self.put_each(messages).await)
+    }
+
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let ready = match self.all_ready(&messages) {
+            Ok(ready) => ready,
+            Err(error) => return outcome::of_each(messages.len(), Err(error)),
+        };
+        let failed = OnceLock::new();
+        let sending = ready.into_iter();
+        let sending = sending.map(|message| self.send_unless(&failed, message));
+        // Those on their way are waited for after a failure: dropped, they would be in doubt.
+        stream::iter(sending).buffered(PUTS).collect().await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

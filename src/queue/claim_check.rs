@@ -22,6 +22,7 @@ use prost_types::Timestamp;
 use self::claim::{Claim, ClaimId, is_marked};
 use super::{
     Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost,
+    outcome,
 };
 use crate::{
     clock::wall,
@@ -50,8 +51,8 @@ use crate::{
 ///   handled. Its delete leaves the blob, for whoever looks for the reason.
 ///
 /// **What is left behind.** A blob is deleted after its message was. A crash in between, or between
-/// the blob's write and the put, leaves it, and so do [`WorkQueue::purge`] and a message's own time
-/// to live. Each blob therefore carries the metadata `TimeToLive`, the UTC time (RFC 3339) from which
+/// the blob's write and the put, leaves it, and so do a put that the queue refuses,
+/// [`WorkQueue::purge`] and a message's own time to live. Each blob therefore carries the metadata `TimeToLive`, the UTC time (RFC 3339) from which
 /// on no message needs it. In a store that keeps no metadata, only the age of the blobs below
 /// [`ClaimConfig::prefix`] tells.
 ///
@@ -153,6 +154,31 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Ok((NewMessage { body, ..message }, Some(claim.id)))
     }
 
+    /// Checks all messages in, or none of them.
+    async fn check_in_all(&self, messages: Vec<NewMessage>) -> Result<Vec<NewMessage>> {
+        self.limits().check_put(&messages)?;
+        let (mut checked, mut blobs, mut failed) = (Vec::new(), Vec::new(), None);
+        let each = messages.into_iter().map(|message| self.check_in(message));
+        let mut each = stream::iter(each).buffered(AT_ONCE);
+        while let Some(done) = each.next().await {
+            match done {
+                Ok((message, blob)) => {
+                    checked.push(message);
+                    blobs.extend(blob);
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let Some(error) = failed else {
+            return Ok(checked);
+        };
+        // No message has gone to the queue, and none will: nothing names these blobs.
+        for id in &blobs {
+            self.discard(id).await;
+        }
+        Err(error)
+    }
+
     /// Returns from when on nothing needs the blob of a message that is put now.
     fn end(&self, message: &NewMessage) -> String {
         let life = match message.time_to_live {
@@ -229,12 +255,6 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         }
     }
 
-    async fn discard_all(&self, blobs: &[ClaimId]) {
-        for id in blobs {
-            self.discard(id).await;
-        }
-    }
-
     /// Returns the blob of a receipt's message, and the receipt that the queue gave.
     fn split(&self, receipt: &Receipt) -> Result<(Option<ClaimId>, Receipt)> {
         let unknown = || lost(self, receipt);
@@ -271,34 +291,17 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        self.limits().check_put(&messages)?;
-        let (mut checked, mut blobs, mut failed) = (Vec::new(), Vec::new(), None);
-        let each = messages.into_iter().map(|message| self.check_in(message));
-        let mut each = stream::iter(each).buffered(AT_ONCE);
-        while let Some(done) = each.next().await {
-            match done {
-                Ok((message, blob)) => {
-                    checked.push(message);
-                    blobs.extend(blob);
-                }
-                Err(error) => failed = failed.or(Some(error)),
-            }
+        outcome::of_all(self.put_each(messages).await)
+    }
+
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let count = messages.len();
+        match self.check_in_all(messages).await {
+            // Whatever it comes to, no blob is deleted: what a queue says of a put that failed is
+            // not worth a body. The blob of a message that was not put has its time to live.
+            Ok(checked) => self.inner.put_each(checked).await,
+            Err(error) => outcome::of_each(count, Err(error)),
         }
-        let put = match failed {
-            None => self.inner.put(checked).await,
-            // Nothing was put, and whatever the store says now, nothing will be.
-            Some(error) => {
-                self.discard_all(&blobs).await;
-                return Err(error);
-            }
-        };
-        // After any other error some may have been put: their blobs stay.
-        let nothing =
-            |error: &Error| matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
-        if put.as_ref().is_err_and(nothing) {
-            self.discard_all(&blobs).await;
-        }
-        put
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

@@ -242,7 +242,8 @@ impl fmt::Display for MemoryQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::contract, *};
+    use super::*;
+    use crate::testing::queue_contract as contract;
 
     fn queue() -> MemoryQueue {
         MemoryQueue::new("local/jobs".parse().expect("an address"))

@@ -187,6 +187,13 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
         count(&self.counters.puts, messages_put, ids)
     }
 
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let outcomes = self.inner.put_each(messages).await;
+        let each = outcomes.into_iter();
+        each.map(|outcome| count(&self.counters.puts, 1, outcome))
+            .collect()
+    }
+
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout).await;
         let counter = match &got {
@@ -244,10 +251,8 @@ fn count<T>(counter: &AtomicU64, transactions: u64, answer: Result<T>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{MemoryQueue, contract},
-        *,
-    };
+    use super::{super::MemoryQueue, *};
+    use crate::testing::queue_contract as contract;
 
     const LONG: Duration = Duration::from_secs(600);
 

@@ -19,7 +19,9 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
+use super::{
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost, outcome,
+};
 use crate::{
     error::{Error, Result},
     words::QueueAddress,
@@ -33,6 +35,11 @@ use crate::{
 /// A get or a peek asks one partition after the other until it has enough, so that an empty one
 /// costs a transaction of each. A partition that fails is passed over as long as another has
 /// messages; with none, its error is returned.
+///
+/// A put stops at the first partition that fails. Its error is a
+/// [refusal](crate::ErrorKind::is_refusal) only where no message was put. A
+/// [`Retrying`](super::Retrying) around all of them puts again what failed, and what was not sent,
+/// to the partitions whose turn it is then.
 ///
 /// Wake-ups are published under each partition's own address ([`WorkQueue::addresses`]), so one
 /// [`Listener`](crate::listener::Listener) on all of them can only poll. To be woken, start one for
@@ -77,7 +84,7 @@ impl Partitioned {
     /// As [`WorkQueue::put`].
     pub async fn put_keyed(&self, key: &str, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits.check_put(&messages)?;
-        self.put_to(self.partition_of(key), messages).await
+        outcome::of_all(self.put_to(self.partition_of(key), messages).await)
     }
 
     fn partition_of(&self, key: &str) -> usize {
@@ -85,9 +92,10 @@ impl Partitioned {
         usize::try_from(index).expect("it is below a length")
     }
 
-    async fn put_to(&self, index: usize, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        let ids = self.partitions[index].put(messages).await?;
-        Ok(ids.iter().map(|id| outer_id(index, id)).collect())
+    async fn put_to(&self, index: usize, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let outcomes = self.partitions[index].put_each(messages).await;
+        let outer = |outcome: Result<MessageId>| outcome.map(|id| outer_id(index, &id));
+        outcomes.into_iter().map(outer).collect()
     }
 
     /// Asks one partition after the other for what is still missing of `max`.
@@ -166,19 +174,34 @@ impl WorkQueue for Partitioned {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        self.limits.check_put(&messages)?;
+        outcome::of_all(self.put_each(messages).await)
+    }
+
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
         let (count, partitions) = (messages.len(), self.partitions.len());
+        // Before the first is put: what one partition refuses is refused by all.
+        if let Err(error) = self.limits.check_put(&messages) {
+            return outcome::of_each(count, Err(error));
+        }
         let start = self.next_put.fetch_add(count, Ordering::Relaxed);
-        // Runs of neighbours, one after the other: so that after an error it is the first few that
-        // may have been put, as the contract says.
-        let mut ids = Vec::with_capacity(count);
+        // Runs of neighbours, one after the other: after an error most often the first few are put.
+        let mut outcomes = Vec::with_capacity(count);
         let mut rest = messages.into_iter();
         for offset in 0..partitions.min(count) {
             let share = count / partitions + usize::from(offset < count % partitions);
             let run = rest.by_ref().take(share).collect();
-            ids.extend(self.put_to(self.wrap(start, offset), run).await?);
+            let done = self.put_to(self.wrap(start, offset), run).await;
+            let failed = done
+                .iter()
+                .find_map(|outcome| outcome.as_ref().err())
+                .cloned();
+            outcomes.extend(done);
+            if let Some(error) = failed {
+                outcomes.extend(outcome::of_each(rest.len(), Err(error)));
+                break;
+            }
         }
-        Ok(ids)
+        outcomes
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {

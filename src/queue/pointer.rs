@@ -32,6 +32,10 @@ macro_rules! forward {
                 (**self).put(messages).await
             }
 
+            async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+                (**self).put_each(messages).await
+            }
+
             async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
                 (**self).get(max, visibility_timeout).await
             }
@@ -75,11 +79,13 @@ mod tests {
     use super::{
         super::{
             ClaimCheck, ClaimConfig, MemoryQueue, Metered, Partitioned, RetryConfig, Retrying,
-            contract,
         },
         *,
     };
-    use crate::{store::MemoryStore, testing::ScriptedQueue};
+    use crate::{
+        store::MemoryStore,
+        testing::{ScriptedQueue, queue_contract as contract},
+    };
 
     fn memory() -> MemoryQueue {
         MemoryQueue::new("local/jobs".parse().expect("an address"))

@@ -2,8 +2,7 @@
 //!
 //! What may succeed later without any change (a busy server, a cut connection, a time-out) is
 //! tried again after a growing, jittered wait; what will not is returned at once. Never knows
-//! whether a call without an answer has happened, so what a second try may repeat is said at
-//! [`Retrying`].
+//! whether a call without an answer has happened: [`Retrying`] says which calls are repeated then.
 
 #[cfg(test)]
 mod tests;
@@ -16,23 +15,28 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
+use super::{
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, outcome,
+    tries::{Repeat, Tries},
+};
 use crate::{
-    backoff::Backoff,
     error::{Error, ErrorKind, Result},
+    fault::Fault,
     words::QueueAddress,
 };
 
 /// Tries again what failed for the moment.
 ///
-/// A call whose answer was lost may have happened, and happens again when it is tried again:
-/// * a `put` may put its messages twice, all of them or the first few: listeners handle each at
-///   least once anyway;
-/// * a `get` may hide messages that nobody was told of; they come back when their time-out ends,
-///   got once more by their count;
-/// * a `renew` may have replaced the receipt by one that nobody knows, and a `release` may have
-///   given the message back: the next try of either ends in [`ErrorKind::Conflict`], and the
-///   message comes back by itself;
+/// A call whose answer was lost may have happened. What is done about it depends on the call:
+/// * a `put` is tried again for each message that failed, and for no other; one whose answer was
+///   lost may be put twice, which listeners allow for, as they handle each at least once;
+/// * a `get` is tried again only after a [refusal](ErrorKind::is_refusal). Otherwise it may have
+///   hidden messages, and its error is returned at once: a
+///   [`Listener`](crate::listener::Listener) reports when they come back;
+/// * a `renew` may have replaced the receipt by one that is not known, and a `release` may have
+///   given the message back: the next try of either ends in [`ErrorKind::Conflict`]. A caller of
+///   `release` therefore takes a conflict for one of both: the message comes back after the delay,
+///   or another listener has it;
 /// * a `create` may return `false` for a queue that it made itself.
 ///
 /// A `delete` that may have happened, and then finds its receipt worth nothing, has succeeded.
@@ -57,16 +61,6 @@ pub struct RetryConfig {
     pub max: Duration,
 }
 
-/// The tries of one call.
-struct Tries<'a> {
-    queue: &'a dyn WorkQueue,
-    left: u32,
-    backoff: Backoff,
-    rng: fastrand::Rng,
-    /// One of them may have happened.
-    in_doubt: bool,
-}
-
 impl<Q: WorkQueue> Retrying<Q> {
     /// Wraps a queue.
     pub fn new(inner: Q, config: RetryConfig) -> Self {
@@ -78,26 +72,32 @@ impl<Q: WorkQueue> Retrying<Q> {
         &self.inner
     }
 
-    fn tries(&self) -> Tries<'_> {
-        Tries {
-            queue: &self.inner,
-            left: self.config.tries.max(1),
-            backoff: Backoff::new(self.config.base, self.config.max),
-            rng: fastrand::Rng::new(),
-            in_doubt: false,
-        }
+    fn tries(&self, repeat: Repeat) -> Tries {
+        Tries::new(&self.config, repeat, Fault::NONE)
     }
 
-    async fn retry<T, F>(&self, call: impl Fn() -> F + Send + Sync) -> Result<T>
+    /// Waits until the next try, or returns the error where there is none.
+    async fn again(&self, tries: &mut Tries, error: Error) -> Result<()> {
+        // Drawn at once: a generator is not held over the wait.
+        let wait = tries.after(&error, &mut fastrand::Rng::new());
+        let Some(wait) = wait else {
+            return Err(error);
+        };
+        tracing::debug!(queue = %self.inner, %error, ?wait, "tries again");
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    async fn retry<T, F>(&self, repeat: Repeat, call: impl Fn() -> F + Send + Sync) -> Result<T>
     where
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        let mut tries = self.tries();
+        let mut tries = self.tries(repeat);
         loop {
             match call().await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => tries.again(error).await?,
+                Err(error) => self.again(&mut tries, error).await?,
             }
         }
     }
@@ -119,19 +119,39 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
     }
 
     async fn create(&self) -> Result<bool> {
-        self.retry(|| self.inner.create()).await
+        self.retry(Repeat::Any, || self.inner.create()).await
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        self.retry(|| self.inner.put(messages.clone())).await
+        outcome::of_all(self.put_each(messages).await)
+    }
+
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let mut tries = self.tries(Repeat::Any);
+        let mut outcomes = self.inner.put_each(messages.clone()).await;
+        while let Some(error) = slowest(&outcomes) {
+            if self.again(&mut tries, error).await.is_err() {
+                break;
+            }
+            let failed: Vec<_> = (0..outcomes.len())
+                .filter(|index| outcomes[*index].is_err())
+                .collect();
+            let again = failed.iter().map(|index| messages[*index].clone());
+            let next = self.inner.put_each(again.collect()).await;
+            for (index, outcome) in failed.into_iter().zip(next) {
+                outcomes[index] = after(&outcomes[index], outcome);
+            }
+        }
+        outcomes
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
-        self.retry(|| self.inner.get(max, visibility_timeout)).await
+        self.retry(Repeat::Refused, || self.inner.get(max, visibility_timeout))
+            .await
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let mut tries = self.tries();
+        let mut tries = self.tries(Repeat::Any);
         loop {
             match self.inner.delete(receipt).await {
                 Ok(()) => return Ok(()),
@@ -139,33 +159,36 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
                 // "somebody else has got it since". The caller can do nothing about either: its
                 // work is done, and whoever else got the message handles it again, as at-least-once
                 // allows. An error would only make it take work that was done for work that failed.
-                Err(error) if tries.in_doubt && error.kind() == ErrorKind::Conflict => {
+                Err(error) if tries.is_in_doubt() && error.kind() == ErrorKind::Conflict => {
                     return Ok(());
                 }
-                Err(error) => tries.again(error).await?,
+                Err(error) => self.again(&mut tries, error).await?,
             }
         }
     }
 
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
-        self.retry(|| self.inner.renew(receipt, visibility_timeout))
-            .await
+        self.retry(Repeat::Any, || {
+            self.inner.renew(receipt, visibility_timeout)
+        })
+        .await
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
-        self.retry(|| self.inner.release(receipt, delay)).await
+        self.retry(Repeat::Any, || self.inner.release(receipt, delay))
+            .await
     }
 
     async fn depth(&self) -> Result<u64> {
-        self.retry(|| self.inner.depth()).await
+        self.retry(Repeat::Any, || self.inner.depth()).await
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
-        self.retry(|| self.inner.peek(max)).await
+        self.retry(Repeat::Any, || self.inner.peek(max)).await
     }
 
     async fn purge(&self) -> Result<()> {
-        self.retry(|| self.inner.purge()).await
+        self.retry(Repeat::Any, || self.inner.purge()).await
     }
 
     fn empty_is_certain(&self) -> bool {
@@ -188,25 +211,30 @@ impl Default for RetryConfig {
     }
 }
 
-impl Tries<'_> {
-    /// Waits until the next try, or returns the error where there is none.
-    async fn again(&mut self, error: Error) -> Result<()> {
-        self.left -= 1;
-        if self.left == 0 || !error.is_retryable() {
-            return Err(error);
-        }
-        self.in_doubt |= matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable);
-        // On top of what the service asks for, or all that it turned away would come back at once.
-        let asked = error.retry_after().unwrap_or_default();
-        let wait = asked.saturating_add(self.backoff.next(&mut self.rng));
-        tracing::debug!(queue = %self.queue, %error, ?wait, "tries again");
-        tokio::time::sleep(wait).await;
-        Ok(())
-    }
-}
-
 impl<Q: Display> Display for Retrying<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
+}
+
+/// Returns the error that decides when messages that failed are put again: the one that asks for
+/// the longest wait. `None` where none failed, or one is refused for good, as the next try of it
+/// would be.
+fn slowest(outcomes: &[Result<MessageId>]) -> Option<Error> {
+    let errors = || outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+    if errors().any(|error| !error.is_retryable()) {
+        return None;
+    }
+    errors().max_by_key(|error| error.retry_after()).cloned()
+}
+
+/// Returns the outcome of a message's next try: no refusal where the try before may have happened.
+fn after(before: &Result<MessageId>, next: Result<MessageId>) -> Result<MessageId> {
+    let doubted = before
+        .as_ref()
+        .is_err_and(|error| !error.kind().is_refusal());
+    next.map_err(|error| match doubted && error.kind().is_refusal() {
+        true => outcome::in_doubt(format!("put without an answer; then {error}"), error),
+        false => error,
+    })
 }

@@ -1,11 +1,14 @@
 //! Queues in a SQLite file: embedded, durable, and shared by several processes of one machine.
 //!
 //! When a call has returned, what it did is on the disk. Calls that wait at the same time are
-//! committed together, so deletes one by one cost no fsync each. Time is the machine's wall clock:
-//! where that is set back, what is hidden stays hidden for longer.
+//! committed together, so deletes one by one cost no fsync each. Time is the machine's wall clock;
+//! where that is set back, the file's own goes on ([`clock`]).
 
+mod clock;
+mod schema;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::{
     fmt,
@@ -17,59 +20,27 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
+use self::{
+    clock::Micros,
+    schema::SCHEMA,
+    upkeep::{Census, remove_ended, upkeep},
+};
 use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
 use crate::{
-    clock::{micros, wall},
     error::{Error, ErrorKind, Result},
-    sqlite::{Database, Schema},
+    sqlite::Database,
     words::QueueAddress,
 };
 
-/// A queue in a SQLite file. Clones are the same queue, and share its thread.
+/// A queue in a SQLite file. All handles of this process on one file share its thread.
+///
+/// Up to 1,000 messages that have ended are removed by each get, so that however many there are
+/// hold no other call up for long.
 #[derive(Debug, Clone)]
 pub struct SqliteQueue {
     database: Database,
     address: QueueAddress,
 }
-
-/// Microseconds since 1970, by the wall clock.
-type Micros = i64;
-
-const SCHEMA: Schema = Schema {
-    // "revQ"
-    application_id: 0x7265_7651,
-    migrations: &[
-        "CREATE TABLE queues (
-            id INTEGER NOT NULL PRIMARY KEY,
-            name TEXT NOT NULL UNIQUE
-        ) STRICT;
-        CREATE TABLE messages (
-            -- Never used twice: a receipt of a message that is gone must not fit another one.
-            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
-            queue INTEGER NOT NULL REFERENCES queues (id),
-            visible_at INTEGER NOT NULL, -- microseconds since 1970, as all times
-            ends_at INTEGER,
-            inserted_at INTEGER NOT NULL,
-            dequeue_count INTEGER NOT NULL DEFAULT 0,
-            receipt INTEGER NOT NULL DEFAULT 0, -- of the newest hand-out
-            body BLOB NOT NULL
-        ) STRICT;
-        CREATE INDEX messages_by_time ON messages (queue, visible_at);
-        CREATE INDEX messages_by_end ON messages (ends_at) WHERE ends_at IS NOT NULL",
-        // A depth must not cost a look at every message. What is put is counted by the put, and what
-        // goes, for whatever reason, by a trigger. One for what is put as well would copy three pages
-        // a message into the journal of the savepoint that a put is among others, which is a file as
-        // soon as it has 64 KiB: a third of the messages a second.
-        "ALTER TABLE queues ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
-        UPDATE queues SET messages = (SELECT count(*) FROM messages WHERE queue = queues.id);
-        CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
-            UPDATE queues SET messages = messages - 1 WHERE id = old.queue;
-        END",
-    ],
-};
-
-const COUNTED: &str = "SELECT messages, EXISTS (SELECT 1 FROM messages WHERE ends_at <= ?2)
-     FROM queues WHERE id = ?1";
 
 impl SqliteQueue {
     /// Opens the file, and makes it where it is missing; its directory must exist. The queue in it
@@ -121,12 +92,14 @@ impl SqliteQueue {
         read.await?.ok_or_else(|| self.missing())
     }
 
-    /// Hides the message of a receipt until then; returns the receipt that is worth something now.
-    async fn hide(&self, receipt: &Receipt, until: Micros) -> Result<Receipt> {
+    /// Hides the message of a receipt for this long; returns the receipt that is worth something
+    /// now.
+    async fn hide(&self, receipt: &Receipt, span: Duration) -> Result<Receipt> {
         let Some((id, number)) = numbers(receipt) else {
             return Err(lost(self, receipt));
         };
         let hidden = self.write(move |transaction, queue| {
+            let now = clock::advance(transaction)?;
             transaction
                 .prepare_cached(
                     "UPDATE messages SET visible_at = ?1, receipt = receipt + 1
@@ -134,7 +107,7 @@ impl SqliteQueue {
                        AND (ends_at IS NULL OR ends_at > ?5)
                      RETURNING receipt",
                 )?
-                .query_row(params![until, id, queue, number, now()], |row| {
+                .query_row(params![later(now, span), id, queue, number, now], |row| {
                     row.get::<_, i64>(0)
                 })
                 .optional()
@@ -179,14 +152,14 @@ impl WorkQueue for SqliteQueue {
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits().check_put(&messages)?;
         self.write(move |transaction, queue| {
-            let inserted_at = now();
+            let (now, inserted_at) = (clock::advance(transaction)?, clock::machine());
             let mut insert = transaction.prepare_cached(
                 "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, body)
                  VALUES (?1, ?2, ?3, ?4, ?5)",
             )?;
             let ids = messages.iter().map(|message| {
-                let visible_at = later(inserted_at, message.delay);
-                let ends_at = message.time_to_live.map(|ttl| later(inserted_at, ttl));
+                let visible_at = later(now, message.delay);
+                let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
                 let body = &message.body[..];
                 let id = insert.insert(params![queue, visible_at, ends_at, inserted_at, body])?;
                 Ok(name(id))
@@ -204,7 +177,7 @@ impl WorkQueue for SqliteQueue {
         let max = self.limits().check_max(max)?;
         self.limits().check_visibility(visibility_timeout)?;
         self.write(move |transaction, queue| {
-            let now = now();
+            let now = clock::advance(transaction)?;
             remove_ended(transaction, now)?;
             let until = later(now, visibility_timeout);
             let max = limit(max);
@@ -212,6 +185,7 @@ impl WorkQueue for SqliteQueue {
                 "UPDATE messages
                  SET visible_at = ?1, receipt = receipt + 1, dequeue_count = dequeue_count + 1
                  WHERE id IN (SELECT id FROM messages WHERE queue = ?2 AND visible_at <= ?3
+                                AND (ends_at IS NULL OR ends_at > ?3)
                               ORDER BY visible_at LIMIT ?4)
                  RETURNING id, body, dequeue_count, inserted_at, receipt",
             )?;
@@ -255,38 +229,40 @@ impl WorkQueue for SqliteQueue {
 
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
         self.limits().check_visibility(visibility_timeout)?;
-        self.hide(receipt, later(now(), visibility_timeout)).await
+        self.hide(receipt, visibility_timeout).await
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
         self.limits().check_delay(delay)?;
-        self.hide(receipt, later(now(), delay)).await.map(|_| ())
+        self.hide(receipt, delay).await.map(|_| ())
     }
 
     async fn depth(&self) -> Result<u64> {
-        let now = now();
-        let found = self.read(move |connection, queue| counted(connection, queue, now));
-        let (messages, ended) = found.await?;
-        if !ended {
-            return Ok(messages);
+        let census = self.read(|connection, queue| {
+            let now = clock::now(connection)?;
+            Census::take(connection, queue, now)
+        });
+        let census = census.await?;
+        if !census.needs_upkeep() {
+            return Ok(census.depth());
         }
-        // Removed rather than subtracted, so that the next one need not count them again.
-        self.write(move |transaction, queue| {
-            remove_ended(transaction, now)?;
-            counted(transaction, queue, now).map(|(messages, _)| messages)
-        })
-        .await
+        let census = self.write(|transaction, queue| {
+            let now = clock::advance(transaction)?;
+            upkeep(transaction, queue, now)
+        });
+        Ok(census.await?.depth())
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let max = self.limits().check_max(max)?;
         self.read(move |connection, queue| {
+            let now = clock::now(connection)?;
             let mut select = connection.prepare_cached(
                 "SELECT id, body, dequeue_count, inserted_at FROM messages
                  WHERE queue = ?1 AND visible_at <= ?2 AND (ends_at IS NULL OR ends_at > ?2)
                  ORDER BY visible_at LIMIT ?3",
             )?;
-            let rows = select.query_map(params![queue, now(), limit(max)], read_message)?;
+            let rows = select.query_map(params![queue, now, limit(max)], read_message)?;
             rows.collect()
         })
         .await
@@ -306,21 +282,6 @@ fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>
         .prepare_cached("SELECT id FROM queues WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
         .optional()
-}
-
-/// Returns how many messages of the queue are in the file, and whether some have ended of it all.
-fn counted(connection: &Connection, queue: i64, now: Micros) -> rusqlite::Result<(u64, bool)> {
-    connection
-        .prepare_cached(COUNTED)?
-        .query_row([queue, now], |row| {
-            Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
-        })
-}
-
-/// Removes what has outlived its time, of all queues of the file.
-fn remove_ended(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
-    let mut delete = transaction.prepare_cached("DELETE FROM messages WHERE ends_at <= ?1")?;
-    delete.execute([now]).map(|_| ())
 }
 
 /// Reads id, body, dequeue_count, inserted_at.
@@ -347,10 +308,6 @@ fn name(id: i64) -> MessageId {
 fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
     let id = receipt.message_id().as_str().parse().ok()?;
     Some((id, receipt.token().parse().ok()?))
-}
-
-fn now() -> Micros {
-    Micros::try_from(micros(wall())).unwrap_or(Micros::MAX)
 }
 
 fn later(now: Micros, span: Duration) -> Micros {

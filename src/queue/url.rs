@@ -46,7 +46,8 @@ const FORMS: [(&str, bool); 3] = [
 /// * `azure://ACCOUNT/QUEUE`, whose credential comes from the environment: from
 ///   `AZURE_STORAGE_CONNECTION_STRING`, or `AZURE_STORAGE_KEY`, or `AZURE_STORAGE_SAS_TOKEN`, and
 ///   where the account's queues are not at their usual place, from `AZURE_STORAGE_QUEUE_ENDPOINT`.
-///   `encoding=text` says that messages are not base64. Nothing is sent yet.
+///   `encoding=text` says that messages are not base64. Nothing is sent yet. What fails for the
+///   moment is tried again ([`Retrying`](super::Retrying), with its defaults).
 ///
 /// `account=NAME` among the parameters of the first two replaces the address's account, which is
 /// `local`.
@@ -71,7 +72,11 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
                 encoding,
                 ..super::AzureQueueConfig::new(account, name)
             };
-            Ok(Arc::new(super::AzureQueue::open(&config)?))
+            let queue = super::AzureQueue::open(&config)?;
+            Ok(Arc::new(super::Retrying::new(
+                queue,
+                super::RetryConfig::default(),
+            )))
         }
     }
 }

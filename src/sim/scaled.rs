@@ -2,7 +2,8 @@
 //! as the real ones do.
 //!
 //! A get takes its time on both ways, may fail or hang; handlers fail, hang, or die with their
-//! listener. A message that is held is kept hidden, for one time-out at once.
+//! listener. A message that is held is kept hidden, for one time-out at once. Every second listener
+//! wraps its queue in what tries again, whose rules are the production's ([`Tries`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +15,11 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    error::ErrorKind,
+    error::{Error, ErrorKind},
+    queue::{
+        RetryConfig,
+        tries::{Repeat, Tries},
+    },
     scaling::{
         Begin, Due, IdleBackoff, Load, Rest, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy,
         TaskId,
@@ -27,6 +32,8 @@ use crate::{
 pub(super) struct Scaled {
     pub(super) scaler: Scaler,
     held: BTreeMap<TaskId, Vec<(MessageId, u64)>>,
+    /// The tries of gets that failed, inside of the wrapper.
+    tries: BTreeMap<TaskId, Tries>,
     tick_at: Option<Tick>,
     /// The report on its way.
     report: Option<u64>,
@@ -48,7 +55,7 @@ pub(super) enum Happens {
     Looks(TaskId),
     /// The answer comes back.
     Got(TaskId, Vec<(MessageId, u64)>),
-    Fails(TaskId),
+    Fails(TaskId, ErrorKind),
     Handled(TaskId, MessageId, u64),
     Depth(u64),
 }
@@ -123,7 +130,7 @@ impl World {
             Happens::Begins(task) => self.begins(number, queue, task),
             Happens::Looks(task) => self.looks(number, queue, task),
             Happens::Got(task, batch) => self.has_got(number, queue, task, batch),
-            Happens::Fails(task) => self.get_fails(number, queue, task),
+            Happens::Fails(task, kind) => self.get_fails(number, queue, task, kind),
             Happens::Handled(task, message, receipt) => {
                 self.has_handled(number, queue, task, message, receipt);
             }
@@ -300,6 +307,7 @@ impl World {
         Scaled {
             scaler: Scaler::new(config, true),
             held: BTreeMap::new(),
+            tries: BTreeMap::new(),
             tick_at: None,
             report: None,
             looked_at: self.now,
@@ -402,7 +410,12 @@ impl World {
         let event = |happens| Event::Scaled(number, life, queue, happens);
         let fails = self.may(Trouble::GetsFail) && self.rng.u32(0..4) == 0;
         if fails && self.rng.bool() {
-            return self.within_millis(10, event(Happens::Fails(task)));
+            // Turned away, or never arrived.
+            let kind = match self.rng.bool() {
+                true => ErrorKind::Exhausted,
+                false => ErrorKind::Unavailable,
+            };
+            return self.failed_inside(number, queue, task, kind);
         }
         let (visibility, batch) = {
             let plan = &self.plan.listeners[number];
@@ -421,9 +434,10 @@ impl World {
             for (message, _) in got {
                 self.queues.messages[message].holder = None;
             }
-            return self.within_millis(10, event(Happens::Fails(task)));
+            return self.failed_inside(number, queue, task, ErrorKind::Unavailable);
         }
         let scaled = self.scaled(number, queue);
+        scaled.tries.remove(&task);
         scaled.looked_at = now;
         // From now on they are its: they come back only if it dies or gives them back.
         if !got.is_empty() {
@@ -432,6 +446,31 @@ impl World {
         // A long way back is when most may come in between (R17).
         let back = 10 + 2 * self.plan.listeners[number].latency;
         self.within_millis(back, event(Happens::Got(task, got)));
+    }
+
+    /// A get failed: what tries again sees it first, where there is such a wrapper.
+    fn failed_inside(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {
+        let (now, life, fault) = (self.now, self.listeners[number].life, self.fault);
+        let event = |happens| Event::Scaled(number, life, queue, happens);
+        let wait = number.is_multiple_of(2).then(|| {
+            let scaled = self.listeners[number].scaled.get_mut(&queue);
+            let tries = scaled.expect("it has a machine").tries.entry(task);
+            let config = RetryConfig::default();
+            let tries = tries.or_insert_with(|| Tries::new(&config, Repeat::Refused, fault));
+            tries.after(&Error::new(kind, "the get failed"), &mut self.rng)
+        });
+        match wait.flatten() {
+            Some(wait) => {
+                let excused_until = now + wait + Duration::from_secs(5);
+                let scaled = self.scaled(number, queue);
+                scaled.excused_until = scaled.excused_until.max(excused_until);
+                self.after(wait, event(Happens::Looks(task)));
+            }
+            None => {
+                self.scaled(number, queue).tries.remove(&task);
+                self.within_millis(10, event(Happens::Fails(task, kind)));
+            }
+        }
     }
 
     fn has_got(&mut self, number: usize, queue: usize, task: TaskId, batch: Vec<(MessageId, u64)>) {
@@ -475,16 +514,14 @@ impl World {
         takes
     }
 
-    fn get_fails(&mut self, number: usize, queue: usize, task: TaskId) {
+    fn get_fails(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {
         let (now, life) = (self.now, self.listeners[number].life);
         let visibility = self.plan.listeners[number].visibility;
         let scaled = self.listeners[number].scaled.get_mut(&queue);
         let scaled = scaled.expect("it has a machine");
         scaled.excused_until = now + Duration::from_secs(5);
-        let rest =
-            scaled
-                .scaler
-                .failed(task, ErrorKind::Unavailable, visibility, now, &mut self.rng);
+        let machine = &mut scaled.scaler;
+        let rest = machine.failed(task, kind, visibility, now, &mut self.rng);
         if let Rest::Sleep(until) = rest {
             let event = Event::Scaled(number, life, queue, Happens::Begins(task));
             self.at(until, event);

@@ -25,7 +25,7 @@ const MANY_FAULTS: [Row; 1] = [(
     "a quarter of all queues that wait for a stream have their turns in one step",
 )];
 
-const FAULTS: [Row; 73] = [
+const FAULTS: [Row; 74] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -382,6 +382,11 @@ const FAULTS: [Row; 73] = [
         Fault::LostGetUnsaid,
         "section 3",
         "a get without an answer hides messages that nobody speaks of",
+    ),
+    (
+        Fault::LostGetRetried,
+        "section 3",
+        "a get without an answer is repeated by what tries again, and comes back empty",
     ),
 ];
 

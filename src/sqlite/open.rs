@@ -6,11 +6,9 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::{
     Schema,
+    busy::{PATIENCE, wait_for_locks},
     error::{SqliteError, is_busy},
 };
-
-/// How long a lock of another process is waited for.
-const BUSY: Duration = Duration::from_secs(5);
 
 /// Held while a missing file is made. Closing any descriptor of a file drops all of the process's
 /// locks on it, SQLite's own among them; so nobody may open it between our making and closing it.
@@ -23,7 +21,7 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
     // No URI flag: a path with a `?` in it is a path.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
-    connection.busy_timeout(BUSY).map_err(sql)?;
+    wait_for_locks(&mut connection).map_err(sql)?;
     check_kind(&connection, path, schema)?;
     write_ahead(&connection, path)?;
     set_pragmas(&connection).map_err(sql)?;
@@ -107,7 +105,7 @@ fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> 
                 let path = path.display().to_string();
                 return Err(SqliteError::NoWriteAheadLog { path, mode });
             }
-            Err(error) if is_busy(&error) && waited < BUSY => {
+            Err(error) if is_busy(&error) && waited < PATIENCE => {
                 std::thread::sleep(pause);
                 waited += pause;
             }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Schema,
+    busy::Turns,
     error::{SqliteError, is_io},
     open::open,
 };
@@ -46,6 +47,7 @@ pub(crate) struct Worker {
     path: Arc<Path>,
     schema: Schema,
     connection: Option<Connection>,
+    turns: Turns,
 }
 
 /// Starts the thread, which opens the file, says so, and works until no sender of jobs is left.
@@ -68,6 +70,7 @@ pub(super) fn start(
             path,
             schema,
             connection: Some(connection),
+            turns: Turns::default(),
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -77,6 +80,8 @@ pub(super) fn start(
             let run = || match job {
                 Job::Any(job) => job(&mut worker),
                 Job::Write(first) => {
+                    // Before the others are taken: those that come meanwhile share the commit.
+                    worker.turns.leave_a_gap();
                     let (group, other) = gather(first, &mut jobs);
                     next = other;
                     worker.write(group);
@@ -119,11 +124,13 @@ impl Worker {
     fn write(&mut self, mut group: Vec<Box<dyn Write>>) {
         let mut failed: Vec<Option<SqliteError>> = Vec::new();
         let path = Arc::clone(&self.path);
+        let mut turns = std::mem::take(&mut self.turns);
         let committed = self.connected(|connection| {
             // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
             // the busy time-out, where another process wrote in between.
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            turns.look(&transaction)?;
             match &mut group[..] {
                 [alone] => alone.work(&transaction)?,
                 group => {
@@ -134,6 +141,8 @@ impl Worker {
             }
             transaction.commit()
         });
+        turns.committed();
+        self.turns = turns;
         let failed = failed.into_iter().chain(std::iter::repeat_with(|| None));
         for (write, failed) in group.into_iter().zip(failed) {
             let outcome = match (&committed, failed) {

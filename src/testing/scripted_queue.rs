@@ -239,6 +239,16 @@ impl WorkQueue for ScriptedQueue {
         self.play(Call::Put, self.inner.put(messages)).await
     }
 
+    /// Puts them one by one, so that a script fails some of them.
+    async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
+        let mut outcomes = Vec::with_capacity(messages.len());
+        for message in messages {
+            let put = self.put(vec![message]).await;
+            outcomes.push(put.map(|mut ids| ids.remove(0)));
+        }
+        outcomes
+    }
+
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout);
         let mut got = self.play_or(Call::Get, got, Some(Vec::new())).await?;
@@ -289,7 +299,7 @@ impl fmt::Display for ScriptedQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::ErrorKind, queue::contract};
+    use crate::{error::ErrorKind, testing::queue_contract as contract};
 
     const LONG: Duration = Duration::from_secs(600);
 

@@ -21,6 +21,8 @@ mod lease;
 mod limits;
 mod listen;
 mod listener;
+mod own_queue;
+mod processes;
 mod protocol;
 mod python;
 mod queues;

@@ -6,7 +6,7 @@ mod restart;
 use super::*;
 use crate::{
     azurite::{ACCOUNT, KEY, azurite},
-    queue::contract,
+    testing::queue_contract as contract,
 };
 
 fn account() -> StorageAccount {
@@ -166,7 +166,20 @@ async fn a_delay_that_outlives_its_message_is_refused() {
     let message = NewMessage::new("never seen").after(second).expiring(second);
     let error = queue.put(vec![message]).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert_eq!(error.message(), "delay: must be shorter than time_to_live");
+    let words = "delay: must be shorter than time_to_live, but they are 1s and 1s";
+    assert!(error.message().starts_with(words), "{error}");
+    // The service would be asked for two seconds of both.
+    let millis = Duration::from_millis;
+    let rounded = NewMessage::new("never seen");
+    let rounded = rounded.after(millis(1_100)).expiring(millis(1_200));
+    let put = queue.put(vec![NewMessage::new("first"), rounded]).await;
+    assert_eq!(put.expect_err("refused").kind(), ErrorKind::Invalid);
+    queue.create().await.expect("create");
+    assert_eq!(
+        queue.depth().await.expect("depth"),
+        0,
+        "not the first either"
+    );
 }
 
 #[tokio::test]

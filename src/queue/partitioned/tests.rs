@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::*;
 use crate::{
     error::ErrorKind,
-    queue::{MemoryQueue, contract},
+    queue::{MemoryQueue, RetryConfig, Retrying},
+    testing::{Call, ScriptedQueue, queue_contract as contract},
 };
 
 const LONG: Duration = Duration::from_secs(600);
@@ -294,4 +295,70 @@ async fn a_partition_that_is_down_hides_no_message_of_the_others() {
     let error = queue.put(numbered(3)).await.expect_err("the first is down");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(good.depth().await.expect("depth"), 3, "only the first few");
+}
+
+/// The first partition takes its messages; the second one refuses, or does not answer.
+#[tokio::test]
+async fn a_put_that_put_a_part_is_never_said_to_be_refused() {
+    for (failed, kind) in [
+        (ErrorKind::NotFound, ErrorKind::Internal),
+        (ErrorKind::Invalid, ErrorKind::Internal),
+        (ErrorKind::Exhausted, ErrorKind::Unavailable),
+        (ErrorKind::Timeout, ErrorKind::Timeout),
+    ] {
+        let good = memory("good");
+        let bad = ScriptedQueue::new("local/bad".parse().expect("an address"));
+        bad.fail(Call::Put, 9, Error::new(failed, "it fails"));
+        let parts: Vec<Arc<dyn WorkQueue>> = vec![Arc::new(good.clone()), Arc::new(bad.clone())];
+        let queue = Partitioned::new(parts).expect("two");
+        let error = queue.put(numbered(3)).await.expect_err("the second one");
+        assert_eq!(error.kind(), kind, "{error}");
+        let words = "2 of 3 messages were put; then it fails";
+        assert_eq!(error.message(), words);
+        assert_eq!(good.depth().await.expect("depth"), 2);
+        // It is the second one's turn: nothing was put, and nothing in doubt.
+        let error = queue.put(numbered(1)).await.expect_err("the second one");
+        assert_eq!(error.kind(), failed, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_partition_refused_for_the_moment_is_put_again_and_nothing_else() {
+    let bad = ScriptedQueue::new("local/bad".parse().expect("an address"));
+    bad.fail(Call::Put, 2, Error::new(ErrorKind::Exhausted, "busy"));
+    let parts = [memory("first"), memory("last")];
+    let [first, last] = parts
+        .clone()
+        .map(|part| Arc::new(part) as Arc<dyn WorkQueue>);
+    let queue = Partitioned::new(vec![first, Arc::new(bad), last]).expect("three");
+    let queue = Retrying::new(queue, RetryConfig::default());
+    let ids = queue.put(numbered(9)).await.expect("put in the end");
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 9);
+    assert_eq!(queue.depth().await.expect("depth"), 9, "none twice");
+}
+
+#[tokio::test]
+async fn what_one_partition_cannot_keep_is_refused_before_anything_is_put() {
+    let seconds = QueueLimits {
+        resolution: Duration::from_secs(1),
+        ..QueueLimits::EMBEDDED
+    };
+    let good = memory("good");
+    let parts = vec![
+        Arc::new(good.clone()) as Arc<dyn WorkQueue>,
+        odd(seconds, false),
+    ];
+    let queue = Partitioned::new(parts).expect("two");
+    let millis = Duration::from_millis;
+    let unseen = NewMessage::new("b")
+        .expiring(millis(1_200))
+        .after(millis(1_100));
+    let put = queue.put(vec![NewMessage::new("a"), unseen]).await;
+    let error = put.expect_err("both are two seconds there");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(
+        error.message().starts_with("delay: must be shorter"),
+        "{error}"
+    );
+    assert_eq!(good.depth().await.expect("depth"), 0);
 }

@@ -8,7 +8,8 @@ use std::{
 use super::*;
 use crate::{
     clock::{Clock, Tick},
-    queue::{MemoryQueue, contract},
+    queue::MemoryQueue,
+    testing::{Call, ScriptedQueue, queue_contract as contract},
 };
 
 const LONG: Duration = Duration::from_secs(600);
@@ -151,16 +152,21 @@ async fn it_keeps_the_contract() {
 async fn what_fails_for_the_moment_is_healed_in_every_call() {
     let (faulty, queue) = queue();
     assert_eq!(queue.to_string(), "memory:jobs");
+    const REFUSED: [ErrorKind; 2] = [ErrorKind::Busy, ErrorKind::Exhausted];
+    const ANY: [ErrorKind; 4] = [
+        ErrorKind::Busy,
+        ErrorKind::Exhausted,
+        ErrorKind::Unavailable,
+        ErrorKind::Timeout,
+    ];
     macro_rules! heals {
-        ($call:expr) => {{
-            faulty.script([
-                refused(ErrorKind::Busy),
-                refused(ErrorKind::Exhausted),
-                refused(ErrorKind::Unavailable),
-                refused(ErrorKind::Timeout),
-            ]);
+        ($call:expr) => {
+            heals!($call, ANY)
+        };
+        ($call:expr, $kinds:ident) => {{
+            faulty.script($kinds.map(refused));
             let answer = $call.await.expect(stringify!($call));
-            assert_eq!(faulty.calls(), 5, stringify!($call));
+            assert_eq!(faulty.calls(), $kinds.len() + 1, stringify!($call));
             answer
         }};
     }
@@ -168,10 +174,12 @@ async fn what_fails_for_the_moment_is_healed_in_every_call() {
     heals!(queue.put(vec![NewMessage::new("work")]));
     assert_eq!(heals!(queue.depth()), 1, "refused is not put");
     assert_eq!(heals!(queue.peek(1)).len(), 1);
-    let first = heals!(queue.get(1, LONG)).pop().expect("just put");
+    let first = heals!(queue.get(1, LONG), REFUSED).pop().expect("just put");
     let renewed = heals!(queue.renew(&first.receipt, LONG));
     heals!(queue.release(&renewed, Duration::ZERO));
-    let second = heals!(queue.get(1, LONG)).pop().expect("given back");
+    let second = heals!(queue.get(1, LONG), REFUSED)
+        .pop()
+        .expect("given back");
     heals!(queue.delete(&second.receipt));
     heals!(queue.purge());
     assert_eq!(heals!(queue.depth()), 0);
@@ -256,6 +264,56 @@ async fn nothing_is_tried_before_the_service_asked_for_it() {
         assert!(first >= asked && first < asked + Duration::from_millis(102));
         assert!(second < Duration::from_millis(202), "asked for once");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_get_that_may_have_happened_is_not_repeated() {
+    for kind in [ErrorKind::Timeout, ErrorKind::Unavailable] {
+        let (faulty, queue) = queue();
+        let put = queue.put(vec![NewMessage::new("work")]).await;
+        put.expect("put");
+        faulty.script([refused(ErrorKind::Exhausted), lost(kind)]);
+        let error = queue.get(1, LONG).await.expect_err("who calls must know");
+        assert_eq!((error.kind(), faulty.calls()), (kind, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_put_only_the_messages_that_failed_are_put_again() {
+    let scripted = ScriptedQueue::new("local/jobs".parse().expect("an address"));
+    let queue = Retrying::new(scripted.clone(), RetryConfig::default());
+    let busy = Error::new(ErrorKind::Exhausted, "busy");
+    scripted.fail(Call::Put, 3, busy.with_retry_after(Duration::from_secs(60)));
+    let bodies = ["a", "b", "c", "d", "e"];
+    let ids = queue.put(bodies.map(NewMessage::new).to_vec()).await;
+    let ids = ids.expect("put");
+    assert_eq!(scripted.count(Call::Put), 8);
+    let waited = scripted.calls().last().expect("some").at;
+    assert!(
+        waited >= Duration::from_secs(60),
+        "as long as was asked for"
+    );
+    let got = queue.get(32, LONG).await.expect("get");
+    assert_eq!(got.len(), 5, "none of them twice");
+    for (id, body) in ids.iter().zip(bodies) {
+        let message = got.iter().find(|message| message.id == *id);
+        assert_eq!(message.expect("put").body, body, "ids are in their order");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_may_have_happened_is_never_said_to_be_refused() {
+    let (faulty, queue) = queue();
+    faulty.script([lost(ErrorKind::Timeout), refused(ErrorKind::NotFound)]);
+    let error = queue.put(vec![NewMessage::new("work")]).await;
+    let error = error.expect_err("the queue is gone");
+    assert!(
+        !error.kind().is_refusal() && !error.is_retryable(),
+        "{error:?}"
+    );
+    faulty.script([refused(ErrorKind::Busy), refused(ErrorKind::NotFound)]);
+    let error = queue.put(vec![NewMessage::new("work")]).await;
+    assert_eq!(error.expect_err("refused").kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test(start_paused = true)]

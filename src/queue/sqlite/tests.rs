@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rusqlite::StatementStatus;
 
-use super::{super::contract, *};
+use super::*;
+use crate::testing::queue_contract as contract;
 
 fn address(name: &str) -> QueueAddress {
     QueueAddress::new("local", name).expect("an address")
@@ -24,11 +25,20 @@ async fn it_keeps_the_contract() {
     contract::check(&open(&directory).await).await;
 }
 
-/// Two handles, each with a thread and a connection of its own, as two processes have them.
+/// Opens a handle with a thread and a connection of its own, as another process has them.
+async fn open_alone(directory: &tempfile::TempDir) -> SqliteQueue {
+    let path = directory.path().join("queues.db");
+    let database = Database::open_alone(path, SCHEMA).await.expect("open");
+    SqliteQueue {
+        database,
+        address: address("jobs"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_keeps_the_contract_among_many() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (one, other) = (open(&directory).await, open(&directory).await);
+    let (one, other) = (open(&directory).await, open_alone(&directory).await);
     contract::check_races(&[Arc::new(one) as Arc<dyn WorkQueue>, Arc::new(other)]).await;
 }
 
@@ -129,7 +139,8 @@ async fn count(queue: &SqliteQueue) -> u64 {
     let count = queue.read(|connection, queue| {
         let count = "SELECT count(*) FROM messages
                      WHERE queue = ?1 AND (ends_at IS NULL OR ends_at > ?2)";
-        connection.query_row(count, params![queue, now()], |row| row.get::<_, i64>(0))
+        let now = clock::now(connection)?;
+        connection.query_row(count, params![queue, now], |row| row.get::<_, i64>(0))
     });
     count.await.expect("a count").unsigned_abs()
 }
@@ -144,7 +155,7 @@ proptest! {
         runtime.expect("a runtime").block_on(async {
             let directory = tempfile::tempdir().expect("a directory");
             // Two queues, each by two handles, as two processes have them.
-            let (one, other) = (open(&directory).await, open(&directory).await);
+            let (one, other) = (open(&directory).await, open_alone(&directory).await);
             let mails = [one.another(address("mails")), other.another(address("mails"))];
             let [mails, others_mails] = mails;
             let queues = [one, other, mails, others_mails];
@@ -167,7 +178,7 @@ proptest! {
 /// A file of the version before, with messages in it.
 #[tokio::test]
 async fn what_was_there_before_is_counted() {
-    const BEFORE: Schema = Schema {
+    const BEFORE: crate::sqlite::Schema = crate::sqlite::Schema {
         application_id: SCHEMA.application_id,
         migrations: SCHEMA.migrations.split_at(1).0,
     };
@@ -200,9 +211,106 @@ async fn a_depth_does_not_look_at_every_message() {
     queue.put(vec![message; DEEP]).await.expect("put");
     assert_eq!(queue.depth().await.expect("depth"), DEEP as u64);
     let steps = queue.read(|connection, _| {
-        let statement = connection.prepare_cached(COUNTED)?;
+        let statement = connection.prepare_cached(upkeep::COUNTED)?;
         Ok(statement.get_status(StatementStatus::VmStep))
     });
     let steps = steps.await.expect("the statement");
     assert!((1..100).contains(&steps), "{steps} steps");
+}
+
+/// Sets the machine's clock back, as the file sees it: all its times are later by so much.
+async fn set_back(queue: &SqliteQueue, span: Duration) {
+    let moved = queue.write(move |transaction, _| {
+        let micros = i64::try_from(span.as_micros()).expect("a short span");
+        let moved = "UPDATE messages SET visible_at = visible_at + ?1, ends_at = ends_at + ?1";
+        transaction.execute(moved, [micros])?;
+        transaction.execute("UPDATE clock SET seen = seen + ?1", [micros])
+    });
+    moved.await.expect("moved");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_strands_no_message() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let short = Duration::from_millis(300);
+    let directory = tempfile::tempdir().expect("a directory");
+    let queue = open(&directory).await;
+    queue.create().await.expect("create");
+    let messages = ["seen", "held"].map(NewMessage::new).to_vec();
+    queue.put(messages).await.expect("put");
+    let held = queue.get(1, short).await.expect("get").remove(0);
+    for _ in 0..2 {
+        set_back(&queue, HOUR).await;
+        let seen = queue.peek(32).await.expect("peek");
+        assert_eq!(seen.len(), 1, "what was visible is");
+    }
+    let got = queue.get(32, HOUR).await.expect("get");
+    assert_eq!(got.len(), 1);
+    tokio::time::sleep(short * 2).await;
+    // By another handle, as after a restart.
+    let again = open_alone(&directory).await.get(32, HOUR).await;
+    let again = again.expect("get");
+    assert_eq!(again.len(), 1, "its time went on");
+    assert_eq!(again[0].id, held.id);
+    let age = again[0].inserted_at.elapsed().expect("not of the future");
+    assert!(age < HOUR, "what people read is the machine's time");
+}
+
+/// Returns how many rows there are, whatever is counted.
+async fn rows(queue: &SqliteQueue) -> i64 {
+    let rows = queue.read(|connection, _| {
+        connection.query_row("SELECT count(*) FROM messages", [], |row| row.get(0))
+    });
+    rows.await.expect("a count")
+}
+
+#[tokio::test]
+async fn a_get_removes_a_thousand_of_those_that_have_ended_and_returns_what_has_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let queue = open(&directory).await;
+    queue.create().await.expect("create");
+    let mortal = NewMessage::new("mortal").expiring(Duration::from_millis(1));
+    queue.put(vec![mortal; 2_500]).await.expect("put");
+    queue.put(vec![NewMessage::new("here")]).await.expect("put");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let got = queue.get(32, Duration::from_secs(60)).await.expect("get");
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0].body, "here");
+    assert_eq!(rows(&queue).await, 1_501, "a thousand went");
+    for left in [501, 1, 1] {
+        assert_eq!(queue.depth().await.expect("depth"), 1);
+        assert_eq!(rows(&queue).await, left);
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_is_wrong_is_set_right() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let queue = open(&directory).await;
+    queue.create().await.expect("create");
+    for (messages, wrong) in [
+        (0, 7),
+        (0, -7),
+        (3, 0),
+        (3, 70_000),
+        (2_000, -1),
+        (2_000, 900),
+    ] {
+        queue.purge().await.expect("purge");
+        let put = vec![NewMessage::new("work"); messages];
+        queue.put(put).await.expect("put");
+        let broken = queue.write(move |transaction, _| {
+            transaction.execute("UPDATE queues SET messages = ?1", [wrong])
+        });
+        broken.await.expect("broken");
+        let depth = queue.depth().await.expect("depth");
+        assert_eq!(depth, messages as u64, "not {wrong}");
+        let stored = queue.read(|connection, _| {
+            connection.query_row("SELECT messages FROM queues", [], |row| {
+                row.get::<_, i64>(0)
+            })
+        });
+        let stored = stored.await.expect("a counter");
+        assert_eq!(stored, i64::try_from(messages).expect("few"));
+    }
 }

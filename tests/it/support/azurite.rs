@@ -122,6 +122,11 @@ impl Azurite {
         self.ports[0]
     }
 
+    /// Returns the port of its queues.
+    pub(crate) fn queue_port(&self) -> u16 {
+        self.ports[1]
+    }
+
     /// Makes a container, which may be there already.
     pub(crate) fn create_container(&self, name: &str) {
         let status = self.by_hand("PUT", &format!("{name}?restype=container"), "");

@@ -321,6 +321,6 @@ fn refusal(status: u16) -> String {
     let length = body.len();
     format!(
         "HTTP/1.1 {status} Refused\r\nContent-Type: application/xml\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n{body}"
+         x-ms-error-code: {code}\r\nConnection: close\r\n\r\n{body}"
     )
 }

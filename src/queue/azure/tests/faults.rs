@@ -11,7 +11,11 @@ use tokio::{
 };
 
 use super::{super::*, shown, shows_no_secret};
-use crate::azurite::{ACCOUNT, KEY};
+use crate::{
+    azurite::{ACCOUNT, KEY, azurite},
+    proxy::{Fault, Proxy},
+    queue::{RetryConfig, Retrying},
+};
 
 /// Answers one request a connection with the next of these, and then never again.
 struct Server {
@@ -78,7 +82,7 @@ async fn a_fault_that_passes_is_returned_at_once_and_may_be_tried_again() {
     for (answer, kind) in [
         (
             "503 Busy\r\nx-ms-error-code: ServerBusy\r\nretry-after: 7",
-            ErrorKind::Unavailable,
+            ErrorKind::Exhausted,
         ),
         ("429 Slow down\r\nretry-after: 7", ErrorKind::Exhausted),
         (
@@ -155,4 +159,75 @@ async fn a_message_that_is_gone_is_lost_whichever_way_it_is_said() {
             assert_eq!(error.kind(), ErrorKind::Conflict, "{answer}: {error}");
         }
     }
+}
+
+/// Opens a queue of Azurite behind a proxy; it tries again soon.
+fn behind(proxy: &Proxy, name: &str) -> Retrying<AzureQueue> {
+    let endpoint = format!("http://127.0.0.1:{}/{ACCOUNT}", proxy.port());
+    let account = StorageAccount::with_key(ACCOUNT, KEY);
+    let account = account.and_then(|account| account.at_queue_endpoint(&endpoint));
+    let config = AzureQueueConfig::new(account.expect("an account"), name);
+    let retry = RetryConfig {
+        base: Duration::from_millis(1),
+        ..RetryConfig::default()
+    };
+    Retrying::new(AzureQueue::open(&config).expect("a queue"), retry)
+}
+
+async fn bodies(queue: &impl WorkQueue) -> Vec<String> {
+    let mut bodies = Vec::new();
+    loop {
+        let got = queue.get(32, WEEK).await.expect("get");
+        if got.is_empty() {
+            bodies.sort();
+            return bodies;
+        }
+        let text = |message: &Message| String::from_utf8_lossy(&message.body).into_owned();
+        bodies.extend(got.iter().map(text));
+    }
+}
+
+#[tokio::test]
+async fn of_a_put_only_the_messages_that_were_turned_away_are_sent_again() {
+    let proxy = Proxy::start(azurite().queue_port(), 7);
+    let queue = behind(&proxy, "turned-away");
+    queue.create().await.expect("create");
+    for _ in 0..5 {
+        proxy.plan("POST", "messages", Fault::Answer(503));
+    }
+    let all: Vec<_> = (10..50).map(|number| number.to_string()).collect();
+    let messages = all.iter().cloned().map(NewMessage::new).collect();
+    let ids = queue.put(messages).await.expect("put");
+    assert_eq!(ids.len(), 40);
+    assert_eq!(proxy.count(Fault::Answer(503)), 5);
+    assert_eq!(bodies(&queue).await, all, "each of them once");
+}
+
+#[tokio::test]
+async fn of_a_put_only_a_message_without_an_answer_may_be_there_twice() {
+    let proxy = Proxy::start(azurite().queue_port(), 7);
+    let queue = behind(&proxy, "no-answer");
+    queue.create().await.expect("create");
+    proxy.plan("POST", "messages", Fault::CutAfter);
+    let messages: Vec<_> = (10..50).map(|number| number.to_string()).collect();
+    let put = messages.iter().cloned().map(NewMessage::new).collect();
+    assert_eq!(queue.put(put).await.expect("put").len(), 40);
+    let mut all = bodies(&queue).await;
+    assert_eq!(all.len(), 41);
+    all.dedup();
+    assert_eq!(all, messages);
+}
+
+#[tokio::test]
+async fn a_get_that_was_turned_away_is_repeated_and_one_without_an_answer_is_not() {
+    let proxy = Proxy::start(azurite().queue_port(), 7);
+    let queue = behind(&proxy, "gets");
+    queue.create().await.expect("create");
+    queue.put(vec![NewMessage::new("a")]).await.expect("put");
+    proxy.plan("GET", "messages", Fault::Answer(503));
+    proxy.plan("GET", "messages", Fault::CutAfter);
+    let error = queue.get(1, WEEK).await.expect_err("no answer");
+    assert!(!error.kind().is_refusal(), "{error:?}");
+    assert!(queue.get(1, WEEK).await.expect("get").is_empty(), "hidden");
+    assert_eq!(proxy.seen().len(), 5);
 }

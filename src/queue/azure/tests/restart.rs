@@ -24,7 +24,11 @@ async fn put_all(queue: &Queue, bodies: &HashSet<String>) {
 /// Gets and deletes until all of these were seen; says how many, each time that there are more.
 async fn handle_all(queue: &Queue, mut missing: HashSet<String>, left: impl Fn(usize)) {
     while !missing.is_empty() {
-        let got = queue.get(4, Duration::from_secs(2)).await.expect("get");
+        // A get that may have happened is not repeated inside.
+        let got = match queue.get(4, Duration::from_secs(2)).await {
+            Err(error) if error.is_retryable() => Vec::new(),
+            got => got.expect("get"),
+        };
         if got.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -1,22 +1,30 @@
-//! The contract of work queues, as checks that every one of them passes.
+//! The contract of work queues, as checks that every back-end passes.
 //!
-//! Each check empties the queue first. Time-outs are the shortest that the queue takes; time passes
-//! by tokio's clock, which is paused where the queue follows it.
+//! [`check`] and [`check_races`] panic at the first promise of [`WorkQueue`] that is not kept, and
+//! name it. Each check empties the queue first: give them a queue of their own. Time-outs are the
+//! shortest that the queue takes, and time passes by tokio's clock: a queue that follows it is
+//! checked in no time under `#[tokio::test(start_paused = true)]`, any other in some ten seconds.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Message, NewMessage, WorkQueue};
-use crate::error::{ErrorKind, Result};
+use crate::{
+    error::{ErrorKind, Result},
+    queue::{Message, NewMessage, WorkQueue},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs all checks that need one handle.
-pub(crate) async fn check(queue: &dyn WorkQueue) {
+///
+/// # Panics
+/// Where the queue does not keep the contract, or fails.
+pub async fn check(queue: &dyn WorkQueue) {
     queue.create().await.expect("create");
     assert!(!queue.create().await.expect("create"), "it exists already");
     what_was_put_is_got_once(queue).await;
+    each_message_of_a_put_has_its_outcome(queue).await;
     what_was_got_comes_back_after_its_time_out(queue).await;
     what_was_deleted_never_comes_back(queue).await;
     a_receipt_is_good_until_somebody_else_gets_the_message(queue).await;
@@ -30,8 +38,12 @@ pub(crate) async fn check(queue: &dyn WorkQueue) {
     bad_requests_are_refused_and_change_nothing(queue).await;
 }
 
-/// Runs all checks that need several handles on one queue; they may be the same one.
-pub(crate) async fn check_races(queues: &[Arc<dyn WorkQueue>]) {
+/// Runs all checks that need several handles on one queue; they may be the same one, or be of
+/// several connections. Wants a runtime of several threads.
+///
+/// # Panics
+/// As [`check`], and for no handle at all.
+pub async fn check_races(queues: &[Arc<dyn WorkQueue>]) {
     queues[0].create().await.expect("create");
     nothing_is_got_twice_by_many(queues).await;
 }
@@ -83,8 +95,25 @@ async fn what_was_put_is_got_once(queue: &dyn WorkQueue) {
     let put = ids.into_iter().zip(["a", "b", "c"].map(Bytes::from));
     assert_eq!(bodies, put.collect());
     assert!(got.iter().all(|message| message.dequeue_count == 1));
+    let of_its_own = |one: &Message| *one.receipt.message_id() == one.id;
+    assert!(got.iter().all(of_its_own), "a receipt names its message");
     none(queue, "hidden").await;
     assert_eq!(queue.depth().await.expect("depth"), 3, "hidden, and there");
+}
+
+async fn each_message_of_a_put_has_its_outcome(queue: &dyn WorkQueue) {
+    empty(queue).await;
+    let messages = ["a", "b", "c"].map(NewMessage::new).to_vec();
+    let ids: Result<Vec<_>> = queue.put_each(messages).await.into_iter().collect();
+    let mut ids = ids.expect("each is put");
+    let mut got: Vec<_> = get(queue, LONG).await.into_iter().map(|m| m.id).collect();
+    ids.sort();
+    got.sort();
+    assert_eq!(ids, got);
+    let large = NewMessage::new(vec![0; queue.limits().body + 1]);
+    let outcomes = queue.put_each(vec![NewMessage::new("d"), large]).await;
+    assert_eq!(outcomes.len(), 2, "one for each");
+    assert!(outcomes[1].is_err(), "too large");
 }
 
 async fn what_was_got_comes_back_after_its_time_out(queue: &dyn WorkQueue) {
@@ -238,6 +267,11 @@ async fn bad_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) {
     refused(queue.put(vec![late]).await.map(|_| ()), "delay");
     let dead = good.expiring(Duration::ZERO);
     refused(queue.put(vec![dead]).await.map(|_| ()), "time_to_live");
+    // It would end before it is seen, as the queue rounds both times.
+    let both = limits.resolution.max(tick) * 2;
+    let unseen = NewMessage::new("unseen").expiring(both).after(both);
+    let put = queue.put(vec![NewMessage::new("not put"), unseen]).await;
+    refused(put.map(|_| ()), "delay");
     refused(queue.get(0, LONG).await.map(|_| ()), "max");
     refused(queue.peek(0).await.map(|_| ()), "max");
     for timeout in [Duration::ZERO, limits.visibility.1 + tick] {

@@ -1,0 +1,73 @@
+//! The clock of a file of queues: the machine's wall clock, but never set back.
+//!
+//! A message that becomes visible at a time would wait for an hour where the machine's clock is set
+//! back by one. The file holds the greatest time that was reckoned with; where the machine's clock
+//! is behind it, the file's clock goes on from there, at the machine's pace.
+
+use rusqlite::{Connection, Transaction};
+
+use crate::clock::{micros, wall};
+
+/// Microseconds since 1970.
+pub(super) type Micros = i64;
+
+/// How far time goes on before it is written down: within a queue's resolution.
+const STEP: Micros = 1_000;
+
+/// Returns the present time, and sees to it that it is never earlier again.
+pub(super) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
+    let (seen, was_ahead) = read(transaction)?;
+    let (now, ahead) = reckon(machine(), seen, was_ahead);
+    if now >= seen.saturating_add(STEP) || ahead != was_ahead {
+        let update = "UPDATE clock SET seen = ?1, ahead = ?2";
+        transaction.prepare_cached(update)?.execute([now, ahead])?;
+    }
+    Ok(now)
+}
+
+/// Returns the present time, for what is only looked at.
+pub(super) fn now(connection: &Connection) -> rusqlite::Result<Micros> {
+    let (seen, ahead) = read(connection)?;
+    Ok(reckon(machine(), seen, ahead).0)
+}
+
+/// Returns the machine's own time.
+pub(super) fn machine() -> Micros {
+    Micros::try_from(micros(wall())).unwrap_or(Micros::MAX)
+}
+
+fn read(connection: &Connection) -> rusqlite::Result<(Micros, Micros)> {
+    connection
+        .prepare_cached("SELECT seen, ahead FROM clock")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Returns the file's time, and how far it is ahead of the machine's from now on.
+fn reckon(machine: Micros, seen: Micros, ahead: Micros) -> (Micros, Micros) {
+    let now = machine.saturating_add(ahead);
+    match now >= seen {
+        true => (now, ahead),
+        false => (seen, seen.saturating_sub(machine)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_on_at_the_machines_pace_and_never_back() {
+        let (mut seen, mut ahead) = (0, 0);
+        // Set back by 900, then forward to where it was.
+        for (machine, expected) in [
+            (1_000, 1_000),
+            (1_010, 1_010),
+            (110, 1_010),
+            (150, 1_050),
+            (1_150, 2_050),
+        ] {
+            (seen, ahead) = reckon(machine, seen, ahead);
+            assert_eq!(seen, expected, "at {machine}");
+        }
+    }
+}
