@@ -108,11 +108,12 @@ Exit codes:
   0    done
   1    failed: the relay refused or could not do it; `serve` could not listen or open its store
   2    wrong usage or configuration
-  3    the relay cannot be reached, or is not able just now
+  3    the relay or the store cannot be reached, does not answer within --timeout, or is not able now
   4    denied
   5    not found, or in conflict with what is there
-  6    timed out, or the number of --expect was not met
+  6    what was waited for did not come within --timeout, or the number of --expect was not met
   7    the lease was lost: `lease run` ended CMD
+  8    put, but the relay was not told: `queue put --notify`
   130  interrupted (143: terminated; `listen` that finished what it held: 0)
   `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
 

@@ -131,8 +131,47 @@ impl Target {
             return call.await;
         };
         match tokio::time::timeout(timeout, call).await {
+            // The client's own limit, or the relay's: the cause is the same.
+            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
+                let message = error.message().to_owned();
+                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            }
             Ok(result) => result,
-            Err(_) => Err(self.timed_out()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    /// Runs a notification within the time that was given, and tells meanwhile that the relay cannot
+    /// be reached, where that is so.
+    pub(super) async fn acknowledged<T>(
+        &self,
+        client: &Client,
+        notifying: impl Future<Output = reveille::Result<T>>,
+    ) -> reveille::Result<T> {
+        tokio::pin!(notifying);
+        let mut cause = None;
+        let trying = async {
+            tokio::select! {
+                done = &mut notifying => return done,
+                () = self.probe(client, &mut cause) => {}
+            }
+            notifying.await
+        };
+        let outcome = self.within(trying).await;
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(cause.unwrap_or(error)),
+            outcome => outcome,
+        }
+    }
+
+    /// Asks, once the relay has not answered for a while, whether it can be reached; early enough
+    /// that the answer comes within the time that was given.
+    async fn probe(&self, client: &Client, cause: &mut Option<Error>) {
+        let half = self.timeout.map_or(PATIENCE, |timeout| timeout / 2);
+        tokio::time::sleep(half.min(PATIENCE)).await;
+        *cause = unreachable(client).await;
+        if let Some(error) = cause {
+            output::note(format_args!("{error}; still trying"));
         }
     }
 
@@ -142,10 +181,11 @@ impl Target {
         format!("timed out after {span}")
     }
 
-    fn timed_out(&self) -> Error {
+    /// A relay that does not answer in time cannot be told from one that cannot be reached.
+    pub(super) fn no_answer(&self) -> Error {
         let span = duration::Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
-        Error::new(ErrorKind::Timeout, message)
+        Error::new(ErrorKind::Unavailable, message)
     }
 }
 

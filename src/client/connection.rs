@@ -121,7 +121,8 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`.
+    /// Waits until the relay answers, at most for `within`. Whether its store answers is not asked:
+    /// wake-ups need none.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the last failure where it does not.
@@ -141,13 +142,13 @@ impl Client {
         }
     }
 
-    /// Asks for the first flag: the cheapest call that any relay answers.
+    /// Asks for the first queue: the cheapest call that any relay answers, and without its store.
     async fn ping(&self) -> Result<()> {
-        let request = proto::ListFlagsRequest {
+        let request = proto::ListQueuesRequest {
             page_size: 1,
             ..Default::default()
         };
-        self.call(|channel| async move { FlagsClient::new(channel).list_flags(request).await })
+        self.call(|channel| async move { AdminClient::new(channel).list_queues(request).await })
             .await
             .map(|_| ())
     }
