@@ -42,6 +42,7 @@ mod settings;
 mod signals;
 mod store;
 mod stored;
+mod stranger;
 mod subscribe;
 mod sweep;
 mod target;
@@ -54,7 +55,7 @@ mod wait;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::{exit::Exit, settings::Settings};
 
@@ -102,7 +103,7 @@ Example:
   reveille notify acct/orders
 
 Settings: flags, then REVEILLE_* variables, then the file of --config, then defaults.
-Spans of time: 250ms, 2s, 10m, 1h30m, 14d.
+Durations: 250ms, 2s, 10m, 1h30m, 14d, 1w.
 
 Exit codes:
   0    done
@@ -113,15 +114,18 @@ Exit codes:
   5    not found, or in conflict with what is there
   6    what was waited for did not come within --timeout, or the number of --expect was not met
   7    the lease was lost: `lease run` ended CMD
-  8    put, but the relay was not told: `queue put --notify`
+  8    put, but the relay has not acknowledged the notification: `queue put --notify`
   130  interrupted (143: terminated; `listen` that finished what it held: 0)
   `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let command = usage::without_empty_variables(Cli::command());
+    let parsed = command.clone().try_get_matches_from(&typed);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return usage::refuse(&error).into(),
+        Err(error) => return usage::refuse(&error, &command, &typed).into(),
     };
     match perform(cli) {
         Ok(exit) => exit.into(),

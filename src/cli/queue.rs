@@ -50,7 +50,7 @@ Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
   gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
 
-With --notify and a relay that is not told it ends with 8: the messages are stored all the same.")]
+Where --notify is not acknowledged it ends with 8: the messages are stored all the same.")]
     Put(Put),
     /// Get messages: hidden from others for a while, and gone with --delete
     #[command(after_help = "\

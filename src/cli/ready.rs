@@ -21,7 +21,7 @@ impl Args {
         let target = self.target.resolve(settings);
         let client = target.client()?;
         let ready = client.ready(target.timeout.unwrap_or(Duration::MAX));
-        target.within(ready).await?;
+        target.acknowledged(&client, ready).await?;
         Ok(Exit::OK)
     }
 }

@@ -228,6 +228,13 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
         let rule = format_args!("must be written http://HOST:PORT, but is {url:?}");
         Error::invalid("relay", rule)
     };
+    if url.starts_with("https://") {
+        let rule = format_args!(
+            "this version speaks plain text only, and {url:?} asks for TLS: write http://, or let a \
+             proxy on this machine speak TLS"
+        );
+        return Err(Error::invalid("relay", rule));
+    }
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
     if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().authority().is_none() {
         return Err(refuse());

@@ -73,7 +73,7 @@ impl Flags {
 
     /// Reads flags, many at a time. One that cannot be read does not keep the others from being read.
     async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        let reads = names.to_vec().into_iter().map(|name| async move {
+        let reads = names.iter().cloned().map(|name| async move {
             let _turn = self.inner.reads.take(&name).await;
             self.inner.observe(&name, wall).await
         });

@@ -270,3 +270,107 @@ async fn a_flag_survives_a_crash_of_the_relay() {
     let unset = relay.run(&["flag", "get", "go-live", "--check"]).await;
     assert_eq!(unset.status.code(), Some(5));
 }
+
+#[tokio::test]
+async fn what_is_taken_for_a_relay_is_told_by_its_answer() {
+    let relay = Binary::serve().await;
+    let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let other = format!("http://{}", ssh.local_addr().expect("bound"));
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = ssh.accept().await {
+            tokio::spawn(async move {
+                use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+                let _ = stream.write_all(b"SSH-2.0-test\r\n").await;
+                let _ = stream.read(&mut [0; 1024]).await;
+            });
+        }
+    });
+    let admin = format!("http://{}", relay.admin());
+    for (url, code, words) in [
+        (&*admin, 3, "admin port"),
+        (&other, 3, "\"SSH-2.0-test\""),
+        ("https://127.0.0.1:7600", 2, "plain text only"),
+        ("ftp://127.0.0.1:7600", 2, "http://HOST:PORT"),
+    ] {
+        for verb in [
+            &["notify", "acct/orders"][..],
+            &["flag", "list"],
+            &["ready"],
+        ] {
+            let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
+            let output = relay.run(&typed).await;
+            let complaint = complained(&output);
+            assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
+            assert!(complaint.contains(words), "{typed:?}: {complaint}");
+        }
+    }
+    serving.abort();
+    // Without a scheme it is plain text.
+    let output = relay
+        .run(&["ready", "--relay", relay.address(), "--timeout", "5s"])
+        .await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+}
+
+#[tokio::test]
+async fn a_bad_variable_is_named_and_an_empty_one_is_not_set() {
+    let relay = Binary::serve().await;
+    let run = async |variable: &str, value: &str, typed: &[&str]| {
+        let mut command = relay.verb(typed);
+        command.env(variable, value);
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        (output.status.code(), complained(&output))
+    };
+    let flags = &["flag", "list"][..];
+    let (code, complaint) = run("REVEILLE_TIMEOUT", "soon", flags).await;
+    assert_eq!(code, Some(2), "{complaint}");
+    assert!(
+        complaint.starts_with("error: REVEILLE_TIMEOUT: "),
+        "{complaint}"
+    );
+    // Typed, it is the flag's.
+    let typed = &["flag", "list", "--timeout", "soon"][..];
+    let (code, complaint) = run("REVEILLE_TIMEOUT", "2s", typed).await;
+    assert_eq!(code, Some(2), "{complaint}");
+    assert!(!complaint.contains("REVEILLE_TIMEOUT"), "{complaint}");
+    for variable in ["REVEILLE_TIMEOUT", "REVEILLE_OUTPUT", "REVEILLE_CONFIG"] {
+        let (code, complaint) = run(variable, "", flags).await;
+        assert_eq!(code, Some(0), "{variable}: {complaint}");
+    }
+    let (code, complaint) = run("REVEILLE_RELAY", "", &["flag", "list", "--timeout", "1s"]).await;
+    // The default relay, which may run here or not.
+    assert_ne!(code, Some(2), "{complaint}");
+}
+
+#[tokio::test]
+async fn an_address_and_a_mark_are_data_as_any_other() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = "sqlite:jobs.db?queue=orders";
+    let address = ["queue", "address", url, "-o", "json"];
+    let mut command = reveille(&home, &address);
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(said(&output), "{\"queue\":\"local/orders\"}\n");
+
+    let store = format!("sqlite:{}", home.path().join("shop.db").display());
+    let opened = reveille::store::open(&store).await.expect("a store");
+    let name = reveille::store::BlobName::new("session").expect("a name");
+    opened.create(&name, "x".into()).await.expect("made");
+    let blob = format!("{store}#session");
+    for (marks, is_marked) in [(&["--after", "1w"][..], true), (&["--clear"], false)] {
+        let typed = [&["blob", "ttl", &blob], marks, &["-o", "json"]].concat();
+        let mut command = reveille(&home, &typed);
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+        let row: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+        assert_eq!(row["blob"], blob.as_str());
+        assert_eq!(row["time_to_live"].is_string(), is_marked, "{row}");
+    }
+}

@@ -238,7 +238,10 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
     ];
     let output = queue(&home, &put).await;
     let complaint = complained(&output);
-    assert!(complaint.contains("the relay was not told"), "{complaint}");
+    assert!(
+        complaint.contains("did not acknowledge the notification"),
+        "{complaint}"
+    );
     assert_eq!(said(&output), "put 1 message into local/orders\n");
     assert_eq!(output.status.code(), Some(8));
     assert_eq!(

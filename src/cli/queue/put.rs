@@ -87,8 +87,9 @@ impl Put {
         };
         let (address, relay) = (queue.address(), &target.relay);
         output::note(format_args!(
-            "error: the messages are stored, but the relay was not told: {error}; do not put them \
-             again, say `reveille notify {address} --messages {} --relay {relay}` when it is back",
+            "error: the messages are stored, but the relay did not acknowledge the notification: \
+             {error}; do not put them again, say `reveille notify {address} --messages {} --relay \
+             {relay}` when it is back",
             sum.messages
         ));
         Ok(Exit::NOT_TOLD)
@@ -154,7 +155,10 @@ impl Put {
             batch.extend(line);
             if ended || batch.len() == BATCH {
                 let put = self.put(queue, std::mem::take(&mut batch)).await;
-                let more = put.with_context(|| format!("put {} messages before", sum.messages))?;
+                let more = put.with_context(|| {
+                    let messages = output::count(sum.messages, "message");
+                    format!("{messages} of the input were put before")
+                })?;
                 sum.messages += more.messages;
                 sum.bytes += more.bytes;
             }

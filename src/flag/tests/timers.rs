@@ -217,14 +217,13 @@ async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
     let _guard = tracing::subscriber::set_default(subscriber.finish());
     let world = setup();
     sleep(Duration::from_millis(1)).await;
-    let (go, brief) = (name("go"), lasting(5));
-    let set = world.flags.unleash(&go, &brief, world.now()).await;
+    let go = name("go");
+    let set = world.flags.unleash(&go, &forever(), world.now()).await;
     set.expect("unleash");
     let mut watch = world.watch();
     assert!(next(&mut watch).await.set);
     world.store.fail(Failing::Everything);
-    sleep(Duration::from_secs(30)).await;
-    assert_eq!(log.count("could not be ended"), 1);
+    sleep(Duration::from_secs(60)).await;
     assert_eq!(log.count("could not be read; trying again"), 1);
     // Nobody waits any more: then nothing is asked, which says nothing about the store.
     drop(watch);
@@ -232,7 +231,7 @@ async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
     assert_eq!(log.count("the store answers again"), 0);
     world.store.fail(Failing::Nothing);
     let mut watch = world.watch();
-    assert!(!next(&mut watch).await.set);
+    assert!(next(&mut watch).await.set);
     sleep(HOUR).await;
     assert_eq!(log.count("the store answers again"), 1);
     world.scope.shutdown().await;
