@@ -42,6 +42,7 @@ mod settings;
 mod signals;
 mod store;
 mod stored;
+mod stranger;
 mod subscribe;
 mod sweep;
 mod target;
@@ -54,7 +55,7 @@ mod wait;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::{exit::Exit, settings::Settings};
 
@@ -102,25 +103,29 @@ Example:
   reveille notify acct/orders
 
 Settings: flags, then REVEILLE_* variables, then the file of --config, then defaults.
-Spans of time: 250ms, 2s, 10m, 1h30m, 14d.
+Durations: 250ms, 2s, 10m, 1h30m, 14d, 1w.
 
 Exit codes:
   0    done
   1    failed: the relay refused or could not do it; `serve` could not listen or open its store
   2    wrong usage or configuration
-  3    the relay cannot be reached, or is not able just now
+  3    the relay or the store cannot be reached, does not answer within --timeout, or is not able now
   4    denied
   5    not found, or in conflict with what is there
-  6    timed out, or the number of --expect was not met
+  6    what was waited for did not come within --timeout, or the number of --expect was not met
   7    the lease was lost: `lease run` ended CMD
+  8    put, but the relay has not acknowledged the notification: `queue put --notify`
   130  interrupted (143: terminated; `listen` that finished what it held: 0)
   `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let command = usage::without_empty_variables(Cli::command());
+    let parsed = command.clone().try_get_matches_from(&typed);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return usage::refuse(&error).into(),
+        Err(error) => return usage::refuse(&error, &command, &typed).into(),
     };
     match perform(cli) {
         Ok(exit) => exit.into(),

@@ -1,7 +1,8 @@
-//! The admin port: `GET /livez`, `GET /readyz` and `GET /metrics` over HTTP/1.1.
+//! The admin port: `GET /livez`, `GET /readyz`, `GET /readyz/PART` and `GET /metrics` over HTTP/1.1.
 //!
-//! Alive means that the process answers; ready that it takes streams and can read its store; the
-//! metrics are Prometheus text. For operators: it listens on loopback unless told otherwise, and
+//! Alive means that the process answers. Ready means that all required parts are: a relay sends
+//! wake-ups without its store, so its store is a part that is not required. `/readyz?verbose` names
+//! each part, `/readyz/PART` answers for one. The metrics are Prometheus text. For operators: it listens on loopback unless told otherwise, and
 //! answers only to its own names. It has connections and deadlines of its own, so that what is held
 //! on one port is not missing on the other.
 
@@ -15,7 +16,7 @@ use std::{net::SocketAddr, sync::Arc};
 use async_trait::async_trait;
 use axum::{
     Router,
-    extract::State,
+    extract::{Path, RawQuery, State},
     http::{StatusCode, header},
     middleware,
     response::IntoResponse,
@@ -35,11 +36,22 @@ use crate::{
 /// What the console asks of the relay that it belongs to.
 #[async_trait]
 pub(crate) trait Subject: Send + Sync + 'static {
-    /// Returns the reasons why the relay is not ready; none where it is.
-    async fn unready(&self) -> Vec<String>;
+    /// Returns the parts that readiness is made of, in the order in which they are shown.
+    fn parts(&self) -> &'static [Part];
+
+    /// Returns the reasons why a part is not ready; none where it is.
+    async fn unready(&self, part: &str) -> Vec<String>;
 
     /// Returns the figures of this moment.
     fn figures(&self) -> Figures;
+}
+
+/// A part of readiness.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// Without it the whole is not ready.
+    pub(crate) required: bool,
 }
 
 /// Where a console listens, and by which names it is asked.
@@ -81,6 +93,7 @@ impl Console {
         let router = Router::new()
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))
+            .route("/readyz/{part}", get(readyz_part))
             .route("/metrics", get(metrics_text))
             .with_state(Asked {
                 subject,
@@ -114,14 +127,59 @@ impl Drop for Console {
     }
 }
 
-async fn readyz(State(asked): State<Asked>) -> impl IntoResponse {
-    let reasons = asked.subject.unready().await;
+async fn readyz(State(asked): State<Asked>, RawQuery(query): RawQuery) -> (StatusCode, String) {
+    let is_verbose = |pair: &str| pair.split('=').next() == Some("verbose");
+    let verbose = query.is_some_and(|query| query.split('&').any(is_verbose));
+    let (mut lines, mut reasons) = (String::new(), Vec::new());
+    for part in asked.subject.parts() {
+        // Asking the store costs a request: only where its answer is shown.
+        if !verbose && !part.required {
+            continue;
+        }
+        let failed = asked.subject.unready(part.name).await;
+        lines.push_str(&part.line(&failed));
+        if part.required {
+            reasons.extend(failed);
+        }
+    }
+    let (status, text) = verdict(reasons);
+    match verbose {
+        true => (status, lines + &text),
+        false => (status, text),
+    }
+}
+
+async fn readyz_part(State(asked): State<Asked>, Path(name): Path<String>) -> (StatusCode, String) {
+    let parts = asked.subject.parts();
+    match parts.iter().find(|part| part.name == name) {
+        Some(part) => verdict(asked.subject.unready(part.name).await),
+        None => {
+            let known: Vec<_> = parts.iter().map(|part| part.name).collect();
+            let text = format!("no such part; there are: {}\n", known.join(", "));
+            (StatusCode::NOT_FOUND, text)
+        }
+    }
+}
+
+fn verdict(reasons: Vec<String>) -> (StatusCode, String) {
     if reasons.is_empty() {
         return (StatusCode::OK, "ready\n".to_owned());
     }
     let line = |reason| format!("not ready: {reason}\n");
     let text = reasons.into_iter().map(line).collect();
     (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+impl Part {
+    /// Returns a line of the verbose page, as Kubernetes' own have them.
+    fn line(self, failed: &[String]) -> String {
+        let name = self.name;
+        let note = if self.required { "" } else { " (not required)" };
+        match failed {
+            [] => format!("[+]{name} ok\n"),
+            _ => format!("[-]{name} failed{note}: {}\n", failed.join("; ")),
+        }
+    }
 }
 
 async fn metrics_text(State(asked): State<Asked>) -> impl IntoResponse {

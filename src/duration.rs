@@ -23,7 +23,7 @@ const UNITS: [(&str, u64); 6] = [
 ];
 const DAY: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Reads a span: numbers, each with its unit (`ns`, `us`, `ms`, `s`, `m`, `h`, `d`), added up.
+/// Reads a span: numbers, each with its unit (`ns`, `us`, `ms`, `s`, `m`, `h`, `d`, `w`), added up.
 /// A decimal fraction is allowed, and `0` needs no unit.
 ///
 /// # Errors
@@ -58,6 +58,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
 fn nanos(number: &str, unit: &str) -> Option<u64> {
     let scale = match unit {
         "d" => DAY,
+        "w" => 7 * DAY,
         _ => UNITS.iter().find(|(name, _)| *name == unit)?.1,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -124,6 +125,8 @@ mod tests {
             ("10m", 600_000_000_000),
             ("1h30m", 5_400_000_000_000),
             ("14d", 14 * DAY),
+            ("1w", 7 * DAY),
+            ("1w2d", 9 * DAY),
         ] {
             assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
         }

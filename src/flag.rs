@@ -32,9 +32,11 @@ use std::{
     time::SystemTime,
 };
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
 use self::{
     board::{Board, Written, judge},
-    body::{Body, FOLDER, Version, blob_name},
+    body::{Body, FOLDER, Version, blob_name, flag_names},
     store_flags::check_prefix,
     turns::Turns,
 };
@@ -115,6 +117,10 @@ struct Write<'a> {
     began: u64,
     ended: bool,
 }
+
+/// Reads of flags that a list or a refresh has under way at one time. A page of 1,000 flags takes 32
+/// round trips; a store on a cloud takes thousands of requests a second.
+const READS_AT_ONCE: usize = 32;
 
 /// Attempts at a write that another writer of the same flag keeps getting in the way of.
 const ATTEMPTS: u32 = 16;
@@ -277,15 +283,16 @@ impl Flags {
             .store
             .list(&format!("{FOLDER}{prefix}"), &page)
             .await?;
-        let mut flags = Vec::with_capacity(page.entries.len());
-        for entry in page.entries {
-            let name = entry.name.as_str().strip_prefix(FOLDER).map(FlagName::new);
-            // What somebody else keeps beside the flags is none.
-            let Some(Ok(name)) = name else { continue };
-            let found = self.inner.read(&name).await?;
-            flags.extend(judge(found.map(|(state, _)| state), wall));
-        }
-        Ok((flags, page.next))
+        // What else is kept beside the flags is none.
+        let names = flag_names(page.entries).into_iter();
+        let reads = names.map(|name| async move { self.inner.read(&name).await });
+        let found: Vec<_> = stream::iter(reads)
+            .buffered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let set = found.into_iter().flatten();
+        let flags = set.filter_map(|(state, _)| judge(Some(state), wall));
+        Ok((flags.collect(), page.next))
     }
 
     /// Registers a client's watcher, as [`Flags::watch`] does, if the flag is watched already or
@@ -422,6 +429,10 @@ impl Inner {
 
     #[cold]
     fn unavailable(&self, name: &FlagName, what: &str, error: Error) -> Error {
+        if error.kind() == ErrorKind::Unsupported {
+            let message = format!("flag `{name}` {what}: {}", error.message());
+            return Error::new(ErrorKind::Unsupported, message).with_source(error);
+        }
         let message = format!("flag `{name}` {what} ({} failed)", self.store);
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     }

@@ -183,7 +183,9 @@ impl Lease {
     /// A store that fails is tried again, for ever, and logged once.
     ///
     /// # Errors
-    /// What does not pass by waiting: [`ErrorKind::Denied`](crate::ErrorKind::Denied), or
+    /// What does not pass by waiting: [`ErrorKind::Denied`](crate::ErrorKind::Denied),
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store ignores the
+    /// conditions of writes, or
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the blob is no lease, which is left
     /// as it is.
     ///

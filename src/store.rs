@@ -188,6 +188,23 @@ pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
     open_with(url, &environment()).await
 }
 
+/// Opens a store as [`open`] does, but makes none: for what only reads, where a path that was
+/// mistyped must not become an empty store.
+///
+/// # Errors
+/// As [`open`]; [`ErrorKind::NotFound`] where the file of a `sqlite:` store is not there.
+pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
+    if let Some(path) = url.strip_prefix("sqlite:")
+        && !path.is_empty()
+        && !std::path::Path::new(path).exists()
+    {
+        let message =
+            format!("store `{url}`: there is no such file, and what only reads makes none");
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
+    open(url).await
+}
+
 /// Returns the process's environment, without what is no text: that is no setting of a store.
 pub fn environment() -> BTreeMap<String, String> {
     let variables = std::env::vars_os();
@@ -347,6 +364,19 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let url = format!("sqlite:{}", directory.path().join("flags.db").display());
         assert_eq!(open(&url).await.expect("sqlite").to_string(), url);
+    }
+
+    #[tokio::test]
+    async fn what_only_reads_makes_no_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("flags.db");
+        let url = format!("sqlite:{}", path.display());
+        let error = open_existing(&url).await.expect_err("no file");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.message().contains("flags.db"), "{error}");
+        assert!(!path.exists());
+        open(&url).await.expect("made");
+        open_existing(&url).await.expect("it is there");
     }
 
     #[tokio::test]

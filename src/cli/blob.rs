@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 use reveille::{duration, store, sweep};
+use serde::Serialize;
 
-use super::{exit::Exit, output, settings::Settings};
+use super::{exit::Exit, output::Format, settings::Settings};
 
 /// Mark a blob with its time to live
 #[derive(Debug, clap::Args)]
@@ -46,18 +47,37 @@ struct Ttl {
     /// Take its time to live off
     #[arg(long, conflicts_with = "after")]
     clear: bool,
+    /// How data is written [default: table]
+    #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// A blob's mark as it is shown.
+#[derive(Debug, Serialize)]
+struct Marked {
+    blob: String,
+    /// As it was written; `null` where it was taken off.
+    time_to_live: Option<String>,
 }
 
 impl Args {
-    pub(super) async fn run(self, _settings: &Settings) -> anyhow::Result<Exit> {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let Verb::Ttl(ttl) = self.verb;
         let end = ttl.after.map(|after| SystemTime::now() + after);
         let dead = ttl.dead_container.as_deref();
         let marked = sweep::mark(&ttl.blob, end, dead, &store::environment()).await?;
-        match marked {
-            Some(end) => output::note(format_args!("nobody needs it from {end} on")),
-            None => output::note("it stays"),
-        }
+        // What follows may be a signature.
+        let blob = ttl.blob.split('?').next().unwrap_or_default().to_owned();
+        let line = match &marked {
+            Some(end) => format!("{blob}: not needed from {end} on"),
+            None => format!("{blob}: it stays"),
+        };
+        let row = Marked {
+            blob,
+            time_to_live: marked,
+        };
+        let format = ttl.output.or(settings.output).unwrap_or_default();
+        format.next(&row, line)?;
         Ok(Exit::OK)
     }
 }

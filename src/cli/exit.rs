@@ -27,6 +27,7 @@ impl Exit {
     pub(super) const NOT_FOUND: Self = Self(5);
     pub(super) const TIMED_OUT: Self = Self(6);
     pub(super) const LOST: Self = Self(7);
+    pub(super) const NOT_TOLD: Self = Self(8);
     pub(super) const INTERRUPTED: Self = Self(130);
     pub(super) const TERMINATED: Self = Self(143);
 

@@ -108,7 +108,7 @@ impl Args {
                         target.within(flags.get(&flag)).await?
                     }
                     Some(url) => {
-                        let store = Stored::open(&url, target.timeout).await?;
+                        let store = Stored::open_existing(&url, target.timeout).await?;
                         store.read(async |flags| flags.get(&flag).await).await?
                     }
                 };
@@ -131,7 +131,7 @@ impl Args {
                 target,
             } => {
                 let target = target.resolve(settings);
-                let store = Stored::open(&url, target.timeout).await?;
+                let store = Stored::open_existing(&url, target.timeout).await?;
                 let listed = store.read(async |flags| flags.list(&prefix).await).await?;
                 let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
                 target.format.list(&rows)?;
@@ -142,9 +142,13 @@ impl Args {
                 let watching = watch(flag, &target);
                 match target.timeout {
                     None => watching.await,
-                    Some(timeout) => tokio::time::timeout(timeout, watching)
-                        .await
-                        .unwrap_or(Ok(Exit::TIMED_OUT)),
+                    Some(timeout) => match tokio::time::timeout(timeout, watching).await {
+                        Ok(ended) => ended,
+                        Err(_) => {
+                            output::note(target.timed_out_waiting());
+                            Ok(Exit::TIMED_OUT)
+                        }
+                    },
                 }
             }
         }

@@ -1,9 +1,11 @@
 //! `ids next`: ids that nobody else gets, from a blob that any number of processes share.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use clap::Subcommand;
 use reveille::{
-    Error, ErrorKind,
+    Error, ErrorKind, duration,
     store::{self, BlobName},
     unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
 };
@@ -21,8 +23,8 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille ids next orders
-  reveille ids next orders --count 5 --store sqlite:/var/lib/reveille/reveille.db")]
+  reveille ids next orders --store sqlite:shop.db
+  reveille ids next orders --store az://ids --count 5")]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -37,8 +39,8 @@ enum Verb {
     /// --range-size is given, up to 1000 ids come in one range of just that size, without a gap.
     #[command(after_help = "\
 Example:
-  reveille ids next orders
-  reveille ids next orders --count 1000000 --range-size 10000 > ids
+  reveille ids next orders --store sqlite:shop.db
+  reveille ids next orders --store sqlite:shop.db --count 1000000 --range-size 10000 > ids
   reveille ids next orders --store sqlite:shop.db --start 100000 -o jsonl
   reveille ids next orders --store az://ids
 
@@ -62,6 +64,9 @@ struct Next {
     start: u64,
     #[command(flatten)]
     store: StoreArgs,
+    /// Give up where no id was had for this long [default: 2m, 10s where the store does not answer]
+    #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    timeout: Option<Duration>,
     /// How data is written [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
@@ -97,20 +102,40 @@ impl Next {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let config = self.config();
         let batch = BATCH.min(config.range_size);
-        let url = self.store.resolve(settings)?;
-        let store = BlobSyncStore::new(store::open(&url).await?, self.name);
+        let chosen = self.store.resolve(settings)?;
+        chosen.announce();
+        let opened = self.within(store::open(&chosen.url)).await.map_err(away)?;
+        let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
         let format = self.output.or(settings.output).unwrap_or_default();
         let mut printer = Printer::new(format);
         let mut left = self.count;
         while left > 0 {
             let count = usize::try_from(left.min(batch)).context("a batch is small")?;
-            let taken = ids.next_ids(count).await.map_err(what_is_stored)?;
+            let taken = self.within(ids.next_ids(count)).await;
+            let taken = taken.map_err(what_is_stored)?;
             left -= taken.len() as u64;
             printer.print(&taken).await?;
         }
         printer.finish().await?;
         Ok(Exit::OK)
+    }
+
+    /// Runs a call within the time that was given.
+    async fn within<T>(
+        &self,
+        call: impl Future<Output = reveille::Result<T>>,
+    ) -> reveille::Result<T> {
+        let Some(timeout) = self.timeout else {
+            return call.await;
+        };
+        tokio::time::timeout(timeout, call)
+            .await
+            .unwrap_or_else(|_| {
+                let span = duration::Span(timeout);
+                let message = format!("`{}`: no id was had within {span}", self.name);
+                Err(Error::new(ErrorKind::Timeout, message))
+            })
     }
 
     fn config(&self) -> IdConfig {
@@ -120,6 +145,7 @@ impl Next {
                 .range_size
                 .unwrap_or_else(|| self.count.min(defaults.range_size)),
             start: self.start,
+            retry_for: self.timeout.unwrap_or(defaults.retry_for),
             // It is known how many are wanted: a range beyond them would be a gap.
             fetch_ahead: false,
             ..defaults
@@ -176,6 +202,14 @@ impl Printer {
     }
 }
 
+/// A store that is not opened in time cannot be reached, and ends with that exit code.
+fn away(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Timeout => Error::new(ErrorKind::Unavailable, error.message()),
+        _ => error,
+    }
+}
+
 /// What breaks a rule now was not typed: it is stored.
 fn what_is_stored(error: Error) -> anyhow::Error {
     match error.kind() {
@@ -219,6 +253,7 @@ mod tests {
             range_size,
             start: 0,
             store: StoreArgs::default(),
+            timeout: None,
             output: None,
         }
     }

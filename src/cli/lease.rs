@@ -55,8 +55,19 @@ impl Args {
 }
 
 impl Named {
+    /// Returns a contender, and makes its store where that is a file.
     async fn open(&self, settings: &Settings, config: LeaseConfig) -> anyhow::Result<Lease> {
-        let store = store::open(&self.store.resolve(settings)?).await?;
+        let chosen = self.store.resolve(settings)?;
+        chosen.announce();
+        let store = store::open(&chosen.url).await?;
         Ok(Lease::new(store, &self.name, config)?)
+    }
+
+    /// The same for reading only: makes nothing.
+    async fn open_existing(&self, settings: &Settings) -> anyhow::Result<Lease> {
+        let chosen = self.store.resolve(settings)?;
+        chosen.announce();
+        let store = store::open_existing(&chosen.url).await?;
+        Ok(Lease::new(store, &self.name, LeaseConfig::default())?)
     }
 }

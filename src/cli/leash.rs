@@ -38,7 +38,7 @@ impl Args {
                 leashed.map_err(stored::may_have_happened)?
             }
             Some(url) => {
-                let store = Stored::open(url, target.timeout).await?;
+                let store = Stored::open_existing(url, target.timeout).await?;
                 store
                     .write(async |flags| flags.leash(&self.flag).await)
                     .await?

@@ -5,6 +5,7 @@
 //! dropped and counted.
 
 use std::{
+    ffi::OsString,
     io::{self, IsTerminal, Write},
     sync::{
         atomic::{AtomicU64, Ordering},
@@ -80,11 +81,20 @@ fn start_on(
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer)
-        .with_ansi(io::stderr().is_terminal());
+        .with_ansi(has_colours(
+            io::stderr().is_terminal(),
+            std::env::var_os("NO_COLOR"),
+        ));
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+}
+
+/// Returns whether lines are coloured: on a terminal, unless `NO_COLOR` is not empty
+/// (<https://no-color.org>).
+fn has_colours(is_terminal: bool, no_color: Option<OsString>) -> bool {
+    is_terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
 /// Writes lines until nobody can send any more.
@@ -139,6 +149,19 @@ impl Drop for LogGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logs_have_colours_on_a_terminal_only_and_not_where_none_are_wanted() {
+        for (is_terminal, no_color, coloured) in [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+        ] {
+            let no_color = no_color.map(OsString::from);
+            assert_eq!(has_colours(is_terminal, no_color), coloured);
+        }
+    }
 
     #[test]
     fn what_was_logged_is_written_before_the_guard_is_gone() {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::{Accepted, Client, Limits, Notification, PublisherOptions, QueueAddress, duration};
+use reveille::{Accepted, Limits, Notification, PublisherOptions, QueueAddress, duration};
 use serde::Serialize;
 
 use super::{
     exit::Exit,
     output::{self, Row},
     settings::Settings,
-    target::{self, Target, TargetArgs},
+    target::{Target, TargetArgs},
     usage,
 };
 
@@ -71,11 +71,7 @@ impl Args {
         };
         let publisher = client.publisher_with(options);
         let notifying = publisher.notify_all(self.notifications());
-        let accepted = target::patiently(&client, notifying).await;
-        let accepted = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => return Err(explain(error, &client).await.into()),
-        };
+        let accepted = target.acknowledged(&client, notifying).await?;
         let rows = self.rows(&accepted);
         target.format.list(&rows)?;
         self.hint(&rows, &target);
@@ -101,16 +97,19 @@ impl Args {
         self.queues.iter().zip(accepted).map(row).collect()
     }
 
-    /// Tells what to do about a queue that nobody listens to.
+    /// Tells what to do about queues without a listener: one hint, however many there are.
     fn hint(&self, rows: &[Notified], target: &Target) {
-        for row in rows.iter().filter(|row| row.listeners == 0) {
-            output::note(format_args!(
-                "hint: nobody listens to {queue} yet; `reveille listeners --relay {relay}` shows who \
-                 listens to what, `reveille subscribe {queue} --relay {relay}` listens",
-                queue = row.queue,
-                relay = target.relay,
-            ));
-        }
+        let mut unheard = rows.iter().filter(|row| row.listeners == 0);
+        let Some(first) = unheard.next() else { return };
+        let (queue, relay) = (&first.queue, &target.relay);
+        let others = match unheard.count() as u64 {
+            0 => String::new(),
+            others => format!(" and to {}", output::count(others, "other queue")),
+        };
+        output::note(format_args!(
+            "hint: nobody listens to {queue}{others} yet; `reveille listeners --relay {relay}` shows \
+             who listens to what, `reveille subscribe {queue} --relay {relay}` listens"
+        ));
     }
 }
 
@@ -121,14 +120,6 @@ impl Row for Notified {
         let (sequence, listeners) = (self.sequence.to_string(), self.listeners.to_string());
         vec![self.queue.clone(), sequence, listeners]
     }
-}
-
-/// Says why no acknowledgement came: a relay that cannot be reached is more than a late one.
-async fn explain(error: reveille::Error, client: &Client) -> reveille::Error {
-    if error.kind() != reveille::ErrorKind::Timeout {
-        return error;
-    }
-    target::unreachable(client).await.unwrap_or(error)
 }
 
 fn delay(text: &str) -> Result<Duration, String> {

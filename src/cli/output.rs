@@ -70,9 +70,20 @@ impl Format {
 
 /// Writes text as it is.
 pub(super) fn text(text: &str) -> io::Result<()> {
+    bytes(text.as_bytes())
+}
+
+/// Writes bytes as they are.
+pub(super) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(bytes)?;
     out.flush()
+}
+
+/// Returns a number and its noun: `1 message`, `2 messages`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 /// Tells the user something that is not data.

@@ -2,27 +2,23 @@
 
 mod moving;
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+mod get;
+mod put;
 
-use anyhow::Context as _;
+use std::{path::Path, sync::Arc};
+
 use clap::Subcommand;
 use reveille::{
-    Error, Notification, PublisherOptions, duration,
-    queue::{self, Message, MessageId, NewMessage, PeekedMessage, WorkQueue},
+    Error, ErrorKind,
+    queue::{self, WorkQueue},
 };
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{
-    exit::Exit,
-    output::{self, Format, Row},
-    settings::Settings,
-    target::{self, TargetArgs},
-    usage,
+use self::{
+    get::{Get, Peek},
+    put::Put,
 };
+use super::{exit::Exit, output::Format, settings::Settings};
 
 /// Work with a queue
 ///
@@ -52,24 +48,26 @@ Example:
     #[command(after_help = "\
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
-  seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s")]
+  seq 1000 | reveille queue put 'sqlite:jobs.db?queue=orders' --create --delay 10s
+  reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
+  gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
+
+Where --notify is not acknowledged it ends with 8: the messages are stored all the same.")]
     Put(Put),
     /// Get messages: hidden from others for a while, and gone with --delete
     #[command(after_help = "\
 Example:
-  reveille queue get 'sqlite:jobs.db?queue=orders' --max 32 --delete -o jsonl")]
+  reveille queue get 'sqlite:jobs.db?queue=orders' --max 32 --delete -o jsonl
+  reveille queue get 'sqlite:jobs.db?queue=orders' --delete --raw > photo.jpg
+
+JSON has each body twice: `body` as text, or null where it is not UTF-8, and `body_base64`.")]
     Get(Get),
     /// Look at messages without getting them
     #[command(after_help = "\
 Example:
-  reveille queue peek 'sqlite:jobs.db?queue=orders' --max 5")]
-    Peek {
-        #[command(flatten)]
-        named: Named,
-        /// How many at most
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::number::<usize>)]
-        max: usize,
-    },
+  reveille queue peek 'sqlite:jobs.db?queue=orders' --max 5
+  reveille queue peek 'sqlite:jobs.db?queue=orders' --raw | file -")]
+    Peek(Peek),
     /// Count the messages, hidden ones included
     #[command(after_help = "\
 Example:
@@ -89,11 +87,7 @@ Example:
     #[command(after_help = "\
 Example:
   reveille notify \"$(reveille queue address 'sqlite:jobs.db?queue=orders')\"")]
-    Address {
-        /// The queue
-        #[arg(value_name = "QUEUE_URL")]
-        url: String,
-    },
+    Address(Named),
 }
 
 /// A queue, and how to answer.
@@ -107,57 +101,6 @@ struct Named {
     output: Option<Format>,
 }
 
-#[derive(Debug, clap::Args)]
-struct Put {
-    /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
-    #[arg(value_name = "QUEUE_URL")]
-    url: String,
-    /// A message each; without any, each line of the standard input is one
-    #[arg(value_name = "BODY")]
-    bodies: Vec<String>,
-    /// Nobody sees them before this has passed
-    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
-    delay: Duration,
-    /// They are gone after this, whether or not they were handled [default: never]
-    #[arg(long, value_name = "D", value_parser = duration::parse)]
-    ttl: Option<Duration>,
-    /// Make the queue first where it is missing
-    #[arg(long)]
-    create: bool,
-    /// Tell the relay, so that listeners wake
-    #[arg(long)]
-    notify: bool,
-    #[command(flatten)]
-    target: TargetArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct Get {
-    #[command(flatten)]
-    named: Named,
-    /// How many at most
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = usage::number::<usize>)]
-    max: usize,
-    /// Nobody else sees them for this long
-    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
-    visibility_timeout: Duration,
-    /// Delete them once they are printed
-    #[arg(long)]
-    delete: bool,
-}
-
-/// A message as it is shown.
-#[derive(Debug, Serialize)]
-struct Shown {
-    id: String,
-    /// `null` where it is not UTF-8.
-    body: Option<String>,
-    bytes: usize,
-    dequeue_count: u32,
-    #[serde(serialize_with = "output::serialize_time")]
-    inserted_at: Option<SystemTime>,
-}
-
 /// What was done to a queue, or what is known of it.
 #[derive(Debug, Serialize)]
 struct Told {
@@ -166,12 +109,12 @@ struct Told {
     created: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u64>,
+    /// Whether the relay has acknowledged the notification.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notified: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     listeners: Option<u32>,
 }
-
-/// Messages of one call to the queue.
-const BATCH: usize = 1000;
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -186,15 +129,11 @@ impl Args {
                 };
                 named.format(settings).next(&told, line)?;
             }
-            Verb::Put(put) => put.run(settings).await?,
-            Verb::Get(get) => get.run(settings).await?,
-            Verb::Peek { named, max } => {
-                let peeked = open(&named.url).await?.peek(max).await?;
-                let rows: Vec<_> = peeked.iter().map(Shown::from).collect();
-                named.format(settings).list(&rows)?;
-            }
+            Verb::Put(put) => return put.run(settings).await,
+            Verb::Get(get) => return get.run(settings).await,
+            Verb::Peek(peek) => return peek.run(settings).await,
             Verb::Depth(named) => {
-                let queue = open(&named.url).await?;
+                let queue = open_existing(&named.url).await?;
                 let mut told = Told::of(&*queue);
                 let depth = queue.depth().await?;
                 told.messages = Some(depth);
@@ -202,13 +141,17 @@ impl Args {
             }
             Verb::Move(messages) => messages.run(settings).await?,
             Verb::Purge(named) => {
-                let queue = open(&named.url).await?;
+                let queue = open_existing(&named.url).await?;
                 queue.purge().await?;
                 let told = Told::of(&*queue);
                 let line = format!("deleted all messages of {}", told.queue);
                 named.format(settings).next(&told, line)?;
             }
-            Verb::Address { url } => output::text(&format!("{}\n", queue::address(&url)?))?,
+            Verb::Address(named) => {
+                let address = queue::address(&named.url)?;
+                let told = Told::new(address.to_string());
+                named.format(settings).next(&told, address)?;
+            }
         }
         Ok(Exit::OK)
     }
@@ -217,106 +160,6 @@ impl Args {
 impl Named {
     fn format(&self, settings: &Settings) -> Format {
         self.output.or(settings.output).unwrap_or_default()
-    }
-}
-
-impl Put {
-    async fn run(mut self, settings: &Settings) -> anyhow::Result<()> {
-        let target = self.target.resolve(settings);
-        let queue = open(&self.url).await?;
-        let mut told = Told::of(&*queue);
-        if self.create {
-            told.created = Some(queue.create().await?);
-        }
-        let bodies = std::mem::take(&mut self.bodies);
-        let (messages, bytes) = if bodies.is_empty() {
-            self.put_lines(&*queue).await?
-        } else {
-            let bodies = bodies.into_iter().map(String::into_bytes);
-            self.put(&*queue, bodies.collect()).await?
-        };
-        told.messages = Some(messages);
-        if self.notify && messages > 0 {
-            let options = PublisherOptions {
-                name: "reveille-cli".to_owned(),
-                deadline: target.timeout.unwrap_or(Duration::MAX),
-                ..PublisherOptions::default()
-            };
-            let client = target.client()?;
-            let publisher = client.publisher_with(options);
-            let notification = Notification {
-                payload_size: bytes,
-                messages,
-                delay: self.delay,
-                ..Notification::new(queue.address().clone())
-            };
-            let notified = target::patiently(&client, publisher.notify(notification)).await;
-            let accepted = notified.with_context(|| {
-                format!(
-                    "put {messages} messages, but nobody was told: `reveille notify {}` does",
-                    queue.address()
-                )
-            })?;
-            told.listeners = Some(accepted.listeners);
-        }
-        let mut line = format!("put {messages} messages into {}", told.queue);
-        if told.created == Some(true) {
-            line.push_str(", which was made");
-        }
-        if let Some(listeners) = told.listeners {
-            line.push_str(&format!(", and told {listeners} listeners"));
-        }
-        target.format.next(&told, line)?;
-        Ok(())
-    }
-
-    /// Puts each line of the standard input, many at a time; returns how many, and their bytes.
-    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<(u64, u64)> {
-        let (mut messages, mut bytes) = (0, 0);
-        let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
-        let mut batch = Vec::new();
-        loop {
-            let line = lines.next_segment().await;
-            let line = line.context("the standard input cannot be read")?;
-            let ended = line.is_none();
-            batch.extend(line);
-            if ended || batch.len() == BATCH {
-                let (more, size) = self.put(queue, std::mem::take(&mut batch)).await?;
-                (messages, bytes) = (messages + more, bytes + size);
-            }
-            if ended {
-                return Ok((messages, bytes));
-            }
-        }
-    }
-
-    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<(u64, u64)> {
-        let bytes = bodies.iter().map(|body| body.len() as u64).sum();
-        let messages = bodies.into_iter().map(|body| {
-            let message = NewMessage::new(body).after(self.delay);
-            match self.ttl {
-                Some(ttl) => message.expiring(ttl),
-                None => message,
-            }
-        });
-        let put = queue.put(messages.collect()).await?;
-        Ok((put.len() as u64, bytes))
-    }
-}
-
-impl Get {
-    async fn run(self, settings: &Settings) -> anyhow::Result<()> {
-        let queue = open(&self.named.url).await?;
-        let messages = queue.get(self.max, self.visibility_timeout).await?;
-        let rows: Vec<_> = messages.iter().map(Shown::from).collect();
-        self.named.format(settings).list(&rows)?;
-        if self.delete {
-            // Printed first: what is deleted before it was seen would be lost.
-            for message in &messages {
-                queue.delete(&message.receipt).await?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -329,66 +172,31 @@ pub(super) async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
     queue::open(url).await
 }
 
+/// Opens a queue that must be there: a file is not made.
+async fn open_existing(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
+    let file = url.strip_prefix("sqlite:");
+    let file = file.map(|rest| rest.split('?').next().unwrap_or_default());
+    if let Some(file) = file.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
+        let message = format!(
+            "queue `{url}`: there is no file `{file}`; make it first, as `queue create` does"
+        );
+        return Err(Error::new(ErrorKind::NotFound, message));
+    }
+    open(url).await
+}
+
 impl Told {
     fn of(queue: &dyn WorkQueue) -> Self {
+        Self::new(queue.address().to_string())
+    }
+
+    fn new(queue: String) -> Self {
         Self {
-            queue: queue.address().to_string(),
+            queue,
             created: None,
             messages: None,
+            notified: None,
             listeners: None,
         }
-    }
-}
-
-impl Shown {
-    fn new(id: &MessageId, body: &[u8], dequeue_count: u32, inserted_at: SystemTime) -> Self {
-        Self {
-            id: id.to_string(),
-            body: std::str::from_utf8(body).ok().map(str::to_owned),
-            bytes: body.len(),
-            dequeue_count,
-            inserted_at: Some(inserted_at),
-        }
-    }
-}
-
-impl From<&PeekedMessage> for Shown {
-    fn from(message: &PeekedMessage) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
-}
-
-impl From<&Message> for Shown {
-    fn from(message: &Message) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
-}
-
-impl Row for Shown {
-    const HEADERS: &'static [&'static str] = &["ID", "BODY", "BYTES", "DEQUEUED", "INSERTED"];
-
-    fn cells(&self) -> Vec<String> {
-        /// A table is for people: the first line of a body, and not all of that.
-        const SHOWN: usize = 60;
-        let body = self.body.as_deref().unwrap_or("(not text)");
-        let mut line: String = body
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(SHOWN)
-            .collect();
-        if line.len() < body.len() {
-            line.push('…');
-        }
-        vec![
-            self.id.clone(),
-            line,
-            self.bytes.to_string(),
-            self.dequeue_count.to_string(),
-            self.inserted_at.map(output::time).unwrap_or_default(),
-        ]
     }
 }

@@ -20,9 +20,8 @@ impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
         let client = target.client()?;
-        client
-            .ready(target.timeout.unwrap_or(Duration::MAX))
-            .await?;
+        let ready = client.ready(target.timeout.unwrap_or(Duration::MAX));
+        target.acknowledged(&client, ready).await?;
         Ok(Exit::OK)
     }
 }

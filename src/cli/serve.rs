@@ -38,8 +38,9 @@ SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at on
 The log never holds the relay up: lines that stderr does not take are dropped and counted.
 RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
-    /// Where gRPC is served [default: 127.0.0.1:7600]
-    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS")]
+    /// Where gRPC is served: IP:PORT, localhost:PORT, or :PORT, which is on loopback too
+    /// [default: 127.0.0.1:7600]
+    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = address)]
     listen: Option<SocketAddr>,
     /// Where health and metrics are served, or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
@@ -169,13 +170,16 @@ struct Plan {
 /// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// A store that is away is logged by what asks it. Its client would log each try besides.
+const LOG: &str = "info,object_store=error";
+
 /// Below it a relay would do little else than read.
 const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let plan = self.resolve(settings)?;
-        let _flushed = log::start_lossy("info", plan.log)?;
+        let _flushed = log::start_lossy(LOG, plan.log)?;
         let mut interrupts = signals::Interrupts::listen()?;
         let open_files = signals::raise_open_files();
         let mut config = plan.node;
@@ -282,9 +286,9 @@ impl FromStr for AdminListen {
         if text == "off" {
             return Ok(Self(None));
         }
-        text.parse()
+        address(text)
             .map(|address| Self(Some(address)))
-            .map_err(|_| "must be IP:PORT or `off`".to_owned())
+            .map_err(|rule| format!("{rule}, or `off`"))
     }
 }
 
@@ -295,6 +299,18 @@ impl fmt::Display for AdminListen {
             None => f.write_str("off"),
         }
     }
+}
+
+/// Reads where to listen. A port alone is on loopback: nothing is opened to other machines unless
+/// their address is written.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix("localhost:");
+    let port = port.or_else(|| text.strip_prefix(':'));
+    let local = port.and_then(|port| port.parse().ok());
+    let local = local.map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+    local
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| "must be IP:PORT, localhost:PORT or :PORT".to_owned())
 }
 
 /// Reads a host's name, without a port.
@@ -354,6 +370,28 @@ mod tests {
         assert_eq!(plan.node.relay.sentinel_interval, Duration::from_secs(60));
         assert_eq!(plan.node.listen.port(), 7600);
         assert_eq!(plan.node.admin_listen.map(|at| at.port()), Some(7601));
+    }
+
+    #[test]
+    fn addresses_to_listen_on_are_read_as_people_write_them() {
+        for (text, read) in [
+            ("127.0.0.1:7600", Some("127.0.0.1:7600")),
+            ("[::1]:7600", Some("[::1]:7600")),
+            (":7600", Some("127.0.0.1:7600")),
+            ("localhost:7600", Some("127.0.0.1:7600")),
+            ("7600", None),
+            (":", None),
+            ("localhost", None),
+            ("relay.internal:7600", None),
+            (":70000", None),
+        ] {
+            let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
+            assert_eq!(address(text).ok(), read, "{text}");
+        }
+        assert_eq!("off".parse(), Ok(AdminListen(None)));
+        let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
+        assert_eq!(":7601".parse(), Ok(admin));
+        assert!("nowhere".parse::<AdminListen>().is_err());
     }
 
     #[test]

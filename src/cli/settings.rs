@@ -25,6 +25,7 @@ pub(super) struct Settings {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServeSettings {
+    #[serde(deserialize_with = "listen")]
     pub(super) listen: Option<SocketAddr>,
     #[serde(deserialize_with = "admin_listen")]
     pub(super) admin_listen: Option<AdminListen>,
@@ -77,6 +78,11 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
     reveille::duration::parse(&text)
         .map(Some)
         .map_err(de::Error::custom)
+}
+
+fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    serve::address(&text).map(Some).map_err(de::Error::custom)
 }
 
 fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

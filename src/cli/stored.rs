@@ -13,9 +13,9 @@ use async_trait::async_trait;
 use reveille::{
     Error, ErrorKind, FlagName, GlobalFlag, duration,
     flag::{StoreFlag, StoreFlags},
-    store,
+    store::{self, BlobStore},
 };
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::Instant};
 
 use super::{exit::Usage, output};
 
@@ -23,7 +23,7 @@ use super::{exit::Usage, output};
 #[derive(Debug)]
 pub(super) struct Stored {
     url: String,
-    timeout: Option<Duration>,
+    limit: Option<Limit>,
     flags: StoreFlags,
 }
 
@@ -34,6 +34,9 @@ pub(super) struct Parked {
     name: FlagName,
     shared: Arc<Shared>,
 }
+
+/// Until when a verb waits for its store, and the span that was given.
+type Limit = (Instant, Duration);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -50,13 +53,31 @@ pub(super) const NOBODY_TOLD: &str =
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Stored {
-    /// Opens the store.
+    /// Opens the store to set flags, and makes it where it is a file that is missing. The time that
+    /// is given is for this and all that follows.
     pub(super) async fn open(url: &str, timeout: Option<Duration>) -> anyhow::Result<Self> {
+        Self::opened(url, timeout, store::open(url)).await
+    }
+
+    /// Opens the store to read or to clear flags, and makes none.
+    pub(super) async fn open_existing(
+        url: &str,
+        timeout: Option<Duration>,
+    ) -> anyhow::Result<Self> {
+        Self::opened(url, timeout, store::open_existing(url)).await
+    }
+
+    async fn opened(
+        url: &str,
+        timeout: Option<Duration>,
+        opening: impl Future<Output = reveille::Result<Arc<dyn BlobStore>>>,
+    ) -> anyhow::Result<Self> {
         shared(url)?;
-        let opened = bounded(url, timeout, store::open(url)).await?;
+        let limit = timeout.map(|span| (Instant::now() + span, span));
+        let opened = bounded(url, limit, opening).await?;
         Ok(Self {
             url: url.to_owned(),
-            timeout,
+            limit,
             flags: StoreFlags::new(opened),
         })
     }
@@ -66,7 +87,7 @@ impl Stored {
         &self,
         call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
     ) -> reveille::Result<T> {
-        bounded(&self.url, self.timeout, call(&self.flags)).await
+        bounded(&self.url, self.limit, call(&self.flags)).await
     }
 
     /// Runs a write within the time that was given: one that is given up may have happened.
@@ -74,7 +95,7 @@ impl Stored {
         &self,
         call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
     ) -> reveille::Result<T> {
-        let done = bounded(&self.url, self.timeout, call(&self.flags)).await;
+        let done = bounded(&self.url, self.limit, call(&self.flags)).await;
         done.map_err(may_have_happened)
     }
 }
@@ -91,7 +112,7 @@ impl Parked {
 
     async fn read(&self) -> reveille::Result<bool> {
         let opening = || async {
-            let opened = store::open(&self.url).await?;
+            let opened = store::open_existing(&self.url).await?;
             Ok::<_, Error>(StoreFlags::new(opened).global(self.name.clone()))
         };
         let flag = self.shared.flag.get_or_try_init(opening).await?;
@@ -167,18 +188,19 @@ fn shared(url: &str) -> Result<(), Usage> {
 
 async fn bounded<T>(
     url: &str,
-    timeout: Option<Duration>,
+    limit: Option<Limit>,
     call: impl Future<Output = reveille::Result<T>>,
 ) -> reveille::Result<T> {
-    let Some(timeout) = timeout else {
+    let Some((until, timeout)) = limit else {
         return call.await;
     };
     let late = |_| {
         let span = duration::Span(timeout);
         let message = format!("store {url}: no answer within {span}");
-        Err(Error::new(ErrorKind::Timeout, message))
+        // Exit code 3, as where it cannot be reached: the cause is the same.
+        Err(Error::new(ErrorKind::Unavailable, message))
     };
-    tokio::time::timeout(timeout, call)
+    tokio::time::timeout_at(until, call)
         .await
         .unwrap_or_else(late)
 }

@@ -3,16 +3,16 @@
 mod runner;
 mod wake;
 
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 
 use reveille::{
-    Client, ConnectionState, GroupName, LinkState, ListenerId, Report, ReportState, Selector,
-    SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
+    Client, ConnectionState, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
+    Selector, SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
 };
 use tokio::sync::watch;
 
 use self::{
-    runner::{Finished, Runner},
+    runner::{Finished, Program, Runner},
     wake::WakeRow,
 };
 use super::{
@@ -31,12 +31,15 @@ Example:
   reveille subscribe acct/orders
   reveille subscribe 'acct/*' --count 1 -o jsonl
   reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
+  reveille subscribe acct/orders -- ./drain-orders --all
 
 Any wake-up means: read the queue until it is empty. The first one of a queue asks to look once
-(CATCH_UP): what came before is not known. --exec runs one command at a time, by `sh -c`, with
-WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS and WAKE_PAYLOAD_SIZE;
-wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on
-stderr and ends nothing.")]
+(CATCH_UP): what came before is not known. --exec by `sh -c`, or CMD as it is, runs one command at a
+time with WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS, WAKE_MESSAGES
+and WAKE_PAYLOAD_SIZE; WAKE_SELECTOR is both parts of the queue's name. A CATCH_UP of a pattern has
+the pattern in WAKE_SELECTOR and no WAKE_ACCOUNT and WAKE_QUEUE: read all queues that match it.
+Wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on stderr
+and ends nothing.")]
 pub(super) struct Args {
     /// The queues; either part may end in one `*`
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
@@ -47,8 +50,8 @@ pub(super) struct Args {
     /// End after so many wake-ups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// Run this on each wake-up
-    #[arg(long, value_name = "CMD")]
+    /// Run this on each wake-up, by `sh -c`
+    #[arg(long, value_name = "CMD", conflicts_with = "command")]
     exec: Option<String>,
     /// Share wake-ups with the other members of this group, instead of being told of every one
     #[arg(long, value_name = "GROUP")]
@@ -58,7 +61,7 @@ pub(super) struct Args {
         long,
         value_name = "N",
         allow_negative_numbers = true,
-        value_parser = usage::number::<u32>,
+        value_parser = usage::positive::<u32>,
         default_value_t = 1
     )]
     capacity: u32,
@@ -66,10 +69,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
     /// Silence after which the relay gives a sign of life, 1s to 60s
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "10s")]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = heartbeat, default_value = "10s")]
     heartbeat: Duration,
     #[command(flatten)]
     target: WaitingArgs,
+    /// What to run on each wake-up
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 /// A subscription and what is done with it.
@@ -94,7 +100,7 @@ impl Args {
             target: &target,
             link: subscription.link(),
             subscription,
-            runner: self.exec.as_deref().map(Runner::new),
+            runner: self.program().map(Runner::new),
             unsent: Vec::new(),
             left: self.count,
         };
@@ -116,6 +122,11 @@ impl Args {
             () = listening.finish() => Ok(exit),
             signal = interrupts.next() => Ok(signal.exit()),
         }
+    }
+
+    fn program(&self) -> Option<Program> {
+        let direct = (!self.command.is_empty()).then(|| Program::Direct(self.command.clone()));
+        direct.or_else(|| self.exec.clone().map(Program::Shell))
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
@@ -256,6 +267,16 @@ impl Listening<'_> {
     }
 }
 
+/// Reads a heartbeat that a relay keeps as it is.
+fn heartbeat(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    let limits = Limits::HEARTBEAT_MIN..=Limits::HEARTBEAT_MAX;
+    limits
+        .contains(&span)
+        .then_some(span)
+        .ok_or_else(|| "must be 1s to 60s".to_owned())
+}
+
 /// Makes the report on a queue; a pattern's own look is about none.
 fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
     Some(Report {
@@ -271,6 +292,19 @@ mod tests {
     use reveille::ErrorKind;
 
     use crate::cli::{Cli, Verb};
+
+    #[test]
+    fn a_heartbeat_and_a_capacity_are_what_a_relay_takes() {
+        for (flag, value, rule) in [
+            ("--heartbeat", "500ms", "must be 1s to 60s"),
+            ("--heartbeat", "2m", "must be 1s to 60s"),
+            ("--capacity", "0", "1 or more"),
+        ] {
+            let typed = ["reveille", "subscribe", "acct/orders", flag, value];
+            let error = Cli::try_parse_from(typed).expect_err(value).to_string();
+            assert!(error.contains(rule) && error.contains(flag), "{error}");
+        }
+    }
 
     #[test]
     fn a_group_is_joined_by_its_name_and_a_bad_one_is_refused_by_the_rule() {

@@ -103,9 +103,10 @@ impl Args {
         let format = self.output.or(settings.output).unwrap_or_default();
         if self.check {
             sweeper.check().await?;
-            let containers = sweeper.job().containers.len();
+            let containers = sweeper.job().containers.len() as u64;
+            let containers = output::count(containers, "container");
             output::note(format_args!(
-                "the file is good, and so are its {containers} containers"
+                "the file is good, and so is each of {containers}"
             ));
             return Ok(Exit::OK);
         }

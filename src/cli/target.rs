@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use reveille::{Client, ClientConfig, Error, ErrorKind, duration};
+use tokio::time::Instant;
 
 use super::{
     exit::Exit,
     output::{self, Format, Row},
     settings::Settings,
+    stranger,
 };
 
 /// What every client verb takes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RelayArgs {
-    /// The relay [default: http://127.0.0.1:7600]
+    /// The relay: http://HOST:PORT or HOST:PORT [default: http://127.0.0.1:7600]
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
     /// How data is written [default: table]
@@ -71,7 +73,7 @@ impl RelayArgs {
     pub(super) fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
         let relay = self.relay.clone().or_else(|| settings.relay.clone());
         Target {
-            relay: relay.unwrap_or_else(|| RELAY.to_owned()),
+            relay: relay.map_or_else(|| RELAY.to_owned(), with_scheme),
             timeout,
             format: self.output.or(settings.output).unwrap_or_default(),
         }
@@ -130,9 +132,53 @@ impl Target {
         let Some(timeout) = self.timeout else {
             return call.await;
         };
+        let began = Instant::now();
         match tokio::time::timeout(timeout, call).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
+                let left = timeout.saturating_sub(began.elapsed());
+                Err(stranger::named(&self.relay, left).await.unwrap_or(error))
+            }
+            // The client's own limit, or the relay's: the cause is the same.
+            Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
+                let message = error.message().to_owned();
+                Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
+            }
             Ok(result) => result,
-            Err(_) => Err(self.timed_out()),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    /// Runs a call that tries again by itself, as a notification does, within the time that was given;
+    /// tells meanwhile that the relay cannot be reached, where that is so.
+    pub(super) async fn acknowledged<T>(
+        &self,
+        client: &Client,
+        notifying: impl Future<Output = reveille::Result<T>>,
+    ) -> reveille::Result<T> {
+        tokio::pin!(notifying);
+        let mut cause = None;
+        let trying = async {
+            tokio::select! {
+                done = &mut notifying => return done,
+                () = self.probe(client, &mut cause) => {}
+            }
+            notifying.await
+        };
+        let outcome = self.within(trying).await;
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(cause.unwrap_or(error)),
+            outcome => outcome,
+        }
+    }
+
+    /// Asks, once the relay has not answered for a while, whether it can be reached; early enough
+    /// that the answer comes within the time that was given.
+    async fn probe(&self, client: &Client, cause: &mut Option<Error>) {
+        let half = self.timeout.map_or(PATIENCE, |timeout| timeout / 2);
+        tokio::time::sleep(half.min(PATIENCE)).await;
+        *cause = unreachable(client).await;
+        if let Some(error) = cause {
+            output::note(format_args!("{error}; still trying"));
         }
     }
 
@@ -142,10 +188,19 @@ impl Target {
         format!("timed out after {span}")
     }
 
-    fn timed_out(&self) -> Error {
+    /// A relay that does not answer in time cannot be told from one that cannot be reached.
+    pub(super) fn no_answer(&self) -> Error {
         let span = duration::Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
-        Error::new(ErrorKind::Timeout, message)
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}
+
+/// Reads `HOST:PORT` as a URL.
+fn with_scheme(relay: String) -> String {
+    match relay.contains("://") {
+        true => relay,
+        false => format!("http://{relay}"),
     }
 }
 
@@ -154,7 +209,8 @@ pub(super) async fn unreachable(client: &Client) -> Option<Error> {
     let answer = tokio::time::timeout(PROBE, client.health()).await;
     let late = || Err(Error::new(ErrorKind::Unavailable, "it does not answer"));
     let error = answer.unwrap_or_else(|_| late()).err()?;
-    (error.kind() == ErrorKind::Unavailable).then_some(error)
+    let error = Some(error).filter(|error| error.kind() == ErrorKind::Unavailable)?;
+    Some(stranger::named(client.url(), PROBE).await.unwrap_or(error))
 }
 
 /// Runs something that tries for ever, and says so where the relay does not answer.
@@ -198,6 +254,7 @@ mod tests {
         assert_eq!(target.timeout, Some(Duration::from_secs(3)));
         let target = TargetArgs::default().resolve(&settings);
         assert_eq!(target.relay, "http://file:1");
+        assert_eq!(with_scheme("relay:7600".to_owned()), "http://relay:7600");
         let target = TargetArgs::default().resolve(&Settings::default());
         assert_eq!(
             (target.relay.as_str(), target.timeout),

@@ -107,3 +107,22 @@ fn what_follows_two_dashes_belongs_to_the_command() {
     let cli = Cli::try_parse_from(["reveille", "wait", "go", "--", "sh", "-c", "exit 7"]);
     assert!(matches!(cli.expect("parsed").verb, Verb::Wait(_)));
 }
+
+#[test]
+fn the_readme_names_every_setting_of_serve() {
+    let readme = include_str!("../../README.md");
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").expect("a verb");
+    let settings = serve.get_arguments().filter(|arg| arg.get_env().is_some());
+    for setting in settings {
+        let long = setting.get_long().expect("each has one");
+        let variable = setting.get_env().map(|name| name.to_string_lossy());
+        let variable = variable.expect("filtered");
+        let row = format!(
+            "| `--{long}` | `{variable}` | `{}` | ",
+            long.replace('-', "_")
+        );
+        // `--config` is not of `serve` alone.
+        assert!(readme.contains(&row) || long == "config", "no {row:?}");
+    }
+}

@@ -148,10 +148,15 @@ impl Args {
         target: &Target,
     ) -> anyhow::Result<Exit> {
         let until = tokio::time::Instant::now() + target.timeout.unwrap_or_default();
-        // Nobody to ask is told at once; a watch alone would try for ever.
-        target.within(client.flags().get(&self.flag)).await?;
-        let mut tally = target.within(Tally::start(client, &self.flag)).await?;
-        let unleashed = self.unleash(client, target).await?;
+        let beginning = async {
+            // Nobody to ask is told at once; a watch alone would try for ever.
+            target.within(client.flags().get(&self.flag)).await?;
+            let tally = Tally::start(client, &self.flag).await?;
+            reveille::Result::Ok((tally, self.unleash(client, target).await?))
+        };
+        let begun = tokio::time::timeout_at(until, beginning).await;
+        let late = |_| Err(stored::may_have_happened(target.no_answer()));
+        let (mut tally, unleashed) = begun.unwrap_or_else(late)?;
         let generation = unleashed.flag.generation;
         let counting = tally.reach(expected, generation);
         let met = match tokio::time::timeout_at(until, counting).await {

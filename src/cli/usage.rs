@@ -1,13 +1,17 @@
 //! What clap refuses, in one line.
 
-use std::str::FromStr;
+use std::{ffi::OsString, str::FromStr};
 
-use clap::error::ErrorKind;
+use clap::{
+    Command,
+    builder::Resettable,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use super::{exit::Exit, output};
 
 /// Prints the help that was asked for, or one line that says what is wrong.
-pub(super) fn refuse(error: &clap::Error) -> Exit {
+pub(super) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString]) -> Exit {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A reader that has gone needs no help.
@@ -19,10 +23,51 @@ pub(super) fn refuse(error: &clap::Error) -> Exit {
             Exit::USAGE
         }
         _ => {
-            output::note(condense(&error.render().to_string()));
+            let text = condense(&error.render().to_string());
+            let text = match variable(error, command, typed) {
+                Some(name) => text.replacen("error: ", &format!("error: {name}: "), 1),
+                None => text,
+            };
+            output::note(text);
             Exit::USAGE
         }
     }
+}
+
+/// Returns the command without the environment variables that are empty: they are not set.
+pub(super) fn without_empty_variables(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let name = arg.get_env().map(ToOwned::to_owned);
+        match name.and_then(std::env::var_os) {
+            Some(value) if value.is_empty() => arg.env(Resettable::Reset),
+            _ => arg,
+        }
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
+/// Returns the environment variable that a refused value came from; `None` where it was typed.
+fn variable(error: &clap::Error, command: &Command, typed: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    // As in `--timeout <D>`.
+    let flag = shown.split(' ').next()?;
+    let name = find_variable(command, flag.strip_prefix("--")?)?;
+    let is_typed = typed
+        .iter()
+        .any(|word| word.to_string_lossy().starts_with(flag));
+    let is_set = std::env::var_os(&name).is_some();
+    (is_set && !is_typed).then_some(name)
+}
+
+fn find_variable(command: &Command, long: &str) -> Option<String> {
+    let own = command.get_arguments().find_map(|arg| {
+        let name = arg.get_env().filter(|_| arg.get_long() == Some(long))?;
+        Some(name.to_string_lossy().into_owned())
+    });
+    let of = |sub| find_variable(sub, long);
+    own.or_else(|| command.get_subcommands().find_map(of))
 }
 
 /// Reads a count that may be 0.

@@ -121,7 +121,8 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`.
+    /// Waits until the relay answers, at most for `within`. Whether its store answers is not asked:
+    /// wake-ups need none.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the last failure where it does not.
@@ -141,13 +142,13 @@ impl Client {
         }
     }
 
-    /// Asks for the first flag: the cheapest call that any relay answers.
+    /// Asks for the first queue: the cheapest call that any relay answers, and without its store.
     async fn ping(&self) -> Result<()> {
-        let request = proto::ListFlagsRequest {
+        let request = proto::ListQueuesRequest {
             page_size: 1,
             ..Default::default()
         };
-        self.call(|channel| async move { FlagsClient::new(channel).list_flags(request).await })
+        self.call(|channel| async move { AdminClient::new(channel).list_queues(request).await })
             .await
             .map(|_| ())
     }
@@ -227,6 +228,13 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
         let rule = format_args!("must be written http://HOST:PORT, but is {url:?}");
         Error::invalid("relay", rule)
     };
+    if url.starts_with("https://") {
+        let rule = format_args!(
+            "this version speaks plain text only, and {url:?} asks for TLS: write http://, or let a \
+             proxy on this machine speak TLS"
+        );
+        return Err(Error::invalid("relay", rule));
+    }
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| refuse())?;
     if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().authority().is_none() {
         return Err(refuse());

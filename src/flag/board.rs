@@ -111,6 +111,11 @@ impl Board {
         }
     }
 
+    /// Notes that the store has no conditional delete: flags that are over stay there.
+    pub(super) fn cannot_remove(&mut self) {
+        self.removes = false;
+    }
+
     fn tick(&mut self) -> u64 {
         self.count += 1;
         self.count

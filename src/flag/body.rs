@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::micros,
-    store::{Blob, BlobContent, BlobName, ETag},
+    store::{Blob, BlobContent, BlobEntry, BlobName, ETag},
     words::{FlagName, FlagState, Limits, UnleashOptions, check_text},
 };
 
@@ -56,6 +56,14 @@ impl Version {
 /// Returns the flag whose blob has this name, if it is one's.
 pub(super) fn flag_name(blob: &BlobName) -> Option<FlagName> {
     FlagName::new(blob.as_str().strip_prefix(FOLDER)?).ok()
+}
+
+/// Returns the flags whose blobs are listed; what else is kept beside them is left out.
+pub(super) fn flag_names(entries: Vec<BlobEntry>) -> Vec<FlagName> {
+    let names = entries
+        .into_iter()
+        .filter_map(|entry| flag_name(&entry.name));
+    names.collect()
 }
 
 /// Returns the name of a flag's blob.

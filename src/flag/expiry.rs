@@ -8,10 +8,12 @@ use std::{
     time::SystemTime,
 };
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
 use super::{
-    ATTEMPTS, Flags, Write,
+    ATTEMPTS, Flags, READS_AT_ONCE, Write,
     board::{Written, judge},
-    body::{FOLDER, blob_name, flag_name},
+    body::{FOLDER, blob_name, flag_names},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -32,14 +34,13 @@ impl Flags {
         };
         loop {
             let found = self.inner.store.list(FOLDER, &page).await?;
-            for entry in found.entries {
-                let Some(name) = flag_name(&entry.name) else {
-                    continue;
-                };
-                if let Some((state, _)) = self.inner.read(&name).await? {
-                    let wakers = self.inner.board().remember(state, wall);
-                    wakers.wake();
-                }
+            let names = flag_names(found.entries).into_iter();
+            let reads = names.map(|name| async move { self.inner.read(&name).await });
+            let mut reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
+            while let Some(found) = reads.try_next().await? {
+                let Some((state, _)) = found else { continue };
+                let wakers = self.inner.board().remember(state, wall);
+                wakers.wake();
             }
             page.token = found.next;
             if page.token.is_none() {
@@ -64,13 +65,14 @@ impl Flags {
     }
 
     /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22),
-    /// then tells its watchers.
+    /// then tells its watchers. Returns whether the store was asked for anything.
     ///
     /// # Errors
     /// Whatever kept the store from answering; what did not end now is still due.
-    pub(crate) async fn expire(&self, wall: SystemTime) -> Result<()> {
+    pub(crate) async fn expire(&self, wall: SystemTime) -> Result<bool> {
         let due = self.inner.board().due(wall);
-        let mut outcome = Ok(());
+        let asked = !due.is_empty();
+        let mut outcome = Ok(asked);
         for name in due {
             // One flag's failure holds no other one up.
             outcome = self.expire_one(&name, wall).await.and(outcome);
@@ -109,6 +111,12 @@ impl Flags {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
+                // Found out by asking. It stays, and reads as not set.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    inner.board().cannot_remove();
+                    write.end(Written::Unset).tell().await;
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -10,8 +10,10 @@ use std::{
     time::SystemTime,
 };
 
+use futures_util::{StreamExt as _, stream};
+
 use super::{
-    Flags,
+    Flags, READS_AT_ONCE,
     board::Reading,
     body::{FOLDER, Version, flag_name},
     wakers::Wakers,
@@ -49,27 +51,36 @@ const CHUNK: usize = 256;
 impl Flags {
     /// Finds out what another writer of the store has changed of the watched flags, and tells it.
     ///
+    /// Returns whether the store was asked for anything.
+    ///
     /// # Errors
     /// Whatever kept the store from answering; flags that could be read were refreshed all the same.
-    pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<()> {
+    ///
+    /// # Cancel safety
+    /// Safe: what was read counts, and the rest is read by the next call.
+    pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<bool> {
         let watched = self.inner.board().to_refresh();
         let pages = watched.set / Limits::PAGE_MAX + 1;
         let count = watched.names.len();
         let few = count <= self.inner.refresh_reads || count < pages;
         if few && !watched.is_full {
-            return self.read_each(&watched.names, wall).await;
+            self.read_each(&watched.names, wall).await?;
+            return Ok(!watched.names.is_empty());
         }
-        self.refresh_by_list(&watched.names, wall).await
+        self.refresh_by_list(&watched.names, wall).await?;
+        Ok(true)
     }
 
+    /// Reads flags, many at a time. One that cannot be read does not keep the others from being read.
     async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        let mut outcome = Ok(());
-        // A flag that cannot be read does not keep the others from being read.
-        for name in names {
-            let _turn = self.inner.reads.take(name).await;
-            outcome = self.inner.observe(name, wall).await.and(outcome);
-        }
-        outcome
+        let reads = names.iter().cloned().map(|name| async move {
+            let _turn = self.inner.reads.take(&name).await;
+            self.inner.observe(&name, wall).await
+        });
+        let reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
+        reads
+            .fold(Ok(()), async |before, read| before.and(read))
+            .await
     }
 
     async fn refresh_by_list(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {

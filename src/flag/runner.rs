@@ -3,13 +3,20 @@
 use std::{
     collections::BTreeMap,
     future::poll_fn,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use tokio::time::{Instant, sleep};
 
 use super::{Flags, Wall};
-use crate::{backoff::Backoff, error::Result, task::Scope, words::FlagName};
+use crate::{
+    backoff::Backoff,
+    error::{Error, ErrorKind, Result},
+    sync::lock,
+    task::Scope,
+    words::FlagName,
+};
 
 /// What the flags' tasks go by.
 #[derive(Clone)]
@@ -32,17 +39,24 @@ const ACKS_EVERY: Duration = Duration::from_millis(50);
 /// All observers of a flag together are told 5,000 times a second: 10,000 of them every two seconds.
 const ACKS_EACH: Duration = Duration::from_micros(200);
 
+/// A refresh that takes longer is given up, and begun again: a request that hangs must not keep
+/// other writers' changes from the watchers. 10,000 flags take 5 s where a read takes 15 ms.
+const REFRESH: Duration = Duration::from_secs(60);
+
 /// Starts the tasks; they end with the scope.
 pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
-    scope.spawn(expire(flags.clone(), timers.clone()));
+    let outage = Arc::new(Outage::default());
+    let expiry = Failures::new(Task::Expiry, RETRY.1, Arc::clone(&outage));
+    scope.spawn(expire(flags.clone(), timers.clone(), expiry));
     scope.spawn(tell_acks(flags.clone()));
     if !timers.refresh.is_zero() {
-        scope.spawn(refresh(flags.clone(), timers.clone()));
+        // A store that is back is read within an interval, as it is while it is there.
+        let failures = Failures::new(Task::Refresh, timers.refresh, outage);
+        scope.spawn(refresh(flags.clone(), timers.clone(), failures));
     }
 }
 
-async fn expire(flags: Flags, timers: FlagTimers) {
-    let mut failures = Failures::new(RETRY.1);
+async fn expire(flags: Flags, timers: FlagTimers, mut failures: Failures) {
     if let Err(error) = flags.recover((timers.wall)()).await {
         // What is not found now is found when it is watched; until then it reads as not set.
         tracing::warn!(%error, "flags that end by themselves could not be looked for");
@@ -55,21 +69,18 @@ async fn expire(flags: Flags, timers: FlagTimers) {
             () = sleep(until(next, (timers.wall)())) => {}
         }
         let ended = flags.expire((timers.wall)()).await;
-        failures
-            .note(ended, "flags whose time has come could not be ended")
-            .await;
+        failures.note(ended).await;
     }
 }
 
-async fn refresh(flags: Flags, timers: FlagTimers) {
-    // A store that is back is read within an interval, as it is while it is there.
-    let mut failures = Failures::new(timers.refresh);
+async fn refresh(flags: Flags, timers: FlagTimers, mut failures: Failures) {
     loop {
         if !failures.failing {
             sleep(timers.refresh).await;
         }
-        let read = flags.refresh((timers.wall)()).await;
-        failures.note(read, "watched flags could not be read").await;
+        let refresh = flags.refresh((timers.wall)());
+        let read = tokio::time::timeout(REFRESH, refresh).await;
+        failures.note(read.unwrap_or_else(|_| Err(late()))).await;
     }
 }
 
@@ -94,31 +105,82 @@ fn until(next: Option<SystemTime>, wall: SystemTime) -> Duration {
     left.unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// A row of failures: said once, and followed by waits that grow.
+#[cold]
+fn late() -> Error {
+    let message = format!("the store did not answer within {REFRESH:?}");
+    Error::new(ErrorKind::Timeout, message)
+}
+
+/// What asks the store.
+#[derive(Debug, Clone, Copy)]
+enum Task {
+    Expiry = 0,
+    Refresh = 1,
+}
+
+/// The tasks whose last request failed, of one store: its outage is logged by each of them once, and
+/// its end once, when none fails any more.
+#[derive(Debug, Default)]
+struct Outage {
+    failing: Mutex<[bool; 2]>,
+}
+
+impl Outage {
+    /// Notes that a task's request failed; returns whether that is new.
+    fn begins(&self, task: Task) -> bool {
+        !std::mem::replace(&mut lock(&self.failing)[task as usize], true)
+    }
+
+    /// Notes that a task's request succeeded; returns whether that was the last one that failed.
+    fn ends(&self, task: Task) -> bool {
+        let mut failing = lock(&self.failing);
+        std::mem::replace(&mut failing[task as usize], false) && !failing.contains(&true)
+    }
+}
+
+/// A row of a task's failures: logged once, and followed by waits that grow.
 struct Failures {
+    task: Task,
+    outage: Arc<Outage>,
     backoff: Backoff,
     failing: bool,
 }
 
 impl Failures {
     /// None waits longer than `longest`.
-    fn new(longest: Duration) -> Self {
+    fn new(task: Task, longest: Duration, outage: Arc<Outage>) -> Self {
         Self {
+            task,
+            outage,
             backoff: Backoff::new(RETRY.0.min(longest), RETRY.1.min(longest)),
             failing: false,
         }
     }
 
-    /// Returns at once after a success, after a wait otherwise.
-    async fn note(&mut self, outcome: Result<()>, what: &str) {
-        let Err(error) = outcome else {
-            if std::mem::take(&mut self.failing) {
-                tracing::info!("the store answers again");
+    /// Takes in whether the store was asked, and whether it answered. Returns at once after a success,
+    /// after a wait otherwise.
+    async fn note(&mut self, asked: Result<bool>) {
+        let error = match asked {
+            // Nothing was to do: that says nothing about the store.
+            Ok(false) => {
+                self.failing = false;
+                return;
             }
-            self.backoff.reset();
-            return;
+            Ok(true) => {
+                if self.outage.ends(self.task) {
+                    tracing::info!("the store answers again");
+                }
+                self.failing = false;
+                self.backoff.reset();
+                return;
+            }
+            Err(error) => error,
         };
-        if !self.failing {
+        if self.outage.begins(self.task) {
+            let what = match self.task {
+                Task::Expiry => "flags whose time has come could not be ended",
+                Task::Refresh => "watched flags could not be read",
+            };
             tracing::warn!(%error, "{what}; trying again");
         }
         self.failing = true;

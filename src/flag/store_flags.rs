@@ -3,14 +3,27 @@
 //! What is written here is durable, and nobody is told of it: whoever polls sees it at its next
 //! reading, a relay on the same store at its own.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use super::{Flags, FlagsConfig, StoreFlag, Wall, body::FOLDER};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{
+    Flags, FlagsConfig, READS_AT_ONCE, StoreFlag, Wall,
+    body::{FOLDER, flag_names},
+};
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     store::{BlobStore, PageOptions},
     words::{FlagName, FlagState, Limits, UnleashOptions},
 };
+
+/// How long a page of a list may take, with all its flags: several requests in a row that are each
+/// tried again.
+const PAGE: Duration = Duration::from_secs(30);
 
 /// The flags of a store: those that a relay on it has. The same verbs as a relay's, but nobody is
 /// told.
@@ -53,8 +66,8 @@ impl StoreFlags {
     /// refreshed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the store failed, and the
+    /// [`ErrorKind::Invalid`] for a text or ttl out of range;
+    /// [`ErrorKind::Unavailable`] where the store failed, and the
     /// message says whether it may have happened all the same.
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
         let unleashed = self.flags().unleash(flag, options, (self.wall)()).await?;
@@ -64,7 +77,7 @@ impl StoreFlags {
     /// Clears a flag durably. One that is not set is no error.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`StoreFlags::unleash`].
+    /// [`ErrorKind::Unavailable`] as for [`StoreFlags::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
         self.flags().leash(flag).await
     }
@@ -78,11 +91,12 @@ impl StoreFlags {
         Ok(state.unwrap_or_else(|| FlagState::unset(flag.clone(), 0)))
     }
 
-    /// Lists the flags that are set and begin with `prefix`, by name.
+    /// Lists the flags that are set and begin with `prefix`, by name. The store is read page by page,
+    /// and many flags of a page at a time.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a prefix that no name has; whatever
-    /// kept the store from answering.
+    /// [`ErrorKind::Invalid`] for a prefix that no name has; [`ErrorKind::Timeout`] where one page of
+    /// up to 1,000 flags takes more than 30 seconds; whatever kept the store from answering.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
         check_prefix(prefix)?;
         let prefix = format!("{FOLDER}{prefix}");
@@ -92,18 +106,37 @@ impl StoreFlags {
         };
         let mut flags = Vec::new();
         loop {
-            let found = self.store.list(&prefix, &page).await?;
-            for entry in found.entries {
-                let name = entry.name.as_str().strip_prefix(FOLDER).map(FlagName::new);
-                // What somebody else keeps beside the flags is none.
-                let Some(Ok(name)) = name else { continue };
-                flags.extend(self.global(name).state().await?);
-            }
-            page.token = found.next;
+            let read = tokio::time::timeout(PAGE, self.read_page(&prefix, &page)).await;
+            let (found, next) = read.unwrap_or_else(|_| Err(self.late()))?;
+            flags.extend(found);
+            page.token = next;
             if page.token.is_none() {
                 return Ok(flags);
             }
         }
+    }
+
+    async fn read_page(
+        &self,
+        prefix: &str,
+        page: &PageOptions,
+    ) -> Result<(Vec<FlagState>, Option<String>)> {
+        let found = self.store.list(prefix, page).await?;
+        // What else is kept beside the flags is none.
+        let names = flag_names(found.entries).into_iter();
+        let reads = names.map(|name| async move { self.global(name).state().await });
+        let reads = stream::iter(reads).buffered(READS_AT_ONCE);
+        let states: Vec<_> = reads.try_collect().await?;
+        Ok((states.into_iter().flatten().collect(), found.next))
+    }
+
+    #[cold]
+    fn late(&self) -> Error {
+        let message = format!(
+            "{} did not list a page of flags within {PAGE:?}",
+            self.store
+        );
+        Error::new(ErrorKind::Timeout, message)
     }
 
     /// Returns one flag as a [`GlobalFlag`](crate::GlobalFlag), for a

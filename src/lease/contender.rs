@@ -21,6 +21,8 @@ pub(super) struct Contender {
     /// The store was read once: what it refuses later is a credential that is being changed, and
     /// ends nobody who waits.
     was_read: bool,
+    /// A write has succeeded once: the store takes writes under a condition.
+    was_written: bool,
 }
 
 /// What a turn came to.
@@ -43,6 +45,7 @@ impl Contender {
             tenure: Tenure::new(terms.clone(), fastrand::Rng::with_seed(seed)),
             troubled: false,
             was_read: false,
+            was_written: false,
         }
     }
 
@@ -87,13 +90,24 @@ impl Contender {
             Err(error) => (Answer::Unknown, Some(error)),
         };
         self.was_read |= matches!(answer, Answer::Found(_));
+        self.was_written |= matches!(answer, Answer::Written(_));
         let taken = self.tenure.answered(self.clock.now(), answer);
         taken.map_err(|unreadable| self.place.unreadable(&unreadable))?;
         self.tell(failure.as_ref());
         match failure {
             None => Ok(Turn::Answered),
-            Some(error) if is_final(error.kind()) && !self.was_read => Err(error),
+            Some(error) if self.is_final(error.kind()) => Err(error),
             Some(error) => Ok(Turn::Failed(error)),
+        }
+    }
+
+    /// Returns whether the same call would fail in the same way, however long one waits.
+    fn is_final(&self, kind: ErrorKind) -> bool {
+        match kind {
+            ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::NotFound => !self.was_read,
+            // Reads succeed on a store that has no conditional writes.
+            ErrorKind::Unsupported => !self.was_written,
+            _ => false,
         }
     }
 
@@ -148,12 +162,4 @@ impl Contender {
         }
         self.troubled = failure.is_some();
     }
-}
-
-/// Returns whether the same call would fail in the same way, however long one waits.
-fn is_final(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Unsupported
-    )
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    console::{Figure, Figures, Subject},
+    console::{Figure, Figures, Part, Subject},
     error::{Error, ErrorKind},
     flag::Flags,
     relay::{Refused, Relay},
@@ -56,13 +56,31 @@ impl Watched {
 
 #[async_trait]
 impl Subject for Watched {
-    async fn unready(&self) -> Vec<String> {
-        if self.relay.is_draining() {
-            return vec!["shutting down".to_owned()];
+    fn parts(&self) -> &'static [Part] {
+        &[
+            Part {
+                name: "relay",
+                required: true,
+            },
+            Part {
+                name: "capacity",
+                required: true,
+            },
+            // Wake-ups need none: only flags do.
+            Part {
+                name: "store",
+                required: false,
+            },
+        ]
+    }
+
+    async fn unready(&self, part: &str) -> Vec<String> {
+        match part {
+            "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
+            "capacity" if !self.relay.is_draining() => self.full(),
+            "store" => self.unreadable_store().await.into_iter().collect(),
+            _ => Vec::new(),
         }
-        let mut reasons = self.full();
-        reasons.extend(self.unreadable_store().await);
-        reasons
     }
 
     fn figures(&self) -> Figures {

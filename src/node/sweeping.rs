@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 use async_trait::async_trait;
 
 use crate::{
-    console::{Console, ConsoleConfig, Figures, Subject},
+    console::{Console, ConsoleConfig, Figures, Part, Subject},
     error::Result,
     sweep::Sweeper,
 };
@@ -47,7 +47,15 @@ impl SweepConsole {
 
 #[async_trait]
 impl Subject for Watched {
-    async fn unready(&self) -> Vec<String> {
+    fn parts(&self) -> &'static [Part] {
+        // It does nothing without its job's document.
+        &[Part {
+            name: "job",
+            required: true,
+        }]
+    }
+
+    async fn unready(&self, _part: &str) -> Vec<String> {
         self.0.stats().failure.into_iter().collect()
     }
 

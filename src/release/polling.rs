@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    backoff::jitter,
     error::{Error, Result},
     words::GlobalFlag,
 };
@@ -29,7 +30,7 @@ pub(super) struct Polled {
 }
 
 impl PollingRelease {
-    /// The usual interval: a parked node is released 1.25 s late on average, and reads 34,560 times
+    /// The usual interval: a parked node is released 1.2 s late on average, and reads 38,400 times
     /// a day.
     pub const INTERVAL: Duration = Duration::from_millis(2500);
 
@@ -41,7 +42,9 @@ impl PollingRelease {
         }
     }
 
-    /// Waits until the flag is set; reads it at once, and every interval from then on. A store that
+    /// Waits until the flag is set; reads it at once, and every interval from then on, up to a fifth
+    /// of an interval early by chance; the second reading comes anywhere within the first interval,
+    /// so that a fleet that was started at one moment does not read at one moment. A store that
     /// cannot be reached just now is read again at the next interval, and that is logged once. So
     /// is one that refuses the reading after it has allowed another: a credential that is being
     /// changed ends no fleet that is parked.
@@ -72,6 +75,8 @@ impl Polled {
 
     /// Reads the flag until it is set.
     pub(super) async fn until_set(&self, interval: Duration) -> Result<()> {
+        let mut rng = fastrand::Rng::new();
+        let mut wait = jitter(interval, &mut rng);
         loop {
             match self.flag.is_set().await {
                 Ok(set) => {
@@ -90,7 +95,8 @@ impl Polled {
                 }
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(interval).await;
+            tokio::time::sleep(wait).await;
+            wait = interval - jitter(interval / 5, &mut rng);
         }
     }
 

@@ -137,13 +137,38 @@ async fn polling_is_at_most_an_interval_late() {
     };
     let (released, _) = tokio::join!(release.wait(), later);
     released.expect("released");
-    assert_eq!(began.elapsed(), PollingRelease::INTERVAL * 4);
-    release.wait().await.expect("it is still set");
-    assert_eq!(
-        began.elapsed(),
-        PollingRelease::INTERVAL * 4,
-        "read at once"
+    let waited = began.elapsed();
+    assert!(
+        waited <= SECOND * 9 + PollingRelease::INTERVAL,
+        "{waited:?}"
     );
+    release.wait().await.expect("it is still set");
+    assert_eq!(began.elapsed(), waited, "read at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_are_parked_at_one_moment_do_not_read_at_one_moment() {
+    const NODES: u32 = 1000;
+    let switch = Switch::default();
+    let nodes = (0..NODES).map(|_| {
+        let release = PollingRelease::new(switch.clone(), SECOND);
+        tokio::spawn(async move { release.wait().await })
+    });
+    let nodes: Vec<_> = nodes.collect();
+    sleep(Duration::from_millis(5)).await;
+    let (mut most, mut before) = (0, switch.reads());
+    assert!(before >= NODES, "each reads at once");
+    for _ in 0..500 {
+        sleep(Duration::from_millis(10)).await;
+        let reads = switch.reads();
+        most = most.max(reads - before);
+        before = reads;
+    }
+    // Evenly spread it would be 11 in 10 ms; all at once, 1000.
+    assert!(most < 60, "{most} reads in 10 ms");
+    for node in nodes {
+        node.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +212,7 @@ async fn a_release_that_reads_alone_is_at_most_an_interval_late() {
         let (state, _) = tokio::join!(release.wait(), later);
         let state = state.expect("released");
         assert!(state.set && state.generation == 0);
-        assert_eq!(began.elapsed(), late);
+        assert!(began.elapsed() <= late / 2 + late, "{:?}", began.elapsed());
         release.acknowledge().await.expect("nobody to tell");
     }
 }

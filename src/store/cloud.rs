@@ -11,6 +11,7 @@ mod direct;
 mod environment;
 mod error;
 mod listing;
+mod probe;
 
 #[cfg(test)]
 mod tests;
@@ -28,10 +29,12 @@ use object_store::{
     PutMode, PutOptions, RetryConfig, UpdateVersion,
     aws::AmazonS3,
     azure::MicrosoftAzure,
+    client::HttpClient,
     gcp::GoogleCloudStorage,
     list::{PaginatedListOptions, PaginatedListStore},
     path::Path,
 };
+use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
 use self::{direct::Direct, error::CloudError, listing::Listing};
@@ -57,8 +60,14 @@ pub struct CloudStore {
     contents: Arc<dyn Client>,
     /// Whose credential is asked for before anything else is.
     holder: Holder,
+    /// For what the clients do not ask.
+    http: HttpClient,
     /// For what the client cannot ask: on Azure.
     direct: Option<Direct>,
+    /// Set when the service has shown that it keeps the conditions of writes.
+    conditions: OnceCell<()>,
+    /// Whether the service keeps the conditions of deletions, once that is known.
+    deletions: OnceCell<bool>,
 }
 
 /// Whose store it is.
@@ -107,7 +116,7 @@ impl CloudStore {
         service: Service,
         (bucket, prefix): (String, String),
         url: String,
-        holder: Holder,
+        (holder, http): (Holder, HttpClient),
         [reads, writes, contents]: [Arc<T>; 3],
     ) -> Self {
         Self {
@@ -119,7 +128,10 @@ impl CloudStore {
             writes,
             contents,
             holder,
+            http,
             direct: None,
+            conditions: OnceCell::new(),
+            deletions: OnceCell::new(),
         }
     }
 
@@ -212,6 +224,25 @@ impl CloudStore {
             Err(object_store::Error::NotFound { .. }) => Ok(false),
             Err(error) => Err(self.failed(error, name)),
         }
+    }
+
+    /// Deletes under a condition where the service has shown that it keeps it.
+    async fn delete_unless_changed(
+        &self,
+        path: &Path,
+        name: &BlobName,
+        etag: &ETag,
+    ) -> Result<bool> {
+        let supported = match self.s3() {
+            Some(client) => self.keeps_conditions_of_deletes(client).await?,
+            None => false,
+        };
+        let Some(client) = self.s3().filter(|_| supported) else {
+            let message = format!("{self} does not delete under a condition");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let deleted = self.delete_if(client, path, etag).await;
+        deleted.map_err(|error| error.of(format_args!("blob `{name}` of {self}")))
     }
 
     async fn is_there(&self, path: &Path, name: &BlobName) -> Result<bool> {
@@ -322,10 +353,12 @@ impl BlobStore for CloudStore {
     }
 
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag> {
+        self.check_conditions().await?;
         self.put(name, content, PutMode::Create).await
     }
 
     async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag> {
+        self.check_conditions().await?;
         let version = self.version(name, etag).await?;
         self.put(name, content, PutMode::Update(version)).await
     }
@@ -348,10 +381,7 @@ impl BlobStore for CloudStore {
                     Err(error) => Err(error.of(format_args!("blob `{name}` of {self}"))),
                 };
             }
-            (Some(_), None) => {
-                let message = format!("{self} does not delete under a condition");
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
+            (Some(etag), None) => return self.delete_unless_changed(&path, name, etag).await,
             (None, None) => {}
         }
         // S3 says yes to whatever is not there.
@@ -387,7 +417,11 @@ impl BlobStore for CloudStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            conditional_delete: self.direct.is_some(),
+            conditional_delete: match self.service {
+                Service::Azure => true,
+                Service::S3 => self.deletions.get() != Some(&false),
+                Service::Gcs => false,
+            },
             metadata: true,
             unique_etags: self.service == Service::Azure,
         }

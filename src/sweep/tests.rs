@@ -351,3 +351,39 @@ async fn a_stop_leaves_the_rest_to_others() {
     let stats = other.stats();
     assert_eq!((stats.pages, stats.rounds, stats.failure), (3, 1, None));
 }
+
+#[tokio::test]
+async fn a_sweeper_whose_clock_is_off_removes_nothing() {
+    let files = Files::new();
+    let source = files.store("source").await;
+    put(&*source, "gone", &[("TimeToLive", EXPIRED)]).await;
+    let mut sweeper = files.sweeper("").await;
+    let store_is_at = |now: fn() -> SystemTime| {
+        let store = Arc::new(store::MemoryStore::with_wall(now));
+        Turns::new(store, "job").expect("a job's name")
+    };
+    for (now, words) in [
+        (
+            (|| wall() - Duration::from_secs(150)) as fn() -> SystemTime,
+            "clock is 2m30s ahead of that of memory:",
+        ),
+        (
+            || wall() + Duration::from_secs(90),
+            "behind that of memory:",
+        ),
+    ] {
+        sweeper.turns = store_is_at(now);
+        for _ in 0..2 {
+            let error = sweeper.sweep_once(false).await.expect_err("refused");
+            assert!(error.message().contains(words), "{error}");
+            assert!(error.message().contains("within 1m"), "{error}");
+        }
+        let failure = sweeper.stats().failure.expect("a reason");
+        assert!(failure.contains(words), "{failure}");
+        assert_eq!(names(&*source).await, ["gone"]);
+    }
+    // Half a minute is no reason, and the lease was given back each time.
+    sweeper.turns = store_is_at(|| wall() + Duration::from_secs(30));
+    let round = sweeper.sweep_once(false).await.expect("a round");
+    assert_eq!(round.done.deleted, 1);
+}

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Source, Sweeper, counts::Counts, document::Document};
 use crate::{
     clock::wall,
+    duration::Span,
     error::{Error, ErrorKind, Result},
     lease::{Held, Lease, LeaseConfig},
     store::{BlobName, BlobStore, ETag, PageOptions, container::HeadPage},
@@ -70,6 +71,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Only a hand, or one whose lease was lost meanwhile, writes in between.
 const TRIES: usize = 5;
+/// How far this machine's clock may be from the store's. Clocks that are kept by NTP are within
+/// milliseconds; a lease that was written and read again is at most half a minute old.
+const CLOCKS: Duration = Duration::from_secs(60);
 
 impl Turns {
     pub(super) fn new(store: Arc<dyn BlobStore>, job: &str) -> Result<Self> {
@@ -99,12 +103,17 @@ impl Turns {
         let Some(held) = self.hold(wish, &sweeper.stop).await? else {
             return Ok(None);
         };
-        let mut turn = Ok(None);
+        // Once a round is enough.
+        let clock = match wish.round {
+            None if !wish.stop => self.check_clock().await,
+            _ => Ok(()),
+        };
+        let mut turn = clock.map(|()| None);
         for _ in 0..TRIES {
-            turn = self.try_take(sweeper, wish, memory).await;
             if !matches!(turn, Ok(None)) {
                 break;
             }
+            turn = self.try_take(sweeper, wish, memory).await;
         }
         if let Err(error) = held.release().await {
             tracing::debug!(%error, "the job's lease runs out by itself");
@@ -136,6 +145,30 @@ impl Turns {
             },
             () = stop.cancelled(), if !wish.stop => Ok(None),
         }
+    }
+
+    /// Refuses to go on where this machine's clock is far from the store's, which has just written
+    /// the time of the lease: blobs would be removed before their time, or long after it.
+    async fn check_clock(&self) -> Result<()> {
+        let Some(lease) = self.lease.state().await? else {
+            return Ok(());
+        };
+        let now = wall();
+        let (apart, where_to) = match now.duration_since(lease.written) {
+            Ok(ahead) => (ahead, "ahead of"),
+            Err(behind) => (behind.duration(), "behind"),
+        };
+        if apart <= CLOCKS {
+            return Ok(());
+        }
+        let message = format!(
+            "this machine's clock is {} {where_to} that of {}: nothing is swept until they are \
+             within {} of each other",
+            Span(Duration::from_secs(apart.as_secs())),
+            self.store,
+            Span(CLOCKS)
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     /// Returns `None` where the document was written by another meanwhile, or it is not known whether

@@ -230,7 +230,7 @@ async fn node(store: Arc<dyn BlobStore>, range_size: u64, seed: u64) -> Vec<u64>
     let mut taken = Vec::new();
     while taken.len() < 60 {
         let config = IdConfig {
-            max_retries: 1000,
+            retry_for: Duration::from_secs(3600),
             seed: Some(rng.u64(..)),
             fetch_ahead: rng.bool(),
             ..by(range_size)
@@ -330,12 +330,57 @@ async fn who_is_always_too_slow_is_told_so() {
             Ok(false)
         }
     }
+    let began = tokio::time::Instant::now();
     let ids = UniqueIdGenerator::new(Slow(AtomicU64::new(0)), IdConfig::default());
     let error = ids.expect("a generator").next_id().await;
     let error = error.expect_err("too slow");
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(
-        error.message().contains("faster 26 times at a busy blob"),
+        error.message().contains("times within 2m at a busy blob"),
         "{error}"
     );
+    let waited = began.elapsed();
+    let least = IdConfig::default().retry_for;
+    assert!((least..least * 2).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn four_thousand_nodes_that_start_at_once_all_get_their_ids() {
+    // A request takes 10 ms on average, there and back.
+    let faults = Faults {
+        delay: Duration::from_millis(10),
+        ..Faults::default()
+    };
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let began = tokio::time::Instant::now();
+    let nodes = (0..4000).map(|seed| {
+        let config = IdConfig {
+            seed: Some(seed),
+            fetch_ahead: false,
+            ..by(10)
+        };
+        let ids = generator(&store, config);
+        tokio::spawn(async move { ids.next_id().await })
+    });
+    let mut seen = HashSet::new();
+    for node in nodes.collect::<Vec<_>>() {
+        let id = node.await.expect("no panic").expect("an id");
+        assert!(seen.insert(id), "{id} twice");
+    }
+    println!("all had an id after {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_told_of_after_seconds_and_not_minutes() {
+    let faults = Faults {
+        before: 100,
+        ..Faults::default()
+    };
+    let store: Arc<dyn BlobStore> = Arc::new(FaultyStore::new(memory(), faults, 1));
+    let began = tokio::time::Instant::now();
+    let error = generator(&store, by(10)).next_id().await;
+    assert!(error.expect_err("away").is_retryable());
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(10), "{waited:?}");
+    assert!(waited < Duration::from_secs(12), "{waited:?}");
 }

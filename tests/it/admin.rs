@@ -10,6 +10,15 @@ async fn a_relay_that_serves_is_alive_and_ready() {
     let admin = relay.admin_address().expect("an admin port");
     assert_eq!(get(admin, "/livez").await, (200, "ok\n".to_owned()));
     assert_eq!(get(admin, "/readyz").await, (200, "ready\n".to_owned()));
+    let parts = "[+]relay ok\n[+]capacity ok\n[+]store ok\nready\n";
+    assert_eq!(get(admin, "/readyz?verbose").await, (200, parts.to_owned()));
+    assert_eq!(
+        get(admin, "/readyz/store").await,
+        (200, "ready\n".to_owned())
+    );
+    let (status, text) = get(admin, "/readyz/kitchen").await;
+    assert_eq!(status, 404);
+    assert!(text.contains("relay, capacity, store"), "{text}");
     assert_eq!(get(admin, "/elsewhere").await.0, 404);
 }
 

@@ -1,5 +1,7 @@
 //! The command line against a relay that is a process: output, exit codes, crashes.
 
+use std::time::{Duration, Instant};
+
 use crate::{
     binary::{Binary, complained, free_address, reveille, said},
     support::{until, within},
@@ -58,6 +60,117 @@ async fn exit_codes_are_as_documented() {
             "{arguments:?}: {complaint}"
         );
     }
+}
+
+/// Every verb that asks a relay, and its exit code where the relay does not answer within --timeout.
+const ASKING: [(&[&str], i32); 13] = [
+    (&["notify", "acct/orders"], 3),
+    (&["ready"], 3),
+    (&["health"], 3),
+    (&["listeners"], 3),
+    (&["queues"], 3),
+    (&["flag", "get", "go"], 3),
+    (&["flag", "list"], 3),
+    (&["unleash", "go"], 3),
+    (&["unleash", "go", "--expect", "1"], 3),
+    (&["leash", "go"], 3),
+    // What these wait for may come later than any relay.
+    (&["flag", "watch", "go"], 6),
+    (&["wait", "go"], 6),
+    (&["subscribe", "acct/orders"], 6),
+];
+
+async fn timed(home: &tempfile::TempDir, relay: &str, typed: &[&str]) -> (Option<i32>, Duration) {
+    let typed = [typed, &["--relay", relay, "--timeout", "1s"]].concat();
+    let mut command = reveille(home, &typed);
+    let began = Instant::now();
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    println!("{typed:?}: {}", complained(&output));
+    (output.status.code(), began.elapsed())
+}
+
+#[tokio::test]
+async fn every_verb_keeps_its_time_out_and_ends_alike_for_one_cause() {
+    // The system takes the connections; nobody reads them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = format!("http://{}", silent.local_addr().expect("bound"));
+    let nobody = format!("http://{}", free_address());
+    let home = tempfile::tempdir().expect("a directory");
+    for relay in [&silent, &nobody] {
+        // A few at a time: processes that start at once hold each other up.
+        for some in ASKING.chunks(4) {
+            let ended = some.iter().map(|(typed, _)| timed(&home, relay, typed));
+            let ended = futures_util::future::join_all(ended).await;
+            for ((typed, code), (ended, took)) in some.iter().zip(ended) {
+                assert_eq!(ended, Some(*code), "{typed:?} {relay}");
+                assert!(
+                    took < Duration::from_millis(2500),
+                    "{typed:?} {relay}: {took:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_put_and_not_told_of_has_an_exit_code_of_its_own() {
+    let home = tempfile::tempdir().expect("a directory");
+    let nobody = format!("http://{}", free_address());
+    let url = format!(
+        "sqlite:{}?queue=orders",
+        home.path().join("jobs.db").display()
+    );
+    let put = ["queue", "put", &url, "one", "two", "--create", "--notify"];
+    let asks = ["--relay", &nobody, "--timeout", "500ms", "-o", "json"];
+    let mut command = reveille(&home, &[&put[..], &asks].concat());
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(8), "{complaint}");
+    let told: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+    assert_eq!(
+        (&told["messages"], &told["notified"]),
+        (&2.into(), &false.into())
+    );
+    for words in [
+        "do not put them again",
+        "`reveille notify local/orders --messages 2 --relay",
+        &nobody,
+    ] {
+        assert!(complaint.contains(words), "no {words:?} in {complaint}");
+    }
+    let mut command = reveille(&home, &["queue", "depth", &url]);
+    let depth = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(said(&depth), "2\n");
+    // A relay's URL that is none is said before anything is put.
+    let mut command = reveille(&home, &[&put[..], &["--relay", "ftp://x"]].concat());
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    let mut command = reveille(&home, &["queue", "depth", &url]);
+    let depth = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(said(&depth), "2\n");
+}
+
+#[tokio::test]
+async fn many_queues_without_a_listener_are_one_hint() {
+    let relay = Binary::serve().await;
+    let queues: Vec<_> = (0..1000).map(|number| format!("acct/q{number}")).collect();
+    let mut typed = vec!["notify"];
+    typed.extend(queues.iter().map(String::as_str));
+    let output = relay.run(&typed).await;
+    let hint = complained(&output);
+    assert_eq!(output.status.code(), Some(0), "{hint}");
+    assert_eq!(hint.lines().count(), 1, "{hint}");
+    assert!(hint.contains("acct/q0 and to 999 other queues"), "{hint}");
 }
 
 #[tokio::test]
@@ -156,4 +269,108 @@ async fn a_flag_survives_a_crash_of_the_relay() {
     relay.crash().await;
     let unset = relay.run(&["flag", "get", "go-live", "--check"]).await;
     assert_eq!(unset.status.code(), Some(5));
+}
+
+#[tokio::test]
+async fn what_is_taken_for_a_relay_is_told_by_its_answer() {
+    let relay = Binary::serve().await;
+    let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let other = format!("http://{}", ssh.local_addr().expect("bound"));
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = ssh.accept().await {
+            tokio::spawn(async move {
+                use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+                let _ = stream.write_all(b"SSH-2.0-test\r\n").await;
+                let _ = stream.read(&mut [0; 1024]).await;
+            });
+        }
+    });
+    let admin = format!("http://{}", relay.admin());
+    for (url, code, words) in [
+        (&*admin, 3, "admin port"),
+        (&other, 3, "\"SSH-2.0-test\""),
+        ("https://127.0.0.1:7600", 2, "plain text only"),
+        ("ftp://127.0.0.1:7600", 2, "http://HOST:PORT"),
+    ] {
+        for verb in [
+            &["notify", "acct/orders"][..],
+            &["flag", "list"],
+            &["ready"],
+        ] {
+            let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
+            let output = relay.run(&typed).await;
+            let complaint = complained(&output);
+            assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
+            assert!(complaint.contains(words), "{typed:?}: {complaint}");
+        }
+    }
+    serving.abort();
+    // Without a scheme it is plain text.
+    let output = relay
+        .run(&["ready", "--relay", relay.address(), "--timeout", "5s"])
+        .await;
+    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+}
+
+#[tokio::test]
+async fn a_bad_variable_is_named_and_an_empty_one_is_not_set() {
+    let relay = Binary::serve().await;
+    let run = async |variable: &str, value: &str, typed: &[&str]| {
+        let mut command = relay.verb(typed);
+        command.env(variable, value);
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        (output.status.code(), complained(&output))
+    };
+    let flags = &["flag", "list"][..];
+    let (code, complaint) = run("REVEILLE_TIMEOUT", "soon", flags).await;
+    assert_eq!(code, Some(2), "{complaint}");
+    assert!(
+        complaint.starts_with("error: REVEILLE_TIMEOUT: "),
+        "{complaint}"
+    );
+    // Typed, it is the flag's.
+    let typed = &["flag", "list", "--timeout", "soon"][..];
+    let (code, complaint) = run("REVEILLE_TIMEOUT", "2s", typed).await;
+    assert_eq!(code, Some(2), "{complaint}");
+    assert!(!complaint.contains("REVEILLE_TIMEOUT"), "{complaint}");
+    for variable in ["REVEILLE_TIMEOUT", "REVEILLE_OUTPUT", "REVEILLE_CONFIG"] {
+        let (code, complaint) = run(variable, "", flags).await;
+        assert_eq!(code, Some(0), "{variable}: {complaint}");
+    }
+    let (code, complaint) = run("REVEILLE_RELAY", "", &["flag", "list", "--timeout", "1s"]).await;
+    // The default relay, which may run here or not.
+    assert_ne!(code, Some(2), "{complaint}");
+}
+
+#[tokio::test]
+async fn an_address_and_a_mark_are_data_as_any_other() {
+    let home = tempfile::tempdir().expect("a directory");
+    let url = "sqlite:jobs.db?queue=orders";
+    let address = ["queue", "address", url, "-o", "json"];
+    let mut command = reveille(&home, &address);
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(said(&output), "{\"queue\":\"local/orders\"}\n");
+
+    let store = format!("sqlite:{}", home.path().join("shop.db").display());
+    let opened = reveille::store::open(&store).await.expect("a store");
+    let name = reveille::store::BlobName::new("session").expect("a name");
+    opened.create(&name, "x".into()).await.expect("made");
+    let blob = format!("{store}#session");
+    for (marks, is_marked) in [(&["--after", "1w"][..], true), (&["--clear"], false)] {
+        let typed = [&["blob", "ttl", &blob], marks, &["-o", "json"]].concat();
+        let mut command = reveille(&home, &typed);
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+        let row: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+        assert_eq!(row["blob"], blob.as_str());
+        assert_eq!(row["time_to_live"].is_string(), is_marked, "{row}");
+    }
 }

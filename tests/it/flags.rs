@@ -45,9 +45,12 @@ fn s3(bucket: &str) -> Place {
     }
 }
 
+/// An empty file is a store; a node that only reads would make none.
 fn sqlite(home: &TempDir) -> Place {
+    let file = home.path().join("flags.db");
+    std::fs::File::create(&file).expect("made");
     Place {
-        url: format!("sqlite:{}/flags.db", home.path().display()),
+        url: format!("sqlite:{}", file.display()),
         variables: Vec::new(),
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     binary::{complained, reveille, said},
     support::{
         azurite::azurite,
-        moto::moto,
+        moto::{Moto, moto},
         proxy::{Fault, Faults, Proxy},
         within,
     },
@@ -59,6 +59,7 @@ fn sqlite(home: &TempDir) -> String {
 
 async fn next(home: &TempDir, arguments: &[&str]) -> Output {
     let mut command = reveille(home, &[&["ids", "next"], arguments].concat());
+    command.env("REVEILLE_STORE", sqlite(home));
     let output = within("the end", command.output()).await;
     output.expect("it starts")
 }
@@ -93,8 +94,6 @@ async fn ids_go_on_where_the_last_command_ended() {
     let invoices = ["invoices/2024", "--start", "100000"];
     assert_eq!(printed(&home, &invoices).await, "100000\n");
     assert_eq!(printed(&home, &invoices).await, "100001\n");
-    // As `serve` has it: one file in the user's data directory.
-    assert!(home.path().join("reveille/reveille.db").exists());
 }
 
 /// Stores a text where the next free id belongs.
@@ -200,6 +199,7 @@ async fn more_ids_than_any_memory_holds_stream_to_whoever_reads_some() {
     ];
     let mut command = reveille(&home, &arguments);
     let mut child = command
+        .env("REVEILLE_STORE", sqlite(&home))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -236,6 +236,7 @@ async fn an_interrupt_ends_it_though_nobody_reads() {
     let home = tempfile::tempdir().expect("a directory");
     let arguments = ["ids", "next", "orders", "--count", "100000000"];
     let mut command = reveille(&home, &arguments);
+    command.env("REVEILLE_STORE", sqlite(&home));
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let line = within("an id", lines.next_line()).await.expect("text");
@@ -300,6 +301,39 @@ async fn processes_share_the_numbers_of_a_container_of_azure() {
         assert_eq!(writes, ranges + 1, "{name}");
     }
     with_deaths(&shared).await;
+}
+
+#[tokio::test]
+async fn a_service_that_ignores_conditions_gives_no_ids_and_no_lease() {
+    moto().create_bucket("ids-ignored");
+    let proxy = Proxy::start(moto().port(), fastrand::u64(..));
+    for header in ["if-match", "if-none-match"] {
+        proxy.strip("PUT", header);
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let store = ["--store", "s3://ids-ignored"];
+    for verb in [
+        &["ids", "next", "orders"][..],
+        &["lease", "run", "billing"],
+        &["unleash", "go"],
+    ] {
+        let mut typed = [verb, &store].concat();
+        if verb[0] == "lease" {
+            typed.extend(["--timeout", "20s", "--", "touch", "led"]);
+        }
+        let mut command = reveille(&home, &typed);
+        command
+            .envs(Moto::environment_through(proxy.port()))
+            .current_dir(home.path());
+        let output = within("the end", command.output())
+            .await
+            .expect("it starts");
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(1), "{verb:?}: {complaint}");
+        assert!(complaint.contains("ignores the condition"), "{complaint}");
+        assert_eq!(said(&output), "", "{verb:?}");
+    }
+    assert!(!home.path().join("led").exists());
 }
 
 #[tokio::test]

@@ -343,6 +343,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
     }
     let run = async |typed: &[&str]| {
         let mut command = reveille(&place.home, typed);
+        command.env("REVEILLE_STORE", &place.url);
         within("its end", command.output())
             .await
             .expect("it starts")
@@ -371,7 +372,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
         assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
         assert!(complaint.contains(words), "{typed:?}: {complaint}");
     }
-    // In a file of the user's own, where no store is named.
+    // A variable names the store.
     let output = run(&["lease", "run", "x", "--", "true"]).await;
     assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
     let shown = said(&run(&["lease", "show", "x"]).await);

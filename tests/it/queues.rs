@@ -96,6 +96,89 @@ async fn each_line_of_the_standard_input_is_a_message() {
     assert_eq!(json(&home, &["depth", &url]).await["messages"], 2_500);
 }
 
+/// Puts what is written to the command's standard input.
+async fn piped(home: &TempDir, arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = reveille(home, &[&["queue", "put"], arguments].concat());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut pipe = child.stdin.take().expect("piped");
+    pipe.write_all(input).await.expect("it reads");
+    drop(pipe);
+    let output = within("the end", child.wait_with_output()).await;
+    output.expect("it ends")
+}
+
+#[tokio::test]
+async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
+    let (home, url) = place();
+    queue(&home, &["create", &url]).await;
+    let bytes: Vec<u8> = (0..=255).chain(*b"\r\n\n").collect();
+    let file = home.path().join("body");
+    std::fs::write(&file, &bytes).expect("written");
+    let file = file.to_str().expect("a plain path");
+    let base64 =
+        "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0-Pw";
+    for _ in 0..2 {
+        let put = json(&home, &["put", &url, "--body-file", file]).await;
+        assert_eq!(put["messages"], 1);
+        let output = piped(&home, &[&url, "--stdin"], &bytes).await;
+        assert!(output.status.success(), "{}", complained(&output));
+    }
+    assert_eq!(json(&home, &["depth", &url]).await["messages"], 4);
+    for verb in ["peek", "get"] {
+        let shown = json(&home, &[verb, &url]).await;
+        assert_eq!(shown[0]["body"], serde_json::Value::Null);
+        assert_eq!(shown[0]["bytes"], bytes.len());
+        let encoded = shown[0]["body_base64"].as_str().expect("base64");
+        assert_eq!(encoded[..80], base64.replace('-', "+")[..80]);
+    }
+    let peeked = queue(&home, &["peek", &url, "--raw"]).await;
+    assert_eq!(peeked.stdout, bytes);
+    for left in [2, 1, 0] {
+        let got = queue(&home, &["get", &url, "--raw", "--delete"]).await;
+        assert_eq!(got.stdout, bytes, "{}", complained(&got));
+        // One is hidden since it was got above.
+        assert_eq!(json(&home, &["depth", &url]).await["messages"], left + 1);
+    }
+    let none = queue(&home, &["get", &url, "--raw"]).await;
+    assert_eq!((none.status.code(), none.stdout), (Some(5), Vec::new()));
+    for refused in [
+        &["get", &url, "--raw", "--max", "2"][..],
+        &["put", &url, "a body", "--stdin"],
+        &["put", &url, "--body-file", "no-such-file"],
+    ] {
+        let output = queue(&home, refused).await;
+        assert_eq!(output.status.code(), Some(2), "{refused:?}");
+    }
+    json(&home, &["put", &url, "text"]).await;
+    let shown = json(&home, &["get", &url]).await;
+    assert_eq!(
+        (&shown[0]["body"], &shown[0]["body_base64"]),
+        (&"text".into(), &"dGV4dA==".into())
+    );
+}
+
+#[tokio::test]
+async fn as_many_messages_are_got_as_were_asked_for() {
+    let azure = azurite().connection_string();
+    let variables = [("AZURE_STORAGE_CONNECTION_STRING", &*azure)];
+    let url = &*format!("azure://{ACCOUNT}/a-hundred");
+    on_azure(&variables, &["create", url]).await;
+    let bodies: Vec<_> = (0..120).map(|number| number.to_string()).collect();
+    let bodies: Vec<_> = bodies.iter().map(String::as_str).collect();
+    on_azure(&variables, &[&["put", url], &bodies[..]].concat()).await;
+    let got = ["get", url, "--max", "100", "--delete", "-o", "jsonl"];
+    for count in [100, 20] {
+        let output = on_azure(&variables, &got).await;
+        assert_eq!(
+            said(&output).lines().count(),
+            count,
+            "{}",
+            complained(&output)
+        );
+    }
+}
+
 #[tokio::test]
 async fn put_and_notify_are_one_step() {
     let relay = Binary::serve().await;
@@ -156,10 +239,11 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
     let output = queue(&home, &put).await;
     let complaint = complained(&output);
     assert!(
-        complaint.contains("put 1 messages, but nobody was told"),
+        complaint.contains("did not acknowledge the notification"),
         "{complaint}"
     );
-    assert!(!output.status.success());
+    assert_eq!(said(&output), "put 1 message into local/orders\n");
+    assert_eq!(output.status.code(), Some(8));
     assert_eq!(
         json(&home, &["depth", &url]).await["messages"],
         1,

@@ -28,7 +28,7 @@ use crate::cli::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille lease run billing -- ./bill
+  reveille lease run billing --store az://leases -- ./bill
   reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
 
 The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with
@@ -87,19 +87,16 @@ impl Args {
         };
         config.poll = config.poll.min(self.duration / 5);
         let holder = config.holder.clone();
-        let waiting = async {
+        let waiting = self.within(async {
             let lease = self.named.open(settings, config).await?;
-            anyhow::Ok(self.wait(&lease).await?)
-        };
-        let held = tokio::select! {
+            let held = patiently(&lease).await?;
+            anyhow::Ok((lease, held))
+        });
+        let (lease, held) = tokio::select! {
             held = waiting => held?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
-        output::note(format_args!(
-            "lease `{}` is held, token {}",
-            self.named.name,
-            held.token()
-        ));
+        output::note(format_args!("{lease} is held, token {}", held.token()));
         let process = match self.start(&held, holder) {
             Ok(process) => process,
             Err(error) => {
@@ -117,19 +114,18 @@ impl Args {
         Ok(Exit::of_command(ended.status))
     }
 
-    /// Waits for the lease, for as long as is given.
-    async fn wait(&self, lease: &Lease) -> reveille::Result<Held> {
+    /// Opens the store and waits for the lease, for as long as is given for both.
+    async fn within<T>(&self, had: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         let Some(timeout) = self.timeout else {
-            return patiently(lease).await;
+            return had.await;
         };
-        match tokio::time::timeout(timeout, patiently(lease)).await {
-            Ok(held) => held,
-            Err(_) => {
-                let (name, span) = (lease.name(), duration::Span(timeout));
+        tokio::time::timeout(timeout, had)
+            .await
+            .unwrap_or_else(|_| {
+                let (name, span) = (&self.named.name, duration::Span(timeout));
                 let message = format!("lease `{name}` was not had within {span}");
-                Err(Error::new(ErrorKind::Timeout, message))
-            }
-        }
+                Err(Error::new(ErrorKind::Timeout, message).into())
+            })
     }
 
     fn start(&self, held: &Held, holder: String) -> io::Result<Process> {

@@ -2,10 +2,7 @@
 
 use std::time::SystemTime;
 
-use reveille::{
-    Error, ErrorKind, duration,
-    lease::{LeaseConfig, LeaseState},
-};
+use reveille::{Error, ErrorKind, duration, lease::LeaseState};
 use serde::Serialize;
 
 use super::Named;
@@ -19,7 +16,7 @@ use crate::cli::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille lease show billing
+  reveille lease show billing --store az://leases
   reveille lease show billing --store sqlite:/srv/shared.db -o json
 
 AGE is since it was taken, renewed or released last. One that is held and older than its duration
@@ -47,7 +44,7 @@ struct LeaseRow {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let lease = self.named.open(settings, LeaseConfig::default()).await?;
+        let lease = self.named.open_existing(settings).await?;
         let Some(state) = lease.state().await? else {
             let message = format!("{lease}: nobody ever held it");
             return Err(Error::new(ErrorKind::NotFound, message).into());

@@ -1,7 +1,8 @@
-//! `--exec`: one command at a time; what comes meanwhile conflates into one run per queue.
+//! `--exec` and `-- CMD`: one command at a time; what comes meanwhile conflates into one run per queue.
 
 use std::{
     collections::VecDeque,
+    ffi::OsString,
     process::{ExitStatus, Stdio},
 };
 
@@ -10,10 +11,19 @@ use tokio::process::{Child, Command};
 
 use crate::cli::{exit::Failed, signals::Signal};
 
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Program {
+    /// By `sh -c`.
+    Shell(String),
+    /// A program and its arguments.
+    Direct(Vec<OsString>),
+}
+
 /// Runs a command on wake-ups.
 #[derive(Debug)]
 pub(super) struct Runner {
-    command: String,
+    program: Program,
     /// At most one of each queue, in the order of their first.
     waiting: VecDeque<WorkDetected>,
     running: Option<(WorkDetected, Child)>,
@@ -27,9 +37,9 @@ pub(super) struct Finished {
 }
 
 impl Runner {
-    pub(super) fn new(command: &str) -> Self {
+    pub(super) fn new(program: Program) -> Self {
         Self {
-            command: command.to_owned(),
+            program,
             waiting: VecDeque::new(),
             running: None,
         }
@@ -60,13 +70,15 @@ impl Runner {
         let Some(work) = self.waiting.pop_front() else {
             return Ok(None);
         };
-        let child = Command::new("sh")
-            .arg("-c")
-            .arg(&self.command)
+        let mut command = self.program.command();
+        let child = command
             .envs(environment(&work))
             .stdin(Stdio::null())
             .spawn()
-            .map_err(|error| Failed(format!("`sh` cannot be run: {error}")))?;
+            .map_err(|error| {
+                let program = command.as_std().get_program().to_string_lossy();
+                Failed(format!("`{program}` cannot be run: {error}"))
+            })?;
         self.running = Some((work, child));
         Ok(self.running())
     }
@@ -90,6 +102,25 @@ impl Runner {
     }
 }
 
+impl Program {
+    fn command(&self) -> Command {
+        match self {
+            Self::Shell(script) => {
+                let mut command = Command::new("sh");
+                command.arg("-c").arg(script);
+                command
+            }
+            Self::Direct(words) => {
+                let mut words = words.iter();
+                let mut command =
+                    Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+                command.args(words);
+                command
+            }
+        }
+    }
+}
+
 /// Waits for the command that runs, for ever where none does. Safe to cancel.
 pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
     match runner {
@@ -98,13 +129,22 @@ pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
     }
 }
 
-fn environment(work: &WorkDetected) -> [(&'static str, String); 6] {
+/// Tells the command what it is run for. A catch-up of a whole pattern is of no queue: its names are
+/// empty, as a script must not take `*` for one.
+fn environment(work: &WorkDetected) -> [(&'static str, String); 8] {
+    let queue = work.queue.as_address();
+    let (account, name) = match &queue {
+        Some(queue) => (queue.storage_account(), queue.queue_name()),
+        None => ("", ""),
+    };
     [
-        ("WAKE_ACCOUNT", work.queue.storage_account().to_owned()),
-        ("WAKE_QUEUE", work.queue.queue_name().to_owned()),
+        ("WAKE_SELECTOR", work.queue.to_string()),
+        ("WAKE_ACCOUNT", account.to_owned()),
+        ("WAKE_QUEUE", name.to_owned()),
         ("WAKE_REASON", work.reason.to_string()),
         ("WAKE_SEQUENCE", work.sequence.to_string()),
         ("WAKE_NOTIFICATIONS", work.notifications.to_string()),
+        ("WAKE_MESSAGES", work.messages.to_string()),
         ("WAKE_PAYLOAD_SIZE", work.payload_size.to_string()),
     ]
 }
@@ -126,6 +166,10 @@ mod tests {
 
     use super::*;
 
+    fn shell(script: &str) -> Runner {
+        Runner::new(Program::Shell(script.to_owned()))
+    }
+
     fn work(queue: &str, sequence: u64, reason: WakeReason) -> WorkDetected {
         WorkDetected {
             queue: queue.parse().expect(queue),
@@ -143,7 +187,7 @@ mod tests {
 
     #[test]
     fn wake_ups_that_wait_conflate_into_one_run_per_queue() {
-        let mut runner = Runner::new("true");
+        let mut runner = shell("true");
         runner.offer(&work("a/q", 1, WakeReason::Notified));
         runner.offer(&work("a/r", 1, WakeReason::Notified));
         runner.offer(&work("a/q", 2, WakeReason::Timed));
@@ -158,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_command_runs_at_a_time_and_is_told_its_wake_up() {
-        let mut runner = Runner::new("test \"$WAKE_QUEUE $WAKE_SEQUENCE\" = 'q 1'");
+        let mut runner = shell("test \"$WAKE_QUEUE $WAKE_SEQUENCE\" = 'q 1'");
         runner.offer(&work("a/q", 1, WakeReason::Notified));
         assert!(runner.start().expect("sh").is_some());
         runner.offer(&work("a/q", 2, WakeReason::Notified));
@@ -167,5 +211,39 @@ mod tests {
         assert!(runner.start().expect("sh").is_some());
         assert!(!runner.finished().await.status.success());
         assert!(runner.is_idle());
+    }
+
+    #[tokio::test]
+    async fn a_program_is_run_as_it_was_typed_and_told_how_many_messages_there_are() {
+        let typed = [
+            "sh",
+            "-c",
+            "test \"$1 $WAKE_MESSAGES\" = 'a b 2'",
+            "sh",
+            "a b",
+        ];
+        let mut runner = Runner::new(Program::Direct(typed.map(OsString::from).to_vec()));
+        runner.offer(&work("a/q", 1, WakeReason::Notified));
+        runner.start().expect("sh");
+        assert!(runner.finished().await.status.success());
+        let mut runner = Runner::new(Program::Direct(vec!["/no/such/program".into()]));
+        runner.offer(&work("a/q", 1, WakeReason::Notified));
+        let error = runner.start().expect_err("no program").to_string();
+        assert!(
+            error.contains("`/no/such/program` cannot be run"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_catch_up_of_a_pattern_names_no_queue() {
+        let named = |queue: &str| {
+            let environment = environment(&work(queue, 1, WakeReason::CatchUp));
+            let find = |name| environment.iter().find(|(known, _)| *known == name);
+            ["WAKE_SELECTOR", "WAKE_ACCOUNT", "WAKE_QUEUE"]
+                .map(|name| find(name).expect("told").1.clone())
+        };
+        assert_eq!(named("acct/*"), ["acct/*", "", ""]);
+        assert_eq!(named("acct/orders"), ["acct/orders", "acct", "orders"]);
     }
 }

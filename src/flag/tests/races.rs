@@ -219,7 +219,9 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
             watching.settle(at(1)).await.expect("settle");
             watch = Some(watching);
         });
-        let expiry = async { here.expire(at(10)).await.expect("expire") };
+        let expiry = async {
+            here.expire(at(10)).await.expect("expire");
+        };
         let refreshment = async {
             let told = elsewhere.unleash(&name("go"), &lasting(60), at(10)).await;
             told.expect("unleash");
@@ -264,7 +266,9 @@ fn a_watcher_is_not_told_what_an_expiry_had_read_before_it_came() {
                 .expect("set");
         });
         let told = Mutex::new(Vec::new());
-        let expiry = async { here.expire(at(10)).await.expect("expire") };
+        let expiry = async {
+            here.expire(at(10)).await.expect("expire");
+        };
         let cleared_before = async {
             elsewhere.leash(&name("go")).await.expect("leash");
             let watch = here.watch(&name("go"), listener("w"), false);

@@ -1,6 +1,9 @@
 //! What a flag's store has to do with it: writes that are refused or repeated, and no relay at all.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use super::{
     super::{Flags, FlagsConfig, StoreFlag, StoreFlags, body::blob_name},
@@ -197,4 +200,49 @@ async fn a_flag_that_is_set_for_good_ends_no_more() {
         (after.generation, after.expires_at),
         (before.generation, None)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_and_a_refresh_read_many_flags_at_a_time() {
+    let inner: Arc<dyn BlobStore> = Arc::new(MemoryStore::new());
+    let elsewhere = StoreFlags::new(Arc::clone(&inner));
+    let names: Vec<_> = (0..320)
+        .map(|number| name(&format!("flag-{number:03}")))
+        .collect();
+    for flag in &names {
+        elsewhere.unleash(flag, &lasting(3600)).await.expect("set");
+    }
+    // A read takes 50 ms on average: one after the other, 16 s.
+    let slow = || {
+        let faults = Faults {
+            delay: Duration::from_millis(50),
+            ..Faults::default()
+        };
+        Arc::new(FaultyStore::new(Arc::clone(&inner), faults, 1)) as Arc<dyn BlobStore>
+    };
+    let limit = Duration::from_secs(3);
+    let began = tokio::time::Instant::now();
+    let listed = StoreFlags::new(slow()).list("").await.expect("a list");
+    assert!(listed.iter().map(|flag| &flag.name).eq(&names), "in order");
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+
+    let relay = Flags::new(slow(), FlagsConfig::default());
+    let began = tokio::time::Instant::now();
+    let now = SystemTime::now();
+    let (listed, next) = relay.list("", 1000, "", now).await.expect("a page");
+    assert!(listed.iter().map(|flag| &flag.name).eq(&names) && next.is_none());
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+
+    let began = tokio::time::Instant::now();
+    relay.recover(now).await.expect("recovered");
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+
+    let watches: Vec<_> = names
+        .iter()
+        .map(|flag| relay.watch(flag, listener("w"), false))
+        .collect();
+    let began = tokio::time::Instant::now();
+    assert!(relay.refresh(now).await.expect("refreshed"));
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+    drop(watches);
 }

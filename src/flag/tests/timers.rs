@@ -182,3 +182,57 @@ async fn a_store_that_is_back_is_read_within_an_interval() {
     );
     world.scope.shutdown().await;
 }
+
+/// Keeps what is logged.
+#[cfg(feature = "cli")]
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(feature = "cli")]
+impl Log {
+    fn count(&self, words: &str) -> usize {
+        let bytes = self.0.lock().expect("not poisoned");
+        String::from_utf8_lossy(&bytes).matches(words).count()
+    }
+}
+
+#[cfg(feature = "cli")]
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    let go = name("go");
+    let set = world.flags.unleash(&go, &forever(), world.now()).await;
+    set.expect("unleash");
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(log.count("could not be read; trying again"), 1);
+    // Nobody waits any more: then nothing is asked, which says nothing about the store.
+    drop(watch);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 0);
+    world.store.fail(Failing::Nothing);
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 1);
+    world.scope.shutdown().await;
+}

@@ -10,7 +10,7 @@ use object_store::{
     PutMultipartOptions, PutOptions, path::Path,
 };
 
-use super::{CloudError, CloudStore, Service, metadata, seconds};
+use super::{CloudError, CloudStore, Service, metadata, probe::is_not_implemented, seconds};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{
@@ -186,7 +186,7 @@ impl Container for CloudStore {
         match self.head(&seen.name).await? {
             None => Ok(false),
             Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
-            Some(_) => self.delete_path(&self.path(&seen.name)?, &seen.name).await,
+            Some(_) => self.delete_looked_at(seen).await,
         }
     }
 
@@ -243,6 +243,21 @@ impl CloudStore {
             }
         }
         attributes
+    }
+
+    /// Deletes a blob that was looked at a moment ago. S3 is given its ETag as well: where the
+    /// service keeps that condition, content that was written since the look stays. Other metadata
+    /// on the same bytes does not count: there the ETag is the hash of the content.
+    async fn delete_looked_at(&self, seen: &Head) -> Result<bool> {
+        let path = self.path(&seen.name)?;
+        let Some(client) = self.s3() else {
+            return self.delete_path(&path, &seen.name).await;
+        };
+        match self.delete_if(client, &path, &seen.etag).await {
+            Err(error) if error.kind() == ErrorKind::Conflict => Err(changed(self, &seen.name)),
+            Err(error) if is_not_implemented(&error) => self.delete_path(&path, &seen.name).await,
+            deleted => deleted.map_err(|e| e.of(format_args!("blob `{}` of {self}", seen.name))),
+        }
     }
 
     /// Writes in parts; of what is not finished nothing is seen.

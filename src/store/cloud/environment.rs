@@ -140,12 +140,12 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
     })?;
     let shown = url.to_string();
     let direct = Direct {
-        http: network.whole,
+        http: network.whole.clone(),
         client: Arc::clone(&clients[0]),
         account,
         url,
     };
-    let holder = Holder::Azure(Arc::clone(&clients[0]));
+    let holder = (Holder::Azure(Arc::clone(&clients[0])), network.whole);
     let store = CloudStore::new(Service::Azure, (bucket, prefix), shown, holder, clients);
     Ok(CloudStore {
         direct: Some(direct),
@@ -219,13 +219,14 @@ fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
         .with_bucket_name(&bucket)
         // One by one: a list of deletions is answered in a way that tells less.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
-    let clients = Network::of(target)?.clients(|retry, connector| {
+    let network = Network::of(target)?;
+    let clients = network.clients(|retry, connector| {
         let builder = builder.clone().with_retry(retry);
         builder.with_http_connector(connector).build()
     })?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
-    let holder = Holder::S3(Arc::clone(&clients[0]));
+    let holder = (Holder::S3(Arc::clone(&clients[0])), network.whole);
     Ok(CloudStore::new(
         Service::S3,
         (bucket, prefix),
@@ -247,12 +248,13 @@ fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
     }
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
-    let clients = Network::of(target)?.clients(|retry, connector| {
+    let network = Network::of(target)?;
+    let clients = network.clients(|retry, connector| {
         let builder = builder.clone().with_retry(retry);
         builder.with_http_connector(connector).build()
     })?;
     let url = format!("https://storage.googleapis.com/{bucket}");
-    let holder = Holder::Gcs(Arc::clone(&clients[0]));
+    let holder = (Holder::Gcs(Arc::clone(&clients[0])), network.whole);
     Ok(CloudStore::new(
         Service::Gcs,
         (bucket, prefix),

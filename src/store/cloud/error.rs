@@ -76,6 +76,9 @@ impl CloudError {
         let kind = self.kind();
         let what = match (kind, &self) {
             (_, Self::Elsewhere) => "is in another region: set AWS_REGION",
+            (_, Self::Answered { status: 501, .. }) => {
+                "cannot be written so: the service does not implement it"
+            }
             (ErrorKind::Unsupported, _) => {
                 "is leased, archived, immutable, of another type, or has snapshots"
             }
@@ -108,6 +111,7 @@ fn kind_of(status: u16, code: &str) -> ErrorKind {
         (404, _) => ErrorKind::NotFound,
         (304 | 409 | 412, _) => ErrorKind::Conflict,
         (400..500, _) => ErrorKind::Invalid,
+        (501, _) | (_, "NotImplemented") => ErrorKind::Unsupported,
         (500.., _) => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
     }
@@ -220,6 +224,7 @@ mod tests {
             (412, "ConditionNotMet", ErrorKind::Conflict),
             (429, "", ErrorKind::Exhausted),
             (500, "InternalError", ErrorKind::Unavailable),
+            (501, "NotImplemented", ErrorKind::Unsupported),
             (503, "SlowDown", ErrorKind::Exhausted),
             (503, "", ErrorKind::Unavailable),
             (504, "", ErrorKind::Timeout),

@@ -1,5 +1,6 @@
 //! Against a real Azurite and moto's S3, and against what a URL or an environment has wrong.
 
+mod conditions;
 mod proxied;
 
 use std::sync::Arc;

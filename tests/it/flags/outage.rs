@@ -24,6 +24,8 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let both = place.park(&home, &["go", "--relay", &relay.url()]);
     parked(&relay, 2).await;
     ended(&relay.run(&["ready", "--timeout", "10s"]).await, 0);
+    // Its time comes while the store is away.
+    ended(&relay.run(&["unleash", "brief", "--ttl", "3s"]).await, 0);
     // The readers have read: what refuses them from now on has changed.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
@@ -41,12 +43,25 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     assert!(complaint.contains("az://outage"), "{complaint}");
     let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
     assert!(complaint.contains("`flag get` tells"), "{complaint}");
-    ended(&relay.run(&["ready", "--timeout", "1s"]).await, 3);
-    until("it says that it is not ready", async || {
-        let (status, page) = get(relay.admin(), "/readyz").await;
-        status == 503 && page.contains("az://outage")
+    // Wake-ups need no store: the relay is ready for them, and says which part is not.
+    ended(&relay.run(&["ready", "--timeout", "5s"]).await, 0);
+    ended(&relay.run(&["notify", "acct/orders"]).await, 0);
+    assert_eq!(get(relay.admin(), "/readyz").await.0, 200);
+    let (status, page) = get(relay.admin(), "/readyz/store").await;
+    assert_eq!(status, 503);
+    assert!(page.contains("az://outage"), "{page}");
+    let (status, page) = get(relay.admin(), "/readyz?verbose").await;
+    assert_eq!(status, 200);
+    assert!(page.contains("[-]store failed (not required): "), "{page}");
+    assert!(page.ends_with("ready\n"), "{page}");
+    until("it was said that flags cannot be ended", async || {
+        relay
+            .log()
+            .contains("flags whose time has come could not be ended")
     })
     .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(relay.log().matches("answers again").count(), 0);
 
     azurite.restart();
     // What it had not written down yet it has lost with its life.
@@ -78,4 +93,9 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let log = relay.log();
     let warned = log.matches("watched flags could not be read").count();
     assert!((1..=2).contains(&warned), "{warned} times: {log}");
+    assert!(!log.contains("object_store"), "each try is logged: {log}");
+    until("the store answers again", async || {
+        relay.log().matches("the store answers again").count() == 1
+    })
+    .await;
 }

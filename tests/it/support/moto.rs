@@ -69,8 +69,17 @@ impl Moto {
 
     /// Returns the variables by which it is found, as a user would set them.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        Self::environment_through(self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the variables by which what listens on this port is found instead: a proxy.
+    pub(crate) fn environment_through(port: u16) -> Vec<(String, String)> {
         let pairs = [
-            ("AWS_ENDPOINT", &*format!("http://127.0.0.1:{}", self.port)),
+            ("AWS_ENDPOINT", &*format!("http://127.0.0.1:{port}")),
             ("AWS_ALLOW_HTTP", "true"),
             ("AWS_REGION", "us-east-1"),
             ("AWS_ACCESS_KEY_ID", "key"),

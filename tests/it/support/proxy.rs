@@ -70,6 +70,8 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    /// Headers that are taken out of requests with these methods.
+    stripped: Vec<(&'static str, &'static str)>,
     planned: Vec<(String, Fault)>,
     faults: Faults,
     rng: fastrand::Rng,
@@ -96,6 +98,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             target,
             state: Mutex::new(State {
+                stripped: Vec::new(),
                 planned: Vec::new(),
                 faults: Faults::default(),
                 rng: fastrand::Rng::with_seed(seed),
@@ -133,6 +136,12 @@ impl Proxy {
         self.shared.state().faults = faults;
     }
 
+    /// Takes a header, named in lower case, out of all requests with this method from now on: as a
+    /// service would act that does not know it.
+    pub(crate) fn strip(&self, method: &'static str, header: &'static str) {
+        self.shared.state().stripped.push((method, header));
+    }
+
     /// Returns the requests that came by, and what went wrong with them.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.state().seen.clone()
@@ -167,6 +176,7 @@ impl Shared {
         let Some(mut request) = Request::read(&mut client)? else {
             return Ok(());
         };
+        request.strip(&self.state().stripped);
         let (fault, delay) = self.state().judge(&request.line);
         std::thread::sleep(delay);
         match fault {
@@ -298,6 +308,20 @@ impl Request {
             length,
             body,
         }))
+    }
+
+    /// Takes headers out of the head.
+    fn strip(&mut self, stripped: &[(&str, &str)]) {
+        let method = self.line.split(' ').next().unwrap_or_default().to_owned();
+        let is_kept = |line: &&str| {
+            let name = line.split(':').next().unwrap_or_default();
+            let is_it =
+                |(of, header): &(&str, &str)| *of == method && name.eq_ignore_ascii_case(header);
+            !stripped.iter().any(is_it)
+        };
+        let head = String::from_utf8_lossy(&self.head);
+        let kept: Vec<_> = head.split("\r\n").filter(is_kept).collect();
+        self.head = kept.join("\r\n").into_bytes();
     }
 
     /// Reads on until so much of the body is there.

@@ -1,0 +1,200 @@
+//! `queue put`: messages from the command line, a file or the standard input.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use reveille::{
+    Client, Notification, PublisherOptions, duration,
+    queue::{NewMessage, WorkQueue},
+};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
+
+use super::{Told, open, open_existing};
+use crate::cli::{
+    exit::{Exit, Usage},
+    output,
+    settings::Settings,
+    target::{Target, TargetArgs},
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Put {
+    /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
+    #[arg(value_name = "QUEUE_URL")]
+    url: String,
+    /// A message each; without any, each line of the standard input is one
+    #[arg(value_name = "BODY")]
+    bodies: Vec<String>,
+    /// One message of all bytes of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
+    body_file: Option<PathBuf>,
+    /// One message of all bytes of the standard input
+    #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
+    stdin: bool,
+    /// Nobody sees them before this has passed
+    #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
+    delay: Duration,
+    /// They are gone after this, whether or not they were handled [default: never]
+    #[arg(long, value_name = "D", value_parser = duration::parse)]
+    ttl: Option<Duration>,
+    /// Make the queue first where it is missing
+    #[arg(long)]
+    create: bool,
+    /// Tell the relay, so that listeners wake
+    #[arg(long)]
+    notify: bool,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// What was put.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    messages: u64,
+    bytes: u64,
+}
+
+/// Messages of one call to the queue.
+const BATCH: usize = 1000;
+
+impl Put {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
+        let target = self.target.resolve(settings);
+        // What is wrong with the relay's URL is said before anything is put.
+        let client = self.notify.then(|| target.client()).transpose()?;
+        let queue = match self.create {
+            true => open(&self.url).await?,
+            false => open_existing(&self.url).await?,
+        };
+        let mut told = Told::of(&*queue);
+        if self.create {
+            told.created = Some(queue.create().await?);
+        }
+        let sum = self.put_all(&*queue).await?;
+        told.messages = Some(sum.messages);
+        let mut failure = None;
+        if let Some(client) = client.filter(|_| sum.messages > 0) {
+            let notified = self.tell(&*queue, sum, &client, &target).await;
+            told.notified = Some(notified.is_ok());
+            match notified {
+                Ok(listeners) => told.listeners = Some(listeners),
+                Err(error) => failure = Some(error),
+            }
+        }
+        target.format.next(&told, line(&told))?;
+        let Some(error) = failure else {
+            return Ok(Exit::OK);
+        };
+        let (address, relay) = (queue.address(), &target.relay);
+        output::note(format_args!(
+            "error: the messages are stored, but the relay did not acknowledge the notification: \
+             {error}; do not put them again, say `reveille notify {address} --messages {} --relay \
+             {relay}` when it is back",
+            sum.messages
+        ));
+        Ok(Exit::NOT_TOLD)
+    }
+
+    /// Tells the relay of what was put; returns how many listeners there are.
+    async fn tell(
+        &self,
+        queue: &dyn WorkQueue,
+        sum: Sum,
+        client: &Client,
+        target: &Target,
+    ) -> reveille::Result<u32> {
+        let options = PublisherOptions {
+            name: "reveille-cli".to_owned(),
+            deadline: target.timeout.unwrap_or(Duration::MAX),
+            ..PublisherOptions::default()
+        };
+        let publisher = client.publisher_with(options);
+        let notification = Notification {
+            payload_size: sum.bytes,
+            messages: sum.messages,
+            delay: self.delay,
+            ..Notification::new(queue.address().clone())
+        };
+        let notifying = publisher.notify(notification);
+        let accepted = target.acknowledged(client, notifying).await?;
+        Ok(accepted.listeners)
+    }
+
+    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Sum> {
+        if let Some(path) = &self.body_file {
+            let body = tokio::fs::read(path).await.map_err(|error| {
+                Usage(format!(
+                    "--body-file: `{}` cannot be read: {error}",
+                    path.display()
+                ))
+            })?;
+            return self.put(queue, vec![body]).await;
+        }
+        if self.stdin {
+            let mut body = Vec::new();
+            let read = tokio::io::stdin().read_to_end(&mut body).await;
+            read.context("the standard input cannot be read")?;
+            return self.put(queue, vec![body]).await;
+        }
+        if self.bodies.is_empty() {
+            return self.put_lines(queue).await;
+        }
+        let bodies = self.bodies.iter().map(|body| body.clone().into_bytes());
+        self.put(queue, bodies.collect()).await
+    }
+
+    /// Puts each line of the standard input, many at a time.
+    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Sum> {
+        let mut sum = Sum::default();
+        let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
+        let mut batch = Vec::new();
+        loop {
+            let line = lines.next_segment().await;
+            let line = line.context("the standard input cannot be read")?;
+            let ended = line.is_none();
+            batch.extend(line);
+            if ended || batch.len() == BATCH {
+                let put = self.put(queue, std::mem::take(&mut batch)).await;
+                let more = put.with_context(|| {
+                    let messages = output::count(sum.messages, "message");
+                    format!("{messages} of the input were put before")
+                })?;
+                sum.messages += more.messages;
+                sum.bytes += more.bytes;
+            }
+            if ended {
+                return Ok(sum);
+            }
+        }
+    }
+
+    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Sum> {
+        let bytes = bodies.iter().map(|body| body.len() as u64).sum();
+        let messages = bodies.into_iter().map(|body| {
+            let message = NewMessage::new(body).after(self.delay);
+            match self.ttl {
+                Some(ttl) => message.expiring(ttl),
+                None => message,
+            }
+        });
+        let put = queue.put(messages.collect()).await?;
+        Ok(Sum {
+            messages: put.len() as u64,
+            bytes,
+        })
+    }
+}
+
+/// Returns what was done, for people.
+fn line(told: &Told) -> String {
+    let messages = output::count(told.messages.unwrap_or_default(), "message");
+    let mut line = format!("put {messages} into {}", told.queue);
+    if told.created == Some(true) {
+        line.push_str(", which was made");
+    }
+    if let Some(listeners) = told.listeners {
+        let listeners = output::count(u64::from(listeners), "listener");
+        line.push_str(&format!(", and told {listeners}"));
+    }
+    line
+}

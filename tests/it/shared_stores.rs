@@ -1,0 +1,102 @@
+//! Which store a verb stands on: one that all users share, and none that a reader has made.
+
+use std::path::Path;
+
+use crate::{
+    binary::{complained, reveille, said},
+    support::within,
+};
+
+#[tokio::test]
+async fn ids_and_leases_have_no_store_of_one_user() {
+    assert!(
+        !Path::new("/var/lib/reveille").exists(),
+        "it is the machine's default"
+    );
+    let home = tempfile::tempdir().expect("a directory");
+    for typed in [
+        &["ids", "next", "orders"][..],
+        &["lease", "run", "billing", "--", "true"],
+        &["lease", "show", "billing"],
+    ] {
+        let mut command = reveille(&home, typed);
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(2), "{typed:?}: {complaint}");
+        assert!(complaint.contains("--store: "), "{complaint}");
+        assert!(complaint.contains("REVEILLE_STORE"), "{complaint}");
+    }
+    let left: Vec<_> = std::fs::read_dir(home.path()).expect("listed").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_was_not_typed_is_printed() {
+    let home = tempfile::tempdir().expect("a directory");
+    let file = home.path().join("reveille.toml");
+    std::fs::write(&file, "[serve]\nstore = \"sqlite:of-the-file.db\"\n").expect("written");
+    let file = file.to_str().expect("a plain path");
+    let mut command = reveille(&home, &["--config", file, "ids", "next", "orders"]);
+    command.current_dir(home.path());
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    assert_eq!(said(&output), "0\n");
+    assert_eq!(
+        complaint,
+        "store: sqlite:of-the-file.db (the configuration file)\n"
+    );
+
+    let run = [
+        "lease",
+        "run",
+        "billing",
+        "--store",
+        "sqlite:typed.db",
+        "--",
+        "true",
+    ];
+    let mut command = reveille(&home, &run);
+    command.current_dir(home.path());
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    let complaint = complained(&output);
+    assert!(
+        complaint.contains("lease `billing` in sqlite:typed.db is held, token 1"),
+        "{complaint}"
+    );
+}
+
+#[tokio::test]
+async fn a_verb_that_only_reads_makes_no_database() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (store, queue) = ("sqlite:typo.db", "sqlite:typo.db?queue=orders");
+    for typed in [
+        &["wait", "go", "--store", store, "--timeout", "5s"][..],
+        &["flag", "get", "go", "--store", store],
+        &["flag", "list", "--store", store],
+        &["leash", "go", "--store", store],
+        &["lease", "show", "billing", "--store", store],
+        &["queue", "get", queue],
+        &["queue", "peek", queue],
+        &["queue", "depth", queue],
+        &["queue", "purge", queue],
+        &["queue", "put", queue, "a body"],
+    ] {
+        let mut command = reveille(&home, typed);
+        command.current_dir(home.path());
+        let output = within("its end", command.output())
+            .await
+            .expect("it starts");
+        let complaint = complained(&output);
+        assert_eq!(output.status.code(), Some(5), "{typed:?}: {complaint}");
+        assert!(complaint.contains("typo.db"), "{typed:?}: {complaint}");
+        let left = std::fs::read_dir(home.path()).expect("listed").count();
+        assert_eq!(left, 0, "{typed:?} has made a file");
+    }
+}
