@@ -6,6 +6,7 @@
 //! come, it polls, less and less often, until they can again. Knows neither client nor relay: any
 //! [`Wakes`] and any [`Notify`] will do.
 
+mod attempts;
 mod batch;
 mod budget;
 mod conductor;
@@ -14,7 +15,6 @@ mod delivery;
 mod dequeue;
 mod handler;
 mod hooks;
-mod notes;
 mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
@@ -33,7 +33,9 @@ pub use self::{
     batch::BatchHandler,
     budget::Budget,
     config::ListenerConfig,
-    handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected},
+    handler::{
+        Delivery, Handler, HandlerError, HandlerResult, Outcome, Postponed, Rejected, RetryAfter,
+    },
     hooks::{Action, Hooks, ListenerError},
     poison::PoisonedMessage,
     redrive::{RedriveOptions, Redriven, redrive},
@@ -93,6 +95,8 @@ pub struct ListenerBuilder {
     poison: Option<Arc<dyn WorkQueue>>,
     hooks: AnyHooks,
     config: ListenerConfig,
+    /// Messages of a stream that are got before they are taken, at most.
+    prefetch: Option<usize>,
 }
 
 /// A queue that does not answer is not waited for when a listener starts.
@@ -112,6 +116,7 @@ impl Listener {
             poison: None,
             hooks: Arc::new(NoHooks),
             config: ListenerConfig::default(),
+            prefetch: None,
         }
     }
 
@@ -230,7 +235,7 @@ impl ListenerBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where the configuration breaks a rule, or where there are wake-ups and
-    /// the queue has several addresses;
+    /// the queue has several addresses, or where the poison queue has the queue's own address;
     /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
     /// refuses the credentials. A queue that cannot be reached just now is no error.
     pub async fn start(self, handler: impl Handler) -> Result<Listener> {
@@ -252,6 +257,9 @@ impl ListenerBuilder {
         if self.wakes.is_some() {
             check_addresses(&*self.queue)?;
         }
+        if let Some(poison) = &self.poison {
+            check_poison(&*self.queue, &**poison)?;
+        }
         check(&*self.queue).await?;
         let scaler = Scaler::new(
             ScalerConfig {
@@ -270,6 +278,7 @@ impl ListenerBuilder {
             handlers,
             hooks: self.hooks,
             config,
+            prefetch: self.prefetch,
         };
         let (shared, tasks) = (Arc::new(Shared::new(parts, scaler)), Arc::new(Scope::new()));
         let conductor = Scope::new();
@@ -300,6 +309,16 @@ fn check_addresses(queue: &dyn WorkQueue) -> Result<()> {
         addresses.len()
     );
     Err(Error::invalid("wakes", rule))
+}
+
+/// A message that goes to its own queue would come back each time with one more envelope around it.
+fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<()> {
+    let own = queue.addresses();
+    let Some(same) = poison.addresses().into_iter().find(|one| own.contains(one)) else {
+        return Ok(());
+    };
+    let rule = format_args!("must be another queue than the one that is read, which is `{same}`");
+    Err(Error::invalid("poison", rule))
 }
 
 /// Asks the queue whether it is there and lets us in.

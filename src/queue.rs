@@ -129,6 +129,16 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// As [`WorkQueue::renew`].
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()>;
 
+    /// Gives a message back as [`WorkQueue::release`] does, and takes back its get from the
+    /// dequeue count, where the queue can: nobody tried to handle it. Returns whether the count was
+    /// taken back; never, by default.
+    ///
+    /// # Errors
+    /// As [`WorkQueue::renew`].
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        self.release(receipt, delay).await.map(|()| false)
+    }
+
     /// Returns about how many messages there are, hidden ones included.
     ///
     /// # Errors

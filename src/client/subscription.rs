@@ -7,6 +7,7 @@
 use std::{
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -205,6 +206,14 @@ impl Wakes for Subscription {
             let call = |channel| async move { RelayClient::new(channel).report(request).await };
             client.call(call).await.map(|_| ())
         })
+    }
+
+    fn ask_again(&mut self, after: Duration) -> bool {
+        let asks = self
+            .session
+            .ask_again(self.clock.now(), after, &mut self.rng);
+        self.tell_link();
+        asks
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

@@ -18,7 +18,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::handler::{
-    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Postponed, Rejected,
+    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Verdict,
 };
 use crate::task::{self, Ended};
 
@@ -29,7 +29,7 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// handed out again. A message's last try before the poison queue is a batch of its own, so that
     /// it does not take the others with it.
     ///
-    /// [`Rejected`] does not say which of several messages is the bad one: they are handed out again
+    /// [`Rejected`](super::Rejected) does not say which of several messages is the bad one: they are handed out again
     /// as well, each as a batch of its own, and only a message that is rejected alone goes to the
     /// poison queue at once.
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
@@ -195,33 +195,28 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
     }
 }
 
-/// A batch's error, by what it means for each of its messages.
-enum Told {
-    Failed(Shared),
-    Rejected(Shared),
-    Postponed(Postponed),
+/// A batch's error, by what it says of its messages.
+struct Told {
+    verdict: Verdict,
+    error: Shared,
 }
 
 impl From<HandlerError> for Told {
     fn from(error: HandlerError) -> Self {
-        let error = match error.downcast::<Postponed>() {
-            Ok(postponed) => return Self::Postponed(*postponed),
-            Err(error) => error,
-        };
-        match error.downcast::<Rejected>() {
-            Ok(rejected) => Self::Rejected(Shared(rejected.into_reason().into())),
-            Err(error) => Self::Failed(Shared(error.into())),
+        Self {
+            verdict: Verdict::of(&error),
+            error: Shared(error.into()),
         }
     }
 }
 
 impl Told {
+    /// Returns the error for one of the messages, which says what the batch's says by its causes.
     fn error(&self, together: bool) -> HandlerError {
-        match self {
-            Self::Rejected(reason) if together => RejectedTogether(reason.clone()).into(),
-            Self::Failed(error) => error.clone().into(),
-            Self::Rejected(reason) => Rejected::because(reason.clone()).into(),
-            Self::Postponed(postponed) => (*postponed).into(),
+        let error = self.error.clone();
+        match self.verdict {
+            Verdict::Rejected if together => RejectedTogether(error).into(),
+            _ => error.into(),
         }
     }
 }

@@ -43,6 +43,9 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A dequeue task that panics, by a hook say, is not replaced sooner.
 const PANICKED: Duration = Duration::from_secs(1);
 
+/// A subscription that was refused asks again after this.
+const REFUSED: Duration = Duration::from_secs(60);
+
 /// What happened.
 enum Heard {
     Work(Option<Result<WorkDetected>>),
@@ -86,6 +89,7 @@ impl Conductor {
             });
             match step {
                 Step::Start(id) => self.start(id),
+                Step::Appoint(..) => self.shared.roused.notify_waiters(),
                 Step::AskDepth => self.scope.spawn(scale(Arc::clone(&self.shared))),
                 Step::Report(due) => self.report(due),
                 Step::Wait(until) => return until,
@@ -149,6 +153,11 @@ impl Conductor {
             Some(Ok(work)) => self.woken(&work),
             Some(Err(error)) => {
                 self.shared.complain(Action::Listen, None, error);
+                let relay = self.relay.as_mut();
+                // Something in between may have said so, and may say otherwise in a minute.
+                if relay.is_some_and(|relay| relay.wakes.ask_again(REFUSED)) {
+                    return self.linked();
+                }
                 self.deaf();
             }
             None => self.deaf(),
@@ -271,11 +280,17 @@ async fn scale(shared: Arc<Shared>) {
         },
         () = shared.stopping.cancelled() => None,
     };
-    shared.ask(|core, now| core.scaler.scaled(tasks, now));
+    shared.ask(|core, now| {
+        if let Some((_, most)) = tasks {
+            core.scaler.allow(most);
+        }
+        core.scaler.scaled(tasks.map(|(tasks, _)| tasks), now);
+    });
     shared.stirred.notify_one();
 }
 
-async fn wanted(shared: Arc<Shared>) -> Option<usize> {
+/// Returns how many tasks the depth needs, and how many the policy had at most.
+async fn wanted(shared: Arc<Shared>) -> Option<(usize, usize)> {
     let depth = tokio::time::timeout(DEPTH_TIMEOUT, shared.queue.depth()).await;
     let late = Error::new(ErrorKind::Timeout, "the depth was not told in time");
     match depth.unwrap_or(Err(late)) {
@@ -291,7 +306,8 @@ async fn wanted(shared: Arc<Shared>) -> Option<usize> {
                 .div_ceil(shared.config.dequeue_batch_size as u64)
                 .max(1);
             let batches = usize::try_from(batches).unwrap_or(usize::MAX);
-            Some(shared.config.policy.tasks(&load).min(batches))
+            let most = shared.config.policy.tasks(&load);
+            Some((most.min(batches), most))
         }
         Err(error) => {
             shared.complain(Action::Depth, None, error);

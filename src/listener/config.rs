@@ -13,24 +13,37 @@ use crate::{
 /// How a listener behaves.
 #[derive(Debug, Clone)]
 pub struct ListenerConfig {
-    /// Messages of one get. At least 1; more than the queue's own limit are never got at once.
+    /// Messages of one get, and those that a task holds at most: its places. At least 1; more than
+    /// the queue's own limit are never got at once. A task gets more when half of its places are
+    /// free, so a slow message keeps its own place only; where messages are handled in batches, or
+    /// with a [`dequeue_interval`](Self::dequeue_interval), when all are.
     pub dequeue_batch_size: usize,
     /// Messages of one task that are handled at the same time; 0 is the whole batch.
     pub concurrency: usize,
     /// The pause of a task between two batches.
     pub dequeue_interval: Duration,
     /// For how long a message is hidden that was got. Renewed while it is handled, so it need not
-    /// cover the handling: it is how long a message of a process that died stays away.
+    /// cover the handling: it is how long a message of a process that died stays away. Renewed after
+    /// a third of it, each time with a sixth of it to succeed.
     pub visibility_timeout: Duration,
     /// A handler that takes longer has failed: it is told, and the message is handed out again.
     pub max_handling_time: Duration,
     /// After so many tries a message goes to the poison queue, where there is one.
     ///
-    /// A try is a get, as queues count these, but for those gets of this listener that came to no
-    /// try: the body could not be had for a reason that passes, such as a claim check's blob store
-    /// that is away, the handler [postponed](super::Postponed) it, or its turn did not come. Such
-    /// gets are remembered of 16,384 messages at least, the latest, until the listener ends. Those
-    /// of other listeners and of earlier processes count in full.
+    /// A try is a get, as queues count these, but for those that came to no try: the body could not
+    /// be had for a reason that passes, such as a claim check's blob store that is away, the handler
+    /// [postponed](super::Postponed) it, its turn did not come, or a shutdown had no time for it. The
+    /// queues of this crate take such a get back from the count
+    /// ([`release_untried`](crate::queue::WorkQueue::release_untried)). On others, Azure's among
+    /// them, a listener remembers its own gets of 16,384 messages at least, the latest, until it
+    /// ends; those of other listeners and of earlier processes count in full. Therefore a message
+    /// that was got more often has one try here all the same, by itself where messages are handled
+    /// in batches.
+    ///
+    /// Without any try goes only what may have ended the process of each listener that had it: a
+    /// message that was got more than 20 times as often, that is old enough for as many
+    /// [`visibility_timeout`](Self::visibility_timeout)s, and that no try of this listener has ended
+    /// for.
     pub max_dequeue_count: u32,
     /// The wait before a message is handed out again after a handler failed: up to `0` the first
     /// time, doubled each time, never over `1`.

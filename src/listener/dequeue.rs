@@ -1,15 +1,27 @@
-//! One dequeue task: get a batch, handle it, delete what was handled; rest or leave when there is
-//! nothing.
+//! One dequeue task: get messages for its places, handle them, delete what was handled; get more when
+//! half of the places are free; rest or leave when there is nothing.
+//!
+//! A place is room for one message, [`dequeue_batch_size`] of them. Gets and sleeps go on beside the
+//! messages at hand, so that a slow one keeps its own place only. A batch that is handled as one keeps
+//! all places to its end.
+//!
+//! [`dequeue_batch_size`]: super::ListenerConfig::dequeue_batch_size
 
 use std::{
+    future::pending,
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use super::{
+    batch::{Handlers, Run},
     budget::Slot,
     delivery,
     hooks::Action,
@@ -21,56 +33,222 @@ use crate::{
     scaling::{Begin, Idle, ListenerMode, Rest, TaskId},
 };
 
+/// A dequeue task and the messages that it holds.
+struct DequeueTask<'a> {
+    shared: &'a Arc<Shared>,
+    id: TaskId,
+    /// How many messages are handled at a time.
+    turns: &'a Semaphore,
+    slot: Option<Slot>,
+    deliveries: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    /// Runs of a batch handler; each ends with the deliveries that wait for it.
+    runs: FuturesUnordered<Run>,
+    /// Another queue waits for the slot: it gets nothing more before all that it holds is handled.
+    yields: bool,
+}
+
 /// A get that takes longer has failed; its messages, if there were any, come back by themselves.
 const GET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a dequeue task to its end.
 pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
-    let mut slot = None;
-    while !shared.stopping.is_cancelled() {
-        let sleeps = shared.ask(|core, now| core.scaler.sleeps_until(id, now).is_some());
-        if sleeps {
-            slot = None;
-            sleep(&shared, id).await;
-            continue;
+    let turns = Semaphore::new(shared.config.handled_at_once());
+    let task = DequeueTask {
+        shared: &shared,
+        id,
+        turns: &turns,
+        slot: None,
+        deliveries: FuturesUnordered::new(),
+        runs: FuturesUnordered::new(),
+        yields: false,
+    };
+    task.run().await;
+}
+
+impl DequeueTask<'_> {
+    async fn run(mut self) {
+        while !self.shared.stopping.is_cancelled() {
+            let sleeps = self
+                .shared
+                .ask(|core, now| core.scaler.sleeps_until(self.id, now).is_some());
+            let rest = match sleeps {
+                true => self.sleep().await,
+                false => self.look().await,
+            };
+            if rest == Rest::Leave {
+                return;
+            }
         }
-        if slot.is_none() {
-            slot = acquire(&shared).await;
-            continue;
+        while !self.deliveries.is_empty() {
+            self.one_ended().await;
         }
-        match shared.ask(|core, now| core.scaler.begin(id, now)) {
+    }
+
+    /// Sleeps until the task looks again; what it holds goes on.
+    async fn sleep(&mut self) -> Rest {
+        if self.deliveries.is_empty() {
+            self.slot = None;
+        }
+        let (shared, id) = (self.shared, self.id);
+        tokio::select! {
+            biased;
+            // First: places that are free at the same time are filled by one get.
+            () = self.one_ended() => {}
+            () = sleep(shared, id) => return Rest::Again,
+        }
+        if self.deliveries.is_empty() {
+            return self.finish().await;
+        }
+        self.use_places();
+        Rest::Again
+    }
+
+    /// Gets messages for the places that are free.
+    async fn look(&mut self) -> Rest {
+        let shared = self.shared;
+        if !self.deliveries.is_empty() && shared.config.budget.should_yield(shared.number) {
+            self.yields = true;
+            shared.ask(|core, _| core.scaler.only_handles(self.id));
+            // Another one of its tasks may look instead.
+            shared.stirred.notify_one();
+            return Rest::Again;
+        }
+        let places = shared.config.dequeue_batch_size - self.deliveries.len();
+        let Some((places, prefetched)) = self.beside(prefetch(shared, places)).await else {
+            return Rest::Again;
+        };
+        if self.slot.is_none() {
+            self.slot = acquire(shared).await;
+            if self.slot.is_none() {
+                return Rest::Again;
+            }
+        }
+        match shared.ask(|core, now| core.scaler.begin(self.id, now)) {
             Begin::Get => {}
-            Begin::Sleep(_) => continue,
-            Begin::Leave => return,
+            Begin::Sleep(_) => return Rest::Again,
+            Begin::Leave => return Rest::Leave,
         }
         count(&shared.counters.gets);
         let asked = Instant::now();
-        let rest = match get(&shared).await {
-            Ok(batch) if batch.is_empty() => empty(&shared, id),
+        let got = self.beside(get(shared, places)).await;
+        if self.deliveries.is_empty() {
+            shared.ask(|core, _| core.scaler.holds_nothing(self.id));
+        }
+        match got {
+            Ok(batch) if batch.is_empty() => empty(shared, self.id),
             Ok(batch) => {
-                handle(&shared, id, batch, asked).await;
-                // Whoever pauses needs none.
-                let pauses = !shared.config.dequeue_interval.is_zero();
-                if pauses || shared.config.budget.should_yield(shared.number) {
-                    slot = None;
-                }
-                pause(&shared, id).await;
+                self.take(batch, places, prefetched, asked);
                 Rest::Again
             }
-            Err(error) => failed(&shared, id, error),
-        };
-        if rest == Rest::Leave {
+            Err(error) => failed(shared, self.id, error),
+        }
+    }
+
+    /// Takes in what a get found: all messages are kept hidden from the start, and so many of them
+    /// are handled at a time.
+    fn take(
+        &mut self,
+        batch: Vec<Message>,
+        asked_for: usize,
+        mut prefetched: Option<OwnedSemaphorePermit>,
+        asked: Instant,
+    ) {
+        let shared = self.shared;
+        let full = batch.len() >= asked_for;
+        let received = &shared.counters.received;
+        received.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let (detected, mode) =
+            shared.ask(|core, now| (core.scaler.found(self.id, full, now), core.scaler.mode()));
+        if detected && mode != ListenerMode::Pushed {
+            shared.hooks.on_work_detected(None);
+        }
+        let (handlers, runs) = shared.handlers.seat(&alone(shared, &batch));
+        self.runs.extend(runs);
+        let turns = self.turns;
+        for (message, handler) in std::iter::zip(batch, handlers) {
+            let one = prefetched.as_mut().and_then(|permits| permits.split(1));
+            let delivery = delivery::deliver(shared, turns, message, handler, asked, one);
+            self.deliveries.push(Box::pin(delivery));
+        }
+        self.use_places();
+        // With those places in mind: another task may be needed, or not.
+        shared.stirred.notify_one();
+    }
+
+    /// Says that places are free, where they may be used before all messages are handled.
+    fn use_places(&mut self) {
+        let (shared, held) = (self.shared, self.deliveries.len());
+        let config = &shared.config;
+        let together = matches!(shared.handlers, Handlers::Together(_));
+        let waits = together || self.yields || !config.dequeue_interval.is_zero();
+        if waits || held >= config.dequeue_batch_size {
             return;
+        }
+        let half = held * 2 <= config.dequeue_batch_size;
+        shared.ask(|core, now| {
+            let chance = core.chance();
+            core.scaler.places_free(self.id, half, now, chance);
+        });
+    }
+
+    /// All messages are handled: lets the time between two batches pass, and is ready for the next.
+    async fn finish(&mut self) -> Rest {
+        let (shared, interval) = (self.shared, self.shared.config.dequeue_interval);
+        self.yields = false;
+        // Whoever pauses needs no slot.
+        if !interval.is_zero() || shared.config.budget.should_yield(shared.number) {
+            self.slot = None;
+        }
+        if !interval.is_zero() {
+            tokio::select! {
+                () = tokio::time::sleep(interval) => {}
+                () = shared.stopping.cancelled() => {}
+            }
+        }
+        let rest = shared.ask(|core, now| core.scaler.done(self.id, now));
+        // What it was too busy to look for is looked for next.
+        shared.stirred.notify_one();
+        rest
+    }
+
+    /// Awaits a call while the messages at hand go on.
+    async fn beside<T>(&mut self, call: impl Future<Output = T>) -> T {
+        tokio::pin!(call);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut call => return outcome,
+                () = self.one_ended() => {}
+            }
+        }
+    }
+
+    /// Waits until one of the messages at hand is done with; for ever where there is none.
+    async fn one_ended(&mut self) {
+        if self.deliveries.is_empty() {
+            return pending().await;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.deliveries.next() => break,
+                // It has told all that wait for it.
+                Some(()) = self.runs.next() => {}
+            }
+        }
+        if self.deliveries.is_empty() {
+            // No delivery waits for them any more.
+            self.runs.clear();
         }
     }
 }
 
-/// Sleeps until then, or until it is to sleep less.
+/// Sleeps until the machine's time, or until that may be another one.
 async fn sleep(shared: &Shared, id: TaskId) {
     let roused = shared.roused.notified();
     tokio::pin!(roused);
     roused.as_mut().enable();
-    // Asked now that the signal is heard.
+    // Asked now that the signal is heard: for good where it only handles what it holds.
     let until = shared.ask(|core, now| core.scaler.sleeps_until(id, now));
     let Some(until) = until else { return };
     tokio::select! {
@@ -88,11 +266,8 @@ async fn acquire(shared: &Shared) -> Option<Slot> {
     }
 }
 
-async fn get(shared: &Shared) -> Result<Vec<Message>> {
-    let config = &shared.config;
-    let get = shared
-        .queue
-        .get(config.dequeue_batch_size, config.visibility_timeout);
+async fn get(shared: &Shared, places: usize) -> Result<Vec<Message>> {
+    let get = shared.queue.get(places, shared.config.visibility_timeout);
     tokio::time::timeout(GET_TIMEOUT, get)
         .await
         .unwrap_or_else(|_| {
@@ -127,58 +302,32 @@ fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
     rest
 }
 
-/// Handles a batch: all its messages are kept hidden from the start, and so many of them are handled
-/// at a time.
-async fn handle(shared: &Arc<Shared>, id: TaskId, batch: Vec<Message>, asked: Instant) {
-    let full = batch.len() >= shared.config.dequeue_batch_size;
-    let received = &shared.counters.received;
-    received.fetch_add(batch.len() as u64, Ordering::Relaxed);
-    let (detected, mode) =
-        shared.ask(|core, now| (core.scaler.found(id, full, now), core.scaler.mode()));
-    if detected && mode != ListenerMode::Pushed {
-        shared.hooks.on_work_detected(None);
-    }
-    shared.stirred.notify_one();
-    deliver(shared, batch, asked).await;
-}
-
-/// Lets the time between two batches pass; the task is ready for the next one then.
-async fn pause(shared: &Shared, id: TaskId) {
-    if !shared.config.dequeue_interval.is_zero() {
-        let pause = tokio::time::sleep(shared.config.dequeue_interval);
-        tokio::select! {
-            () = pause => {}
-            () = shared.stopping.cancelled() => {}
-        }
-    }
-    shared.ask(|core, _| core.scaler.done(id));
-    // What it was too busy to look for is looked for next.
-    shared.stirred.notify_one();
-}
-
-/// Says for each message of a batch whether it is to share no run: who would go to the poison queue
-/// next takes no other one there, and who was rejected in company has to show whose fault it was.
-fn alone(shared: &Shared, batch: &[Message]) -> Vec<bool> {
-    let notes = shared.notes();
-    let last = |one: &Message| notes.tries(one) >= shared.config.max_dequeue_count;
-    let alone = |one: &Message| notes.is_suspect(&one.id) || shared.poison.is_some() && last(one);
-    batch.iter().map(alone).collect()
-}
-
-async fn deliver(shared: &Arc<Shared>, batch: Vec<Message>, asked: Instant) {
-    let (handlers, runs) = shared.handlers.seat(&alone(shared, &batch));
-    let turns = Semaphore::new(shared.config.handled_at_once());
-    let mut deliveries: FuturesUnordered<_> = std::iter::zip(batch, handlers)
-        .map(|(message, handler)| delivery::deliver(shared, &turns, message, handler, asked))
-        .collect();
-    let delivered = async { while deliveries.next().await.is_some() {} };
-    // Runs that have ended have told everybody; runs that nobody waits for any more are dropped.
-    let runs = async {
-        futures_util::future::join_all(runs).await;
-        std::future::pending::<()>().await;
+/// Waits until readers of a stream have taken so many messages that more may be got; returns how
+/// many, up to `places`. `None` where the listener stops.
+async fn prefetch(shared: &Shared, places: usize) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
+    let Some(prefetch) = &shared.prefetch else {
+        return Some((places, None));
     };
-    tokio::select! {
-        () = delivered => {}
-        () = runs => {}
+    let first = tokio::select! {
+        first = Arc::clone(prefetch).acquire_owned() => first.expect("never closed"),
+        () = shared.stopping.cancelled() => return None,
+    };
+    let mut permits = first;
+    while permits.num_permits() < places
+        && let Ok(more) = Arc::clone(prefetch).try_acquire_owned()
+    {
+        permits.merge(more);
     }
+    Some((permits.num_permits(), Some(permits)))
+}
+
+/// Says for each message of a batch whether it is to share no run: one that would go to the poison
+/// queue next takes no other one there, and one that was rejected with others has to show whose fault
+/// it was.
+fn alone(shared: &Shared, batch: &[Message]) -> Vec<bool> {
+    let attempts = shared.attempts();
+    let last = |one: &Message| attempts.of(one) >= shared.config.max_dequeue_count;
+    let alone =
+        |one: &Message| attempts.is_isolated(&one.id) || shared.poison.is_some() && last(one);
+    batch.iter().map(alone).collect()
 }

@@ -1,6 +1,7 @@
 //! What is done with a message.
 
 use std::{
+    error::Error as StdError,
     fmt::{self, Debug},
     future::Future,
     pin::Pin,
@@ -10,6 +11,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
+use super::{batch::RejectedTogether, stream::Pickup};
 use crate::{queue::Message, words::QueueAddress};
 
 /// Why a handler did not handle a message.
@@ -35,6 +37,8 @@ pub struct Delivery {
     /// The message.
     pub message: Message,
     lost: CancellationToken,
+    /// Of a stream's message: a reader has to take it.
+    pub(super) pickup: Option<Arc<Pickup>>,
 }
 
 /// Says that no further try would help: the message goes to the poison queue at once.
@@ -48,14 +52,85 @@ pub struct Delivery {
 /// }
 /// # assert!(check(b"fine").is_ok());
 /// ```
+///
+/// It is recognised anywhere among the causes of the handler's error ([`source`]), so that it may be
+/// wrapped on its way: by `anyhow` and `?`, by an enum's `#[from]`.
+///
+/// [`source`]: std::error::Error::source
 #[derive(Debug)]
-pub struct Rejected(HandlerError);
+pub struct Rejected(Mark);
 
 /// Says that the message was not tried: it is handed out again after a while, here or elsewhere, and
-/// nothing has failed. Its get counts towards
-/// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count) with other listeners only.
+/// nothing has failed. Its get does not count towards
+/// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count), as far as the queue or this
+/// listener can know. Recognised as [`Rejected`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Postponed(Duration);
+pub struct Postponed(NotTried);
+
+/// Says that this try failed, and when the next one is to be: after this span, or after the queue's
+/// longest delay, and not after the wait that the listener would choose
+/// ([`ListenerConfig::retry`](super::ListenerConfig::retry)). It counts as a try. Recognised as
+/// [`Rejected`] is.
+#[derive(Debug)]
+pub struct RetryAfter(Mark);
+
+/// What became of a message, for handlers that would rather return a value than an error.
+///
+/// ```
+/// use std::time::Duration;
+/// use reveille::listener::{Delivery, HandlerResult, Outcome};
+///
+/// async fn handle(job: Delivery) -> HandlerResult {
+///     let outcome = match &*job.message.body {
+///         b"" => Outcome::Reject("it is empty".into()),
+///         b"busy" => Outcome::RetryAfter(Duration::from_secs(90), "the mill is busy".into()),
+///         _ => Outcome::Done,
+///     };
+///     outcome.into()
+/// }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It is handled: it is deleted.
+    Done,
+    /// This try failed: it is handed out again, later each time, and goes to the poison queue after
+    /// its last try.
+    Retry(HandlerError),
+    /// The same, handed out again after so long.
+    RetryAfter(Duration, HandlerError),
+    /// No further try would help: it goes to the poison queue at once.
+    Reject(HandlerError),
+    /// It was not tried: it is handed out again after so long, and nothing has failed.
+    Postpone(Duration),
+}
+
+/// What an error says of its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Retry,
+    RetryAfter(Duration),
+    Rejected,
+    /// Rejected with others of its batch.
+    RejectedTogether,
+    Postponed(Duration),
+}
+
+/// What makes an error recognisable that was wrapped: its outermost cause. Wrappers such as
+/// `anyhow::Error` as a boxed error, or a transparent variant of an enum, show the causes of what
+/// they hold, and not itself.
+#[derive(Debug)]
+struct Mark {
+    verdict: Verdict,
+    reason: HandlerError,
+}
+
+/// The same of a message that is postponed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct NotTried(Duration);
+
+/// Causes that are looked at; a chain may be a circle.
+const DEEPEST: usize = 64;
 
 /// A handler without its type.
 pub(super) type AnyHandler = Arc<dyn Erased>;
@@ -67,11 +142,17 @@ pub(super) trait Erased: Send + Sync {
 }
 
 impl Delivery {
-    pub(super) fn new(queue: QueueAddress, message: Message, lost: CancellationToken) -> Self {
+    pub(super) fn new(
+        queue: QueueAddress,
+        message: Message,
+        lost: CancellationToken,
+        pickup: Option<Arc<Pickup>>,
+    ) -> Self {
         Self {
             queue,
             message,
             lost,
+            pickup,
         }
     }
 
@@ -95,46 +176,139 @@ impl Delivery {
 impl Rejected {
     /// Wraps the reason.
     pub fn because(reason: impl Into<HandlerError>) -> Self {
-        Self(reason.into())
-    }
-
-    /// Returns the reason.
-    pub(super) fn into_reason(self) -> HandlerError {
-        self.0
+        Self(Mark {
+            verdict: Verdict::Rejected,
+            reason: reason.into(),
+        })
     }
 }
 
 impl Postponed {
     /// Makes it seen again after this, or after the queue's longest delay.
     pub fn by(delay: Duration) -> Self {
-        Self(delay)
+        Self(NotTried(delay))
     }
 
     /// Returns after how long it is seen again.
     pub fn delay(self) -> Duration {
-        self.0
+        self.0.0
     }
 }
 
+impl RetryAfter {
+    /// Wraps the reason why this try failed.
+    pub fn because(delay: Duration, reason: impl Into<HandlerError>) -> Self {
+        Self(Mark {
+            verdict: Verdict::RetryAfter(delay),
+            reason: reason.into(),
+        })
+    }
+}
+
+impl From<Outcome> for HandlerResult {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Ok(()),
+            Outcome::Retry(reason) => Err(reason),
+            Outcome::RetryAfter(delay, reason) => Err(RetryAfter::because(delay, reason).into()),
+            Outcome::Reject(reason) => Err(Rejected::because(reason).into()),
+            Outcome::Postpone(delay) => Err(Postponed::by(delay).into()),
+        }
+    }
+}
+
+impl Verdict {
+    /// Returns what an error or the first of its causes that says something says.
+    pub(super) fn of(error: &HandlerError) -> Self {
+        let error: &(dyn StdError + 'static) = &**error;
+        let causes = std::iter::successors(Some(error), cause_of);
+        let mut verdicts = causes.take(DEEPEST).filter_map(Self::of_one);
+        verdicts.next().unwrap_or(Self::Retry)
+    }
+
+    fn of_one(error: &(dyn StdError + 'static)) -> Option<Self> {
+        if error.is::<RejectedTogether>() {
+            return Some(Self::RejectedTogether);
+        }
+        if let Some(NotTried(delay)) = error.downcast_ref() {
+            return Some(Self::Postponed(*delay));
+        }
+        error.downcast_ref().map(|mark: &Mark| mark.verdict)
+    }
+}
+
+fn cause_of<'a>(error: &&'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
+    (*error).source()
+}
+
+/// Returns an error's text with those of its causes, each once: many errors repeat their cause's.
+pub(super) fn text_of(error: &HandlerError) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), cause_of);
+    for cause in causes.take(DEEPEST) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 impl fmt::Display for Postponed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for Postponed {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rejected: {}", self.0.reason)
+    }
+}
+
+impl StdError for Rejected {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl fmt::Display for RetryAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for RetryAfter {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.reason, f)
+    }
+}
+
+impl StdError for Mark {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.reason.source()
+    }
+}
+
+impl fmt::Display for NotTried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "postponed by {:?}", self.0)
     }
 }
 
-impl std::error::Error for Postponed {}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rejected: {}", self.0)
-    }
-}
-
-impl std::error::Error for Rejected {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.0)
-    }
-}
+impl StdError for NotTried {}
 
 impl<F, Fut> Handler for F
 where

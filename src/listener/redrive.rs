@@ -116,14 +116,10 @@ fn original(message: &Message, as_is: bool) -> Option<NewMessage> {
         return Some(NewMessage::new(body.clone()));
     }
     match serde_json::from_slice::<PoisonedMessage>(body) {
-        Ok(poisoned) if is_whole(&poisoned) => Some(NewMessage::new(poisoned.body)),
+        Ok(poisoned) if poisoned.body_bytes.is_none() => Some(NewMessage::new(poisoned.body)),
         Ok(_) => None,
         Err(_) => Some(NewMessage::new(body.clone())),
     }
-}
-
-fn is_whole(_: &PoisonedMessage) -> bool {
-    true
 }
 
 #[cfg(test)]
@@ -184,6 +180,20 @@ mod tests {
         assert_eq!(done.moved, 2);
         assert_eq!(poison.depth().await.expect("in memory"), 3);
         assert_eq!(bodies(&orders).await, [poisoned("0"), poisoned("1")]);
+    }
+
+    #[tokio::test]
+    async fn a_message_of_which_only_the_beginning_is_left_stays() {
+        let (poison, orders) = (queue("orders-poison"), queue("orders"));
+        let mut cut: serde_json::Value =
+            serde_json::from_str(&poisoned("the beginn")).expect("JSON");
+        cut["body_bytes"] = 70_000.into();
+        put(&poison, [cut.to_string(), poisoned("whole")]).await;
+        let done = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        let done = done.expect("in memory");
+        assert_eq!((done.moved, done.left), (1, 1));
+        assert_eq!(poison.depth().await.expect("in memory"), 1);
+        assert_eq!(bodies(&orders).await, ["whole"]);
     }
 
     #[tokio::test]

@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify as Signal;
+use tokio::sync::{Notify as Signal, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    attempts::Attempts,
     batch::Handlers,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
-    notes::Notes,
     state::Counters,
 };
 use crate::{
@@ -48,9 +48,11 @@ pub(super) struct Shared {
     pub(super) stopping: CancellationToken,
     /// Handlers are waited for no longer.
     pub(super) abandoning: CancellationToken,
+    /// Messages of a stream that may still be got before one is taken.
+    pub(super) prefetch: Option<Arc<Semaphore>>,
     core: Mutex<Core>,
     log_limiter: Mutex<LogLimiter<{ Action::COUNT }>>,
-    notes: Mutex<Notes>,
+    attempts: Mutex<Attempts>,
 }
 
 /// The log has one line of a kind of error in this span.
@@ -70,6 +72,8 @@ pub(super) struct Parts {
     pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
+    /// Messages of a stream that are hidden and not taken, at most.
+    pub(super) prefetch: Option<usize>,
 }
 
 impl Shared {
@@ -81,6 +85,7 @@ impl Shared {
             handlers,
             hooks,
             config,
+            prefetch,
         } = parts;
         let rng = match config.seed {
             Some(seed) => fastrand::Rng::with_seed(seed),
@@ -100,9 +105,10 @@ impl Shared {
             roused: Signal::new(),
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
+            prefetch: prefetch.map(|most| Arc::new(Semaphore::new(most))),
             core: Mutex::new(Core { scaler, rng }),
             log_limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
-            notes: Mutex::default(),
+            attempts: Mutex::default(),
         }
     }
 
@@ -116,8 +122,8 @@ impl Shared {
     }
 
     /// Returns what is remembered of single messages; a leaf as well.
-    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has nothing more got.

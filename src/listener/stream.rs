@@ -3,13 +3,15 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::atomic::{AtomicBool, Ordering},
     sync::{Arc, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Listener, ListenerBuilder,
@@ -20,8 +22,10 @@ use crate::error::Result;
 
 /// Messages of a [`Listener`], each kept hidden until it is done with. Ends when the listener does.
 ///
-/// Messages that nobody takes out stay with their handlers, so a reader that stops holds up no more
-/// than [`concurrency`](super::ListenerConfig::concurrency) of each task.
+/// Few messages are got before they are taken out: 4 at a time, or
+/// [`dequeue_batch_size`](super::ListenerConfig::dequeue_batch_size) where that is less. One that
+/// nobody took within [`max_handling_time`](super::ListenerConfig::max_handling_time) is given back
+/// as not tried; its handling begins when it is taken.
 ///
 /// Dropping it gives back at once what was not taken out, as not tried, and has the listener get
 /// nothing more: nobody would take it. Shut that down as well, so that its relay knows.
@@ -41,6 +45,18 @@ pub struct Received {
     answer: oneshot::Sender<HandlerResult>,
 }
 
+/// Whether a reader has taken a message from its stream, or the listener has withdrawn it: one of
+/// the two happens, once.
+#[derive(Debug, Default)]
+pub(super) struct Pickup {
+    ended: AtomicBool,
+    taken: CancellationToken,
+}
+
+/// Messages of a stream that are hidden and not taken: one that the reader has next, and some more
+/// so that not every message costs a get.
+const PREFETCH: usize = 4;
+
 /// It was dropped without a word.
 #[derive(Debug)]
 struct Dropped;
@@ -50,7 +66,8 @@ impl ListenerBuilder {
     ///
     /// # Errors
     /// As [`ListenerBuilder::start`].
-    pub async fn start_stream(self) -> Result<(Listener, Messages)> {
+    pub async fn start_stream(mut self) -> Result<(Listener, Messages)> {
+        self.prefetch = Some(PREFETCH.min(self.config.dequeue_batch_size).max(1));
         let (offer, take) = mpsc::channel(1);
         let listener = self
             .start(move |delivery: Delivery| {
@@ -82,11 +99,43 @@ impl Messages {
     /// # Cancel safety
     /// Safe: a message that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Received> {
-        self.offered.recv().await
+        loop {
+            let received = self.offered.recv().await?;
+            if received.is_taken() {
+                return Some(received);
+            }
+        }
+    }
+}
+
+impl Pickup {
+    /// Takes the message; returns whether it is there.
+    fn take(&self) -> bool {
+        let first = !self.ended.swap(true, Ordering::AcqRel);
+        if first {
+            self.taken.cancel();
+        }
+        first
+    }
+
+    /// Withdraws the message; returns whether it was not taken.
+    pub(super) fn withdraw(&self) -> bool {
+        !self.ended.swap(true, Ordering::AcqRel)
+    }
+
+    /// Waits until the message is taken.
+    pub(super) async fn taken(&self) {
+        self.taken.cancelled().await;
     }
 }
 
 impl Received {
+    /// Takes it from the stream; returns whether it is still there.
+    fn is_taken(&self) -> bool {
+        let pickup = self.delivery.pickup.as_ref();
+        pickup.is_none_or(|pickup| pickup.take())
+    }
+
     /// It was handled: it is deleted.
     pub fn done(self) {
         let _ = self.answer.send(Ok(()));
@@ -102,7 +151,12 @@ impl Stream for Messages {
     type Item = Received;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Received>> {
-        self.offered.poll_recv(cx)
+        loop {
+            match ready!(self.offered.poll_recv(cx)) {
+                Some(received) if !received.is_taken() => {}
+                received => return Poll::Ready(received),
+            }
+        }
     }
 }
 

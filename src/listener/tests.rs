@@ -2,7 +2,12 @@
 
 mod batches;
 mod failing;
+mod faulty;
+mod foreign;
 mod modes;
+mod outcomes;
+mod places;
+mod poisoning;
 mod polling;
 mod retrying;
 mod scaling;

@@ -331,6 +331,11 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
         self.inner.release(&receipt, delay).await
     }
 
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        let (_, receipt) = self.split(receipt)?;
+        self.inner.release_untried(&receipt, delay).await
+    }
+
     async fn depth(&self) -> Result<u64> {
         self.inner.depth().await
     }

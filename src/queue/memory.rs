@@ -61,12 +61,15 @@ impl MemoryQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hides the message of a receipt until then; returns the receipt that is worth something now.
-    fn hide(&self, receipt: &Receipt, until: Tick) -> Result<Receipt> {
+    /// Hides the message of a receipt until then, and takes so many gets back from its count;
+    /// returns the receipt that is worth something now.
+    fn hide(&self, receipt: &Receipt, until: Tick, uncounted: u32) -> Result<Receipt> {
         let now = self.clock.now();
         let mut state = self.lock();
         state.expire(now);
         let id = state.holder(receipt).ok_or_else(|| lost(self, receipt))?;
+        let stored = state.messages.get_mut(&id).expect("it was just found");
+        stored.dequeue_count = stored.dequeue_count.saturating_sub(uncounted);
         Ok(state.hand_out(id, until))
     }
 }
@@ -136,13 +139,19 @@ impl WorkQueue for MemoryQueue {
 
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
         self.limits().check_visibility(visibility_timeout)?;
-        self.hide(receipt, self.clock.now() + visibility_timeout)
+        self.hide(receipt, self.clock.now() + visibility_timeout, 0)
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
         self.limits().check_delay(delay)?;
         let until = self.clock.now() + delay;
-        self.hide(receipt, until).map(|_| ())
+        self.hide(receipt, until, 0).map(|_| ())
+    }
+
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        self.limits().check_delay(delay)?;
+        let until = self.clock.now() + delay;
+        self.hide(receipt, until, 1).map(|_| true)
     }
 
     async fn depth(&self) -> Result<u64> {

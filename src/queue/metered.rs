@@ -217,6 +217,11 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
         count(&self.counters.releases, 1, released)
     }
 
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        let released = self.inner.release_untried(receipt, delay).await;
+        count(&self.counters.releases, 1, released)
+    }
+
     async fn depth(&self) -> Result<u64> {
         count(&self.counters.depths, 1, self.inner.depth().await)
     }

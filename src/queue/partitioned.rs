@@ -236,6 +236,13 @@ impl WorkQueue for Partitioned {
         self.partitions[index].release(&receipt, delay).await
     }
 
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        self.limits.check_delay(delay)?;
+        let (index, receipt) = self.inner(receipt)?;
+        let released = self.partitions[index].release_untried(&receipt, delay);
+        released.await
+    }
+
     async fn depth(&self) -> Result<u64> {
         let mut depth = 0;
         for queue in &self.partitions {

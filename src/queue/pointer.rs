@@ -52,6 +52,10 @@ macro_rules! forward {
                 (**self).release(receipt, delay).await
             }
 
+            async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+                (**self).release_untried(receipt, delay).await
+            }
+
             async fn depth(&self) -> Result<u64> {
                 (**self).depth().await
             }

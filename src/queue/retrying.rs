@@ -179,6 +179,11 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
             .await
     }
 
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        self.retry(Repeat::Any, || self.inner.release_untried(receipt, delay))
+            .await
+    }
+
     async fn depth(&self) -> Result<u64> {
         self.retry(Repeat::Any, || self.inner.depth()).await
     }

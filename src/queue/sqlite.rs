@@ -92,9 +92,9 @@ impl SqliteQueue {
         read.await?.ok_or_else(|| self.missing())
     }
 
-    /// Hides the message of a receipt for this long; returns the receipt that is worth something
-    /// now.
-    async fn hide(&self, receipt: &Receipt, span: Duration) -> Result<Receipt> {
+    /// Hides the message of a receipt for this long, and takes so many gets back from its count;
+    /// returns the receipt that is worth something now.
+    async fn hide(&self, receipt: &Receipt, span: Duration, uncounted: u32) -> Result<Receipt> {
         let Some((id, number)) = numbers(receipt) else {
             return Err(lost(self, receipt));
         };
@@ -102,14 +102,16 @@ impl SqliteQueue {
             let now = clock::advance(transaction)?;
             transaction
                 .prepare_cached(
-                    "UPDATE messages SET visible_at = ?1, receipt = receipt + 1
+                    "UPDATE messages SET visible_at = ?1, receipt = receipt + 1,
+                       dequeue_count = max(dequeue_count - ?6, 0)
                      WHERE id = ?2 AND queue = ?3 AND receipt = ?4
                        AND (ends_at IS NULL OR ends_at > ?5)
                      RETURNING receipt",
                 )?
-                .query_row(params![later(now, span), id, queue, number, now], |row| {
-                    row.get::<_, i64>(0)
-                })
+                .query_row(
+                    params![later(now, span), id, queue, number, now, uncounted],
+                    |row| row.get::<_, i64>(0),
+                )
                 .optional()
         });
         let number = hidden.await?.ok_or_else(|| lost(self, receipt))?;
@@ -229,12 +231,17 @@ impl WorkQueue for SqliteQueue {
 
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
         self.limits().check_visibility(visibility_timeout)?;
-        self.hide(receipt, visibility_timeout).await
+        self.hide(receipt, visibility_timeout, 0).await
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
         self.limits().check_delay(delay)?;
-        self.hide(receipt, delay).await.map(|_| ())
+        self.hide(receipt, delay, 0).await.map(|_| ())
+    }
+
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        self.limits().check_delay(delay)?;
+        self.hide(receipt, delay, 1).await.map(|_| true)
     }
 
     async fn depth(&self) -> Result<u64> {

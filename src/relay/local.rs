@@ -77,6 +77,7 @@ impl LocalSubscription {
                     connection: ConnectionState::Connected,
                     degraded: false,
                     welcomes: 1,
+                    announced: false,
                 });
             }
             Some(Message::Wake(wake)) => self.arrived.extend(wake.work),

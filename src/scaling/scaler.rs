@@ -6,6 +6,8 @@
 //! (R18). Tasks and calls are its driver's; it says when to start one, to ask for the depth and to
 //! report.
 
+mod places;
+
 use std::time::Duration;
 
 use super::{
@@ -64,8 +66,14 @@ pub(crate) struct Scaler {
     answered: u64,
     /// Tasks that the last look at the depth asked for.
     target: usize,
-    /// An armed get found nothing, and there was no cause and no message since.
-    emptied: bool,
+    /// An armed get found nothing, and there was no cause and no message since: where it stood.
+    emptied: Option<Place>,
+    /// The last get that was answered found as many messages as it asked for.
+    backlog: bool,
+    /// Tasks that the policy had at most for the depth that was known last.
+    allowed: usize,
+    /// Messages were found in this mode.
+    found_in_mode: bool,
     /// No task is started any more.
     stopped: bool,
     asking: Asking,
@@ -94,8 +102,6 @@ const FAILED: (Duration, Duration) = (Duration::from_millis(200), Duration::from
 const REFUSED: Duration = Duration::from_secs(30);
 /// A hook that sleeps for nothing would keep the thread to itself.
 const LEAST_SLEEP: Duration = Duration::from_millis(1);
-/// So many gets in a row found nothing that the back-off is at its longest.
-const LONG_IDLE: u32 = 64;
 
 impl Scaler {
     /// Makes the tasks of a queue; `relay` where there is one to be heard.
@@ -113,7 +119,10 @@ impl Scaler {
             looked: 0,
             answered: 0,
             target: 0,
-            emptied: false,
+            emptied: None,
+            backlog: false,
+            allowed: usize::MAX,
+            found_in_mode: false,
             stopped: false,
             asking: Asking::No,
             depth_at: None,
@@ -133,6 +142,9 @@ impl Scaler {
 
     /// Returns what to do next.
     pub(crate) fn step(&mut self, now: Tick, chance: f64) -> Step {
+        if let Some((task, until)) = self.appoint(now, chance) {
+            return Step::Appoint(task, until);
+        }
         if self.wants_task(now) {
             return Step::Start(self.start(now, chance));
         }
@@ -165,6 +177,8 @@ impl Scaler {
         let mode = match self.mode {
             ListenerMode::PullOnly => ListenerMode::PullOnly,
             _ if link.is_pushed() => ListenerMode::Pushed,
+            // The next stream tells what is notified until it is there.
+            ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
             _ if planted!(self.config.fault, NeverPolls) => self.mode,
             _ => ListenerMode::Polling,
         };
@@ -174,6 +188,7 @@ impl Scaler {
             _ => self.config.away,
         };
         let moved = std::mem::replace(&mut self.mode, mode) != mode;
+        self.found_in_mode &= !moved;
         moved && self.tasks.wake_up(now + latest.mul_f64(chance)) > 0
     }
 
@@ -191,20 +206,32 @@ impl Scaler {
         self.stopped = true;
     }
 
+    /// The policy has so many tasks at most for the depth that is known, however few batches there
+    /// are: a task that only looks is none too many.
+    pub(crate) fn allow(&mut self, most: usize) {
+        self.allowed = most.max(1);
+    }
+
     /// The depth is known: so many tasks are wanted; `None` where it could not be read.
     pub(crate) fn scaled(&mut self, tasks: Option<usize>, now: Tick) {
         (self.asking, self.depth_at) = (Asking::No, Some(now));
-        if let Some(tasks) = tasks.filter(|_| !self.emptied) {
+        if let Some(tasks) = tasks.filter(|_| self.emptied.is_none()) {
             self.target = tasks;
         }
     }
 
     /// A task has a slot, and asks what to do. What is counted now is covered by its get (R17).
     pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
-        let surplus = self.emptied && !self.is_owed() && self.may_leave();
+        let surplus = self.emptied.is_some() && !self.is_owed() && self.may_leave(id);
+        let others = self.tasks.count_busy_others(id);
         let Some(task) = self.tasks.get_mut(id) else {
             return Begin::Leave;
         };
+        if task.looks_beside && !task.holds && others >= self.allowed {
+            // The policy has no task for what it would find.
+            self.tasks.remove(id);
+            return Begin::Leave;
+        }
         match task.doing {
             Doing::Starting if surplus => {
                 self.tasks.remove(id);
@@ -225,11 +252,12 @@ impl Scaler {
     /// A get found messages: `full` where it found as many as it asked for. Returns whether this is
     /// work detected after idleness.
     pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
-        self.emptied = false;
+        (self.emptied, self.backlog, self.found_in_mode) = (None, full, true);
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
         task.doing = Doing::Handling;
+        (task.holds, task.full) = (true, full);
         task.idle_count = 0;
         task.failures.reset();
         let (detected, place) = (std::mem::take(&mut task.look), task.place);
@@ -244,22 +272,16 @@ impl Scaler {
         detected
     }
 
-    /// A task has done with its batch.
-    pub(crate) fn done(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks.get_mut(id) {
-            task.doing = Doing::Ready;
-        }
-    }
-
     /// A get found nothing. Returns how often in a row by now, and what is to be done by default.
     pub(crate) fn idle(&mut self, id: TaskId, chance: f64) -> (u32, Idle) {
         let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
         let backoff = self.backoff();
+        let another_looks = self.tasks.another_looks(Some(id));
         let Some(task) = self.tasks.get_mut(id) else {
             return (0, Idle::Stop);
         };
         task.idle_count = task.idle_count.saturating_add(1);
-        let idle = match certain {
+        let idle = match certain || (task.holds && another_looks) {
             true => Idle::Stop,
             false => backoff.after(task.idle_count, chance),
         };
@@ -273,9 +295,9 @@ impl Scaler {
         let Some(task) = self.tasks.get_mut(id) else {
             return Rest::Leave;
         };
-        task.look = true;
+        (task.look, task.full) = (true, false);
         task.failures.reset();
-        let place = task.place;
+        let (place, holds) = (task.place, task.holds);
         self.answered = self.answered.max(place.cause);
         if place.cause != self.causes && !planted!(self.config.fault, LeaveUnarmed) {
             task.doing = Doing::Ready;
@@ -285,9 +307,10 @@ impl Scaler {
         if planted!(self.config.fault, LeaveUnarmed) {
             (self.looked, self.answered) = (self.causes, self.causes);
         }
-        (self.emptied, self.target) = (true, 0);
+        (self.emptied, self.backlog, self.target) = (Some(place), false, 0);
         let rest = match idle {
-            Idle::Stop if self.may_leave() => {
+            Idle::Stop if self.may_leave(id) && holds => self.sleep(id, Tick::NEVER),
+            Idle::Stop if self.may_leave(id) => {
                 self.tasks.remove(id);
                 Rest::Leave
             }
@@ -321,6 +344,9 @@ impl Scaler {
         }
         let failing = |task: &Task| matches!(task.doing, Doing::Failing { .. });
         if self.tasks.any(failing) {
+            if self.tasks.get(id).is_some_and(|task| task.holds) {
+                return self.sleep(id, Tick::NEVER);
+            }
             self.tasks.remove(id);
             return Rest::Leave;
         }
@@ -344,10 +370,12 @@ impl Scaler {
         self.tasks.remove(id).is_some() && self.cause(now)
     }
 
-    /// Returns until when a task is to sleep; `None` where it is to look.
+    /// Returns until when a task is to sleep, for good where it only handles what it holds; `None`
+    /// where it is to look.
     pub(crate) fn sleeps_until(&self, id: TaskId, now: Tick) -> Option<Tick> {
         match self.tasks.get(id)?.doing {
             Doing::Sleeping { until } | Doing::Failing { until } => Some(until),
+            Doing::Handling => Some(Tick::NEVER),
             _ => None,
         }
         .filter(|until| *until > now)
@@ -371,8 +399,10 @@ impl Scaler {
     /// Counts a cause to look; returns whether a sleeping task was roused for it.
     fn cause(&mut self, now: Tick) -> bool {
         self.causes += 1;
-        self.emptied = false;
-        self.tasks.wake_up_one(now)
+        self.emptied = None;
+        // A task of its own has room for a whole batch.
+        let holding = self.tasks.len() >= self.config.max_tasks;
+        self.tasks.wake_up_one(now, holding)
     }
 
     /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
@@ -399,8 +429,11 @@ impl Scaler {
             // What is owed stays so: whoever is done first looks.
             return false;
         }
+        let handling = planted!(self.config.fault, HandlingStopsLooks) && count > 0;
         let last_left = self.mode != ListenerMode::Pushed
-            && count == 0
+            && !self.tasks.another_looks(None)
+            && count < self.allowed
+            && !handling
             && !planted!(self.config.fault, LastTaskLeaves);
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;
@@ -408,23 +441,23 @@ impl Scaler {
     }
 
     fn start(&mut self, now: Tick, chance: f64) -> TaskId {
-        // Nothing is owed: it stays because somebody has to. The relay is away, and may be back
-        // before it looks.
-        let waits = self.mode == ListenerMode::Polling && !self.is_owed() && self.target == 0;
-        let first = if self.tasks.is_first() {
-            SETTLE
-        } else {
-            self.config.away
+        // Nothing is owed: it looks because no other task does.
+        let unasked = !self.is_owed() && self.target <= self.tasks.len();
+        let waits = unasked && self.mode != ListenerMode::Pushed;
+        let (until, idle_count) = match waits {
+            true => self.first_look(now, chance),
+            false => (now, 0),
         };
         let doing = match waits {
-            true => Doing::Sleeping {
-                until: now + first.mul_f64(chance),
-            },
+            true => Doing::Sleeping { until },
             false => Doing::Starting,
         };
         let task = Task {
             doing,
-            idle_count: if waits { LONG_IDLE } else { 0 },
+            holds: false,
+            full: false,
+            looks_beside: waits && self.tasks.len() > 0,
+            idle_count,
             failures: Backoff::new(FAILED.0, FAILED.1),
             look: waits || self.is_owed(),
             place: Place::default(),
@@ -441,10 +474,12 @@ impl Scaler {
         Rest::Sleep(until)
     }
 
-    fn may_leave(&self) -> bool {
-        self.mode == ListenerMode::Pushed
-            || self.tasks.len() > 1
-            || planted!(self.config.fault, LastTaskLeaves)
+    fn may_leave(&self, id: TaskId) -> bool {
+        let another = match planted!(self.config.fault, HandlingStopsLooks) {
+            true => self.tasks.len() > 1,
+            false => self.tasks.another_looks(Some(id)),
+        };
+        self.mode == ListenerMode::Pushed || another || planted!(self.config.fault, LastTaskLeaves)
     }
 
     /// Returns whether no task holds a message, or may come to hold one by a get on its way.

@@ -8,6 +8,8 @@ use crate::clock::Tick;
 pub(crate) enum Step {
     /// Start a task: it calls [`Scaler::begin`] when it has a slot.
     Start(TaskId),
+    /// Let a task that sleeps look then: nothing else would have had it look.
+    Appoint(TaskId, Tick),
     /// Ask the queue for its depth, and the policy for a number; then [`Scaler::scaled`].
     AskDepth,
     /// Send a report; then [`Scaler::answered`].

@@ -22,6 +22,12 @@ pub(crate) struct Tasks {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) doing: Doing,
+    /// It holds messages, whatever else it does.
+    pub(super) holds: bool,
+    /// Its last get found as many messages as it asked for.
+    pub(super) full: bool,
+    /// It was started only because no other task looked.
+    pub(super) looks_beside: bool,
     /// Gets in a row that found nothing, and that failed.
     pub(super) idle_count: u32,
     pub(super) failures: Backoff,
@@ -41,7 +47,10 @@ pub(super) enum Doing {
     Getting {
         since: Tick,
     },
+    /// Has no place left, or looks no more before all that it holds is handled.
     Handling,
+    /// Looks again then; [`Tick::NEVER`] of a task that holds messages and has places left, while
+    /// another one looks or the relay tells.
     Sleeping {
         until: Tick,
     },
@@ -110,6 +119,13 @@ impl Tasks {
         matches!(doing, Some(Doing::Getting { .. } | Doing::Handling))
     }
 
+    /// Returns whether a get of a task is on its way.
+    #[cfg(test)]
+    pub(crate) fn is_getting(&self, id: TaskId) -> bool {
+        let doing = self.list.get(&id).map(|task| task.doing);
+        matches!(doing, Some(Doing::Getting { .. }))
+    }
+
     /// Returns whether a task will issue a get soon, by itself.
     pub(super) fn somebody_will_look(&self, now: Tick) -> bool {
         self.list.values().any(|task| match task.doing {
@@ -129,27 +145,52 @@ impl Tasks {
         getting.max()
     }
 
-    /// Lets the task that sleeps longest look now.
-    pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
-        let sleeping = self
-            .list
-            .values_mut()
-            .filter_map(|task| match &mut task.doing {
-                Doing::Sleeping { until } => Some(until),
-                _ => None,
-            });
-        let Some(until) = sleeping.max() else {
+    /// Lets the task that sleeps longest look now: one that holds no message, or else, where
+    /// `holding` says so, one that has places left.
+    pub(super) fn wake_up_one(&mut self, now: Tick, holding: bool) -> bool {
+        let tasks = self.list.values_mut().filter(|task| holding || !task.holds);
+        let sleeping = tasks.filter_map(|task| match &mut task.doing {
+            Doing::Sleeping { until } => Some((!task.holds, until)),
+            _ => None,
+        });
+        let Some((_, until)) = sleeping.max() else {
             return false;
         };
         *until = now.min(*until);
         true
     }
 
-    /// Lets no task sleep longer than until then; returns how many would have.
+    /// Returns whether a task other than `id` looks by itself, now or later.
+    pub(super) fn another_looks(&self, id: Option<TaskId>) -> bool {
+        let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
+        others.any(|(_, task)| match task.doing {
+            Doing::Handling => false,
+            Doing::Sleeping { until } => until != Tick::NEVER,
+            _ => true,
+        })
+    }
+
+    /// Counts the tasks other than `id` that hold messages, or have a get on its way.
+    pub(super) fn count_busy_others(&self, id: TaskId) -> usize {
+        let busy = |(other, task): &(&TaskId, &Task)| {
+            **other != id && (task.holds || matches!(task.doing, Doing::Getting { .. }))
+        };
+        self.list.iter().filter(busy).count()
+    }
+
+    /// Returns a task that has places left, and does not look by itself.
+    pub(super) fn with_places(&mut self) -> Option<(TaskId, &mut Task)> {
+        let never = Doing::Sleeping { until: Tick::NEVER };
+        let mut tasks = self.list.iter_mut();
+        let found = tasks.find(|(_, task)| task.doing == never);
+        found.map(|(id, task)| (*id, task))
+    }
+
+    /// Lets no task that looks by itself sleep longer than until then; returns how many would have.
     pub(super) fn wake_up(&mut self, latest: Tick) -> usize {
         let tasks = self.list.values_mut();
         let longer = tasks.filter_map(|task| match &mut task.doing {
-            Doing::Sleeping { until } if *until > latest => Some(until),
+            Doing::Sleeping { until } if *until > latest && *until != Tick::NEVER => Some(until),
             _ => None,
         });
         longer.map(|until| *until = latest).count()
@@ -163,10 +204,11 @@ impl Tasks {
     /// Returns whether no task holds a message or may come to hold one by a get on its way.
     pub(super) fn nobody_works(&self) -> bool {
         let works = |task: &Task| {
-            matches!(
-                task.doing,
-                Doing::Getting { .. } | Doing::Handling | Doing::Ready
-            )
+            task.holds
+                || matches!(
+                    task.doing,
+                    Doing::Getting { .. } | Doing::Handling | Doing::Ready
+                )
         };
         !self.list.values().any(works)
     }

@@ -46,6 +46,7 @@ impl Bench {
             connection,
             degraded: false,
             welcomes,
+            announced: false,
         };
         self.scaler.linked(link, self.now, 0.5);
     }
@@ -143,7 +144,7 @@ fn what_finds_no_room_for_a_look_stays_owed() {
     }
     bench.scaler.woken(6, bench.now);
     bench.waits();
-    bench.scaler.done(working[0]);
+    bench.scaler.done(working[0], bench.now);
     assert_eq!(bench.scaler.begin(working[0], bench.now), Begin::Get);
     assert_eq!(bench.finds_nothing(working[0]), Rest::Leave);
     bench.waits();
@@ -173,7 +174,7 @@ fn a_full_batch_after_idleness_asks_for_the_depth_and_the_difference_is_started(
     let late = bench.started();
     bench.waits();
     // The queue is empty before the third one has a slot.
-    bench.scaler.done(task);
+    bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     assert_eq!(bench.finds_nothing(task), Rest::Leave);
     assert_eq!(
@@ -193,6 +194,7 @@ fn a_batch_with_room_left_asks_for_no_depth_where_the_relay_tells_of_more() {
     let mut alone = Bench::new(false);
     let task = alone.gets();
     alone.scaler.found(task, false, alone.now);
+    alone.started();
     assert_eq!(alone.step(), Step::AskDepth, "nobody else would say");
 }
 
@@ -281,7 +283,7 @@ fn quick_work_is_told_once_and_long_work_twice() {
     bench.pass(250);
     let due = bench.told();
     assert_eq!((due.state, due.sequence), (ReportState::Busy, 7));
-    bench.scaler.done(task);
+    bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     assert_eq!(bench.finds_nothing(task), Rest::Leave);
     assert_eq!(bench.told().state, ReportState::Drained);
@@ -309,7 +311,7 @@ fn nothing_is_drained_while_another_task_holds_messages() {
     assert_eq!(bench.finds_nothing(looks), Rest::Leave);
     bench.pass(250);
     assert_eq!(bench.told().state, ReportState::Busy);
-    bench.scaler.done(holds);
+    bench.scaler.done(holds, bench.now);
     assert_eq!(bench.scaler.begin(holds, bench.now), Begin::Get);
     assert_eq!(bench.finds_nothing(holds), Rest::Leave);
     assert_eq!(bench.told().state, ReportState::Drained);
@@ -368,7 +370,7 @@ fn a_lease_is_renewed_by_gets() {
     bench.pass(250);
     bench.told();
     for _ in 0..2 {
-        bench.scaler.done(task);
+        bench.scaler.done(task, bench.now);
         assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
         bench.scaler.found(task, false, bench.now);
         assert_eq!(
@@ -378,7 +380,7 @@ fn a_lease_is_renewed_by_gets() {
         );
         bench.pass(5_000);
     }
-    bench.scaler.done(task);
+    bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     bench.scaler.found(task, false, bench.now);
     assert_eq!(bench.told().state, ReportState::Busy);
@@ -424,7 +426,7 @@ fn work_that_is_found_while_drained_is_on_its_way_is_told() {
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     assert_eq!(bench.told().state, ReportState::Busy);
-    bench.scaler.done(task);
+    bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     assert_eq!(bench.finds_nothing(task), Rest::Leave);
     assert!(matches!(bench.step(), Step::Report(_)), "drained");
@@ -451,4 +453,111 @@ fn a_sleep_that_was_right_while_pushed_is_cut_short_when_the_relay_goes_away() {
         .sleeps_until(task, bench.now)
         .expect("it sleeps");
     assert!(until.since(bench.now) <= Duration::from_secs(30));
+}
+
+#[test]
+fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_look() {
+    let mut bench = Bench::pushed();
+    let announced = |connection, welcomes, announced| LinkState {
+        connection,
+        degraded: false,
+        welcomes,
+        announced,
+    };
+    let next = announced(ConnectionState::Reconnecting, 1, true);
+    assert!(!bench.scaler.linked(next, bench.now, 0.5));
+    assert_eq!(bench.scaler.mode(), ListenerMode::Pushed);
+    bench.pass(1_000);
+    bench.waits();
+    bench.link(2, ConnectionState::Connected);
+    bench.waits();
+    assert_eq!(bench.scaler.active(), (0, 0), "nothing has looked");
+    // Where the next attempt fails, the relay is away.
+    bench.scaler.linked(next, bench.now, 0.5);
+    bench.link(2, ConnectionState::Reconnecting);
+    assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
+    bench.started();
+    // One that was polling has to be told again that it need not.
+    bench.scaler.linked(next, bench.now, 0.5);
+    assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
+}
+
+#[test]
+fn a_task_gets_more_when_half_of_its_places_are_free_and_there_was_more() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, true, bench.now);
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.scaled(Some(1), bench.now);
+    bench.scaler.places_free(task, false, bench.now, 0.5);
+    let soon = bench.scaler.sleeps_until(task, bench.now).expect("not yet");
+    assert!(
+        soon.since(bench.now) <= Duration::from_millis(200),
+        "{soon:?}"
+    );
+    bench.scaler.places_free(task, true, bench.now, 0.5);
+    assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(
+        bench.finds_nothing(task),
+        Rest::Sleep(Tick::NEVER),
+        "it holds some"
+    );
+    bench.pass(250);
+    assert_eq!(bench.told().state, ReportState::Busy);
+    assert_eq!(
+        bench.scaler.done(task, bench.now),
+        Rest::Leave,
+        "it has looked"
+    );
+    assert_eq!(bench.told().state, ReportState::Drained);
+    bench.waits();
+}
+
+#[test]
+fn a_task_whose_get_found_nothing_while_it_handled_looks_again_after_a_cause() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, true, bench.now);
+    bench.step();
+    bench.scaler.scaled(Some(1), bench.now);
+    bench.scaler.places_free(task, true, bench.now, 0.5);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    bench.finds_nothing(task);
+    bench.scaler.woken(2, bench.now);
+    let other = bench.gets();
+    assert_eq!(bench.finds_nothing(other), Rest::Leave);
+    bench.scaler.woken(3, bench.now);
+    assert_eq!(bench.scaler.done(task, bench.now), Rest::Again, "R17");
+}
+
+#[test]
+fn where_it_polls_one_task_looks_whatever_the_others_handle() {
+    let mut bench = Bench::new(false);
+    let mut task = bench.started();
+    for _ in 0..4 {
+        bench.pass(1_000);
+        assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+        bench.scaler.found(task, false, bench.now);
+        task = bench.started();
+    }
+    assert_eq!(bench.scaler.tasks().len(), 5, "as many as there may be");
+}
+
+#[test]
+fn no_task_looks_beside_those_that_the_policy_has() {
+    let mut bench = Bench::new(false);
+    let task = bench.gets();
+    bench.scaler.found(task, true, bench.now);
+    let beside = bench.started();
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.allow(1);
+    bench.scaler.scaled(Some(1), bench.now);
+    bench.pass(1_000);
+    assert_eq!(bench.scaler.begin(beside, bench.now), Begin::Leave);
+    bench.waits();
+    assert_eq!(bench.scaler.done(task, bench.now), Rest::Again);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }

@@ -14,7 +14,7 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
     fault::{Fault, planted},
-    words::{ConnectionState, Goodbye, Limits},
+    words::{ConnectionState, Goodbye, GoodbyeReason, Limits},
 };
 
 /// How a link reconnects.
@@ -55,6 +55,9 @@ pub(crate) struct Link {
     heartbeat: Duration,
     /// A relay has been heard here, on this stream or on an earlier one.
     found: bool,
+    /// The last stream ended as the relay had announced, soon to be opened again, and no attempt
+    /// failed since.
+    announced: bool,
     /// Attempts that failed since a message last arrived.
     failures: Option<Failures>,
 }
@@ -96,6 +99,8 @@ enum Phase {
 
 /// A stream that lived this long was a success (I18).
 const LASTING: Duration = Duration::from_secs(10);
+/// A relay that asks for a longer wait than this is away meanwhile.
+const SOON: Duration = Duration::from_secs(5);
 /// An outage is told of after so many failed attempts, or after so long: a relay's quick restart
 /// passes in silence.
 const OUTAGE_ATTEMPTS: u32 = 3;
@@ -131,6 +136,7 @@ impl Link {
             backoff,
             heartbeat: Limits::HEARTBEAT,
             found: false,
+            announced: false,
             failures: None,
         }
     }
@@ -162,6 +168,7 @@ impl Link {
     pub(crate) fn heard(&mut self, now: Tick) {
         if let Phase::Open { since, .. } = self.phase {
             self.found = true;
+            self.announced = false;
             self.failures = None;
             self.phase = Phase::Open {
                 heard: now,
@@ -195,6 +202,7 @@ impl Link {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
+        self.announced = false;
         if let Some(error) = error.filter(|error| self.ends_with(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
@@ -220,11 +228,36 @@ impl Link {
         if !planted!(self.config.fault, GoodbyeKeepsBackoff) {
             self.reset_after_lasting(now);
         }
+        self.announced = goodbye.reconnect_after <= SOON
+            && matches!(
+                goodbye.reason,
+                GoodbyeReason::Rotation | GoodbyeReason::Draining
+            );
         // Spread besides, whatever the relay says: it may have told everybody the same.
         let spread = crate::backoff::jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
             until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
         };
+    }
+
+    /// Has a link that was refused for good ask again after about `after`; returns whether it was.
+    pub(crate) fn ask_again(
+        &mut self,
+        now: Tick,
+        after: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> bool {
+        let refused = self.phase == Phase::Closed;
+        if refused {
+            let until = now + crate::backoff::about(after, rng);
+            self.phase = Phase::Waiting { until };
+        }
+        refused
+    }
+
+    /// Returns whether the relay ended the last stream as it had announced, to be opened again soon.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced
     }
 
     /// Returns the outage, where it is time to tell of it.

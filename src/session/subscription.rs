@@ -7,7 +7,7 @@
 //! all other queues the relay's resume number stands, which waits in line with the wake-ups before it:
 //! it counts when they were handed over.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     link::{Link, LinkConfig, Outage, Step},
@@ -166,6 +166,17 @@ impl SubscriptionSession {
         self.link.broken(now, error, rng)
     }
 
+    /// Has a subscription that was refused for good ask again after about `after`; returns whether
+    /// it was.
+    pub(crate) fn ask_again(
+        &mut self,
+        now: Tick,
+        after: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> bool {
+        self.link.ask_again(now, after, rng)
+    }
+
     /// Returns an outage that is to be logged now.
     pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
         self.link.outage(now)
@@ -218,6 +229,7 @@ impl SubscriptionSession {
             connection,
             degraded: self.degraded,
             welcomes: self.welcomes,
+            announced: self.link.is_announced(),
         }
     }
 

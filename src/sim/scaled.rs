@@ -53,8 +53,8 @@ pub(super) enum Happens {
     Begins(TaskId),
     /// Its get reaches the queue.
     Looks(TaskId),
-    /// The answer comes back.
-    Got(TaskId, Vec<(MessageId, u64)>),
+    /// The answer comes back; the second says whether it found as many as it asked for.
+    Got(TaskId, bool, Vec<(MessageId, u64)>),
     Fails(TaskId, ErrorKind),
     Handled(TaskId, MessageId, u64),
     Depth(u64),
@@ -90,7 +90,7 @@ impl World {
         if std::mem::replace(&mut listener.link, link) == link {
             return;
         }
-        if link.connection != ConnectionState::Connected {
+        if link.connection != ConnectionState::Connected && !link.announced {
             listener.alone_since = listener.alone_since.or(Some(now));
         } else {
             listener.alone_since = None;
@@ -129,7 +129,7 @@ impl World {
             }
             Happens::Begins(task) => self.begins(number, queue, task),
             Happens::Looks(task) => self.looks(number, queue, task),
-            Happens::Got(task, batch) => self.has_got(number, queue, task, batch),
+            Happens::Got(task, full, batch) => self.has_got(number, queue, task, full, batch),
             Happens::Fails(task, kind) => self.get_fails(number, queue, task, kind),
             Happens::Handled(task, message, receipt) => {
                 self.has_handled(number, queue, task, message, receipt);
@@ -252,7 +252,9 @@ impl World {
         for (queue, scaled) in &listener.scaled {
             let seen = scaled.looked_at.max(scaled.excused_until);
             let seen = seen.max(scaled.hangs_until);
+            let batch = self.plan.listeners[number].batch;
             if let Some(alone) = alone
+                && scaled.has_places(batch)
                 && now > alone.max(seen) + POLLED
             {
                 wrong = Some(format!(
@@ -350,6 +352,7 @@ impl World {
             let event = |happens| Event::Scaled(number, life, queue, happens);
             match scaled.scaler.step(now, chance) {
                 Step::Start(task) => self.within_millis(2, event(Happens::Begins(task))),
+                Step::Appoint(task, until) => self.at(until, event(Happens::Begins(task))),
                 Step::AskDepth => {
                     let depth = self.queues.list[queue].messages.len() as u64;
                     self.within_millis(20, event(Happens::Depth(depth)));
@@ -422,7 +425,9 @@ impl World {
             (plan.visibility, plan.batch)
         };
         let by = (number, life);
-        let got: Vec<_> = (0..batch)
+        let held = self.scaled(number, queue).held.get(&task);
+        let asked = batch - held.map_or(0, Vec::len);
+        let got: Vec<_> = (0..asked)
             .map_while(|_| self.queues.get(queue, by, now, now + visibility))
             .collect();
         for (message, _) in &got {
@@ -441,11 +446,12 @@ impl World {
         scaled.looked_at = now;
         // From now on they are its: they come back only if it dies or gives them back.
         if !got.is_empty() {
-            scaled.held.insert(task, got.clone());
+            scaled.held.entry(task).or_default().extend(&got);
         }
         // A long way back is when most may come in between (R17).
         let back = 10 + 2 * self.plan.listeners[number].latency;
-        self.within_millis(back, event(Happens::Got(task, got)));
+        let full = got.len() >= asked;
+        self.within_millis(back, event(Happens::Got(task, full, got)));
     }
 
     /// A get failed: what tries again sees it first, where there is such a wrapper.
@@ -473,20 +479,26 @@ impl World {
         }
     }
 
-    fn has_got(&mut self, number: usize, queue: usize, task: TaskId, batch: Vec<(MessageId, u64)>) {
+    fn has_got(
+        &mut self,
+        number: usize,
+        queue: usize,
+        task: TaskId,
+        full: bool,
+        batch: Vec<(MessageId, u64)>,
+    ) {
         let (now, life, chance) = (self.now, self.listeners[number].life, self.rng.f64());
         let event = |happens| Event::Scaled(number, life, queue, happens);
         if batch.is_empty() {
             self.log.note(now, "empty", &[number as u64, queue as u64]);
-            let machine = self.machine(number, queue);
-            let (_, idle) = machine.idle(task, chance);
-            return match machine.rest(task, idle, now, chance) {
-                Rest::Leave => {}
-                Rest::Again => self.at(now, event(Happens::Begins(task))),
-                Rest::Sleep(until) => self.at(until, event(Happens::Begins(task))),
-            };
+            let scaled = self.scaled(number, queue);
+            if !scaled.held.contains_key(&task) {
+                scaled.scaler.holds_nothing(task);
+            }
+            let (_, idle) = scaled.scaler.idle(task, chance);
+            let rest = scaled.scaler.rest(task, idle, now, chance);
+            return self.rests(number, queue, task, rest);
         }
-        let full = batch.len() >= self.plan.listeners[number].batch;
         self.machine(number, queue).found(task, full, now);
         for (message, receipt) in batch {
             self.log
@@ -494,17 +506,54 @@ impl World {
             let takes = self.handling(number, message);
             self.within_millis(takes, event(Happens::Handled(task, message, receipt)));
         }
+        self.places_free(number, queue, task);
         if self.may(Trouble::CrashHolding) && self.rng.u32(0..8) == 0 {
             let within = self.plan.listeners[number].handling * 2;
             self.within_millis(within, Event::ListenerCrashes(number, life));
         }
     }
 
+    /// Has a task do what it is to do next.
+    fn rests(&mut self, number: usize, queue: usize, task: TaskId, rest: Rest) {
+        let event = Event::Scaled(
+            number,
+            self.listeners[number].life,
+            queue,
+            Happens::Begins(task),
+        );
+        match rest {
+            Rest::Again => self.at(self.now, event),
+            Rest::Sleep(until) if until != Tick::NEVER => self.at(until, event),
+            Rest::Sleep(_) | Rest::Leave => {}
+        }
+    }
+
+    /// Lets a task use the places that it has left.
+    fn places_free(&mut self, number: usize, queue: usize, task: TaskId) {
+        let (now, chance) = (self.now, self.rng.f64());
+        let batch = self.plan.listeners[number].batch;
+        let scaled = self.scaled(number, queue);
+        let held = scaled.held.get(&task).map_or(0, Vec::len);
+        if held == 0 || held >= batch {
+            return;
+        }
+        let half = held * 2 <= batch;
+        scaled.scaler.places_free(task, half, now, chance);
+        if scaled.scaler.tasks().works(task) {
+            return;
+        }
+        let until = scaled.scaler.sleeps_until(task, now).unwrap_or(now);
+        self.rests(number, queue, task, Rest::Sleep(until));
+    }
+
     /// Chooses how long a message is handled at most, in milliseconds; it is kept hidden meanwhile.
     fn handling(&mut self, number: usize, message: MessageId) -> u64 {
-        let hangs = self.may(Trouble::HandlersHang) && self.rng.u32(0..4) == 0;
+        // Handlers need what the relay is behind as well.
+        let alone = self.listeners[number].alone_since.is_some();
+        let hangs = self.may(Trouble::HandlersHang) && (alone || self.rng.u32(0..4) == 0);
         let takes = match hangs {
-            true => 40_000,
+            // Longer than a listener whose relay is away may go without a look.
+            true => 100_000,
             false if self.healed => 20,
             false => self.plan.listeners[number].handling,
         };
@@ -515,17 +564,17 @@ impl World {
     }
 
     fn get_fails(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {
-        let (now, life) = (self.now, self.listeners[number].life);
+        let now = self.now;
         let visibility = self.plan.listeners[number].visibility;
         let scaled = self.listeners[number].scaled.get_mut(&queue);
         let scaled = scaled.expect("it has a machine");
         scaled.excused_until = now + Duration::from_secs(5);
+        if !scaled.held.contains_key(&task) {
+            scaled.scaler.holds_nothing(task);
+        }
         let machine = &mut scaled.scaler;
         let rest = machine.failed(task, kind, visibility, now, &mut self.rng);
-        if let Rest::Sleep(until) = rest {
-            let event = Event::Scaled(number, life, queue, Happens::Begins(task));
-            self.at(until, event);
-        }
+        self.rests(number, queue, task, rest);
     }
 
     fn has_handled(
@@ -545,18 +594,24 @@ impl World {
             self.log
                 .note(self.now, "done", &[number as u64, message as u64]);
         }
-        let (now, life) = (self.now, self.listeners[number].life);
-        let scaled = self.listeners[number].scaled.get_mut(&queue);
-        let scaled = scaled.expect("it has a machine");
+        let (now, batch) = (self.now, self.plan.listeners[number].batch);
+        let scaled = self.scaled(number, queue);
+        if !scaled.has_places(batch) {
+            // There was no room to look for anything.
+            scaled.hangs_until = scaled.hangs_until.max(now);
+        }
         let Some(held) = scaled.held.get_mut(&task) else {
             return;
         };
         held.retain(|(other, _)| *other != message);
-        if held.is_empty() {
-            scaled.held.remove(&task);
-            scaled.scaler.done(task);
-            let event = Event::Scaled(number, life, queue, Happens::Begins(task));
-            self.at(now, event);
+        if !held.is_empty() {
+            return self.places_free(number, queue, task);
+        }
+        scaled.held.remove(&task);
+        // What its get on the way brings is looked at when it is there.
+        if !scaled.scaler.tasks().is_getting(task) {
+            let rest = scaled.scaler.done(task, now);
+            self.rests(number, queue, task, rest);
         }
     }
 
@@ -602,6 +657,12 @@ impl World {
 }
 
 impl Scaled {
+    /// Returns whether there is room for one more message.
+    fn has_places(&self, batch: usize) -> bool {
+        let full = |held: &&Vec<_>| held.len() >= batch;
+        self.held.values().filter(full).count() < MAX_TASKS
+    }
+
     /// Returns whether no slot is free for another task.
     pub(super) fn is_full(&self) -> bool {
         self.scaler.active().0 >= MAX_TASKS

@@ -30,6 +30,7 @@ pub async fn check(queue: &dyn WorkQueue) {
     a_receipt_is_good_until_somebody_else_gets_the_message(queue).await;
     a_renewed_receipt_replaces_the_one_before(queue).await;
     what_was_released_is_seen_after_its_delay(queue).await;
+    what_nobody_tried_is_given_back_and_not_counted_where_it_says_so(queue).await;
     what_was_put_with_a_delay_is_seen_after_it(queue).await;
     only_a_message_with_a_time_to_live_ends_by_itself(queue).await;
     a_get_takes_no_more_than_a_batch(queue).await;
@@ -188,6 +189,27 @@ async fn what_was_released_is_seen_after_its_delay(queue: &dyn WorkQueue) {
     none(queue, "released with a delay").await;
     tokio::time::sleep(delay + Duration::from_millis(300)).await;
     assert_eq!(one(queue, LONG).await.dequeue_count, 3);
+}
+
+async fn what_nobody_tried_is_given_back_and_not_counted_where_it_says_so(queue: &dyn WorkQueue) {
+    empty(queue).await;
+    put(queue, "untried").await;
+    let mut count = 0;
+    for delay in [Duration::ZERO, Duration::from_secs(1)] {
+        let message = one(queue, LONG).await;
+        count += 1;
+        assert_eq!(message.dequeue_count, count);
+        let released = queue.release_untried(&message.receipt, delay).await;
+        if released.expect("release") {
+            count -= 1;
+        }
+        assert_lost(queue.delete(&message.receipt).await);
+        if !delay.is_zero() {
+            none(queue, "released with a delay").await;
+        }
+        tokio::time::sleep(delay + Duration::from_millis(300)).await;
+    }
+    assert_eq!(one(queue, LONG).await.dequeue_count, count + 1);
 }
 
 async fn what_was_put_with_a_delay_is_seen_after_it(queue: &dyn WorkQueue) {

@@ -273,6 +273,11 @@ impl WorkQueue for ScriptedQueue {
         self.play(Call::Release, released).await
     }
 
+    async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
+        let released = self.inner.release_untried(receipt, delay);
+        self.play(Call::Release, released).await
+    }
+
     async fn depth(&self) -> Result<u64> {
         self.play(Call::Depth, self.inner.depth()).await
     }

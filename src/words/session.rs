@@ -117,6 +117,9 @@ pub struct LinkState {
     /// The streams that were welcomed so far: another one is a new subscription to the relay, which
     /// knows nothing of what was reported before.
     pub welcomes: u64,
+    /// The relay has announced the end of its stream, to be opened again within seconds, and no
+    /// attempt to do so has failed: what is notified meanwhile is told on the next stream.
+    pub announced: bool,
 }
 
 impl LinkState {

@@ -3,7 +3,7 @@
 //! The network client and the in-process relay both offer these, so that code written against them
 //! runs with either.
 
-use std::{fmt::Debug, future::Future, pin::Pin};
+use std::{fmt::Debug, future::Future, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -46,6 +46,14 @@ pub trait Wakes: Debug + Send + 'static {
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where there is no stream just
     /// now: report again after the next welcome.
     fn report(&mut self, report: Report) -> Reported;
+
+    /// Has a subscription that was refused, and has returned its error, ask again after about
+    /// `after`: [`Wakes::next`] waits for wake-ups then as before. Returns whether it does; `false`
+    /// by default.
+    fn ask_again(&mut self, after: Duration) -> bool {
+        let _ = after;
+        false
+    }
 
     /// Returns a receiver that hears how it stands with the relay. Moves on only while
     /// [`Wakes::next`] is polled.

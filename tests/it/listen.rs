@@ -373,6 +373,11 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         ),
         (&[&place.url], 2, "CMD"),
         (
+            &[&place.url, "--poison", &place.url, "--", "true"],
+            2,
+            "poison: must be another queue",
+        ),
+        (
             &[&place.url, "--visibility-timeout", "8d", "--", "true"],
             2,
             "visibility_timeout",

@@ -1,6 +1,7 @@
 //! The listener against real parts: a relay over sockets, Azurite, SQLite files.
 
 mod azure;
+mod rotation;
 mod sqlite;
 mod typed;
 

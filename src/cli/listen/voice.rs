@@ -164,7 +164,7 @@ impl Event {
                 dequeue_count,
                 error,
             } => format!(
-                "message `{message_id}` went to the poison queue after {dequeue_count} tries: {error}"
+                "message `{message_id}` went to the poison queue after {dequeue_count} gets: {error}"
             ),
             Self::Stopping { running, grace } => format!(
                 "stopping: waiting up to {grace} for {running} commands; a second signal kills them"

@@ -136,30 +136,6 @@ async fn a_message_without_its_body_is_not_handled_and_judged_by_its_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_kills_its_process_each_time_goes_to_the_poison_queue_unhandled() {
-    let bench = Bench::new();
-    bench.put(&["deadly"]).await;
-    for _ in 0..5 {
-        let got = bench
-            .queue
-            .get(1, Duration::from_secs(1))
-            .await
-            .expect("got");
-        assert_eq!(got.len(), 1);
-        seconds(2).await;
-    }
-    let (poison, seen) = (poison(), Seen::default());
-    let builder = bench.pulling().poison(Arc::clone(&poison));
-    let _listener = builder.start(seen.handler()).await.expect("started");
-    seconds(5).await;
-    assert!(seen.all().is_empty(), "not once more");
-    assert_eq!(
-        (poison.depth().await.ok(), bench.depth().await),
-        (Some(1), 0)
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_message_stays_hidden_while_its_handler_runs_however_long_that_takes() {
     let bench = Bench::new();
     let seen = Seen::default();

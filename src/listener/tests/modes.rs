@@ -337,3 +337,60 @@ async fn wakes_of_one_partition_are_not_taken_for_those_of_all() {
         }
     }
 }
+
+/// Wake-ups that are refused at first, as by a proxy whose relay is not there yet.
+#[derive(Debug)]
+struct Refused {
+    inner: LocalSubscription,
+    refused: bool,
+    asks_at: Option<tokio::time::Instant>,
+}
+
+#[async_trait::async_trait]
+impl crate::words::Wakes for Refused {
+    async fn next(&mut self) -> Option<crate::Result<crate::words::WorkDetected>> {
+        if !std::mem::replace(&mut self.refused, true) {
+            let error = crate::Error::new(ErrorKind::NotFound, "no such page");
+            return Some(Err(error));
+        }
+        tokio::time::sleep_until(self.asks_at?).await;
+        self.inner.next().await
+    }
+
+    fn report(&mut self, report: crate::words::Report) -> crate::words::Reported {
+        self.inner.report(report)
+    }
+
+    fn ask_again(&mut self, after: Duration) -> bool {
+        self.asks_at = Some(tokio::time::Instant::now() + after);
+        true
+    }
+
+    fn link(&self) -> tokio::sync::watch::Receiver<crate::words::LinkState> {
+        self.inner.link()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_was_refused_early_asks_again_and_hears_of_work_then() {
+    let bench = Bench::new();
+    let config = config();
+    let id = ListenerId::new("worker").expect("a name");
+    let options = config.subscription(id, bench.queue.address());
+    let wakes = Refused {
+        inner: bench.relay.subscribe(options).expect("subscribed"),
+        refused: false,
+        asks_at: None,
+    };
+    let seen = Seen::default();
+    let builder = bench.pulling().config(config).wakes(wakes);
+    let listener = builder.start(seen.handler()).await.expect("started");
+    seconds(30).await;
+    assert_eq!(listener.state().mode, ListenerMode::Polling);
+    seconds(40).await;
+    assert_eq!(listener.state().mode, ListenerMode::Pushed);
+    bench.put(&["one"]).await;
+    bench.notify().await;
+    millis(5).await;
+    assert_eq!(seen.all(), ["one"]);
+}

@@ -145,6 +145,36 @@ async fn a_queue_that_never_runs_dry_leaves_slots_to_the_others() {
     assert!(first.all().len() > before + 5, "and went on");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_task_that_could_always_get_more_leaves_its_slot_to_another_queue() {
+    let (busy, other) = (Bench::new(), Bench::new());
+    let shared = ListenerConfig {
+        budget: Budget::new(1),
+        dequeue_batch_size: 4,
+        ..config()
+    };
+    busy.put(&["job"; 1000]).await;
+    other.put(&["urgent"]).await;
+    let (first, second) = (Seen::default(), Seen::default());
+    let noting = first.clone();
+    let builder = busy.pulling().config(shared.clone());
+    let listener = builder.start(move |delivery: Delivery| {
+        noting.note(&delivery);
+        // Never do all of them end at the same time.
+        let takes = 1_000 + 700 * (noting.all().len() as u64 % 4);
+        async move {
+            millis(takes).await;
+            Ok(())
+        }
+    });
+    let _busy = listener.await.expect("started");
+    first.wait(8).await;
+    let listener = other.pulling().config(shared).start(second.handler()).await;
+    let _other = listener.expect("started");
+    seconds(8).await;
+    assert_eq!(second.all(), ["urgent"]);
+}
+
 /// Stops at once, and counts what it heard.
 #[derive(Clone, Default)]
 struct Stopping {

@@ -46,3 +46,93 @@ async fn what_a_dropped_stream_held_is_given_back_at_once_and_has_not_failed() {
     assert_eq!(bench.depth().await, 3);
     listener.shutdown().await;
 }
+
+fn short_handling() -> ListenerConfig {
+    ListenerConfig {
+        max_handling_time: Duration::from_secs(10),
+        ..config()
+    }
+}
+
+fn poison() -> Arc<MemoryQueue> {
+    let address = "local/jobs-poison".parse().expect("an address");
+    Arc::new(MemoryQueue::new(address))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_took_has_not_failed_however_long_it_waited() {
+    let bench = Bench::new();
+    bench.put(&["job"; 20]).await;
+    let poison = poison();
+    let builder = bench.pulling().config(short_handling());
+    let builder = builder.poison(Arc::clone(&poison) as _);
+    let (listener, mut messages) = builder.start_stream().await.expect("started");
+    seconds(600).await;
+    assert_eq!(listener.state().stats.failed, 0);
+    for _ in 0..20 {
+        let taken = tokio::time::timeout(Duration::from_secs(60), messages.next()).await;
+        let taken = taken.expect("soon").expect("there are more");
+        assert!(!taken.delivery.is_lost(), "what is taken is ours");
+        seconds(8).await;
+        taken.done();
+    }
+    seconds(1).await;
+    let stats = listener.state().stats;
+    assert_eq!((stats.handled, stats.failed, stats.lost), (20, 0, 0));
+    assert_eq!(
+        (bench.depth().await, poison.depth().await.ok()),
+        (0, Some(0))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_and_takes_too_long_has_failed() {
+    let bench = Bench::new();
+    bench.put(&["job"]).await;
+    let builder = bench.pulling().config(short_handling());
+    let (listener, mut messages) = builder.start_stream().await.expect("started");
+    seconds(8).await;
+    let taken = messages.next().await.expect("there is one");
+    seconds(9).await;
+    assert!(
+        !taken.delivery.is_lost(),
+        "its time began when it was taken"
+    );
+    seconds(4).await;
+    assert!(taken.delivery.is_lost());
+    assert_eq!(listener.state().stats.failed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_hides_few_messages_that_nobody_takes() {
+    let bench = Bench::new();
+    bench.put(&["job"; 1000]).await;
+    let (listener, mut messages) = bench.pulling().start_stream().await.expect("started");
+    seconds(60).await;
+    let received = listener.state().stats.received;
+    assert!(received <= 4, "{received} are hidden");
+    // Whoever takes many at a time has them all the same.
+    let mut taken = Vec::new();
+    for _ in 0..200 {
+        let next = tokio::time::timeout(Duration::from_secs(5), messages.next()).await;
+        taken.push(next.expect("soon").expect("there are more"));
+    }
+    for message in taken {
+        message.done();
+    }
+    seconds(1).await;
+    assert_eq!(listener.state().stats.handled, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_gives_back_at_once_what_nobody_took() {
+    let bench = Bench::new();
+    bench.put(&["one", "two"]).await;
+    let (listener, _messages) = bench.pulling().start_stream().await.expect("started");
+    seconds(1).await;
+    let began = tokio::time::Instant::now();
+    listener.shutdown().await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let others = bench.queue.get(9, Duration::from_secs(30)).await;
+    assert_eq!(others.expect("got").len(), 2);
+}

@@ -56,7 +56,7 @@ fn waits_grow_until_a_stream_has_lasted() {
 
 fn goodbye_now() -> Goodbye {
     Goodbye {
-        reason: crate::words::GoodbyeReason::Rotation,
+        reason: GoodbyeReason::Rotation,
         reconnect_after: Duration::ZERO,
     }
 }
@@ -186,7 +186,7 @@ fn nobody_is_sent_away_for_longer_than_a_minute() {
     let week = Duration::from_secs(7 * 24 * 3600);
     let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
     let goodbye = Goodbye {
-        reason: crate::words::GoodbyeReason::Draining,
+        reason: GoodbyeReason::Draining,
         reconnect_after: week,
     };
     for refused in [true, false] {
@@ -208,7 +208,7 @@ fn a_goodbye_is_obeyed() {
     let (mut link, mut rng) = link();
     link.opened(at(0));
     let reconnect_after = Duration::from_secs(5);
-    let reason = crate::words::GoodbyeReason::Draining;
+    let reason = GoodbyeReason::Draining;
     link.goodbye(
         at(0),
         Goodbye {

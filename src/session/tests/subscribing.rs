@@ -8,8 +8,8 @@ use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
     words::{
-        Limits, ListenerId, QueueAddress, Report, Selector, SubscribeEvent, SubscribeOptions,
-        Token, WakeReason, Welcome, WorkDetected,
+        ConnectionState, Goodbye, GoodbyeReason, Limits, ListenerId, QueueAddress, Report,
+        Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
     },
 };
 
@@ -222,6 +222,60 @@ fn a_refusal_ends_it() {
     let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
     assert!(refusal.is_some());
     assert_eq!(session.step(at(9)), Action::Link(Step::Closed));
+}
+
+#[test]
+fn one_that_was_refused_asks_again_where_it_is_told_to() {
+    let mut session = session();
+    for round in 0..3 {
+        let now = at(round * 120_000);
+        let Action::Open(_) = session.step(now) else {
+            panic!("it opens a stream, round {round}")
+        };
+        let refusal = Error::new(ErrorKind::Denied, "401");
+        assert!(session.broken(now, Some(&refusal), &mut rng()).is_some());
+        let minute = std::time::Duration::from_secs(60);
+        assert!(session.ask_again(now, minute, &mut rng()));
+        assert!(
+            !session.ask_again(now, minute, &mut rng()),
+            "it asks already"
+        );
+        let Action::Link(Step::Wait(until)) = session.step(now) else {
+            panic!("it waits, round {round}")
+        };
+        assert!((54..=66).contains(&until.since(now).as_secs()));
+        assert_eq!(session.state(), ConnectionState::Reconnecting);
+    }
+    open(&mut session, at(360_000));
+    assert_eq!(session.state(), ConnectionState::Connected);
+}
+
+#[test]
+fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_is_there() {
+    let goodbye = |reason, seconds| {
+        SubscribeEvent::Goodbye(Goodbye {
+            reason,
+            reconnect_after: std::time::Duration::from_secs(seconds),
+        })
+    };
+    for (reason, seconds, announced) in [
+        (GoodbyeReason::Rotation, 0, true),
+        (GoodbyeReason::Draining, 3, true),
+        (GoodbyeReason::Draining, 30, false),
+        (GoodbyeReason::Revoked, 0, false),
+        (GoodbyeReason::Unspecified, 0, false),
+    ] {
+        let mut session = session();
+        open(&mut session, at(0));
+        session.received(goodbye(reason, seconds), at(1), &mut rng());
+        assert_eq!(session.link().announced, announced, "{reason:?}");
+        assert_eq!(session.link().connection, ConnectionState::Reconnecting);
+        session.broken(at(60_000), None, &mut rng());
+        assert!(!session.link().announced, "an attempt failed");
+        session.received(goodbye(reason, seconds), at(60_001), &mut rng());
+        open(&mut session, at(120_000));
+        assert!(!session.link().announced, "the next one is there");
+    }
 }
 
 fn heartbeat(resume: &'static str) -> SubscribeEvent {

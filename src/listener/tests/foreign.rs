@@ -1,0 +1,99 @@
+//! A queue as of another make: it counts every get, and its limits and its messages' ages are the
+//! test's.
+
+use super::*;
+use crate::{
+    queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
+    words::QueueAddress,
+};
+
+/// Implements what a queue has to, and nothing that has a default.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    pub(super) inner: MemoryQueue,
+    /// Bytes of a message.
+    pub(super) body: usize,
+    /// Added to the age of each message.
+    pub(super) age: Duration,
+}
+
+impl Foreign {
+    pub(super) fn new(name: &str) -> Self {
+        let inner = MemoryQueue::new(name.parse().expect("an address"));
+        Self {
+            body: inner.limits().body,
+            age: Duration::ZERO,
+            inner,
+        }
+    }
+
+    /// Gets all messages so often, and lets each get's time-out pass.
+    pub(super) async fn waste(&self, gets: usize) {
+        for _ in 0..gets {
+            let got = self.get(32, Duration::from_secs(1)).await;
+            assert!(!got.expect("got").is_empty());
+            seconds(2).await;
+        }
+    }
+}
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+#[async_trait::async_trait]
+impl WorkQueue for Foreign {
+    fn address(&self) -> &QueueAddress {
+        self.inner.address()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        QueueLimits {
+            body: self.body,
+            ..self.inner.limits()
+        }
+    }
+
+    async fn create(&self) -> crate::Result<bool> {
+        self.inner.create().await
+    }
+
+    async fn put(&self, messages: Vec<NewMessage>) -> crate::Result<Vec<MessageId>> {
+        self.limits().check_put(&messages)?;
+        self.inner.put(messages).await
+    }
+
+    async fn get(&self, max: usize, timeout: Duration) -> crate::Result<Vec<Message>> {
+        let mut got = self.inner.get(max, timeout).await?;
+        for message in &mut got {
+            message.inserted_at -= self.age;
+        }
+        Ok(got)
+    }
+
+    async fn delete(&self, receipt: &Receipt) -> crate::Result<()> {
+        self.inner.delete(receipt).await
+    }
+
+    async fn renew(&self, receipt: &Receipt, timeout: Duration) -> crate::Result<Receipt> {
+        self.inner.renew(receipt, timeout).await
+    }
+
+    async fn release(&self, receipt: &Receipt, delay: Duration) -> crate::Result<()> {
+        self.inner.release(receipt, delay).await
+    }
+
+    async fn depth(&self) -> crate::Result<u64> {
+        self.inner.depth().await
+    }
+
+    async fn peek(&self, max: usize) -> crate::Result<Vec<PeekedMessage>> {
+        self.inner.peek(max).await
+    }
+
+    async fn purge(&self) -> crate::Result<()> {
+        self.inner.purge().await
+    }
+}

@@ -1,0 +1,190 @@
+//! What a handler says by its error, however the error was wrapped on its way.
+
+use super::*;
+use crate::{
+    error::{Error, ErrorKind},
+    listener::{HandlerError, Outcome, PoisonedMessage, Postponed, Rejected},
+};
+
+/// An error of a program, as `thiserror` makes them.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("it is refused")]
+    Rejected(#[from] Rejected),
+    #[error(transparent)]
+    Postponed(#[from] Postponed),
+    #[error(transparent)]
+    Bare(Rejected),
+}
+
+fn rejected() -> Rejected {
+    Rejected::because("never good")
+}
+
+fn postponed() -> Postponed {
+    Postponed::by(Duration::from_secs(60))
+}
+
+/// Returns an error as a handler with `?` in its body returns it.
+#[cfg(feature = "cli")]
+fn by_question_mark(error: anyhow::Error) -> HandlerResult {
+    Err(error)?
+}
+
+/// Ways in which a handler may reject a message, and to postpone it by a minute.
+fn wrapped() -> [Vec<HandlerError>; 2] {
+    let internal = |source: HandlerError| {
+        let error = Error::new(ErrorKind::Internal, "no order").with_source(source);
+        HandlerError::from(error)
+    };
+    #[allow(unused_mut, reason = "more of them with `anyhow`")]
+    let mut all = [
+        vec![
+            rejected().into(),
+            Failed::from(rejected()).into(),
+            Failed::Bare(rejected()).into(),
+            internal(rejected().into()),
+            internal(Failed::Bare(rejected()).into()),
+            std::io::Error::other(rejected()).into(),
+        ],
+        vec![
+            postponed().into(),
+            Failed::from(postponed()).into(),
+            internal(postponed().into()),
+            std::io::Error::other(postponed()).into(),
+        ],
+    ];
+    #[cfg(feature = "cli")]
+    {
+        let bare = [rejected().into(), anyhow::Error::from(postponed())];
+        let in_context = [
+            anyhow::Error::from(rejected()).context("order 7"),
+            anyhow::Error::from(Failed::from(postponed())).context("order 7"),
+        ];
+        for errors in [bare, in_context] {
+            for (all, error) in all.iter_mut().zip(errors) {
+                all.push(by_question_mark(error).expect_err("it is one"));
+            }
+        }
+    }
+    all
+}
+
+fn poison() -> Arc<MemoryQueue> {
+    let address = "local/jobs-poison".parse().expect("an address");
+    Arc::new(MemoryQueue::new(address))
+}
+
+/// Returns how many times a message was handed over within half a minute, and what is in the poison
+/// queue, where the first try ends like this.
+async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage>) {
+    let bench = Bench::new();
+    bench.put(&["job"]).await;
+    let (poison, seen) = (poison(), Seen::default());
+    let (noting, error) = (seen.clone(), Arc::new(Mutex::new(Some(error))));
+    let builder = bench
+        .pulling()
+        .config(config())
+        .poison(Arc::clone(&poison) as _);
+    let handle = move |delivery: &Delivery| {
+        noting.note(delivery);
+        let error = error.lock().expect("no panic").take();
+        std::future::ready(Err(error.unwrap_or_else(|| "once more".into())))
+    };
+    let _listener = match batches {
+        false => builder.start(move |one: Delivery| handle(&one)).await,
+        true => {
+            let handle = move |batch: Vec<Delivery>| handle(&batch[0]);
+            builder.start_batches(handle).await
+        }
+    }
+    .expect("started");
+    seconds(4).await;
+    let poisoned = poison.get(9, Duration::from_secs(30)).await.expect("got");
+    let read = |message: crate::queue::Message| serde_json::from_slice(&message.body);
+    let poisoned = poisoned.into_iter().map(read).collect::<Result<_, _>>();
+    (seen.all().len(), poisoned.expect("JSON"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_rejected_is_poisoned_at_once_however_it_was_wrapped() {
+    for batches in [false, true] {
+        let [rejections, _] = wrapped();
+        for error in rejections {
+            let what = format!("{error:?}");
+            let (tries, poisoned) = ends(error, batches).await;
+            assert_eq!((tries, poisoned.len()), (1, 1), "{what}");
+            assert!(poisoned[0].error.contains("never good"), "{poisoned:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_postponed_comes_back_then_however_it_was_wrapped() {
+    for batches in [false, true] {
+        let [_, postponements] = wrapped();
+        for error in postponements {
+            let what = format!("{error:?}");
+            let (tries, poisoned) = ends(error, batches).await;
+            assert_eq!((tries, poisoned.len()), (1, 0), "{what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_may_say_by_a_value_what_becomes_of_its_message() {
+    let minute = Duration::from_secs(60);
+    for (outcome, tries, poisoned, left) in [
+        (Outcome::Done, 1, 0, 0),
+        (Outcome::Retry("not yet".into()), 2, 0, 1),
+        (Outcome::RetryAfter(minute, "not yet".into()), 1, 0, 1),
+        (Outcome::Reject("never good".into()), 1, 1, 0),
+        (Outcome::Postpone(minute), 1, 0, 1),
+    ] {
+        let what = format!("{outcome:?}");
+        let bench = Bench::new();
+        bench.put(&["job"]).await;
+        let (poison, seen) = (poison(), Seen::default());
+        let (noting, outcome) = (seen.clone(), Mutex::new(Some(outcome)));
+        let builder = bench.pulling().poison(Arc::clone(&poison) as _);
+        let listener = builder.start(move |delivery: Delivery| {
+            noting.note(&delivery);
+            let outcome = outcome.lock().expect("no panic").take();
+            std::future::ready(outcome.unwrap_or(Outcome::Postpone(minute)).into())
+        });
+        let _listener = listener.await.expect("started");
+        seconds(10).await;
+        let found = (
+            seen.all().len(),
+            poison.depth().await.ok(),
+            bench.depth().await,
+        );
+        assert_eq!(found, (tries, Some(poisoned), left), "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_whose_successor_was_given_a_time_counts_all_the_same() {
+    let bench = Bench::new();
+    bench.put(&["job"]).await;
+    let (poison, tries) = (poison(), Arc::new(Mutex::new(Vec::new())));
+    let noting = Arc::clone(&tries);
+    let builder = bench.pulling().poison(Arc::clone(&poison) as _);
+    let listener = builder.start(move |_: Delivery| {
+        noting
+            .lock()
+            .expect("no panic")
+            .push(tokio::time::Instant::now());
+        let outcome = Outcome::RetryAfter(Duration::from_secs(60), "the mill is busy".into());
+        std::future::ready(outcome.into())
+    });
+    let listener = listener.await.expect("started");
+    seconds(600).await;
+    let tries = tries.lock().expect("no panic").clone();
+    assert_eq!((tries.len(), poison.depth().await.ok()), (5, Some(1)));
+    for pair in tries.windows(2) {
+        let gap = (pair[1] - pair[0]).as_secs();
+        assert!((60..=62).contains(&gap), "{gap}");
+    }
+    assert_eq!(listener.state().stats.failed, 5);
+}

@@ -1,0 +1,90 @@
+//! The way into the poison queue: slow, narrow, or the queue's own.
+
+use super::{foreign::Foreign, *};
+use crate::{
+    error::ErrorKind,
+    listener::{PoisonedMessage, Rejected},
+    testing::{Call, ScriptedQueue},
+};
+
+fn rejecting(builder: ListenerBuilder) -> impl Future<Output = crate::Result<Listener>> {
+    builder.start(|_: Delivery| async { Err(Rejected::because("never good").into()) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_poison_queue_makes_no_copies() {
+    let bench = Bench::new();
+    let poison = ScriptedQueue::new("local/jobs-poison".parse().expect("an address"));
+    poison.hang(Call::Put, 4, Duration::from_secs(45));
+    bench.put(&["bad"]).await;
+    let mut listeners = Vec::new();
+    for _ in 0..4 {
+        let builder = bench.pulling().poison(Arc::new(poison.clone()));
+        listeners.push(rejecting(builder).await.expect("started"));
+    }
+    seconds(600).await;
+    assert_eq!(poison.depth().await.ok(), Some(1));
+    assert_eq!(bench.depth().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poison_queue_that_hangs_holds_no_task_for_ever() {
+    let bench = Bench::new();
+    let poison = ScriptedQueue::new("local/jobs-poison".parse().expect("an address"));
+    poison.hang(Call::Put, 1, Duration::MAX);
+    bench.put(&["bad"]).await;
+    let builder = bench.pulling().poison(Arc::new(poison.clone()));
+    let listener = rejecting(builder).await.expect("started");
+    seconds(600).await;
+    assert_eq!(poison.depth().await.ok(), Some(1), "by a later try");
+    assert_eq!((bench.depth().await, listener.state().is_idle), (0, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_the_poison_queue_goes_there_with_its_beginning() {
+    let long = "\"".repeat(40_000);
+    let binary = vec![255_u8; 40_000];
+    let bodies = [long.clone().into_bytes(), binary.clone()];
+    for (bytes, limit) in [
+        (&bodies[0], 30_000),
+        (&bodies[1], 30_000),
+        (&bodies[0], 1_000),
+    ] {
+        let bench = Bench::new();
+        let poison = Arc::new(Foreign {
+            body: limit,
+            ..Foreign::new("local/jobs-poison")
+        });
+        let put = bench.queue.put(vec![NewMessage::new(bytes.clone())]).await;
+        put.expect("put");
+        let builder = bench.pulling().poison(Arc::clone(&poison) as _);
+        let listener = rejecting(builder).await.expect("started");
+        seconds(600).await;
+        assert_eq!(bench.depth().await, 0);
+        assert_eq!(listener.state().stats.received, 1, "not round and round");
+        let got = poison.get(9, Duration::from_secs(30)).await.expect("got");
+        let found: PoisonedMessage = serde_json::from_slice(&got[0].body).expect("JSON");
+        assert_eq!((got.len(), &*found.error), (1, "rejected: never good"));
+        let whole: serde_json::Value = serde_json::from_slice(&got[0].body).expect("JSON");
+        assert_eq!(
+            whole["body_bytes"], 40_000,
+            "the body is not whole, and says so"
+        );
+        if bytes == &bodies[0] {
+            assert!(long.starts_with(&found.body), "its beginning");
+            assert!(got[0].body.len() > limit - 100, "as much as there is room");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_not_its_own_poison_queue() {
+    let bench = Bench::new();
+    let own = Arc::new(MemoryQueue::new(bench.queue.address().clone()));
+    for poison in [Arc::clone(&bench.queue) as Arc<dyn WorkQueue>, own] {
+        let refused = rejecting(bench.pulling().poison(poison)).await;
+        let error = refused.expect_err("it would go round and round");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().starts_with("poison: "), "{error}");
+    }
+}
