@@ -124,8 +124,6 @@ pub(crate) enum Fault {
     BusyNeverLooks,
     /// Section 6: the last task of a queue that is polled leaves like any other.
     LastTaskLeaves,
-    /// Section 6: a task that only handles messages counts as one that looks.
-    HandlingStopsLooks,
     /// Section 6: a listener whose relay is away takes itself to be pushed.
     NeverPolls,
     /// Section 3: what was reported is not said again after a welcome.

@@ -429,11 +429,9 @@ impl Scaler {
             // What is owed stays so: whoever is done first looks.
             return false;
         }
-        let handling = planted!(self.config.fault, HandlingStopsLooks) && count > 0;
         let last_left = self.mode != ListenerMode::Pushed
             && !self.tasks.another_looks(None)
             && count < self.allowed
-            && !handling
             && !planted!(self.config.fault, LastTaskLeaves);
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;
@@ -475,11 +473,9 @@ impl Scaler {
     }
 
     fn may_leave(&self, id: TaskId) -> bool {
-        let another = match planted!(self.config.fault, HandlingStopsLooks) {
-            true => self.tasks.len() > 1,
-            false => self.tasks.another_looks(Some(id)),
-        };
-        self.mode == ListenerMode::Pushed || another || planted!(self.config.fault, LastTaskLeaves)
+        self.mode == ListenerMode::Pushed
+            || self.tasks.another_looks(Some(id))
+            || planted!(self.config.fault, LastTaskLeaves)
     }
 
     /// Returns whether no task holds a message, or may come to hold one by a get on its way.

@@ -530,14 +530,14 @@ impl World {
 
     /// Lets a task use the places that it has left.
     fn places_free(&mut self, number: usize, queue: usize, task: TaskId) {
-        let (now, chance) = (self.now, self.rng.f64());
-        let batch = self.plan.listeners[number].batch;
-        let scaled = self.scaled(number, queue);
-        let held = scaled.held.get(&task).map_or(0, Vec::len);
+        let (now, batch) = (self.now, self.plan.listeners[number].batch);
+        let held = self.scaled(number, queue).held.get(&task);
+        let held = held.map_or(0, Vec::len);
         if held == 0 || held >= batch {
             return;
         }
-        let half = held * 2 <= batch;
+        let (half, chance) = (held * 2 <= batch, self.rng.f64());
+        let scaled = self.scaled(number, queue);
         scaled.scaler.places_free(task, half, now, chance);
         if scaled.scaler.tasks().works(task) {
             return;

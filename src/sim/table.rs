@@ -25,7 +25,7 @@ const MANY_FAULTS: [Row; 1] = [(
     "a quarter of all queues that wait for a stream have their turns in one step",
 )];
 
-const FAULTS: [Row; 75] = [
+const FAULTS: [Row; 74] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -352,11 +352,6 @@ const FAULTS: [Row; 75] = [
         Fault::LastTaskLeaves,
         "section 6",
         "the last task of a queue that is polled leaves",
-    ),
-    (
-        Fault::HandlingStopsLooks,
-        "section 6",
-        "a task that only handles messages counts as one that looks",
     ),
     (
         Fault::NeverPolls,

@@ -13,7 +13,7 @@ use super::{
     },
     ListenerMode, SETTLE, Scaler,
 };
-use crate::{clock::Tick, fault::planted};
+use crate::clock::Tick;
 
 /// So many gets in a row found nothing that the back-off is at its longest.
 const LONG_IDLE: u32 = 64;
@@ -87,8 +87,7 @@ impl Scaler {
     /// Returns whether a task has to look by the back-off: no relay tells of work, or messages were
     /// left that there was no place for.
     pub(super) fn needs_looker(&self) -> bool {
-        let needs = self.mode != ListenerMode::Pushed || self.backlog;
-        needs && !planted!(self.config.fault, HandlingStopsLooks)
+        self.mode != ListenerMode::Pushed || self.backlog
     }
 
     /// Has a task that holds messages and has places left look by the back-off, where no other task
