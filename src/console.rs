@@ -2,9 +2,9 @@
 //!
 //! Alive means that the process answers. Ready means that all required parts are: a relay sends
 //! wake-ups without its store, so its store is a part that is not required. `/readyz?verbose` names
-//! each part, `/readyz/PART` answers for one. The metrics are Prometheus text. For operators: it listens on loopback unless told otherwise, and
-//! answers only to its own names. It has connections and deadlines of its own, so that what is held
-//! on one port is not missing on the other.
+//! each part, `/readyz/PART` answers for one. The metrics are Prometheus text. For operators: it
+//! listens on loopback unless told otherwise, and answers only to its own names. It has connections
+//! and deadlines of its own, so that what is held on one port is not missing on the other.
 
 mod connection;
 mod hosts;

@@ -4,6 +4,11 @@
 //! number, and states that number. Events after the last line of a burst appear in the next line
 //! of their kind, so a metric should count them as well.
 
+#[cfg(feature = "server")]
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 use std::time::Duration;
 
 use crate::clock::Tick;
@@ -19,6 +24,37 @@ pub(crate) struct LogLimiter<const KINDS: usize> {
 struct LastLine {
     at: Tick,
     suppressed: u64,
+}
+
+/// Counts of `KINDS` kinds of events since the start, and what was logged of them.
+#[cfg(feature = "server")]
+#[derive(Debug)]
+pub(crate) struct LimitedCounts<const KINDS: usize> {
+    counts: [AtomicU64; KINDS],
+    limiter: Mutex<LogLimiter<KINDS>>,
+}
+
+#[cfg(feature = "server")]
+impl<const KINDS: usize> LimitedCounts<KINDS> {
+    /// Makes counts of which a line of each kind is logged in this span.
+    pub(crate) const fn new(every: Duration) -> Self {
+        Self {
+            counts: [const { AtomicU64::new(0) }; KINDS],
+            limiter: Mutex::new(LogLimiter::new(every)),
+        }
+    }
+
+    /// Counts an event, and returns what [`LogLimiter::count`] does.
+    pub(crate) fn note(&self, kind: usize, now: Tick) -> Option<u64> {
+        self.counts[kind].fetch_add(1, Ordering::Relaxed);
+        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        limiter.count(kind, now)
+    }
+
+    /// Returns how many events there were of a kind.
+    pub(crate) fn count(&self, kind: usize) -> u64 {
+        self.counts[kind].load(Ordering::Relaxed)
+    }
 }
 
 impl<const KINDS: usize> LogLimiter<KINDS> {

@@ -6,6 +6,7 @@
 mod codec;
 mod flags;
 mod notify;
+mod oneof;
 mod relay;
 mod status;
 mod time;

@@ -1,7 +1,6 @@
-//! `reveille bench burst|wake|wake-all|each|idle|scale|queue|listen|drain|budget|ids|sweep|unleash`: what a
-//! relay costs and how fast it wakes, also with very many queues and subscriptions, what a queue
-//! takes, what becomes of both in a listener, how fast ids come, what sweeping costs, and how soon a
-//! parked fleet is released.
+//! `reveille bench WORK`: what a relay costs and how fast it wakes, also with very many queues and
+//! subscriptions, what a queue takes, what becomes of both in a listener, how fast ids come, what
+//! sweeping costs, and how soon a parked fleet is released.
 //!
 //! The relay, its subscribers and the publisher are three processes, so that each is charged for
 //! its own work only. With `--peer` the same work goes through a nats-server or a redis-server as

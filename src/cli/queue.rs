@@ -1,8 +1,8 @@
 //! `queue create|put|get|peek|depth|move|purge|address`: work with a queue by hand.
 
-mod moving;
-
 mod get;
+mod moving;
+mod notification;
 mod put;
 
 use std::{path::Path, sync::Arc};
@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use self::{
     get::{Get, Peek},
+    moving::Move,
     put::Put,
 };
 use super::{exit::Exit, output::Format, settings::Settings};
@@ -76,8 +77,11 @@ Example:
     /// Move messages into another queue: most often out of a poison queue, back to their source
     #[command(after_help = "\
 Example:
-  reveille queue move 'sqlite:jobs.db?queue=orders-poison' 'sqlite:jobs.db?queue=orders' --notify")]
-    Move(moving::Move),
+  reveille queue move 'sqlite:jobs.db?queue=orders-poison' 'sqlite:jobs.db?queue=orders' --notify
+
+Both queues must be there. Where --notify is not acknowledged it ends with 8: the messages are moved all
+the same.")]
+    Move(Move),
     /// Delete all messages
     #[command(after_help = "\
 Example:
@@ -139,7 +143,7 @@ impl Args {
                 told.messages = Some(depth);
                 named.format(settings).next(&told, depth)?;
             }
-            Verb::Move(messages) => messages.run(settings).await?,
+            Verb::Move(messages) => return messages.run(settings).await,
             Verb::Purge(named) => {
                 let queue = open_existing(&named.url).await?;
                 queue.purge().await?;

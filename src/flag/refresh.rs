@@ -90,14 +90,19 @@ impl Flags {
         self.inner.board().set_flags_are(&listed.names, reading);
         let mut changed = Vec::new();
         for chunk in names.chunks(CHUNK) {
-            changed.extend(self.compare(chunk, &listed, reading));
+            changed.extend(self.compare(chunk, &listed, reading).await);
             tokio::task::yield_now().await;
         }
         self.read_each(&changed, wall).await
     }
 
     /// Returns which of these flags must be read.
-    fn compare(&self, names: &[FlagName], listed: &Listed, reading: Reading) -> Vec<FlagName> {
+    async fn compare(
+        &self,
+        names: &[FlagName],
+        listed: &Listed,
+        reading: Reading,
+    ) -> Vec<FlagName> {
         let (mut changed, mut wakers) = (Vec::new(), Wakers::default());
         {
             let mut board = self.inner.board();
@@ -108,7 +113,7 @@ impl Flags {
                 }
             }
         }
-        wakers.wake();
+        wakers.wake_in_slices().await;
         changed
     }
 

@@ -1,6 +1,6 @@
 //! The watchers to wake once the board is unlocked.
 
-use std::{future::poll_fn, task::Poll, task::Waker};
+use std::task::Waker;
 
 /// Those to wake. Dropping it wakes them.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Wakers {
             if left == 0 {
                 return;
             }
-            others_run().await;
+            tokio::task::yield_now().await;
         }
     }
 
@@ -75,19 +75,6 @@ impl Drop for Wakers {
     fn drop(&mut self) {
         self.0.drain(..).for_each(Waker::wake);
     }
-}
-
-/// Lets other tasks run, whatever the runtime is.
-async fn others_run() {
-    let mut yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::poison::PoisonedMessage;
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -27,8 +29,8 @@ pub struct Redriven {
     pub moved: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Messages that stay where they were: the poison queue has their beginning only, or their body
-    /// cannot be read. They are seen again after a minute.
+    /// Messages that stay where they were: their body cannot be read, or is too long for the other
+    /// queue. They are seen again after a minute.
     pub left: u64,
 }
 
@@ -82,50 +84,53 @@ async fn move_batch(
     messages: Vec<Message>,
     done: &mut Redriven,
 ) -> Result<()> {
-    let (mut receipts, mut moved) = (Vec::new(), Vec::new());
+    let (mut receipts, mut bodies) = (Vec::new(), Vec::new());
     for message in messages {
         match original(&message, options.as_is) {
-            Some(body) if body.body.len() <= to.limits().body => {
+            Some(body) if body.len() <= to.limits().body => {
                 receipts.push(message.receipt);
-                moved.push(body);
+                bodies.push(body);
             }
             _ => done.left += 1,
         }
     }
-    if moved.is_empty() {
-        return Ok(());
-    }
-    let bytes: usize = moved.iter().map(|message| message.body.len()).sum();
-    to.put(moved).await?;
-    for receipt in receipts {
-        match from.delete(&receipt).await {
+    let put = bodies.iter().cloned().map(NewMessage::new).collect();
+    let mut failed = None;
+    for ((receipt, body), outcome) in receipts.iter().zip(&bodies).zip(to.put_each(put).await) {
+        if let Err(error) = outcome {
+            failed = failed.or(Some(error));
+            continue;
+        }
+        match from.delete(receipt).await {
             // Gone already: another one moved it as well, and it is handled twice.
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             deleted => deleted?,
         }
         done.moved += 1;
+        done.bytes += body.len() as u64;
     }
-    done.bytes += bytes as u64;
-    Ok(())
+    failed.map_or(Ok(()), Err)
 }
 
-/// Returns what is put into the other queue; `None` where the whole of it is not here.
-fn original(message: &Message, as_is: bool) -> Option<NewMessage> {
+/// Returns the body that is put into the other queue; `None` where the whole of it is not here.
+fn original(message: &Message, as_is: bool) -> Option<Bytes> {
     let body = message.payload().ok()?;
-    if as_is {
-        return Some(NewMessage::new(body.clone()));
-    }
     match serde_json::from_slice::<PoisonedMessage>(body) {
-        Ok(poisoned) if poisoned.body_bytes.is_none() => Some(NewMessage::new(poisoned.body)),
-        Ok(_) => None,
-        Err(_) => Some(NewMessage::new(body.clone())),
+        Ok(poisoned) if !as_is => {
+            let is_whole = poisoned.body_bytes.is_none();
+            is_whole.then(|| poisoned.body.into())
+        }
+        _ => Some(body.clone()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::MemoryQueue;
+    use crate::{
+        queue::MemoryQueue,
+        testing::{Call, ScriptedQueue},
+    };
 
     fn queue(name: &str) -> MemoryQueue {
         MemoryQueue::new(format!("local/{name}").parse().expect("an address"))
@@ -194,6 +199,19 @@ mod tests {
         assert_eq!((done.moved, done.left), (1, 1));
         assert_eq!(poison.depth().await.expect("in memory"), 1);
         assert_eq!(bodies(&orders).await, ["whole"]);
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_put_stays_and_what_was_put_is_not_moved_again() {
+        let poison = queue("orders-poison");
+        let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
+        put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;
+        let away = Error::new(ErrorKind::Unavailable, "it restarts");
+        orders.fail(Call::Put, 1, away);
+        let failed = redrive(&poison, &orders, &RedriveOptions::default()).await;
+        assert_eq!(failed.expect_err("one").kind(), ErrorKind::Unavailable);
+        assert_eq!(poison.depth().await.expect("in memory"), 1);
+        assert_eq!(orders.depth().await.expect("in memory"), 2);
     }
 
     #[tokio::test]

@@ -52,8 +52,8 @@ use crate::{
 ///
 /// **What is left behind.** A blob is deleted after its message was. A crash in between, or between
 /// the blob's write and the put, leaves it, and so do a put that the queue refuses,
-/// [`WorkQueue::purge`] and a message's own time to live. Each blob therefore carries the metadata `TimeToLive`, the UTC time (RFC 3339) from which
-/// on no message needs it. In a store that keeps no metadata, only the age of the blobs below
+/// [`WorkQueue::purge`] and a message's own time to live. Each blob therefore carries the metadata
+/// `TimeToLive`, the UTC time (RFC 3339) from which on no message needs it. In a store that keeps no metadata, only the age of the blobs below
 /// [`ClaimConfig::prefix`] tells.
 ///
 /// Whatever tries again goes inside, around the queue itself, so that a try repeats no upload.

@@ -1,15 +1,11 @@
 //! Requests refused for want of room: counted all, logged once a second for each kind.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
 use std::time::Duration;
 
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
-    log_limiter::LogLimiter,
+    log_limiter::LimitedCounts,
 };
 
 /// A request that can be refused for want of room.
@@ -22,20 +18,13 @@ pub(crate) enum Refused {
 
 /// The counts since the start.
 #[derive(Debug)]
-pub(crate) struct Refusals {
-    counts: [AtomicU64; KINDS],
-    limiter: Mutex<LogLimiter<KINDS>>,
-}
+pub(crate) struct Refusals(LimitedCounts<3>);
 
-const KINDS: usize = 3;
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self {
-            counts: [const { AtomicU64::new(0) }; KINDS],
-            limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
-        }
+        Self(LimitedCounts::new(LOG_EVERY))
     }
 }
 
@@ -46,17 +35,13 @@ impl Refusals {
         if error.kind() != ErrorKind::Exhausted {
             return;
         }
-        self.counts[request as usize].fetch_add(1, Ordering::Relaxed);
-        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        let suppressed = limiter.count(request as usize, now);
-        drop(limiter);
-        if let Some(suppressed) = suppressed {
+        if let Some(suppressed) = self.0.note(request as usize, now) {
             tracing::warn!(%error, suppressed, "{}", request.text());
         }
     }
 
     pub(crate) fn count(&self, request: Refused) -> u64 {
-        self.counts[request as usize].load(Ordering::Relaxed)
+        self.0.count(request as usize)
     }
 }
 

@@ -303,10 +303,14 @@ impl Scaler {
             task.doing = Doing::Ready;
             return Rest::Again;
         }
-        // What it leaves behind is owed no less; the fault forgets that, too.
-        if planted!(self.config.fault, LeaveUnarmed) {
-            (self.looked, self.answered) = (self.causes, self.causes);
-        }
+        // What it leaves behind is owed no less; the fault forgets that, and reports it as seen.
+        let place = match planted!(self.config.fault, LeaveUnarmed) {
+            true => {
+                (self.looked, self.answered) = (self.causes, self.causes);
+                self.telling.place(self.causes)
+            }
+            false => place,
+        };
         (self.emptied, self.backlog, self.target) = (Some(place), false, 0);
         let rest = match idle {
             Idle::Stop if self.may_leave(id) && holds => self.sleep(id, Tick::NEVER),

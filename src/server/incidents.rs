@@ -1,15 +1,8 @@
 //! What peers do that an operator should know of: counted all, logged once a second for each kind.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
-use crate::{clock::Clock, log_limiter::LogLimiter};
+use crate::{clock::Clock, log_limiter::LimitedCounts};
 
 /// Something that a peer did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +33,7 @@ pub(crate) enum Incident {
 #[derive(Debug)]
 pub(crate) struct Incidents {
     clock: Clock,
-    counts: [AtomicU64; KINDS],
-    limiter: Mutex<LogLimiter<KINDS>>,
+    counts: LimitedCounts<KINDS>,
 }
 
 const KINDS: usize = 10;
@@ -52,26 +44,21 @@ impl Incidents {
     pub(super) fn new() -> Self {
         Self {
             clock: Clock::new(),
-            counts: [const { AtomicU64::new(0) }; KINDS],
-            limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
+            counts: LimitedCounts::new(LOG_EVERY),
         }
     }
 
     /// Counts an incident, and logs it unless its kind was logged within the last second.
     #[cold]
     pub(super) fn note(&self, incident: Incident, peer: SocketAddr) {
-        self.counts[incident as usize].fetch_add(1, Ordering::Relaxed);
-        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        let suppressed = limiter.count(incident as usize, self.clock.now());
-        drop(limiter);
-        if let Some(suppressed) = suppressed {
+        if let Some(suppressed) = self.counts.note(incident as usize, self.clock.now()) {
             tracing::warn!(%peer, suppressed, "{}", incident.text());
         }
     }
 
     /// Returns how many there were of a kind.
     pub(crate) fn count(&self, incident: Incident) -> u64 {
-        self.counts[incident as usize].load(Ordering::Relaxed)
+        self.counts.count(incident as usize)
     }
 }
 

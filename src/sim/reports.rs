@@ -55,7 +55,7 @@ pub(super) struct Released {
 }
 
 /// Without an answer for this long, a call is made again.
-const ANSWER: Duration = Duration::from_secs(3);
+pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
 impl Call {
     /// Makes the call of a listener's machine.

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     plan::Trouble,
     queue::{Announced, MessageId},
-    reports::{Answer, Call},
+    reports::{ANSWER, Answer, Call},
     world::{Event, World},
 };
 use crate::{
@@ -284,6 +284,7 @@ impl World {
             || !self.is_well(number)
             || self.was_full()
             || self.now < listener.ok_from + LONG
+            || self.now < listener.partition_until + ANSWER + LONG
             || self.now < listener.stalled_until.max(self.relay.paused_until) + LONG;
         if quiet {
             return None;

@@ -10,6 +10,9 @@ use std::{
 
 use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
+/// The units of a turn.
+const TURN: usize = 128;
+
 /// What a task has done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Work {
@@ -22,11 +25,13 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns how many units it costs: a turn is 1,024 events, 32 short messages, or two Wakes of 256
+    /// Returns how many units it costs: a turn is 1,024 events, 32 short messages, or a Wake of 128
     /// entries, and takes some 2 ms.
     fn units(self) -> usize {
         match self {
             Self::Events(count) | Self::Names(count) => count.div_ceil(8),
+            // A stream that has so much to tell catches up, and can wait for the others.
+            Self::Message(128..) => TURN,
             Self::Message(entries) => 4 + entries / 5,
         }
     }

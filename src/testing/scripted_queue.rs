@@ -36,7 +36,7 @@ use crate::{
 /// use reveille::testing::{Call, ScriptedQueue};
 ///
 /// let scripted = ScriptedQueue::new("acct/orders".parse()?);
-/// scripted.fail(Call::Get, 2, Error::new(ErrorKind::Unavailable, "it restarts"));
+/// scripted.fail(Call::Get, 2, Error::new(ErrorKind::Busy, "it turns calls away"));
 ///
 /// // What is tested: here, the wrapper that tries again.
 /// let queue = Retrying::new(scripted.clone(), RetryConfig::default());

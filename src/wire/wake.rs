@@ -3,17 +3,12 @@
 //! Stands in for the generated message, field for field (a test holds it to that): the relay encodes
 //! an entry once, and all subscribers that are at the same position get the same bytes.
 
-use bytes::{Buf, BufMut};
 #[cfg(feature = "server")]
-use prost::encoding::{encode_key, encode_varint, encoded_len_varint, key_len};
-use prost::{
-    DecodeError, Message,
-    encoding::{self, DecodeContext, WireType, skip_field},
-};
+use prost::encoding::{self, WireType, encode_key, encode_varint};
 
-use super::proto;
 #[cfg(feature = "server")]
 use super::time::time_to_wire;
+use super::{oneof::oneof_message, proto};
 #[cfg(feature = "server")]
 use crate::words::WakeReason;
 
@@ -35,15 +30,9 @@ pub(crate) enum Event {
     Encoded(Vec<u8>),
 }
 
-/// The fields' numbers of PROTOCOL section 1.
-mod field {
-    pub(super) const WELCOME: u32 = 1;
-    pub(super) const WAKE: u32 = 2;
-    pub(super) const HEARTBEAT: u32 = 3;
-    pub(super) const GOODBYE: u32 = 4;
-    #[cfg(feature = "server")]
-    pub(super) const WORK: u32 = 1;
-}
+/// The number of the entries' field in a Wake.
+#[cfg(feature = "server")]
+const WORK: u32 = 1;
 
 /// An entry's values, by reference.
 #[cfg(feature = "server")]
@@ -68,7 +57,7 @@ pub(crate) fn encode_entry(
     token: impl FnOnce(&mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
-    encode_key(field::WORK, WireType::LengthDelimited, out);
+    encode_key(WORK, WireType::LengthDelimited, out);
     // The length takes one byte or two: an entry is shorter than 16 KiB by its texts' limits.
     let length_at = out.len();
     out.extend_from_slice(&[0, 0]);
@@ -123,97 +112,13 @@ fn encode_number(tag: u32, number: u64, out: &mut Vec<u8>) {
     }
 }
 
-impl Message for SubscribeResponse {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
-        match &self.event {
-            None => {}
-            Some(Event::Welcome(welcome)) => {
-                encoding::message::encode(field::WELCOME, welcome, buf);
-            }
-            Some(Event::Wake(wake)) => encoding::message::encode(field::WAKE, wake, buf),
-            Some(Event::Heartbeat(heartbeat)) => {
-                encoding::message::encode(field::HEARTBEAT, heartbeat, buf);
-            }
-            Some(Event::Goodbye(goodbye)) => {
-                encoding::message::encode(field::GOODBYE, goodbye, buf);
-            }
-            #[cfg(feature = "server")]
-            Some(Event::Encoded(entries)) => {
-                encode_key(field::WAKE, WireType::LengthDelimited, buf);
-                encode_varint(entries.len() as u64, buf);
-                buf.put_slice(entries);
-            }
-        }
-    }
-
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        // As for any oneof: a field of the same kind is merged, one of another kind replaces it.
-        match tag {
-            field::WELCOME => {
-                let mut value = match self.event.take() {
-                    Some(Event::Welcome(value)) => value,
-                    _ => proto::Welcome::default(),
-                };
-                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
-                self.event = Some(Event::Welcome(value));
-            }
-            field::WAKE => {
-                let mut value = match self.event.take() {
-                    Some(Event::Wake(value)) => value,
-                    _ => proto::Wake::default(),
-                };
-                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
-                self.event = Some(Event::Wake(value));
-            }
-            field::HEARTBEAT => {
-                let mut value = proto::Heartbeat::default();
-                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
-                self.event = Some(Event::Heartbeat(value));
-            }
-            field::GOODBYE => {
-                let mut value = proto::Goodbye::default();
-                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
-                self.event = Some(Event::Goodbye(value));
-            }
-            _ => skip_field(wire_type, tag, buf, ctx)?,
-        }
-        Ok(())
-    }
-
-    fn encoded_len(&self) -> usize {
-        match &self.event {
-            None => 0,
-            Some(Event::Welcome(welcome)) => {
-                encoding::message::encoded_len(field::WELCOME, welcome)
-            }
-            Some(Event::Wake(wake)) => encoding::message::encoded_len(field::WAKE, wake),
-            Some(Event::Heartbeat(heartbeat)) => {
-                encoding::message::encoded_len(field::HEARTBEAT, heartbeat)
-            }
-            Some(Event::Goodbye(goodbye)) => {
-                encoding::message::encoded_len(field::GOODBYE, goodbye)
-            }
-            #[cfg(feature = "server")]
-            Some(Event::Encoded(entries)) => {
-                key_len(field::WAKE) + encoded_len_varint(entries.len() as u64) + entries.len()
-            }
-        }
-    }
-
-    fn clear(&mut self) {
-        self.event = None;
-    }
-}
+oneof_message!(SubscribeResponse { Welcome = 1, Wake = 2, Heartbeat = 3, Goodbye = 4 } encoded as 2);
 
 #[cfg(all(test, feature = "server"))]
 mod tests {
     use std::time::{Duration, SystemTime};
+
+    use prost::Message;
 
     use super::*;
     use crate::words::{Selector, Token, WorkDetected};

@@ -4,15 +4,8 @@
 
 #[cfg(feature = "server")]
 use bytes::Bytes;
-use bytes::{Buf, BufMut};
-#[cfg(feature = "server")]
-use prost::encoding::{encode_key, encode_varint, encoded_len_varint, key_len};
-use prost::{
-    DecodeError, Message,
-    encoding::{self, DecodeContext, WireType, skip_field},
-};
 
-use super::proto;
+use super::{oneof::oneof_message, proto};
 
 /// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -32,88 +25,12 @@ pub(crate) enum Event {
     Encoded(Bytes),
 }
 
-/// The fields' numbers of PROTOCOL section 1.
-mod field {
-    pub(super) const FLAG: u32 = 1;
-    pub(super) const HEARTBEAT: u32 = 2;
-    pub(super) const GOODBYE: u32 = 3;
-    pub(super) const ACKS: u32 = 4;
-}
-
-impl Message for WatchFlagResponse {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
-        match &self.event {
-            None => {}
-            Some(Event::Flag(flag)) => encoding::message::encode(field::FLAG, flag, buf),
-            Some(Event::Heartbeat(heartbeat)) => {
-                encoding::message::encode(field::HEARTBEAT, heartbeat, buf);
-            }
-            Some(Event::Goodbye(goodbye)) => {
-                encoding::message::encode(field::GOODBYE, goodbye, buf);
-            }
-            Some(Event::Acks(acks)) => encoding::message::encode(field::ACKS, acks, buf),
-            #[cfg(feature = "server")]
-            Some(Event::Encoded(flag)) => {
-                encode_key(field::FLAG, WireType::LengthDelimited, buf);
-                encode_varint(flag.len() as u64, buf);
-                buf.put_slice(flag);
-            }
-        }
-    }
-
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        // As for any oneof: a field of the same kind is merged, one of another kind replaces it.
-        macro_rules! merge {
-            ($kind:ident) => {{
-                let mut value = match self.event.take() {
-                    Some(Event::$kind(value)) => value,
-                    _ => proto::$kind::default(),
-                };
-                encoding::message::merge(wire_type, &mut value, buf, ctx)?;
-                self.event = Some(Event::$kind(value));
-            }};
-        }
-        match tag {
-            field::FLAG => merge!(Flag),
-            field::HEARTBEAT => merge!(Heartbeat),
-            field::GOODBYE => merge!(Goodbye),
-            field::ACKS => merge!(Acks),
-            _ => skip_field(wire_type, tag, buf, ctx)?,
-        }
-        Ok(())
-    }
-
-    fn encoded_len(&self) -> usize {
-        match &self.event {
-            None => 0,
-            Some(Event::Flag(flag)) => encoding::message::encoded_len(field::FLAG, flag),
-            Some(Event::Heartbeat(heartbeat)) => {
-                encoding::message::encoded_len(field::HEARTBEAT, heartbeat)
-            }
-            Some(Event::Goodbye(goodbye)) => {
-                encoding::message::encoded_len(field::GOODBYE, goodbye)
-            }
-            Some(Event::Acks(acks)) => encoding::message::encoded_len(field::ACKS, acks),
-            #[cfg(feature = "server")]
-            Some(Event::Encoded(flag)) => {
-                key_len(field::FLAG) + encoded_len_varint(flag.len() as u64) + flag.len()
-            }
-        }
-    }
-
-    fn clear(&mut self) {
-        self.event = None;
-    }
-}
+oneof_message!(WatchFlagResponse { Flag = 1, Heartbeat = 2, Goodbye = 3, Acks = 4 } encoded as 1);
 
 #[cfg(all(test, feature = "server"))]
 mod tests {
+    use prost::Message;
+
     use super::*;
 
     fn flag() -> proto::Flag {

@@ -371,3 +371,29 @@ async fn poisoned_messages_are_moved_back_to_their_queue_and_their_listeners_wok
         complained(&same)
     );
 }
+
+#[tokio::test]
+async fn messages_are_moved_though_no_relay_is_there_and_no_queue_is_made_for_a_slip() {
+    let (home, orders) = place();
+    let poison = format!("{orders}-poison");
+    json(&home, &["put", &poison, "one", "--create"]).await;
+    let slip = orders.replace("jobs.db", "slip.db");
+    for typed in [[&poison[..], &slip], [&slip, &poison]] {
+        let output = queue(&home, &[&["move"], &typed[..]].concat()).await;
+        assert_eq!(output.status.code(), Some(5), "{}", complained(&output));
+        assert!(complained(&output).contains("slip.db"));
+        assert!(!home.path().join("slip.db").exists());
+    }
+    json(&home, &["create", &orders]).await;
+    let relay = format!("http://{}", free_address());
+    let aimed = ["--notify", "--relay", &relay, "--timeout", "500ms"];
+    let output = queue(&home, &[&["move", &poison, &orders], &aimed[..]].concat()).await;
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(8), "{complaint}");
+    assert!(
+        complaint.contains("reveille notify local/orders"),
+        "{complaint}"
+    );
+    assert_eq!(json(&home, &["depth", &orders]).await["messages"], 1);
+    assert_eq!(json(&home, &["depth", &poison]).await["messages"], 0);
+}

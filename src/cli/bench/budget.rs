@@ -1,7 +1,7 @@
 //! Very many queues that share a budget of tasks: what a message costs, beside the same without one.
 //!
 //! All queues are in memory and hold their messages before the listeners start, so that every queue
-//! waits for a slot all the time. Each listener is told of its queue once.
+//! waits for a slot all the time. There is no relay: the listeners poll.
 
 use std::{
     process,

@@ -2,18 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use reveille::{
-    Notification, PublisherOptions,
-    listener::{RedriveOptions, redrive},
-};
+use reveille::listener::{RedriveOptions, redrive};
 use serde::Serialize;
 
-use super::super::{
-    settings::Settings,
-    target::{self, TargetArgs},
-    usage,
-};
+use super::{notification::Stored, open_existing};
+use crate::cli::{exit::Exit, output, settings::Settings, target::TargetArgs, usage};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Move {
@@ -24,7 +17,7 @@ pub(super) struct Move {
     #[arg(value_name = "TO_URL")]
     to: String,
     /// How many at most [default: as many as there are]
-    #[arg(long, value_name = "N", value_parser = usage::number::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
     /// Move what a listener put into a poison queue with its error, not as the message that it was
     #[arg(long)]
@@ -43,60 +36,71 @@ struct Moved {
     to: String,
     moved: u64,
     left: u64,
+    /// Whether the relay has acknowledged the notification.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notified: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     listeners: Option<u32>,
 }
 
 impl Move {
-    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<()> {
+    pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        let (from, to) = (super::open(&self.from).await?, super::open(&self.to).await?);
+        // What is wrong with the relay's URL is said before anything is moved.
+        let client = self.notify.then(|| target.client()).transpose()?;
+        let (from, to) = (
+            open_existing(&self.from).await?,
+            open_existing(&self.to).await?,
+        );
         let options = RedriveOptions {
             count: self.count,
             as_is: self.as_is,
         };
         let done = redrive(&*from, &*to, &options).await?;
+        let stored = Stored {
+            messages: done.moved,
+            bytes: done.bytes,
+        };
         let mut told = Moved {
-            from: from.address().to_string(),
-            to: to.address().to_string(),
+            from: from.to_string(),
+            to: to.to_string(),
             moved: done.moved,
             left: done.left,
+            notified: None,
             listeners: None,
         };
-        if self.notify && done.moved > 0 {
-            let options = PublisherOptions {
-                name: "reveille-cli".to_owned(),
-                deadline: target.timeout.unwrap_or(Duration::MAX),
-                ..PublisherOptions::default()
-            };
-            let client = target.client()?;
-            let publisher = client.publisher_with(options);
-            let notification = Notification {
-                payload_size: done.bytes,
-                messages: done.moved,
-                ..Notification::new(to.address().clone())
-            };
-            let notified = target::patiently(&client, publisher.notify(notification)).await;
-            let accepted = notified.with_context(|| {
-                let (moved, to) = (done.moved, to.address());
-                format!("moved {moved} messages, but nobody was told: `reveille notify {to}` does")
-            })?;
-            told.listeners = Some(accepted.listeners);
+        let mut failure = None;
+        if let Some(client) = client.filter(|_| done.moved > 0) {
+            let at_once = Duration::ZERO;
+            let notified = stored.notify(to.address(), at_once, &client, &target).await;
+            told.notified = Some(notified.is_ok());
+            match notified {
+                Ok(listeners) => told.listeners = Some(listeners),
+                Err(error) => failure = Some(error),
+            }
         }
-        let mut line = format!(
-            "moved {} messages from {} to {}",
-            told.moved, told.from, told.to
-        );
-        if let Some(listeners) = told.listeners {
-            line.push_str(&format!(", and told {listeners} listeners"));
+        target.format.next(&told, told.line())?;
+        let again = "there is nothing to move again";
+        let not_told = |error| stored.not_told(to.address(), &target, &error, again);
+        Ok(failure.map_or(Exit::OK, not_told))
+    }
+}
+
+impl Moved {
+    /// Returns what was done, for people.
+    fn line(&self) -> String {
+        let messages = output::count(self.moved, "message");
+        let mut line = format!("moved {messages} from {} to {}", self.from, self.to);
+        if let Some(listeners) = self.listeners {
+            let listeners = output::count(u64::from(listeners), "listener");
+            line.push_str(&format!(", and told {listeners}"));
         }
-        if told.left > 0 {
+        if self.left > 0 {
+            let left = output::count(self.left, "message");
             line.push_str(&format!(
-                "\n{} messages stay: they are not whole, or cannot be read",
-                told.left
+                "\nleft {left} there, which cannot be read or are too long for the other queue"
             ));
         }
-        target.format.next(&told, line)?;
-        Ok(())
+        line
     }
 }

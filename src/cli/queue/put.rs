@@ -4,17 +4,17 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use reveille::{
-    Client, Notification, PublisherOptions, duration,
+    duration,
     queue::{NewMessage, WorkQueue},
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{Told, open, open_existing};
+use super::{Told, notification::Stored, open, open_existing};
 use crate::cli::{
     exit::{Exit, Usage},
     output,
     settings::Settings,
-    target::{Target, TargetArgs},
+    target::TargetArgs,
 };
 
 #[derive(Debug, clap::Args)]
@@ -47,13 +47,6 @@ pub(super) struct Put {
     target: TargetArgs,
 }
 
-/// What was put.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sum {
-    messages: u64,
-    bytes: u64,
-}
-
 /// Messages of one call to the queue.
 const BATCH: usize = 1000;
 
@@ -74,7 +67,9 @@ impl Put {
         told.messages = Some(sum.messages);
         let mut failure = None;
         if let Some(client) = client.filter(|_| sum.messages > 0) {
-            let notified = self.tell(&*queue, sum, &client, &target).await;
+            let notified = sum
+                .notify(queue.address(), self.delay, &client, &target)
+                .await;
             told.notified = Some(notified.is_ok());
             match notified {
                 Ok(listeners) => told.listeners = Some(listeners),
@@ -82,45 +77,12 @@ impl Put {
             }
         }
         target.format.next(&told, line(&told))?;
-        let Some(error) = failure else {
-            return Ok(Exit::OK);
-        };
-        let (address, relay) = (queue.address(), &target.relay);
-        output::note(format_args!(
-            "error: the messages are stored, but the relay did not acknowledge the notification: \
-             {error}; do not put them again, say `reveille notify {address} --messages {} --relay \
-             {relay}` when it is back",
-            sum.messages
-        ));
-        Ok(Exit::NOT_TOLD)
+        let again = "do not put them again";
+        let not_told = |error| sum.not_told(queue.address(), &target, &error, again);
+        Ok(failure.map_or(Exit::OK, not_told))
     }
 
-    /// Tells the relay of what was put; returns how many listeners there are.
-    async fn tell(
-        &self,
-        queue: &dyn WorkQueue,
-        sum: Sum,
-        client: &Client,
-        target: &Target,
-    ) -> reveille::Result<u32> {
-        let options = PublisherOptions {
-            name: "reveille-cli".to_owned(),
-            deadline: target.timeout.unwrap_or(Duration::MAX),
-            ..PublisherOptions::default()
-        };
-        let publisher = client.publisher_with(options);
-        let notification = Notification {
-            payload_size: sum.bytes,
-            messages: sum.messages,
-            delay: self.delay,
-            ..Notification::new(queue.address().clone())
-        };
-        let notifying = publisher.notify(notification);
-        let accepted = target.acknowledged(client, notifying).await?;
-        Ok(accepted.listeners)
-    }
-
-    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Sum> {
+    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
         if let Some(path) = &self.body_file {
             let body = tokio::fs::read(path).await.map_err(|error| {
                 Usage(format!(
@@ -144,8 +106,8 @@ impl Put {
     }
 
     /// Puts each line of the standard input, many at a time.
-    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Sum> {
-        let mut sum = Sum::default();
+    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
+        let mut sum = Stored::default();
         let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
         let mut batch = Vec::new();
         loop {
@@ -168,7 +130,7 @@ impl Put {
         }
     }
 
-    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Sum> {
+    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Stored> {
         let bytes = bodies.iter().map(|body| body.len() as u64).sum();
         let messages = bodies.into_iter().map(|body| {
             let message = NewMessage::new(body).after(self.delay);
@@ -178,7 +140,7 @@ impl Put {
             }
         });
         let put = queue.put(messages.collect()).await?;
-        Ok(Sum {
+        Ok(Stored {
             messages: put.len() as u64,
             bytes,
         })

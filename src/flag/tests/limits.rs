@@ -324,15 +324,21 @@ async fn acknowledgements_wake_ten_thousand_observers_once_and_not_each_time() {
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000, "nothing is new");
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_observer_is_told_of_acknowledgements_twenty_times_a_second_and_of_the_last() {
-    let (_, flags) = with(FlagsConfig::default());
+/// Starts the flags' own tasks, without a refresh.
+fn started(flags: &Flags) -> Scope {
     let scope = Scope::new();
     let timers = FlagTimers {
         refresh: Duration::ZERO,
         wall: Arc::new(|| at(0)),
     };
-    start(&flags, &timers, &scope);
+    start(flags, &timers, &scope);
+    scope
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_told_of_acknowledgements_twenty_times_a_second_and_of_the_last() {
+    let (_, flags) = with(FlagsConfig::default());
+    let scope = started(&flags);
     let (generation, watches, _) = observers(&flags, 1).await;
     let observer = async {
         let mut told = 0;
@@ -367,12 +373,7 @@ async fn an_observer_is_told_of_acknowledgements_twenty_times_a_second_and_of_th
 #[tokio::test(start_paused = true)]
 async fn the_observers_of_one_flag_do_not_delay_those_of_another() {
     let (_, flags) = with(FlagsConfig::default());
-    let scope = Scope::new();
-    let timers = FlagTimers {
-        refresh: Duration::ZERO,
-        wall: Arc::new(|| at(0)),
-    };
-    start(&flags, &timers, &scope);
+    let scope = started(&flags);
     let (crowded, _crowd, _) = observers(&flags, 10_000).await;
     let few = flags.watch(&name("few"), listener("cli"), true);
     few.settle(at(0)).await.expect("settle");
