@@ -19,7 +19,9 @@ mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod redrive;
+mod several;
 mod shared;
+mod split;
 mod state;
 mod stream;
 #[cfg(test)]
@@ -27,32 +29,35 @@ mod tests;
 
 use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
+use serde::de::DeserializeOwned;
+
 #[cfg(feature = "policy-file")]
 pub use self::policy_file::PolicyFile;
-pub use self::{
-    batch::BatchHandler,
-    budget::Budget,
-    config::ListenerConfig,
-    handler::{
-        Delivery, Handler, HandlerError, HandlerResult, Outcome, Postponed, Rejected, RetryAfter,
-    },
-    hooks::{Action, Hooks, ListenerError},
-    poison::PoisonedMessage,
-    redrive::{RedriveOptions, Redriven, redrive},
-    state::{ListenerStats, QueryState},
-    stream::{Messages, Received},
-};
 use self::{
     batch::Handlers,
     conductor::{Conductor, Hearing},
     hooks::{AnyHooks, Caught, NoHooks},
     shared::{Parts, Shared},
 };
+pub use self::{
+    batch::{BatchFailures, BatchHandler},
+    budget::Budget,
+    config::ListenerConfig,
+    handler::{
+        Delivery, Handler, HandlerError, HandlerResult, Outcome, Postponed, Rejected, RetryAfter,
+    },
+    hooks::{Action, HandlingEnd, Hooks, ListenerError},
+    poison::PoisonedMessage,
+    redrive::{RedriveOptions, Redriven, redrive},
+    several::{Listeners, ListenersBuilder},
+    state::{ListenerStats, QueryState},
+    stream::{Messages, Received},
+};
 pub use crate::scaling::ListenerMode;
 use crate::{
     error::{Error, ErrorKind, Result},
     fault::Fault,
-    queue::WorkQueue,
+    queue::{WorkQueue, json},
     scaling::{Scaler, ScalerConfig},
     task::Scope,
     words::{Notify, Wakes},
@@ -129,6 +134,38 @@ impl Listener {
         self.shared.stir(roused);
     }
 
+    /// Gets nothing more until [`Listener::resume`]; messages that it holds are handled to their end.
+    /// Then it ends its stream, so that the relay wakes other listeners instead. Until the last one is
+    /// handled, a wake-up that a [group](crate::SubscribeOptions::group) shares may go to this listener
+    /// first, and to another one a second later.
+    pub fn pause(&self) {
+        self.shared.ask(|core, _| core.scaler.pause());
+        self.shared.stirred.notify_one();
+    }
+
+    /// Goes on after [`Listener::pause`]: looks into the queue at once, and hears of work again.
+    pub fn resume(&self) {
+        let roused = self.shared.ask(|core, now| core.scaler.resume(now));
+        self.shared.stir(roused);
+    }
+
+    /// Sets how many dequeue tasks there may be from now on, instead of
+    /// [`ListenerConfig::max_tasks`]; never more than the [`Budget`] has slots. Tasks beyond it end
+    /// when they have handled what they hold. The relay goes on to reckon with the capacity that was
+    /// stated when the listener subscribed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where it is 0: [`Listener::pause`] is the way to have none.
+    pub fn set_max_tasks(&self, max_tasks: usize) -> Result<()> {
+        if max_tasks == 0 {
+            return Err(Error::invalid("max_tasks", "must be at least 1"));
+        }
+        let most = max_tasks.min(self.shared.config.budget.slots());
+        self.shared.ask(|core, _| core.scaler.set_max_tasks(most));
+        self.shared.stirred.notify_one();
+        Ok(())
+    }
+
     /// Returns what it does just now; asks the queue for its depth.
     pub async fn query_state(&self) -> QueryState {
         let depth = tokio::time::timeout(CHECK_TIMEOUT, self.shared.queue.depth()).await;
@@ -144,9 +181,10 @@ impl Listener {
 
     /// Returns what it does just now, without a depth: asks nobody.
     pub fn state(&self) -> QueryState {
-        let (mode, (active, total), is_idle) = self.shared.ask(|core, _| {
+        let (mode, (active, total), is_idle, is_paused) = self.shared.ask(|core, _| {
             let scaler = &core.scaler;
-            (scaler.mode(), scaler.active(), scaler.nobody_works())
+            let (is_idle, is_paused) = (scaler.nobody_works(), scaler.is_paused());
+            (scaler.mode(), scaler.active(), is_idle, is_paused)
         });
         QueryState {
             mode,
@@ -154,6 +192,7 @@ impl Listener {
             active_dequeue_tasks: active,
             total_dequeue_tasks: total,
             is_idle,
+            is_paused,
             stats: self.shared.counters.stats(),
         }
     }
@@ -194,8 +233,7 @@ impl ListenerBuilder {
     /// [`ListenerConfig::subscription`].
     ///
     /// They are those of one address. On a queue of several, such as
-    /// [`Partitioned`](crate::queue::Partitioned), start a listener for each of its queues, and have
-    /// all of them share a [`Budget`].
+    /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`] for its queues.
     #[must_use]
     pub fn wakes(mut self, wakes: impl Wakes) -> Self {
         self.wakes = Some(Box::new(wakes));
@@ -252,6 +290,46 @@ impl ListenerBuilder {
         self.launch(Handlers::Together(Arc::new(handler))).await
     }
 
+    /// Starts the listener with a handler of values that messages hold as JSON. A message that is no
+    /// such value goes to the poison queue at once, with the reason, as one that is
+    /// [`Rejected`]; the handler does not see it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use reveille::{listener::{Delivery, Listener}, queue::{MemoryQueue, NewMessage, WorkQueue}};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Order {
+    ///     number: u32,
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let orders = Arc::new(MemoryQueue::new("local/orders".parse()?));
+    /// orders.put(vec![NewMessage::new(r#"{"number": 7}"#)]).await?;
+    /// let (done, mut numbers) = tokio::sync::mpsc::channel(1);
+    /// let listener = Listener::builder(orders)
+    ///     .start_json(move |order: Order, _: Delivery| {
+    ///         let done = done.clone();
+    ///         async move { Ok(done.send(order.number).await?) }
+    ///     })
+    ///     .await?;
+    /// assert_eq!(numbers.recv().await, Some(7));
+    /// listener.shutdown().await;
+    /// # Ok::<(), reveille::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ListenerBuilder::start`].
+    pub async fn start_json<T, F, Fut>(self, handler: F) -> Result<Listener>
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send,
+    {
+        self.start(of_json(handler)).await
+    }
+
     async fn launch(self, handlers: Handlers) -> Result<Listener> {
         let config = self.config.fit(&*self.queue)?;
         if self.wakes.is_some() {
@@ -296,6 +374,20 @@ impl ListenerBuilder {
     }
 }
 
+/// Makes a handler of messages of one that handles what they hold as JSON.
+fn of_json<T, F, Fut>(handler: F) -> impl Handler
+where
+    T: DeserializeOwned,
+    F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send,
+{
+    move |delivery: Delivery| {
+        let value = json::decode(&delivery.message.body);
+        let handling = value.map(|value| handler(value, delivery));
+        async move { handling.map_err(Rejected::because)?.await }
+    }
+}
+
 /// Wake-ups of one address say nothing of messages under another: such a listener would sleep
 /// beside a full queue.
 fn check_addresses(queue: &dyn WorkQueue) -> Result<()> {
@@ -317,7 +409,9 @@ fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<()> {
     let Some(same) = poison.addresses().into_iter().find(|one| own.contains(one)) else {
         return Ok(());
     };
-    let rule = format_args!("must be another queue than the one that is read, which is `{same}`");
+    let rule = format_args!(
+        "must be a queue of another address than `{same}`, which is the one that is read"
+    );
     Err(Error::invalid("poison", rule))
 }
 

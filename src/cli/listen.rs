@@ -13,7 +13,7 @@ mod worker;
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, ListenerId, PublisherOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerId, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
     queue::WorkQueue,
 };
@@ -51,6 +51,9 @@ MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, wi
 MESSAGE_COUNT and one JSON object a line: id, dequeue_count, inserted_at, and body, or body_base64
 where that is not UTF-8; its exit code is that of all of them. A message's last try is a run of its
 own.
+
+The listeners of a queue share its wake-ups: as many are woken as there are messages for. With
+--no-group each of them is woken for every notification, with --group those of that group share.
 
 While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the
 queue; while it cannot, the queue is looked at now and then. A second message is handled beside the
@@ -121,6 +124,12 @@ pub(super) struct Args {
         value_name = "NAME"
     )]
     id: Option<String>,
+    /// Share wake-ups with the listeners of this group [default: the queue's name]
+    #[arg(long, value_name = "NAME", conflicts_with = "no_group")]
+    group: Option<String>,
+    /// Share no wake-ups: this listener is woken for every notification, whatever others do
+    #[arg(long)]
+    no_group: bool,
     /// Look by itself, and ask no relay
     #[arg(long)]
     no_relay: bool,
@@ -178,7 +187,12 @@ impl Args {
             builder = builder.poison(queue::open(&url).await?);
         }
         if let Some(client) = &client {
-            let options = config.subscription(id, queue.address());
+            let mut options = config.subscription(id, queue.address());
+            if self.no_group {
+                options.group = None;
+            } else if let Some(group) = &self.group {
+                options.group = Some(GroupName::new(group)?);
+            }
             builder = builder.wakes(client.subscribe(options)?);
             builder = builder.publisher(Arc::new(client.publisher_with(PublisherOptions {
                 name: "reveille-listen".to_owned(),

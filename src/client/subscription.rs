@@ -122,8 +122,8 @@ impl Subscription {
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
                 self.inbound.leave();
                 self.log_outage();
-                self.tell_link();
             }
+            self.tell_link();
         }
     }
 
@@ -214,6 +214,13 @@ impl Wakes for Subscription {
             .ask_again(self.clock.now(), after, &mut self.rng);
         self.tell_link();
         asks
+    }
+
+    fn pause(&mut self, paused: bool) {
+        if self.session.pause(paused, self.clock.now()) {
+            self.inbound.close();
+            self.tell_link();
+        }
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

@@ -27,6 +27,8 @@ struct Record {
     untried: u32,
     /// Of these the ones that the queue counts as well.
     uncounted: u32,
+    /// A try has failed here: it does not end the process.
+    tried: bool,
     /// It was in a batch that was rejected.
     isolated: bool,
     /// What was done with a message that is still to be deleted, and when it was put: a queue that
@@ -85,6 +87,13 @@ impl Attempts {
     /// Returns how many gets of a message were no attempt.
     pub(super) fn untried(&self, id: &MessageId) -> u32 {
         self.record(id).untried
+    }
+
+    /// A try of a message has failed. Only what was got often needs to be known.
+    pub(super) fn tried(&mut self, message: &Message) {
+        if message.dequeue_count >= UNTRIED {
+            self.change(&message.id, |record| record.tried = true);
+        }
     }
 
     /// The queue has taken back the get of a message itself.

@@ -6,6 +6,7 @@
 //! who sit, and all of them get its answer.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     future::Future,
     pin::Pin,
@@ -18,15 +19,19 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::handler::{
-    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Verdict,
+    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Verdict, causes,
 };
-use crate::task::{self, Ended};
+use crate::{
+    queue::MessageId,
+    task::{self, Ended},
+};
 
 /// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =
 /// HandlerResult>` is one.
 pub trait BatchHandler: Send + Sync + 'static {
     /// Handles the messages of one get together: `Ok` deletes all of them, an error has all of them
-    /// handed out again. A message's last try before the poison queue is a batch of its own, so that
+    /// handed out again; an error that is or wraps [`BatchFailures`] says which of them failed, each in
+    /// its own way, and the others are deleted. A message's last try before the poison queue is a batch of its own, so that
     /// it does not take the others with it.
     ///
     /// [`Rejected`](super::Rejected) does not say which of several messages is the bad one: they are handed out again
@@ -34,6 +39,34 @@ pub trait BatchHandler: Send + Sync + 'static {
     /// poison queue at once.
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
 }
+
+/// Which messages of a batch failed, and why; the others are handled.
+///
+/// ```
+/// use reveille::listener::{BatchFailures, Delivery, HandlerResult, Rejected};
+///
+/// async fn import(batch: Vec<Delivery>) -> HandlerResult {
+///     let mut failures = BatchFailures::new();
+///     for delivery in &batch {
+///         if delivery.message.body.is_empty() {
+///             failures.add(delivery, Rejected::because("it is empty"));
+///         }
+///     }
+///     failures.into_result()
+/// }
+/// ```
+///
+/// Each reason says what becomes of its message, as an error of a [`Handler`](super::Handler) does:
+/// [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter),
+/// [`Postponed`](super::Postponed). Where one names a message that is not of the batch, nothing is
+/// taken to be handled: all of the batch are handed out again.
+#[derive(Debug, Default)]
+pub struct BatchFailures {
+    failed: BTreeMap<MessageId, Failure>,
+}
+
+/// Why one message of a batch failed; told to its delivery once.
+type Failure = Mutex<Option<HandlerError>>;
 
 /// How messages are handled.
 pub(super) enum Handlers {
@@ -85,6 +118,64 @@ struct Shared(Arc<dyn std::error::Error + Send + Sync>);
 
 /// The run was given up.
 const GIVEN_UP: &str = "the batch was given up";
+
+impl BatchFailures {
+    /// Makes a list without a failure.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes that a message failed, instead of what was noted of it before.
+    pub fn add(&mut self, delivery: &Delivery, reason: impl Into<HandlerError>) {
+        let reason = Mutex::new(Some(reason.into()));
+        self.failed.insert(delivery.message.id.clone(), reason);
+    }
+
+    /// Returns whether no message failed.
+    pub fn is_empty(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    /// Returns what a batch handler is to return: `Ok` where no message failed.
+    ///
+    /// # Errors
+    /// The list itself, unless it is empty.
+    pub fn into_result(self) -> HandlerResult {
+        match self.is_empty() {
+            true => Ok(()),
+            false => Err(self.into()),
+        }
+    }
+
+    /// Returns the list where an error or one of its causes is one, and every message on it is of
+    /// the batch.
+    fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
+        let failures = causes(error).find_map(|cause| cause.downcast_ref::<Self>())?;
+        let known = |id: &MessageId| batch.contains(id);
+        failures.failed.keys().all(known).then_some(failures)
+    }
+
+    /// Takes what is said of a message.
+    fn take(&self, id: &MessageId) -> HandlerResult {
+        let Some(failure) = self.failed.get(id) else {
+            return Ok(());
+        };
+        let reason = failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        Err(reason.unwrap_or_else(|| GIVEN_UP.into()))
+    }
+}
+
+impl fmt::Display for BatchFailures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<_> = self.failed.keys().map(MessageId::as_str).collect();
+        write!(f, "messages of a batch failed: {}", ids.join(", "))
+    }
+}
+
+impl std::error::Error for BatchFailures {}
 
 impl Handlers {
     /// Returns a handler for each message of a batch, and what is to run beside them. Those that are
@@ -183,10 +274,19 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
     seated.sort_unstable_by_key(|one| one.place);
     let seated = seated.into_iter().map(|one| (one.delivery, one.answer));
     let (batch, answers): (Vec<_>, Vec<_>) = seated.unzip();
+    let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
     let outcome = match task::attached(async move { handler.handle(batch).await }).await {
         Ended::Done(outcome) => outcome,
         Ended::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
+    if let Err(error) = &outcome
+        && let Some(failures) = BatchFailures::of(error, &ids)
+    {
+        for (id, answer) in std::iter::zip(&ids, answers) {
+            let _ = answer.send(failures.take(id));
+        }
+        return;
+    }
     let outcome = outcome.map_err(Told::from);
     let together = answers.len() > 1;
     for answer in answers {

@@ -34,6 +34,8 @@ pub(super) struct Hearing {
     wakes: Box<dyn Wakes>,
     link: watch::Receiver<LinkState>,
     report: Option<Reported>,
+    /// The stream is ended for as long as the listener is paused.
+    paused: bool,
 }
 
 /// A depth that takes longer is none.
@@ -61,6 +63,7 @@ impl Hearing {
             wakes,
             link,
             report: None,
+            paused: false,
         }
     }
 }
@@ -70,6 +73,7 @@ impl Conductor {
         // It may be connected already.
         self.linked();
         loop {
+            self.follow_pause();
             let wait = self.drive();
             match self.hear(wait).await {
                 Heard::Stirred => {}
@@ -94,6 +98,21 @@ impl Conductor {
                 Step::Report(due) => self.report(due),
                 Step::Wait(until) => return until,
             }
+        }
+    }
+
+    /// Ends the stream where the listener is paused and done with all that it held, so that the relay
+    /// counts on others; has the next one opened when it goes on.
+    fn follow_pause(&mut self) {
+        let Some(relay) = &mut self.relay else { return };
+        let rests = self.shared.ask(|core, now| core.scaler.is_at_rest(now));
+        let paused = match relay.paused {
+            true => self.shared.ask(|core, _| core.scaler.is_paused()),
+            false => rests,
+        };
+        if std::mem::replace(&mut relay.paused, paused) != paused {
+            relay.wakes.pause(paused);
+            self.linked();
         }
     }
 

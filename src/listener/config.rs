@@ -7,7 +7,7 @@ use crate::{
     error::{Error, Result},
     queue::{QueueLimits, WorkQueue},
     scaling::{IdleBackoff, ScalePolicy, StepPolicy},
-    words::{Limits, ListenerId, QueueAddress, SubscribeOptions},
+    words::{GroupName, Limits, ListenerId, QueueAddress, SubscribeOptions},
 };
 
 /// How a listener behaves.
@@ -50,7 +50,7 @@ pub struct ListenerConfig {
     pub retry: (Duration, Duration),
     /// When an idle task looks again, where no relay tells it.
     pub idle: IdleBackoff,
-    /// The longest sleep of the task that stays while the relay is away.
+    /// The longest sleep of the task that stays while the relay is away; a day at most.
     pub away: Duration,
     /// Dequeue tasks at most.
     pub max_tasks: usize,
@@ -68,6 +68,9 @@ pub struct ListenerConfig {
     /// Seeds the listener's chance; `None` draws it from the system.
     pub seed: Option<u64>,
 }
+
+/// A longer sleep would be the same as not to look.
+const LONGEST_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for ListenerConfig {
     fn default() -> Self {
@@ -96,14 +99,38 @@ impl Default for ListenerConfig {
 }
 
 impl ListenerConfig {
-    /// Makes the options of a subscription for a listener with this configuration.
+    /// Makes the options of a subscription for a listener with this configuration: a member of the
+    /// group that has the queue's name, so that the listeners of one queue share its wake-ups, and as
+    /// many of them are woken as there is work for. Set
+    /// [`group`](SubscribeOptions::group) to `None` for a listener that is to be told of every one,
+    /// because it is the only one for what it does.
+    ///
+    /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles at
+    /// the same time: the next member is woken for what is beyond it.
     pub fn subscription(&self, listener_id: ListenerId, queue: &QueueAddress) -> SubscribeOptions {
+        self.subscription_of(listener_id, [queue])
+    }
+
+    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues:
+    /// a member of the group `listeners`, or of the one with the queue's name where it is one.
+    pub fn subscription_of<'a>(
+        &self,
+        listener_id: ListenerId,
+        queues: impl IntoIterator<Item = &'a QueueAddress>,
+    ) -> SubscribeOptions {
+        let queues: Vec<_> = queues.into_iter().collect();
+        let group = match &*queues {
+            [one] => one.queue_name(),
+            _ => "listeners",
+        };
         let tasks = self.max_tasks.min(self.budget.slots());
         let capacity = tasks.saturating_mul(self.handled_at_once());
+        let group = GroupName::new(group);
         SubscribeOptions {
+            group: Some(group.expect("names of queues keep the rule of names")),
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             visibility_timeout: self.visibility_timeout,
-            ..SubscribeOptions::new(listener_id, [queue])
+            ..SubscribeOptions::new(listener_id, queues)
         }
     }
 
@@ -134,6 +161,12 @@ impl ListenerConfig {
         ] {
             if span.is_zero() {
                 return Err(Error::invalid(field, "must be above zero"));
+            }
+        }
+        for (field, span) in [("away", &mut self.away), ("idle.most", &mut self.idle.most)] {
+            if *span > LONGEST_SLEEP {
+                tracing::warn!(%queue, field, "a task that is to look sleeps for a day at most");
+                *span = LONGEST_SLEEP;
             }
         }
         limits.check_visibility(self.visibility_timeout)?;

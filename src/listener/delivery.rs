@@ -3,7 +3,7 @@
 
 mod settling;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     attempts::Settled,
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult, Verdict},
-    hooks::Action,
+    hooks::{Action, HandlingEnd},
     shared::{Shared, count},
     stream::Pickup,
 };
@@ -31,6 +31,16 @@ enum Ending {
     Failed(HandlerError, Verdict),
     /// Not tried to its end: it is no attempt.
     Abandoned,
+}
+
+impl Ending {
+    fn told(&self) -> HandlingEnd<'_> {
+        match self {
+            Self::Handled => HandlingEnd::Handled,
+            Self::Abandoned | Self::Failed(_, Verdict::Postponed(_)) => HandlingEnd::NotTried,
+            Self::Failed(error, _) => HandlingEnd::Failed(error),
+        }
+    }
 }
 
 /// A message that is kept hidden.
@@ -171,19 +181,32 @@ impl InFlightMessage<'_> {
         // What is hidden and not taken is little: one more may be got.
         drop(prefetched);
         let began = Instant::now();
+        shared.hooks.on_start(self.message);
+        let ending = self.see_through(handling, began).await;
+        let took = began.elapsed();
+        if !matches!(ending, Ending::Abandoned) {
+            shared.counters.handling.add(took);
+        }
+        shared.hooks.on_end(self.message, &ending.told(), took);
+        ending
+    }
+
+    /// Keeps the message hidden until its handler ends, or is given up.
+    async fn see_through(
+        &mut self,
+        mut handling: Pin<&mut impl Future<Output = Ended<HandlerResult>>>,
+        began: Instant,
+    ) -> Ending {
+        let shared = self.shared;
         let most = shared.config.max_handling_time;
         let overdue = tokio::time::sleep_until(far(began, most));
         tokio::pin!(overdue);
         let given_up = loop {
             tokio::select! {
                 biased;
-                ended = &mut handling => {
-                    shared.counters.handling.add(began.elapsed());
-                    return ending(ended);
-                }
+                ended = &mut handling => return ending(ended),
                 () = shared.abandoning.cancelled() => break Ending::Abandoned,
                 () = &mut overdue => {
-                    shared.counters.handling.add(began.elapsed());
                     break Ending::Failed(format!("took longer than {most:?}").into(), Verdict::Retry);
                 }
                 () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,

@@ -11,6 +11,7 @@ use std::{
     future::pending,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -113,17 +114,17 @@ impl DequeueTask<'_> {
             shared.stirred.notify_one();
             return Rest::Again;
         }
-        let places = shared.config.dequeue_batch_size - self.deliveries.len();
-        let Some((places, prefetched)) = self.beside(prefetch(shared, places)).await else {
+        let Some((places, prefetched)) = self.reserve().await else {
             return Rest::Again;
         };
-        if self.slot.is_none() {
-            self.slot = acquire(shared).await;
-            if self.slot.is_none() {
-                return Rest::Again;
+        let holds_nothing = self.deliveries.is_empty();
+        let begin = shared.ask(|core, now| {
+            if holds_nothing {
+                core.scaler.holds_nothing(self.id);
             }
-        }
-        match shared.ask(|core, now| core.scaler.begin(self.id, now)) {
+            core.scaler.begin(self.id, now)
+        });
+        match begin {
             Begin::Get => {}
             Begin::Sleep(_) => return Rest::Again,
             Begin::Leave => return Rest::Leave,
@@ -141,6 +142,40 @@ impl DequeueTask<'_> {
                 Rest::Again
             }
             Err(error) => failed(shared, self.id, error),
+        }
+    }
+
+    /// Waits until messages may be got: for a slot, and with a stream for readers that take others.
+    /// Returns how many may be. Neither is kept while the other is waited for, or two tasks might wait
+    /// for each other. `None` where the listener stops.
+    async fn reserve(&mut self) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
+        let shared = self.shared;
+        loop {
+            if self.deliveries.is_empty() && shared.prefetch.is_some() {
+                self.slot = None;
+            }
+            let places = shared.config.dequeue_batch_size - self.deliveries.len();
+            let reserved = tokio::select! {
+                biased;
+                reserved = prefetch(shared, places) => reserved?,
+                () = self.one_ended() => continue,
+            };
+            if self.slot.is_some() {
+                return Some(reserved);
+            }
+            let acquiring = acquire(shared);
+            tokio::pin!(acquiring);
+            if let Poll::Ready(slot) = futures_util::poll!(&mut acquiring) {
+                self.slot = Some(slot?);
+                return Some(reserved);
+            }
+            drop(reserved);
+            self.slot = Some(acquiring.await?);
+            let reserving = prefetch(shared, places);
+            tokio::pin!(reserving);
+            if let Poll::Ready(reserved) = futures_util::poll!(&mut reserving) {
+                return reserved;
+            }
         }
     }
 
@@ -279,9 +314,9 @@ async fn get(shared: &Shared, places: usize) -> Result<Vec<Message>> {
 /// Asks the hook, then does what it said, in so far as nothing has happened meanwhile.
 fn empty(shared: &Shared, id: TaskId) -> Rest {
     count(&shared.counters.empty_gets);
-    let (idle_count, proposed) = shared.ask(|core, _| {
+    let (idle_count, proposed) = shared.ask(|core, now| {
         let chance = core.chance();
-        core.scaler.idle(id, chance)
+        core.scaler.idle(id, now, chance)
     });
     let idle: Idle = shared.hooks.on_queue_empty(idle_count, proposed);
     let rest = shared.ask(|core, now| {

@@ -158,8 +158,9 @@ impl Delivery {
 
     /// Returns whether the message was lost: somebody else may have it by now, the handler has taken
     /// too long, or the listener shuts down and will wait no longer. A handler that still runs
-    /// [`wind_down`](super::ListenerConfig::wind_down) after one of the latter two is dropped. What
-    /// it returns until then counts only if nobody else has got the message.
+    /// [`wind_down`](super::ListenerConfig::wind_down) after one of the latter two is dropped. An
+    /// `Ok` that it returns until then counts if nobody else has got the message; any other outcome
+    /// does not.
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
@@ -220,10 +221,7 @@ impl From<Outcome> for HandlerResult {
 impl Verdict {
     /// Returns what an error or the first of its causes that says something says.
     pub(super) fn of(error: &HandlerError) -> Self {
-        let error: &(dyn StdError + 'static) = &**error;
-        let causes = std::iter::successors(Some(error), cause_of);
-        let mut verdicts = causes.take(DEEPEST).filter_map(Self::of_one);
-        verdicts.next().unwrap_or(Self::Retry)
+        causes(error).find_map(Self::of_one).unwrap_or(Self::Retry)
     }
 
     fn of_one(error: &(dyn StdError + 'static)) -> Option<Self> {
@@ -235,6 +233,12 @@ impl Verdict {
         }
         error.downcast_ref().map(|mark: &Mark| mark.verdict)
     }
+}
+
+/// Returns an error and its causes.
+pub(super) fn causes(error: &HandlerError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    let error: &(dyn StdError + 'static) = &**error;
+    std::iter::successors(Some(error), cause_of).take(DEEPEST)
 }
 
 fn cause_of<'a>(error: &&'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {

@@ -4,6 +4,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use super::handler::HandlerError;
@@ -35,6 +36,17 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = mode;
     }
 
+    /// A handler is handed a message; one of a batch joins it.
+    fn on_start(&self, message: &Message) {
+        let _ = message;
+    }
+
+    /// The handler is done with a message that it had begun with, before it is deleted or given back:
+    /// how that ended, and after how long.
+    fn on_end(&self, message: &Message, end: &HandlingEnd<'_>, duration: Duration) {
+        let _ = (message, end, duration);
+    }
+
     /// A message went to the poison queue, for this reason.
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {
         let _ = (message, error);
@@ -44,6 +56,19 @@ pub trait Hooks: Send + Sync + 'static {
     fn on_error(&self, error: &ListenerError) {
         let _ = error;
     }
+}
+
+/// How the handling of a message ended.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum HandlingEnd<'a> {
+    /// The handler returned `Ok`.
+    Handled,
+    /// It returned this error, panicked, or took too long. The error may say more of what becomes of
+    /// the message: [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter).
+    Failed(&'a HandlerError),
+    /// It did not try: it said [`Postponed`](super::Postponed), or the listener had no time left.
+    NotTried,
 }
 
 /// What failed, and at which message.
@@ -78,7 +103,7 @@ pub enum Action {
     Depth,
     /// Reporting to the relay.
     Report,
-    /// Hearing wake-ups: the relay has refused them for good.
+    /// Hearing wake-ups: the relay, or something before it, has refused the subscription.
     Listen,
 }
 
@@ -111,6 +136,14 @@ impl<H: Hooks> Hooks for Caught<H> {
 
     fn on_mode_changed(&self, mode: ListenerMode) {
         self.call("on_mode_changed", (), |hooks| hooks.on_mode_changed(mode));
+    }
+
+    fn on_start(&self, message: &Message) {
+        self.call("on_start", (), |hooks| hooks.on_start(message));
+    }
+
+    fn on_end(&self, message: &Message, end: &HandlingEnd<'_>, duration: Duration) {
+        self.call("on_end", (), |hooks| hooks.on_end(message, end, duration));
     }
 
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {

@@ -21,6 +21,8 @@ pub struct QueryState {
     pub total_dequeue_tasks: usize,
     /// No task holds a message, or may come to hold one by a get on its way.
     pub is_idle: bool,
+    /// It gets nothing until it is [resumed](super::Listener::resume).
+    pub is_paused: bool,
     /// What it has done so far.
     pub stats: ListenerStats,
 }

@@ -1,16 +1,19 @@
 //! The listener against a real relay and real queues, all in this process and under a paused clock.
 
 mod batches;
+mod budgets;
 mod failing;
 mod faulty;
 mod foreign;
 mod modes;
 mod outcomes;
+mod pausing;
 mod places;
 mod poisoning;
 mod polling;
 mod retrying;
 mod scaling;
+mod several;
 mod spared;
 mod streams;
 

@@ -27,7 +27,9 @@ pub struct LocalPublisher {
 /// Wake-ups of a relay in this process. Dropping it ends the subscription.
 pub struct LocalSubscription {
     relay: Relay,
-    feed: FeedStream<WakeBuilder>,
+    options: SubscribeOptions,
+    /// None while it is paused, or where it could not be opened again.
+    feed: Option<FeedStream<WakeBuilder>>,
     arrived: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
     reports: u64,
@@ -56,10 +58,11 @@ impl Notify for LocalPublisher {
 
 impl LocalSubscription {
     pub(super) fn new(relay: &Relay, options: &SubscribeOptions) -> Result<Self> {
-        let feed = relay.local_feed(options)?;
+        let feed = Some(relay.local_feed(options)?);
         let (relay, arrived) = (relay.clone(), VecDeque::new());
         Ok(Self {
             relay,
+            options: options.clone(),
             feed,
             arrived,
             welcome: None,
@@ -70,14 +73,19 @@ impl LocalSubscription {
 
     /// Takes in the stream's next message; returns whether there was one.
     async fn receive(&mut self) -> bool {
-        match std::future::poll_fn(|cx| Pin::new(&mut self.feed).poll_next(cx)).await {
+        let ended = self.has_ended();
+        let message = match &mut self.feed {
+            Some(feed) => std::future::poll_fn(|cx| Pin::new(&mut *feed).poll_next(cx)).await,
+            None if ended => None,
+            None => std::future::pending().await,
+        };
+        match message {
             Some(Message::Event(SubscribeEvent::Welcome(welcome))) => {
                 self.welcome = Some(welcome);
-                self.link.send_replace(LinkState {
-                    connection: ConnectionState::Connected,
-                    degraded: false,
-                    welcomes: 1,
-                    announced: false,
+                self.link.send_modify(|link| {
+                    link.connection = ConnectionState::Connected;
+                    link.welcomes += 1;
+                    link.announced = false;
                 });
             }
             Some(Message::Wake(wake)) => self.arrived.extend(wake.work),
@@ -112,6 +120,23 @@ impl Wakes for LocalSubscription {
         report.number = self.reports;
         let relay = self.relay.clone();
         Box::pin(async move { relay.report(&id, &report) })
+    }
+
+    fn pause(&mut self, paused: bool) {
+        if self.has_ended() || paused == self.feed.is_none() {
+            return;
+        }
+        let feed = (!paused).then(|| self.relay.local_feed(&self.options));
+        let refused = matches!(feed, Some(Err(_)));
+        (self.feed, self.welcome) = (feed.and_then(Result::ok), None);
+        self.arrived.clear();
+        self.link.send_modify(|link| {
+            link.announced = true;
+            link.connection = match refused {
+                true => ConnectionState::Closed,
+                false => ConnectionState::Reconnecting,
+            };
+        });
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

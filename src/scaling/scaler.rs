@@ -6,6 +6,7 @@
 //! (R18). Tasks and calls are its driver's; it says when to start one, to ask for the depth and to
 //! report.
 
+mod fewer;
 mod places;
 
 use std::time::Duration;
@@ -76,6 +77,8 @@ pub(crate) struct Scaler {
     found_in_mode: bool,
     /// No task is started any more.
     stopped: bool,
+    /// None is until it is resumed.
+    paused: bool,
     asking: Asking,
     /// When the depth was known last.
     depth_at: Option<Tick>,
@@ -124,6 +127,7 @@ impl Scaler {
             allowed: usize::MAX,
             found_in_mode: false,
             stopped: false,
+            paused: false,
             asking: Asking::No,
             depth_at: None,
             most_active: 0,
@@ -148,7 +152,8 @@ impl Scaler {
         if self.wants_task(now) {
             return Step::Start(self.start(now, chance));
         }
-        if self.asking == Asking::Wanted {
+        let depth_at = self.look_at_depth_at();
+        if self.asking == Asking::Wanted || depth_at.is_some_and(|at| at <= now) {
             self.asking = Asking::Asked;
             return Step::AskDepth;
         }
@@ -160,7 +165,9 @@ impl Scaler {
             .tasks
             .all_slow_at()
             .filter(|at| self.is_owed() && *at > now);
-        Step::Wait(report.min(slow.unwrap_or(Tick::NEVER)))
+        let line = self.waits_in_line_until(now);
+        let others = [slow, depth_at, line].into_iter().flatten().min();
+        Step::Wait(report.min(others.unwrap_or(Tick::NEVER)))
     }
 
     /// The relay said that there is work, or may be. Returns whether a sleeping task was roused.
@@ -222,6 +229,9 @@ impl Scaler {
 
     /// A task has a slot, and asks what to do. What is counted now is covered by its get (R17).
     pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
+        if self.is_one_too_many(id) {
+            return self.dismiss(id);
+        }
         let surplus = self.emptied.is_some() && !self.is_owed() && self.may_leave(id);
         let others = self.tasks.count_busy_others(id);
         let Some(task) = self.tasks.get_mut(id) else {
@@ -233,7 +243,7 @@ impl Scaler {
             return Begin::Leave;
         }
         match task.doing {
-            Doing::Starting if surplus => {
+            Doing::Starting { .. } if surplus => {
                 self.tasks.remove(id);
                 return Begin::Leave;
             }
@@ -242,6 +252,7 @@ impl Scaler {
             }
             _ => {}
         }
+        task.leaving = false;
         task.doing = Doing::Getting { since: now };
         task.place = self.telling.place(self.causes);
         self.looked = self.causes;
@@ -252,7 +263,7 @@ impl Scaler {
     /// A get found messages: `full` where it found as many as it asked for. Returns whether this is
     /// work detected after idleness.
     pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
-        (self.emptied, self.backlog, self.found_in_mode) = (None, full, true);
+        (self.emptied, self.found_in_mode) = (None, true);
         let Some(task) = self.tasks.get_mut(id) else {
             return false;
         };
@@ -261,6 +272,8 @@ impl Scaler {
         task.idle_count = 0;
         task.failures.reset();
         let (detected, place) = (std::mem::take(&mut task.look), task.place);
+        // A get that was issued before says nothing of what a later one left.
+        self.backlog = full || (self.backlog && place.cause < self.answered);
         self.answered = self.answered.max(place.cause);
         self.telling.found(place, now);
         // A batch with room left was all that there was: the depth would say nothing new.
@@ -273,10 +286,10 @@ impl Scaler {
     }
 
     /// A get found nothing. Returns how often in a row by now, and what is to be done by default.
-    pub(crate) fn idle(&mut self, id: TaskId, chance: f64) -> (u32, Idle) {
+    pub(crate) fn idle(&mut self, id: TaskId, now: Tick, chance: f64) -> (u32, Idle) {
         let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
         let backoff = self.backoff();
-        let another_looks = self.tasks.another_looks(Some(id));
+        let another_looks = self.tasks.another_surely_looks(Some(id), now);
         let Some(task) = self.tasks.get_mut(id) else {
             return (0, Idle::Stop);
         };
@@ -313,8 +326,8 @@ impl Scaler {
         };
         (self.emptied, self.backlog, self.target) = (Some(place), false, 0);
         let rest = match idle {
-            Idle::Stop if self.may_leave(id) && holds => self.sleep(id, Tick::NEVER),
-            Idle::Stop if self.may_leave(id) => {
+            Idle::Stop if holds && self.may_only_handle(id, now) => self.sleep(id, Tick::NEVER),
+            Idle::Stop if !holds && self.may_leave(id) => {
                 self.tasks.remove(id);
                 Rest::Leave
             }
@@ -404,9 +417,7 @@ impl Scaler {
     fn cause(&mut self, now: Tick) -> bool {
         self.causes += 1;
         self.emptied = None;
-        // A task of its own has room for a whole batch.
-        let holding = self.tasks.len() >= self.config.max_tasks;
-        self.tasks.wake_up_one(now, holding)
+        self.tasks.wake_up_one(now)
     }
 
     /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
@@ -429,7 +440,7 @@ impl Scaler {
     /// Returns whether one more task is to be started.
     fn wants_task(&self, now: Tick) -> bool {
         let count = self.tasks.len();
-        if self.stopped || count >= self.config.max_tasks {
+        if self.stopped || self.paused || count >= self.config.max_tasks {
             // What is owed stays so: whoever is done first looks.
             return false;
         }
@@ -452,11 +463,12 @@ impl Scaler {
         };
         let doing = match waits {
             true => Doing::Sleeping { until },
-            false => Doing::Starting,
+            false => Doing::Starting { since: now },
         };
         let task = Task {
             doing,
             holds: false,
+            leaving: false,
             full: false,
             looks_beside: waits && self.tasks.len() > 0,
             idle_count,
@@ -474,6 +486,12 @@ impl Scaler {
             task.doing = Doing::Sleeping { until };
         }
         Rest::Sleep(until)
+    }
+
+    /// Returns whether a task with messages in its hands need not look: another one does, or the relay
+    /// tells.
+    fn may_only_handle(&self, id: TaskId, now: Tick) -> bool {
+        !self.needs_looker() || self.tasks.another_surely_looks(Some(id), now)
     }
 
     fn may_leave(&self, id: TaskId) -> bool {

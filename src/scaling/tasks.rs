@@ -24,6 +24,8 @@ pub(super) struct Task {
     pub(super) doing: Doing,
     /// It holds messages, whatever else it does.
     pub(super) holds: bool,
+    /// It gets nothing more, and ends when it holds nothing.
+    pub(super) leaving: bool,
     /// Its last get found as many messages as it asked for.
     pub(super) full: bool,
     /// It was started only because no other task looked.
@@ -41,7 +43,9 @@ pub(super) struct Task {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     /// Waits for its first slot: not active yet.
-    Starting,
+    Starting {
+        since: Tick,
+    },
     /// Is about to get.
     Ready,
     Getting {
@@ -62,6 +66,8 @@ pub(super) enum Doing {
 
 /// A get that takes longer holds up no cause: another task looks.
 const SLOW_GET: Duration = Duration::from_secs(1);
+/// A task that has waited longer for a slot may do so for as long as others' messages take.
+const IN_LINE: Duration = Duration::from_secs(1);
 
 impl Tasks {
     /// Adds a task; returns its name.
@@ -129,7 +135,7 @@ impl Tasks {
     /// Returns whether a task will issue a get soon, by itself.
     pub(super) fn somebody_will_look(&self, now: Tick) -> bool {
         self.list.values().any(|task| match task.doing {
-            Doing::Starting | Doing::Ready | Doing::Failing { .. } => true,
+            Doing::Starting { .. } | Doing::Ready | Doing::Failing { .. } => true,
             Doing::Sleeping { until } => until <= now,
             Doing::Getting { since } => now.since(since) < SLOW_GET,
             Doing::Handling => false,
@@ -145,18 +151,18 @@ impl Tasks {
         getting.max()
     }
 
-    /// Lets the task that sleeps longest look now: one that holds no message, or else, where
-    /// `holding` says so, one that has places left.
-    pub(super) fn wake_up_one(&mut self, now: Tick, holding: bool) -> bool {
-        let tasks = self.list.values_mut().filter(|task| holding || !task.holds);
-        let sleeping = tasks.filter_map(|task| match &mut task.doing {
-            Doing::Sleeping { until } => Some((!task.holds, until)),
+    /// Lets a task that sleeps look now, and reckon its idleness from then on: the one that sleeps
+    /// longest of those that hold no message, or else one that has places left.
+    pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
+        let sleeping = self.list.values_mut().filter_map(|task| match task.doing {
+            Doing::Sleeping { until } => Some((!task.holds, until, task)),
             _ => None,
         });
-        let Some((_, until)) = sleeping.max() else {
+        let Some((_, until, task)) = sleeping.max_by_key(|(idle, until, _)| (*idle, *until)) else {
             return false;
         };
-        *until = now.min(*until);
+        let until = now.min(until);
+        (task.doing, task.idle_count) = (Doing::Sleeping { until }, 0);
         true
     }
 
@@ -170,6 +176,32 @@ impl Tasks {
         })
     }
 
+    /// The same, but for those that have waited for their slot for long: it may be long in coming.
+    pub(super) fn another_surely_looks(&self, id: Option<TaskId>, now: Tick) -> bool {
+        let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
+        others.any(|(_, task)| match task.doing {
+            Doing::Handling => false,
+            Doing::Sleeping { until: Tick::NEVER } => false,
+            Doing::Sleeping { .. } if task.holds => true,
+            Doing::Starting { since: from } | Doing::Sleeping { until: from } => {
+                now < from + IN_LINE
+            }
+            _ => true,
+        })
+    }
+
+    /// Returns when the first of the tasks that may wait for a slot has done so for long.
+    pub(super) fn in_line_until(&self, now: Tick) -> Option<Tick> {
+        let tasks = self.list.values().filter(|task| !task.holds);
+        let until = tasks.filter_map(|task| match task.doing {
+            Doing::Starting { since: from } | Doing::Sleeping { until: from } => {
+                Some(from + IN_LINE)
+            }
+            _ => None,
+        });
+        until.filter(|until| *until > now).min()
+    }
+
     /// Counts the tasks other than `id` that hold messages, or have a get on its way.
     pub(super) fn count_busy_others(&self, id: TaskId) -> usize {
         let busy = |(other, task): &(&TaskId, &Task)| {
@@ -178,11 +210,17 @@ impl Tasks {
         self.list.iter().filter(busy).count()
     }
 
+    /// Counts the tasks other than `id` that are not about to end.
+    pub(super) fn count_staying_others(&self, id: TaskId) -> usize {
+        let stays = |(other, task): &(&TaskId, &Task)| **other != id && !task.leaving;
+        self.list.iter().filter(stays).count()
+    }
+
     /// Returns a task that has places left, and does not look by itself.
     pub(super) fn with_places(&mut self) -> Option<(TaskId, &mut Task)> {
         let never = Doing::Sleeping { until: Tick::NEVER };
         let mut tasks = self.list.iter_mut();
-        let found = tasks.find(|(_, task)| task.doing == never);
+        let found = tasks.find(|(_, task)| task.holds && task.doing == never);
         found.map(|(id, task)| (*id, task))
     }
 
@@ -197,7 +235,7 @@ impl Tasks {
     }
 
     pub(super) fn count_active(&self) -> usize {
-        let active = |task: &&Task| task.doing != Doing::Starting;
+        let active = |task: &&Task| !matches!(task.doing, Doing::Starting { .. });
         self.list.values().filter(active).count()
     }
 

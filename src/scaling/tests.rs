@@ -20,10 +20,14 @@ const VISIBILITY: Duration = Duration::from_secs(30);
 
 impl Bench {
     fn new(relay: bool) -> Self {
+        Self::away(relay, Duration::from_secs(30))
+    }
+
+    fn away(relay: bool, away: Duration) -> Self {
         let config = ScalerConfig {
             max_tasks: 5,
             idle: IdleBackoff::default(),
-            away: Duration::from_secs(30),
+            away,
             empty_is_certain: true,
             fault: Fault::NONE,
         };
@@ -73,7 +77,7 @@ impl Bench {
     }
 
     fn finds_nothing(&mut self, task: TaskId) -> Rest {
-        let (_, idle) = self.scaler.idle(task, 0.5);
+        let (_, idle) = self.scaler.idle(task, self.now, 0.5);
         self.scaler.rest(task, idle, self.now, 0.5)
     }
 
@@ -527,10 +531,13 @@ fn a_task_whose_get_found_nothing_while_it_handled_looks_again_after_a_cause() {
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     bench.finds_nothing(task);
     bench.scaler.woken(2, bench.now);
-    let other = bench.gets();
-    assert_eq!(bench.finds_nothing(other), Rest::Leave);
+    assert_eq!(bench.scaler.sleeps_until(task, bench.now), None, "itself");
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    assert_eq!(bench.finds_nothing(task), Rest::Sleep(Tick::NEVER));
     bench.scaler.woken(3, bench.now);
-    assert_eq!(bench.scaler.done(task, bench.now), Rest::Again, "R17");
+    assert_ne!(bench.scaler.done(task, bench.now), Rest::Leave, "R17");
+    assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }
 
 #[test]
@@ -555,9 +562,77 @@ fn no_task_looks_beside_those_that_the_policy_has() {
     assert_eq!(bench.step(), Step::AskDepth);
     bench.scaler.allow(1);
     bench.scaler.scaled(Some(1), bench.now);
-    bench.pass(1_000);
+    bench.pass(500);
     assert_eq!(bench.scaler.begin(beside, bench.now), Begin::Leave);
     bench.waits();
     assert_eq!(bench.scaler.done(task, bench.now), Rest::Again);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+}
+
+#[test]
+fn where_all_tasks_that_the_policy_had_hold_messages_the_depth_is_asked_again() {
+    let mut bench = Bench::new(false);
+    let task = bench.gets();
+    bench.scaler.found(task, true, bench.now);
+    let beside = bench.started();
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.allow(1);
+    bench.scaler.scaled(Some(1), bench.now);
+    bench.pass(500);
+    assert_eq!(bench.scaler.begin(beside, bench.now), Begin::Leave);
+    let until = bench.waits();
+    assert!(
+        until.since(bench.now) <= Duration::from_secs(2),
+        "{until:?}"
+    );
+    bench.now = until;
+    assert_eq!(bench.step(), Step::AskDepth);
+    bench.scaler.allow(3);
+    bench.scaler.scaled(Some(3), bench.now);
+    bench.gets();
+}
+
+#[test]
+fn a_sleep_without_an_end_asks_for_no_appointment_again_and_again() {
+    let mut bench = Bench::away(true, Duration::MAX);
+    let task = bench.started();
+    bench.pass(60_000);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+    for _ in 0..80 {
+        bench.finds_nothing(task);
+    }
+    for _ in 0..10 {
+        if matches!(bench.step(), Step::Wait(_)) {
+            return;
+        }
+    }
+    panic!("it never waits");
+}
+
+#[test]
+fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing() {
+    let mut bench = Bench::new(false);
+    let mut tasks = Vec::new();
+    let mut task = bench.started();
+    for _ in 0..3 {
+        bench.pass(1_000);
+        assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
+        bench.scaler.found(task, false, bench.now);
+        tasks.push(task);
+        task = bench.started();
+    }
+    bench.scaler.set_max_tasks(2);
+    bench.pass(1_000);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Leave);
+    bench.scaler.places_free(tasks[0], true, bench.now, 0.5);
+    assert_eq!(
+        bench.scaler.begin(tasks[0], bench.now),
+        Begin::Sleep(Tick::NEVER),
+        "it holds messages"
+    );
+    assert_eq!(bench.scaler.begin(tasks[1], bench.now), Begin::Get);
+    bench.scaler.found(tasks[1], false, bench.now);
+    assert_eq!(bench.scaler.done(tasks[0], bench.now), Rest::Again);
+    assert_eq!(bench.scaler.begin(tasks[0], bench.now), Begin::Leave);
+    assert_eq!(bench.scaler.tasks().len(), 2);
 }

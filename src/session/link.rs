@@ -94,6 +94,8 @@ enum Phase {
         heard: Tick,
         since: Option<Tick>,
     },
+    /// Ended by this side, until it is resumed.
+    Paused,
     Closed,
 }
 
@@ -151,7 +153,14 @@ impl Link {
                 Step::Open
             }
             Phase::Waiting { until } | Phase::Opening { until } => Step::Wait(until),
-            Phase::Open { heard, .. } => Step::Read(self.dead_at(heard)),
+            Phase::Open { heard, since } => {
+                let dead = self.dead_at(heard);
+                Step::Read(match self.announced && since.is_none() {
+                    true => dead.min(heard + SOON),
+                    false => dead,
+                })
+            }
+            Phase::Paused => Step::Wait(Tick::NEVER),
             Phase::Closed => Step::Closed,
         }
     }
@@ -187,10 +196,15 @@ impl Link {
         let dead = match self.phase {
             Phase::Opening { until } => until <= now,
             Phase::Open { heard, .. } => self.dead_at(heard) <= now,
-            Phase::Waiting { .. } | Phase::Closed => false,
+            Phase::Waiting { .. } | Phase::Paused | Phase::Closed => false,
         };
         if dead {
             self.broken(now, None, rng);
+        } else if let Phase::Open { heard, since: None } = self.phase
+            && heard + SOON <= now
+        {
+            // Something in between has opened it, and no relay speaks.
+            self.announced = false;
         }
         dead
     }
@@ -253,6 +267,20 @@ impl Link {
             self.phase = Phase::Waiting { until };
         }
         refused
+    }
+
+    /// Ends the stream until it is called with `false`, and opens the next one at once then. Returns
+    /// whether that changes anything; it does not where the link was refused for good.
+    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
+        self.phase = match (paused, self.phase) {
+            (true, Phase::Paused | Phase::Closed) => return false,
+            (true, _) => Phase::Paused,
+            (false, Phase::Paused) => Phase::Waiting { until: now },
+            (false, _) => return false,
+        };
+        // Nothing is wrong with the relay.
+        (self.announced, self.failures) = (true, None);
+        true
     }
 
     /// Returns whether the relay ended the last stream as it had announced, to be opened again soon.

@@ -177,6 +177,15 @@ impl SubscriptionSession {
         self.link.ask_again(now, after, rng)
     }
 
+    /// Ends the stream until it is called with `false`; returns whether that changes anything.
+    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
+        let changes = self.link.pause(paused, now);
+        if changes {
+            self.welcome = None;
+        }
+        changes
+    }
+
     /// Returns an outage that is to be logged now.
     pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
         self.link.outage(now)

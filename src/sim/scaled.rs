@@ -136,7 +136,9 @@ impl World {
             }
             Happens::Depth(depth) => {
                 let (now, tasks) = (self.now, tasks_for(depth));
-                self.machine(number, queue).scaled(Some(tasks), now);
+                let machine = self.machine(number, queue);
+                machine.allow(tasks);
+                machine.scaled(Some(tasks), now);
             }
         }
         self.scaled_step(number, queue);
@@ -496,7 +498,7 @@ impl World {
             if !scaled.held.contains_key(&task) {
                 scaled.scaler.holds_nothing(task);
             }
-            let (_, idle) = scaled.scaler.idle(task, chance);
+            let (_, idle) = scaled.scaler.idle(task, now, chance);
             let rest = scaled.scaler.rest(task, idle, now, chance);
             return self.rests(number, queue, task, rest);
         }

@@ -55,6 +55,13 @@ pub trait Wakes: Debug + Send + 'static {
         false
     }
 
+    /// Ends the stream, so that the relay counts on others, until this is called with `false`:
+    /// [`Wakes::next`] waits meanwhile, and what was notified is told by the next stream. By default
+    /// nothing happens, and wake-ups go on to come.
+    fn pause(&mut self, paused: bool) {
+        let _ = paused;
+    }
+
     /// Returns a receiver that hears how it stands with the relay. Moves on only while
     /// [`Wakes::next`] is polled.
     fn link(&self) -> watch::Receiver<LinkState>;

@@ -244,9 +244,9 @@ pub(super) struct ListenArgs {
     /// How many listeners there are on the queue.
     #[arg(long, default_value_t = 1, value_parser = positive())]
     pub(super) listeners: u64,
-    /// They are members of one group: a message wakes one of them instead of all.
+    /// They share no wake-ups: a message wakes all of them instead of one.
     #[arg(long)]
-    pub(super) grouped: bool,
+    pub(super) no_group: bool,
     /// How often the relay has one of them look unasked; 0 turns that off.
     #[arg(long, default_value = "0", value_parser = duration::parse)]
     pub(super) sentinel: Duration,

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 use reveille::{
-    Client, GroupName, ListenerId, Notification, Publisher,
+    Client, ListenerId, Notification, Publisher,
     listener::{Delivery, Listener, ListenerConfig},
     queue::{Metered, NewMessage, QueueUsage, WorkQueue},
 };
@@ -169,7 +169,6 @@ impl Fleet {
     async fn start(args: &ListenArgs, queue: &Counted, relay: Option<&str>) -> Result<Self> {
         let (said, handled) = mpsc::channel(16);
         let mut listeners = Vec::new();
-        let group = args.grouped.then(|| GroupName::new("bench")).transpose()?;
         let config = ListenerConfig {
             dequeue_batch_size: 1,
             ..ListenerConfig::default()
@@ -186,7 +185,9 @@ impl Fleet {
             if let Some(clients) = &clients {
                 let id = ListenerId::new(&format!("bench-{number}"))?;
                 let mut options = config.subscription(id, queue.address());
-                options.group = group.clone();
+                if args.no_group {
+                    options.group = None;
+                }
                 let client = &clients[usize::try_from(number / 100)?];
                 builder = builder.wakes(client.subscribe(options)?);
             }

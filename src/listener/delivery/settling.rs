@@ -43,13 +43,14 @@ impl InFlightMessage<'_> {
     /// Deletes the message: nothing is left to be done for it. Where that fails for the moment it is
     /// kept hidden meanwhile; whatever becomes of it, it is deleted on sight when it comes here again.
     pub(super) async fn delete(&mut self, settled: Settled) {
-        let ours = !self.gone || settled == Settled::Poisoned;
-        let (outcome, in_doubt) = self.delete_while_hidden().await;
-        let conflict = |error: &Error| error.kind() == ErrorKind::Conflict;
         // Where it is another's by now, the handler may have ended because it was told so.
-        let is_left = |error: &Error| !(in_doubt && conflict(error));
-        if ours && outcome.as_ref().is_err_and(is_left) {
-            self.shared.attempts().settle(self.message, settled);
+        let settled_here = !self.gone || settled == Settled::Poisoned;
+        let (outcome, in_doubt) = self
+            .delete_while_hidden(settled_here.then_some(settled))
+            .await;
+        let conflict = |error: &Error| error.kind() == ErrorKind::Conflict;
+        if outcome.is_ok() {
+            self.shared.attempts().forget(&self.message.id);
         }
         match outcome {
             // Whoever has got it since handles it once more; nothing is left to do here.
@@ -67,14 +68,14 @@ impl InFlightMessage<'_> {
                 if settled == Settled::Handled {
                     count(&self.shared.counters.handled);
                 }
-                self.shared.attempts().forget(&self.message.id);
             }
         }
     }
 
     /// Tries to delete the message, and renews it in between; returns besides whether a try may have
-    /// happened whose answer was lost.
-    async fn delete_while_hidden(&mut self) -> (Result<()>, bool) {
+    /// happened whose answer was lost. What it is `settled` as is recorded before a second try: the
+    /// message may come here again while that hangs.
+    async fn delete_while_hidden(&mut self, settled: Option<Settled>) -> (Result<()>, bool) {
         let give_up = far(Instant::now(), DELETE_WITHIN);
         // One that hangs leaves time to renew.
         let timeout = self.shared.config.visibility_timeout;
@@ -85,6 +86,9 @@ impl InFlightMessage<'_> {
             let Err(error) = tries.call(called).await else {
                 return (Ok(()), tries.in_doubt);
             };
+            if let Some(settled) = settled {
+                self.shared.attempts().settle(self.message, settled);
+            }
             let now = Instant::now();
             let is_over = now >= give_up || now >= self.until || self.gone;
             if !error.is_retryable() || is_over || self.shared.abandoning.is_cancelled() {
@@ -120,6 +124,7 @@ impl InFlightMessage<'_> {
     async fn failed(&mut self, error: HandlerError, after: Option<Duration>) {
         let (shared, attempts) = (self.shared, self.attempts);
         count(&shared.counters.failed);
+        shared.attempts().tried(self.message);
         let (id, gets) = (&self.message.id, self.message.dequeue_count);
         let text = format!("message `{id}`, got {gets} times: {error}");
         self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
@@ -203,9 +208,9 @@ impl InFlightMessage<'_> {
         match put {
             Ok(()) => {
                 count(&shared.counters.poisoned);
-                self.delete(Settled::Poisoned).await;
-                // Last: a relay that is away must not keep the message from being deleted.
-                poison::notify(shared).await;
+                // A relay that is away must not keep the message from being deleted, nor a queue that
+                // is away its listeners from hearing of it.
+                tokio::join!(self.delete(Settled::Poisoned), poison::notify(shared));
             }
             Err(error) => {
                 self.complain(Action::Poison, error);

@@ -11,7 +11,7 @@ use super::{
         step::Rest,
         tasks::{Doing, TaskId},
     },
-    ListenerMode, SETTLE, Scaler,
+    Asking, ListenerMode, SETTLE, Scaler,
 };
 use crate::clock::Tick;
 
@@ -24,7 +24,7 @@ impl Scaler {
     /// back-off, where no other task looks and none will be told to.
     pub(crate) fn places_free(&mut self, id: TaskId, half: bool, now: Tick, chance: f64) {
         let owed = self.is_owed() && !self.tasks.somebody_will_look(now);
-        let looks = self.needs_looker() && !self.tasks.another_looks(Some(id));
+        let looks = self.needs_looker() && !self.tasks.another_surely_looks(Some(id), now);
         let (more, backoff) = (self.emptied.is_none(), self.backoff());
         let Some(task) = self.tasks.get_mut(id) else {
             return;
@@ -85,15 +85,39 @@ impl Scaler {
     }
 
     /// Returns whether a task has to look by the back-off: no relay tells of work, or messages were
-    /// left that there was no place for.
+    /// left that there was no place for, or may have been left by a get that was answered in part.
     pub(super) fn needs_looker(&self) -> bool {
-        self.mode != ListenerMode::Pushed || self.backlog
+        let in_part = !self.config.empty_is_certain && self.emptied.is_none();
+        self.mode != ListenerMode::Pushed || self.backlog || in_part
+    }
+
+    /// Returns when the depth is to be asked for because nobody looks: all tasks that the policy had
+    /// for the last one hold messages without a place left, and it may have more for the next.
+    pub(super) fn look_at_depth_at(&self) -> Option<Tick> {
+        let count = self.tasks.len();
+        let nobody_looks = !self.stopped
+            && !self.paused
+            && self.asking == Asking::No
+            && self.mode != ListenerMode::Pushed
+            && (self.allowed..self.config.max_tasks).contains(&count)
+            && !self.tasks.another_looks(None);
+        let depth_at = self.depth_at.filter(|_| nobody_looks)?;
+        Some(depth_at + self.backoff().longest(0.5))
+    }
+
+    /// Returns when a task that waits for its slot counts as one that looks no longer, where one that
+    /// has places left would look instead.
+    pub(super) fn waits_in_line_until(&mut self, now: Tick) -> Option<Tick> {
+        let may = !self.stopped && !self.paused && self.needs_looker();
+        let until = self.tasks.in_line_until(now).filter(|_| may)?;
+        self.tasks.with_places().is_some().then_some(until)
     }
 
     /// Has a task that holds messages and has places left look by the back-off, where no other task
     /// does.
     pub(super) fn appoint(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        if self.stopped || !self.needs_looker() || self.tasks.another_looks(None) {
+        let idle = self.stopped || self.paused || !self.needs_looker();
+        if idle || self.tasks.another_surely_looks(None, now) {
             return None;
         }
         let (until, idle_count) = self.first_look(now, chance);

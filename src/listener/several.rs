@@ -1,0 +1,257 @@
+//! A listener for several queues: one subscription, one handler, one budget.
+
+use std::{fmt, sync::Arc};
+
+use futures_util::future::join_all;
+use serde::de::DeserializeOwned;
+
+use super::{
+    BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerBuilder,
+    ListenerConfig, ListenerStats, QueryState,
+    hooks::{AnyHooks, Caught, NoHooks},
+    split::split,
+};
+use crate::{
+    error::{Error, Result},
+    queue::WorkQueue,
+    task::Scope,
+    words::{Notify, QueueAddress, Wakes},
+};
+
+/// Reads several queues with one handler: a [`Listener`] for each of them, on one stream of wake-ups.
+///
+/// ```
+/// use std::sync::Arc;
+/// use reveille::{
+///     listener::{Budget, Delivery, ListenerConfig, Listeners},
+///     queue::{MemoryQueue, NewMessage, WorkQueue},
+/// };
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let queues = ["local/orders", "local/bills"].map(|address| {
+///     Arc::new(MemoryQueue::new(address.parse().unwrap())) as Arc<dyn WorkQueue>
+/// });
+/// queues[1].put(vec![NewMessage::new("hello")]).await?;
+/// let (done, mut seen) = tokio::sync::mpsc::channel(1);
+/// let listeners = Listeners::builder(queues)
+///     .config(ListenerConfig {
+///         budget: Budget::new(8),
+///         ..ListenerConfig::default()
+///     })
+///     .start(move |job: Delivery| {
+///         let done = done.clone();
+///         async move { Ok(done.send(job.queue).await?) }
+///     })
+///     .await?;
+/// assert_eq!(seen.recv().await.unwrap().queue_name(), "bills");
+/// listeners.shutdown().await;
+/// # Ok::<(), reveille::Error>(())
+/// # }).unwrap();
+/// ```
+///
+/// Every queue has tasks of its own, up to [`ListenerConfig::max_tasks`]; give the configuration a
+/// [`Budget`](super::Budget) to bound those of all queues together. [`Delivery::queue`] says where a
+/// message came from.
+///
+/// Dropping it ends everything at once, as with a [`Listener`].
+pub struct Listeners {
+    each: Vec<Listener>,
+    splitting: Scope,
+}
+
+/// What [`Listeners`] are to be made of.
+pub struct ListenersBuilder {
+    queues: Vec<Arc<dyn WorkQueue>>,
+    wakes: Option<Box<dyn Wakes>>,
+    publisher: Option<Arc<dyn Notify>>,
+    poison: Box<dyn Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send>,
+    hooks: AnyHooks,
+    config: ListenerConfig,
+}
+
+impl Listeners {
+    /// Makes a builder for listeners on these queues; each has one address.
+    pub fn builder(queues: impl IntoIterator<Item = Arc<dyn WorkQueue>>) -> ListenersBuilder {
+        ListenersBuilder {
+            queues: queues.into_iter().collect(),
+            wakes: None,
+            publisher: None,
+            poison: Box::new(|_| None),
+            hooks: Arc::new(NoHooks),
+            config: ListenerConfig::default(),
+        }
+    }
+
+    /// Returns the listener of each queue, in the order in which the queues were given.
+    pub fn each(&self) -> &[Listener] {
+        &self.each
+    }
+
+    /// Returns what each of them does just now, without depths: asks nobody.
+    pub fn states(&self) -> Vec<(QueueAddress, QueryState)> {
+        let state = |one: &Listener| (one.shared.queue.address().clone(), one.state());
+        self.each.iter().map(state).collect()
+    }
+
+    /// Pauses all of them, as [`Listener::pause`] does. The stream ends when all are done with what
+    /// they hold; one that is paused by itself keeps it open, for the others.
+    pub fn pause(&self) {
+        self.each.iter().for_each(Listener::pause);
+    }
+
+    /// Has all of them go on.
+    pub fn resume(&self) {
+        self.each.iter().for_each(Listener::resume);
+    }
+
+    /// Ends all of them at the same time, as [`Listener::shutdown`] does; returns what each has done,
+    /// in the order in which the queues were given.
+    pub async fn shutdown(self) -> Vec<ListenerStats> {
+        let stats = join_all(self.each.into_iter().map(Listener::shutdown)).await;
+        self.splitting.shutdown().await;
+        stats
+    }
+}
+
+impl ListenersBuilder {
+    /// Hears of work by these wake-ups, which are to be those of all queues; without any the
+    /// listeners poll. Make them with [`ListenerConfig::subscription_of`].
+    #[must_use]
+    pub fn wakes(mut self, wakes: impl Wakes) -> Self {
+        self.wakes = Some(Box::new(wakes));
+        self
+    }
+
+    /// Notifies the poison queues' listeners by this.
+    #[must_use]
+    pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
+        self.publisher = Some(publisher);
+        self
+    }
+
+    /// Asks `poison` for the poison queue of each queue; see [`ListenerBuilder::poison`].
+    #[must_use]
+    pub fn poison(
+        mut self,
+        poison: impl Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send + 'static,
+    ) -> Self {
+        self.poison = Box::new(poison);
+        self
+    }
+
+    /// Has a program hear of what happens at any of the queues.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Arc::new(Caught::new(hooks));
+        self
+    }
+
+    /// Sets how each of them behaves.
+    #[must_use]
+    pub fn config(mut self, config: ListenerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the listeners; needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where there is no queue or two have one
+    /// address; else as [`ListenerBuilder::start`], for the first queue that cannot be listened to:
+    /// none is then.
+    pub async fn start(self, handler: impl Handler) -> Result<Listeners> {
+        let handler = Arc::new(handler);
+        self.start_each(async |builder| {
+            let handler = Arc::clone(&handler);
+            let handle = move |delivery: Delivery| {
+                let handler = Arc::clone(&handler);
+                async move { handler.handle(delivery).await }
+            };
+            builder.start(handle).await
+        })
+        .await
+    }
+
+    /// The same with a handler of batches; a batch is of one queue.
+    ///
+    /// # Errors
+    /// As [`ListenersBuilder::start`].
+    pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listeners> {
+        let handler = Arc::new(handler);
+        self.start_each(async |builder| {
+            let handler = Arc::clone(&handler);
+            let handle = move |batch: Vec<Delivery>| {
+                let handler = Arc::clone(&handler);
+                async move { handler.handle(batch).await }
+            };
+            builder.start_batches(handle).await
+        })
+        .await
+    }
+
+    /// The same with a handler of values that are JSON; see [`ListenerBuilder::start_json`].
+    ///
+    /// # Errors
+    /// As [`ListenersBuilder::start`].
+    pub async fn start_json<T, F, Fut>(self, handler: F) -> Result<Listeners>
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send,
+    {
+        self.start(super::of_json(handler)).await
+    }
+
+    async fn start_each(
+        mut self,
+        start: impl AsyncFn(ListenerBuilder) -> Result<Listener>,
+    ) -> Result<Listeners> {
+        let addresses = self.check()?;
+        let splitting = Scope::new();
+        let wakes = self.wakes.take();
+        let mut wakes = wakes.map(|wakes| split(wakes, addresses, &splitting).into_iter());
+        let mut each = Vec::new();
+        for queue in self.queues {
+            let poison = (self.poison)(queue.address());
+            let mut builder = Listener::builder(queue).config(self.config.clone());
+            builder.hooks = Arc::clone(&self.hooks);
+            builder.publisher = self.publisher.clone();
+            builder.poison = poison;
+            builder.wakes = wakes.as_mut().and_then(Iterator::next);
+            each.push(start(builder).await?);
+        }
+        Ok(Listeners { each, splitting })
+    }
+
+    fn check(&self) -> Result<Vec<QueueAddress>> {
+        let addresses: Vec<_> = self
+            .queues
+            .iter()
+            .map(|one| one.address().clone())
+            .collect();
+        if addresses.is_empty() {
+            return Err(Error::invalid("queues", "must be at least one"));
+        }
+        let mut sorted: Vec<_> = addresses.iter().collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            let rule = format_args!("must have an address each, but two are `{}`", twice[0]);
+            return Err(Error::invalid("queues", rule));
+        }
+        Ok(addresses)
+    }
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.each).finish()
+    }
+}
+
+impl fmt::Debug for ListenersBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenersBuilder")
+            .field("queues", &self.queues)
+            .finish_non_exhaustive()
+    }
+}
