@@ -125,9 +125,9 @@ impl ListenerConfig {
         };
         let tasks = self.max_tasks.min(self.budget.slots());
         let capacity = tasks.saturating_mul(self.handled_at_once());
-        let group = GroupName::new(group);
         SubscribeOptions {
-            group: Some(group.expect("names of queues keep the rule of names")),
+            // Names of queues keep the rule of groups' names.
+            group: GroupName::new(group).ok(),
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             visibility_timeout: self.visibility_timeout,
             ..SubscribeOptions::new(listener_id, queues)

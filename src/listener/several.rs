@@ -59,12 +59,15 @@ pub struct Listeners {
     splitting: Scope,
 }
 
+/// Returns the poison queue of a queue, where it has one.
+type PoisonOf = dyn Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send;
+
 /// What [`Listeners`] are to be made of.
 pub struct ListenersBuilder {
     queues: Vec<Arc<dyn WorkQueue>>,
     wakes: Option<Box<dyn Wakes>>,
     publisher: Option<Arc<dyn Notify>>,
-    poison: Box<dyn Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send>,
+    poison: Box<PoisonOf>,
     hooks: AnyHooks,
     config: ListenerConfig,
 }

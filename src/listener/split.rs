@@ -107,7 +107,7 @@ impl Splitter {
                         self.tell_link();
                     }
                     match work {
-                        Some(Ok(work)) => self.tell_work(work),
+                        Some(Ok(work)) => self.tell_work(&work),
                         Some(Err(refusal)) => {
                             if !self.refused(&refusal) {
                                 return;
@@ -128,7 +128,7 @@ impl Splitter {
         }
     }
 
-    fn tell_work(&self, work: WorkDetected) {
+    fn tell_work(&self, work: &WorkDetected) {
         if let Some(address) = work.queue.as_address() {
             for number in self.by_address.get(&address).into_iter().flatten() {
                 let _ = self.queues[*number].send(Heard::Work(work.clone()));

@@ -165,6 +165,39 @@ async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
 }
 
 #[tokio::test]
+async fn listeners_of_a_queue_are_one_group_unless_told_otherwise() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let url = relay.url();
+    let mut all = Vec::new();
+    for (id, options) in [
+        ("by-default", &[][..]),
+        ("named", &["--group", "night"][..]),
+        ("alone", &["--no-group"][..]),
+    ] {
+        let options = [&["--relay", &url, "--id", id], options].concat();
+        all.push(place.listen(&options, "cat"));
+    }
+    for one in &all {
+        one.tells("mode", "pushed").await;
+    }
+    let listed = relay.run(&["listeners", "-o", "jsonl"]).await.stdout;
+    let listed = String::from_utf8(listed).expect("UTF-8");
+    let group = |id: &str| {
+        let lines = listed
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line));
+        let mut lines = lines.map(|line| line.expect("JSON"));
+        let line = lines.find(|line| line["listener_id"] == id);
+        line.unwrap_or_else(|| panic!("no {id} in {listed}"))["group"].clone()
+    };
+    assert_eq!(group("by-default"), "orders");
+    assert_eq!(group("named"), "night");
+    assert_eq!(group("alone"), Value::Null);
+    let both = place.listen(&["--group", "night", "--no-group"], "cat");
+    assert_eq!(both.ends().await.code, Some(2));
+}
+
+#[tokio::test]
 async fn a_command_that_fails_has_its_message_again_and_at_last_in_the_poison_queue() {
     let place = Place::new().await;
     place.put(&[b"bad"]).await;

@@ -2,6 +2,7 @@
 
 mod azure;
 mod rotation;
+mod several;
 mod sqlite;
 mod typed;
 

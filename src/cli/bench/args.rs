@@ -265,7 +265,10 @@ pub(super) struct ListenArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench drain --messages 1000000")]
+#[command(after_help = "\
+Examples:
+  reveille bench drain --messages 1000000
+  reveille bench drain --messages 100000 --handling 10ms --slow-percent 1")]
 pub(super) struct DrainArgs {
     /// Measure with this queue, which must be empty [default: a SQLite file in the temporary
     /// directory, where a commit costs what it costs there].
@@ -277,6 +280,15 @@ pub(super) struct DrainArgs {
     /// Bytes of a message.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     pub(super) size: u16,
+    /// How long a message is handled.
+    #[arg(long, default_value = "0", value_parser = duration::parse)]
+    pub(super) handling: Duration,
+    /// How many messages of a hundred are slow, spread evenly.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(super) slow_percent: u8,
+    /// How long a slow message is handled.
+    #[arg(long, default_value = "30s", value_parser = duration::parse)]
+    pub(super) slow: Duration,
     #[command(flatten)]
     pub(super) runs: Runs,
 }

@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Result, ensure};
 use reveille::{
     Client, ListenerId,
-    listener::{Delivery, Listener, ListenerConfig},
+    listener::{Delivery, HandlerError, Listener, ListenerConfig},
     queue::{Metered, NewMessage, WorkQueue},
 };
 
@@ -35,6 +35,14 @@ use super::{
 struct Tally {
     handled: AtomicU64,
     sum: AtomicU64,
+}
+
+/// How long messages are handled.
+#[derive(Debug, Clone, Copy)]
+struct Spans {
+    each: Duration,
+    slow: Duration,
+    slow_percent: u64,
 }
 
 /// The process's memory while it worked.
@@ -65,7 +73,7 @@ pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figure
         ..ListenerConfig::default()
     };
     let options = config.subscription(ListenerId::new("drain")?, queue.address());
-    let tally = Arc::<Tally>::default();
+    let (tally, spans) = (Arc::<Tally>::default(), Spans::of_args(args));
     let told = Arc::clone(&tally);
     progress.say("handling them");
     let before = queue.usage();
@@ -74,8 +82,16 @@ pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figure
         .wakes(client.subscribe(options)?)
         .config(config)
         .start(move |delivery: Delivery| {
-            let tally = Arc::clone(&told);
-            async move { tally.add(&delivery) }
+            let (tally, spans) = (Arc::clone(&told), spans);
+            async move {
+                let number = number_of(&delivery)?;
+                let span = spans.of(number);
+                if !span.is_zero() {
+                    tokio::time::sleep(span).await;
+                }
+                tally.add(number);
+                Ok(())
+            }
         })
         .await?;
     let memory = Memory::until(&listener, args.messages).await?;
@@ -103,13 +119,32 @@ async fn put_all(queue: &dyn WorkQueue, args: &DrainArgs) -> Result<()> {
     Ok(())
 }
 
+fn number_of(delivery: &Delivery) -> Result<u64, HandlerError> {
+    Ok(std::str::from_utf8(&delivery.message.body)?.parse()?)
+}
+
+impl Spans {
+    fn of_args(args: &DrainArgs) -> Self {
+        Self {
+            each: args.handling,
+            slow: args.slow,
+            slow_percent: args.slow_percent.into(),
+        }
+    }
+
+    /// Returns how long a message is handled; the slow ones are spread among the others.
+    fn of(&self, number: u64) -> Duration {
+        match (number * 37) % 100 < self.slow_percent {
+            true => self.slow,
+            false => self.each,
+        }
+    }
+}
+
 impl Tally {
-    fn add(&self, delivery: &Delivery) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let text = std::str::from_utf8(&delivery.message.body)?;
-        let number: u64 = text.parse()?;
+    fn add(&self, number: u64) {
         self.sum.fetch_add(number + 1, Ordering::Relaxed);
         self.handled.fetch_add(1, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Checks that each message was handled, and none twice.

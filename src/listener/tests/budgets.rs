@@ -66,8 +66,8 @@ async fn a_task_with_places_left_looks_though_no_slot_is_free_for_another() {
     for pushed in [true, false] {
         let (two, seen) = (Two::new(), [Seen::default(), Seen::default()]);
         let mut listeners = Vec::new();
-        for number in 0..2 {
-            listeners.push(start(two.builder(number, pushed), &seen[number]).await);
+        for (number, seen) in seen.iter().enumerate() {
+            listeners.push(start(two.builder(number, pushed), seen).await);
         }
         seconds(5).await;
         for number in 0..2 {

@@ -73,3 +73,18 @@ async fn what_was_handled_is_deleted_on_sight_by_the_listener_that_handled_it() 
     assert_eq!(queue.depth().await.ok(), Some(0));
     assert_eq!(listener.state().stats.handled, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_handled_is_not_handled_again_while_its_delete_hangs() {
+    let queue = scripted();
+    queue.hang(Call::Delete, 4, Duration::MAX);
+    queue.hang(Call::Renew, 100, Duration::MAX);
+    let seen = Seen::default();
+    queue.put(vec![NewMessage::new("job")]).await.expect("put");
+    let builder = Listener::builder(Arc::new(queue.clone())).config(config());
+    let listener = builder.start(seen.handler()).await.expect("started");
+    seconds(300).await;
+    assert_eq!(seen.all(), ["job"], "it came back after its time-out");
+    assert_eq!(queue.depth().await.ok(), Some(0));
+    assert_eq!(listener.state().stats.handled, 1);
+}

@@ -2,7 +2,7 @@
 
 use super::{foreign::Foreign, *};
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     listener::{PoisonedMessage, Rejected},
     testing::{Call, ScriptedQueue},
 };
@@ -87,4 +87,37 @@ async fn a_queue_is_not_its_own_poison_queue() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.message().starts_with("poison: "), "{error}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_tried_here_is_tried_again_however_often_it_was_got() {
+    let queue = Foreign {
+        age: Duration::from_secs(36_000),
+        ..Foreign::new("local/jobs")
+    };
+    let poison = ScriptedQueue::new("local/jobs-poison".parse().expect("an address"));
+    let denied = Error::new(ErrorKind::Denied, "the credentials are being changed");
+    poison.fail(Call::Put, 60, denied);
+    let put = queue.put(vec![NewMessage::new("bad")]).await;
+    put.expect("put");
+    let seen = Seen::default();
+    let noting = seen.clone();
+    let config = ListenerConfig {
+        max_dequeue_count: 2,
+        retry: (Duration::from_secs(10), Duration::from_secs(10)),
+        ..config()
+    };
+    let builder = Listener::builder(Arc::new(queue)).config(config);
+    let listener = builder
+        .poison(Arc::new(poison.clone()))
+        .start(move |delivery: Delivery| {
+            noting.note(&delivery);
+            async { Err("the mill is broken".into()) }
+        });
+    let _listener = listener.await.expect("started");
+    seconds(3600).await;
+    assert!(seen.all().len() > 60, "{}", seen.all().len());
+    let got = poison.get(32, Duration::from_secs(30)).await.expect("get");
+    let poisoned: PoisonedMessage = serde_json::from_slice(&got[0].body).expect("JSON");
+    assert_eq!(poisoned.error, "the mill is broken");
 }

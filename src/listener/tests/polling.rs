@@ -115,3 +115,39 @@ async fn the_page_on_polling_says_what_is_counted() {
         assert_eq!(page, fresh, "write it anew with REVEILLE_BLESS=1");
     }
 }
+
+/// Counts what fifty listeners ask of their queue for a message that comes while all of them sleep.
+async fn fifty(config: &ListenerConfig, share: bool) -> u64 {
+    let (bench, mut listeners) = (Bench::new(), Vec::new());
+    for number in 0..50 {
+        let id = ListenerId::new(&format!("worker-{number}")).expect("a name");
+        let mut options = config.subscription(id, bench.queue.address());
+        if !share {
+            options.group = None;
+        }
+        let wakes = bench.relay.subscribe(options).expect("subscribed");
+        let builder = bench.pulling().config(config.clone()).wakes(wakes);
+        let handler = async |_: Delivery| HandlerResult::Ok(());
+        listeners.push(builder.start(handler).await.expect("started"));
+    }
+    seconds(10).await;
+    let before = bench.usage();
+    for _ in 0..10 {
+        bench.put(&["job"]).await;
+        bench.notify().await;
+        seconds(5).await;
+    }
+    assert_eq!(bench.depth().await, 0);
+    let used = bench.usage().since(&before);
+    (used.total() - used.puts) / 10
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_listeners_ask_no_more_of_a_queue_than_one() {
+    let config = ListenerConfig {
+        dequeue_batch_size: 1,
+        ..config()
+    };
+    assert!(fifty(&config, true).await <= 4);
+    assert!(fifty(&config, false).await >= 50, "each of them looks");
+}

@@ -6,7 +6,7 @@ use std::{
 };
 
 use reveille::{
-    ListenerId, NodeConfig, RelayConfig, SubscribeOptions,
+    ListenerId, NodeConfig, RelayConfig,
     listener::{Hooks, Listener, ListenerConfig, ListenerMode},
     queue::{MemoryQueue, Metered, WorkQueue},
     testing::TestRelay,
@@ -39,10 +39,7 @@ async fn a_rotated_stream_changes_no_mode_and_costs_no_get() {
     let queue = Arc::new(Metered::new(MemoryQueue::new(address)));
     let (modes, seen) = (Modes::default(), Seen::default());
     let config = ListenerConfig::default();
-    let options = SubscribeOptions {
-        heartbeat: Duration::from_secs(1),
-        ..config.subscription(ListenerId::unique("w").expect("a name"), queue.address())
-    };
+    let options = config.subscription(ListenerId::unique("w").expect("a name"), queue.address());
     let wakes = relay.client().expect("a client").subscribe(options);
     let wakes = wakes.expect("subscribed");
     let link = wakes.link();
@@ -53,7 +50,8 @@ async fn a_rotated_stream_changes_no_mode_and_costs_no_get() {
     let early = names("early", 1);
     put_and_notify(&relay, &*queue, &early).await;
     until("one is handled, and a stream later", async || {
-        listener.state().stats.handled == 1 && link.borrow().welcomes >= 2
+        let state = listener.state();
+        state.stats.handled == 1 && state.active_dequeue_tasks == 0 && link.borrow().welcomes >= 2
     })
     .await;
     let before = queue.usage();
