@@ -133,6 +133,26 @@ pub(crate) enum Fault {
     /// Section 3: a get without an answer is repeated by the wrapper that retries, and comes back
     /// empty.
     LostGetRetried,
+    /// Section 6: an announced end of a stream counts as one, however the next attempt fails.
+    AnnouncedForever,
+    /// Section 6: the task that looks also handles; no other one looks meanwhile.
+    LookerHandles,
+    /// Section 6: a depth that needed no more tasks is not asked for again while all are at work.
+    DepthNotAskedAgain,
+    /// R17: a task that has handled all leaves although there was a cause since its get found nothing.
+    DoneUnarmed,
+    /// R18: a wake-up rouses no task that holds messages and has places left.
+    HolderNeverRoused,
+    /// A task gets nothing more before all of its messages are handled.
+    PlacesWaitForAll,
+    /// R8: a task whose get found nothing ends with messages in its hands.
+    LeavesWhileHolding,
+    /// R8: a task that is one too many ends with messages in its hands.
+    DismissedWhileHolding,
+    /// R18: what is told while a listener is paused is forgotten.
+    PauseForgets,
+    /// Messages that were left for want of places wait for the next wake-up.
+    BacklogForgotten,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.

@@ -36,6 +36,9 @@ pub(super) struct Group {
     claim: Claim,
     /// The open claim is for the sentinel's check alone: only members that do not poll are asked.
     checking: bool,
+    /// A check came while the claim was open for another cause: where no member covers that, others
+    /// are asked.
+    check_merged: bool,
     /// Some member was given a wake-up.
     used: bool,
     /// Messages that all members take on together.
@@ -76,6 +79,7 @@ impl Group {
             returned: Sums::default(),
             claim: Claim::default(),
             checking: false,
+            check_merged: false,
             used: false,
             capacities: 0,
             members: Roster::default(),
@@ -174,7 +178,9 @@ impl Group {
         }
         self.owe(WakeReason::Sentinel);
         if !planted!(self.fault, AskedCountsAsLooked) {
-            self.checking |= !self.claim.is_open() || self.claim.is_exhausted();
+            let open = self.claim.is_open() && !self.claim.is_exhausted();
+            self.checking |= !open;
+            self.check_merged |= open;
             self.claim.owe(head.sequence, now, self.timeout);
         }
         true
@@ -237,11 +243,23 @@ impl Group {
         self.checking && parked && !planted!(self.fault, CheckWaitsForReader)
     }
 
+    /// No member is left that could be asked. A check is not given up before the last one that was
+    /// asked has had its time: then it goes to others.
+    fn all_were_asked(&mut self, now: Tick) {
+        let waits = self.claim.is_open() && !self.claim.is_exhausted();
+        if waits && (self.checking || self.check_merged) {
+            self.owed = None;
+            return;
+        }
+        self.exhaust(now);
+    }
+
     /// All members were asked; returns whether it was for a check.
     fn exhaust(&mut self, now: Tick) -> bool {
         self.owed = None;
         self.claim.exhaust(now, self.timeout);
-        std::mem::take(&mut self.checking)
+        let merged = std::mem::take(&mut self.check_merged);
+        std::mem::take(&mut self.checking) || merged
     }
 
     /// A member reports.
@@ -265,7 +283,7 @@ impl Group {
         }
         // What is repeated may be of another life of the relay, and speaks of no wake-up of this one.
         if heard.looked {
-            self.checking = false;
+            (self.checking, self.check_merged) = (false, false);
             self.claim
                 .report(heard.sequence, asked, head.sequence, now, self.timeout);
             let kept = planted!(self.fault, RestKept);
@@ -358,7 +376,7 @@ impl Group {
             }
             // Another group's members have filled this step.
             None if more => {}
-            None if asks && self.claim.tried >= self.len() => _ = self.exhaust(now),
+            None if asks && self.claim.tried >= self.len() => self.all_were_asked(now),
             None if !asks && self.members.all_ready() => self.set_rest(0),
             None => {}
         }
@@ -463,7 +481,7 @@ impl Group {
         if over && planted!(self.fault, SpentRoundDropped) {
             return;
         }
-        self.checking = false;
+        self.check_merged |= std::mem::take(&mut self.checking);
         self.owe(WakeReason::Reassigned);
         let due = now + self.timeout;
         match over {

@@ -172,7 +172,8 @@ impl Scaler {
 
     /// The relay said that there is work, or may be. Returns whether a sleeping task was roused.
     pub(crate) fn woken(&mut self, sequence: u64, now: Tick) -> bool {
-        let roused = self.cause(now);
+        let forgets = self.paused && planted!(self.config.fault, PauseForgets);
+        let roused = !forgets && self.cause(now);
         self.telling.woken(sequence, self.causes);
         roused
     }
@@ -325,6 +326,7 @@ impl Scaler {
             false => place,
         };
         (self.emptied, self.backlog, self.target) = (Some(place), false, 0);
+        let holds = holds && !planted!(self.config.fault, LeavesWhileHolding);
         let rest = match idle {
             Idle::Stop if holds && self.may_only_handle(id, now) => self.sleep(id, Tick::NEVER),
             Idle::Stop if !holds && self.may_leave(id) => {
@@ -417,7 +419,8 @@ impl Scaler {
     fn cause(&mut self, now: Tick) -> bool {
         self.causes += 1;
         self.emptied = None;
-        self.tasks.wake_up_one(now)
+        let holding = !planted!(self.config.fault, HolderNeverRoused);
+        self.tasks.wake_up_one(now, holding)
     }
 
     /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
@@ -447,6 +450,7 @@ impl Scaler {
         let last_left = self.mode != ListenerMode::Pushed
             && !self.tasks.another_looks(None)
             && count < self.allowed
+            && !(planted!(self.config.fault, LookerHandles) && count > 0)
             && !planted!(self.config.fault, LastTaskLeaves);
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;

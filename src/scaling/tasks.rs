@@ -152,9 +152,11 @@ impl Tasks {
     }
 
     /// Lets a task that sleeps look now, and reckon its idleness from then on: the one that sleeps
-    /// longest of those that hold no message, or else one that has places left.
-    pub(super) fn wake_up_one(&mut self, now: Tick) -> bool {
-        let sleeping = self.list.values_mut().filter_map(|task| match task.doing {
+    /// longest of those that hold no message, or else, where `holding` says so, one that has places
+    /// left.
+    pub(super) fn wake_up_one(&mut self, now: Tick, holding: bool) -> bool {
+        let tasks = self.list.values_mut().filter(|task| holding || !task.holds);
+        let sleeping = tasks.filter_map(|task| match task.doing {
             Doing::Sleeping { until } => Some((!task.holds, until, task)),
             _ => None,
         });

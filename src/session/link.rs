@@ -216,7 +216,7 @@ impl Link {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.announced = false;
+        self.announced &= planted!(self.config.fault, AnnouncedForever);
         if let Some(error) = error.filter(|error| self.ends_with(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());

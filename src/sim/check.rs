@@ -111,7 +111,8 @@ impl World {
             .relay
             .causes
             .iter()
-            .filter(|(_, (_, at))| *at + SOON <= self.now && (*at >= since || !forgets))
+            // At the same instant the stream may have come after the queue gave way.
+            .filter(|(_, (_, at))| *at + SOON <= self.now && (*at > since || !forgets))
             .map(|(queue, (sequence, _))| (*queue, *sequence))
             .collect();
         for (queue, sequence) in causes {
@@ -330,7 +331,8 @@ impl World {
             return;
         }
         let silent = self.relay.streams.iter().find(|(_, stream)| {
-            let from = stream.sent_at.max(stream.blocked_until).max(paused);
+            let blocked = stream.blocked_until.max(stream.window_full_until);
+            let from = stream.sent_at.max(blocked).max(paused);
             !stream.ended && self.now > from + stream.heartbeat * 11 / 10
         });
         if let Some((id, _)) = silent {

@@ -101,6 +101,12 @@ impl World {
                 }
             }
             T::FleetStops => self.stop_fleet(),
+            T::GetsPause => {
+                let until = self.until(500, 20_000);
+                self.scaled_gets_pause(listener, until);
+                self.impair(listener, until);
+            }
+            T::FewerTasks => self.scaled_task_limit(listener),
             // These happen by themselves, where the seed allows them.
             T::ReportsLost
             | T::WalksLost

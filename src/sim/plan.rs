@@ -47,6 +47,10 @@ pub(super) enum Trouble {
     GetsHang,
     HandlersHang,
     PauseBusy,
+    /// A listener's application pauses it for a while.
+    GetsPause,
+    /// It changes how many tasks the listener may have.
+    FewerTasks,
     /// All members of a fleet stop at once, and all but one for long.
     FleetStops,
     TableFull,
@@ -134,7 +138,7 @@ pub(super) struct ListenerPlan {
     pub(super) capacity: u32,
 }
 
-const TROUBLES: [Trouble; 26] = [
+const TROUBLES: [Trouble; 28] = [
     Trouble::Reset,
     Trouble::ResetUnseen,
     Trouble::SilentBoth,
@@ -161,6 +165,8 @@ const TROUBLES: [Trouble; 26] = [
     Trouble::GetsHang,
     Trouble::HandlersHang,
     Trouble::PauseBusy,
+    Trouble::GetsPause,
+    Trouble::FewerTasks,
 ];
 
 /// Troubles of which places that are no longer true come.

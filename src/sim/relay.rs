@@ -75,6 +75,8 @@ pub(super) struct Stream {
     pub(super) since: Tick,
     /// Its client does not read until then.
     pub(super) blocked_until: Tick,
+    /// Others on its connection have not read until then, and nothing of it could be sent.
+    pub(super) window_full_until: Tick,
     /// The next frame is not sent before then: its client has stopped in the middle of it.
     pub(super) unsent_until: Tick,
     pub(super) listener: usize,
@@ -316,6 +318,8 @@ impl World {
         }
         stream.poll_at = None;
         if let Some(until) = self.window_full_until(id) {
+            let stream = self.relay.streams.get_mut(&id).expect("it was there");
+            stream.window_full_until = until;
             return self.poll_stream(id, until);
         }
         let stream = self.relay.streams.get_mut(&id).expect("it was there");
@@ -482,6 +486,7 @@ impl World {
             since: now,
             blocked_until: now,
             unsent_until: now,
+            window_full_until: now,
             listener,
             listener_life,
             visibility: options.visibility_timeout,

@@ -233,6 +233,17 @@ impl World {
 
     fn was_accepted(&mut self, conn: ConnId, call: &Call) {
         self.accepted(conn, &call.report, call.stale);
+        let drained = call.report.state == ReportState::Drained;
+        if call.stale && drained && self.is_member(call.listener) {
+            // A sequence of another life that fits this one: where it has crossed the stream's first
+            // wake-up it covers that, and what is there is the sentinel's.
+            for id in self.queues.list[call.queue].messages.clone() {
+                let message = &mut self.queues.messages[id];
+                if matches!(message.announced, Announced::Due(_)) {
+                    message.announced = Announced::Nobody;
+                }
+            }
+        }
         if let (Some(delay), None) = (call.report.visible_in, call.message) {
             return self.scaled_hidden_known(call, delay);
         }

@@ -42,6 +42,9 @@ pub(super) struct Scaled {
     hangs_until: Tick,
     /// Its gets fail until then.
     pub(super) excused_until: Tick,
+    /// Its application has paused it until then.
+    resumes_at: Tick,
+    max_tasks: usize,
 }
 
 /// What happens to a queue of such a listener.
@@ -58,6 +61,8 @@ pub(super) enum Happens {
     Fails(TaskId, ErrorKind),
     Handled(TaskId, MessageId, u64),
     Depth(u64),
+    /// The application lets it go on.
+    Resumes,
 }
 
 /// A pushed listener has looked this long after a cause: one slow get, and what is in between.
@@ -65,6 +70,8 @@ pub(super) const LOOKED: Duration = Duration::from_secs(3);
 /// A listener that polls has looked within this (W4): its longest sleep, and a get that hangs.
 pub(super) const POLLED: Duration = Duration::from_secs(40);
 const MAX_TASKS: usize = 4;
+/// A stream that ended as announced is followed by another within this, or the relay is away.
+const ANNOUNCED: Duration = Duration::from_secs(15);
 /// A get that hangs.
 const HANG: Duration = Duration::from_secs(30);
 
@@ -90,11 +97,14 @@ impl World {
         if std::mem::replace(&mut listener.link, link) == link {
             return;
         }
-        if link.connection != ConnectionState::Connected && !link.announced {
-            listener.alone_since = listener.alone_since.or(Some(now));
-        } else {
-            listener.alone_since = None;
-        }
+        listener.alone_since = match link.connection {
+            ConnectionState::Connected => None,
+            _ if link.announced => listener.alone_since.or(Some(now + ANNOUNCED)),
+            _ => listener
+                .alone_since
+                .map(|since| since.min(now))
+                .or(Some(now)),
+        };
         for scaled in listener.scaled.values_mut() {
             scaled.scaler.linked(link, now, chance);
         }
@@ -134,6 +144,13 @@ impl World {
             Happens::Handled(task, message, receipt) => {
                 self.has_handled(number, queue, task, message, receipt);
             }
+            Happens::Resumes => {
+                let now = self.now;
+                let scaled = self.scaled(number, queue);
+                if scaled.resumes_at <= now {
+                    scaled.scaler.resume(now);
+                }
+            }
             Happens::Depth(depth) => {
                 let (now, tasks) = (self.now, tasks_for(depth));
                 let machine = self.machine(number, queue);
@@ -142,6 +159,30 @@ impl World {
             }
         }
         self.scaled_step(number, queue);
+    }
+
+    /// A listener's application pauses it.
+    pub(super) fn scaled_gets_pause(&mut self, number: usize, until: Tick) {
+        let listener = &mut self.listeners[number];
+        let (life, queues) = (listener.life, listener.scaled.keys().copied());
+        for queue in queues.collect::<Vec<_>>() {
+            let scaled = self.scaled(number, queue);
+            scaled.scaler.pause();
+            scaled.resumes_at = scaled.resumes_at.max(until);
+            scaled.excused_until = scaled.excused_until.max(until);
+            self.at(until, Event::Scaled(number, life, queue, Happens::Resumes));
+        }
+        self.scaled_step_all(number);
+    }
+
+    /// A listener's application changes how many tasks there may be.
+    pub(super) fn scaled_task_limit(&mut self, number: usize) {
+        let most = self.rng.usize(1..=MAX_TASKS);
+        for scaled in self.listeners[number].scaled.values_mut() {
+            scaled.max_tasks = most;
+            scaled.scaler.set_max_tasks(most);
+        }
+        self.scaled_step_all(number);
     }
 
     /// Somebody starts a task by hand: it may find what nobody was told of.
@@ -318,6 +359,8 @@ impl World {
             looked_at: self.now,
             excused_until: self.now,
             hangs_until: self.now,
+            resumes_at: self.now,
+            max_tasks: MAX_TASKS,
         }
     }
 
@@ -552,7 +595,8 @@ impl World {
     /// Chooses how long a message is handled at most, in milliseconds; it is kept hidden meanwhile.
     fn handling(&mut self, number: usize, message: MessageId) -> u64 {
         // Handlers need what the relay is behind as well.
-        let alone = self.listeners[number].alone_since.is_some();
+        let alone = self.listeners[number].alone_since;
+        let alone = alone.is_some_and(|since| since <= self.now);
         let hangs = self.may(Trouble::HandlersHang) && (alone || self.rng.u32(0..4) == 0);
         let takes = match hangs {
             // Longer than a listener whose relay is away may go without a look.
@@ -663,12 +707,12 @@ impl Scaled {
     /// Returns whether there is room for one more message.
     fn has_places(&self, batch: usize) -> bool {
         let full = |held: &&Vec<_>| held.len() >= batch;
-        self.held.values().filter(full).count() < MAX_TASKS
+        self.held.values().filter(full).count() < self.max_tasks
     }
 
     /// Returns whether no slot is free for another task.
     pub(super) fn is_full(&self) -> bool {
-        self.scaler.active().0 >= MAX_TASKS
+        self.scaler.active().0 >= self.max_tasks
     }
 
     /// Returns whether the queue was looked into since, or need not or cannot be now: as many tasks

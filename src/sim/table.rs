@@ -25,7 +25,7 @@ const MANY_FAULTS: [Row; 1] = [(
     "a quarter of all queues that wait for a stream have their turns in one step",
 )];
 
-const FAULTS: [Row; 74] = [
+const FAULTS: [Row; 84] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -387,6 +387,56 @@ const FAULTS: [Row; 74] = [
         Fault::LostGetRetried,
         "section 3",
         "a get without an answer is repeated by what tries again, and comes back empty",
+    ),
+    (
+        Fault::AnnouncedForever,
+        "section 6",
+        "an announced end counts as one, however the next attempt fails",
+    ),
+    (
+        Fault::LookerHandles,
+        "section 6",
+        "the task that looks also handles, and no other one looks",
+    ),
+    (
+        Fault::DepthNotAskedAgain,
+        "section 6",
+        "a depth that needed no more tasks is not asked for again",
+    ),
+    (
+        Fault::DoneUnarmed,
+        "R17",
+        "a task that has handled all leaves although there was a cause",
+    ),
+    (
+        Fault::HolderNeverRoused,
+        "R18",
+        "a wake-up rouses no task that holds messages and has places left",
+    ),
+    (
+        Fault::PlacesWaitForAll,
+        "places",
+        "a task gets nothing more before all of its messages are handled",
+    ),
+    (
+        Fault::LeavesWhileHolding,
+        "R8",
+        "a task whose get found nothing ends with messages in its hands",
+    ),
+    (
+        Fault::DismissedWhileHolding,
+        "R8",
+        "a task that is one too many ends with messages in its hands",
+    ),
+    (
+        Fault::PauseForgets,
+        "R18",
+        "what is told while a listener is paused is forgotten",
+    ),
+    (
+        Fault::BacklogForgotten,
+        "places",
+        "messages that were left for want of places wait for the next wake-up",
     ),
 ];
 

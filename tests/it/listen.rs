@@ -408,7 +408,7 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         (
             &[&place.url, "--poison", &place.url, "--", "true"],
             2,
-            "poison: must be another queue",
+            "poison: must be a queue of another address",
         ),
         (
             &[&place.url, "--visibility-timeout", "8d", "--", "true"],

@@ -528,6 +528,33 @@ fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
 }
 
 #[test]
+fn a_check_that_falls_into_a_wake_up_that_no_member_covers_goes_to_a_listener_outside() {
+    let start = || {
+        let (hub, outside, member) = beside_a_group();
+        say(&hub, &member, Drained, Tick::default());
+        (hub, [member, outside])
+    };
+    let (twin, all) = start();
+    let (at, ..) = first_asked(&twin, &all, 1);
+    // A wake-up comes just before the group's check, and the member covers neither.
+    let (hub, all) = start();
+    assert_eq!(asked(&hub, &all, 1, at - 1), []);
+    let now = after(Duration::from_millis(at * 1000 - 950));
+    notify_with(&hub, notification("orders"), now);
+    for one in &all {
+        let told = drain(one, now);
+        assert!(
+            matches!(&told[..], [work] if work.reason == Notified),
+            "{told:?}"
+        );
+        hub.end_send(one, now);
+    }
+    hub.fire(after(Duration::from_millis(at * 1000 - 50)));
+    let told = asked(&hub, &all, at, at + 5);
+    assert!(matches!(told[..], [(_, 1, Sentinel)]), "{told:?}");
+}
+
+#[test]
 fn members_that_poll_are_not_asked_and_another_listener_is() {
     let (hub, outside, member) = beside_a_group();
     let polls = Report {

@@ -11,7 +11,7 @@ use super::{
     },
     Asking, Scaler,
 };
-use crate::clock::Tick;
+use crate::{clock::Tick, fault::planted};
 
 impl Scaler {
     /// Starts no task and issues no get until it is resumed. Causes to look are counted meanwhile.
@@ -21,7 +21,8 @@ impl Scaler {
 
     /// Goes on: looks at once, whatever was told meanwhile. Returns whether a sleeping task was roused.
     pub(crate) fn resume(&mut self, now: Tick) -> bool {
-        std::mem::take(&mut self.paused) && self.cause(now)
+        let forgets = planted!(self.config.fault, PauseForgets);
+        std::mem::take(&mut self.paused) && !forgets && self.cause(now)
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -51,7 +52,8 @@ impl Scaler {
 
     /// Has a task get nothing more.
     pub(super) fn dismiss(&mut self, id: TaskId) -> Begin {
-        match self.tasks.get_mut(id).filter(|task| task.holds) {
+        let drops = planted!(self.config.fault, DismissedWhileHolding);
+        match self.tasks.get_mut(id).filter(|task| task.holds && !drops) {
             Some(task) => {
                 (task.leaving, task.doing) = (true, Doing::Handling);
                 Begin::Sleep(Tick::NEVER)

@@ -13,7 +13,7 @@ use super::{
     },
     Asking, ListenerMode, SETTLE, Scaler,
 };
-use crate::clock::Tick;
+use crate::{clock::Tick, fault::planted};
 
 /// So many gets in a row found nothing that the back-off is at its longest.
 const LONG_IDLE: u32 = 64;
@@ -29,6 +29,9 @@ impl Scaler {
         let Some(task) = self.tasks.get_mut(id) else {
             return;
         };
+        if planted!(self.config.fault, PlacesWaitForAll) {
+            return;
+        }
         let until = match task.doing {
             Doing::Handling | Doing::Sleeping { .. } if owed || (half && task.full && more) => now,
             Doing::Handling if looks => now + sleep_of(&backoff, task.idle_count, chance),
@@ -62,12 +65,16 @@ impl Scaler {
             return Rest::Leave;
         };
         task.holds = false;
-        let spent = certain && task.idle_count > 0 && emptied == Some(task.place);
+        let unarmed = planted!(self.config.fault, DoneUnarmed);
+        let spent = certain && task.idle_count > 0 && (emptied == Some(task.place) || unarmed);
         let rest = match task.doing {
             Doing::Sleeping { until } | Doing::Failing { until } if until != Tick::NEVER => {
                 Rest::Sleep(until)
             }
             _ if spent => {
+                if unarmed {
+                    (self.looked, self.answered) = (self.causes, self.causes);
+                }
                 self.tasks.remove(id);
                 Rest::Leave
             }
@@ -88,7 +95,8 @@ impl Scaler {
     /// left that there was no place for, or may have been left by a get that was answered in part.
     pub(super) fn needs_looker(&self) -> bool {
         let in_part = !self.config.empty_is_certain && self.emptied.is_none();
-        self.mode != ListenerMode::Pushed || self.backlog || in_part
+        let backlog = self.backlog && !planted!(self.config.fault, BacklogForgotten);
+        self.mode != ListenerMode::Pushed || backlog || in_part
     }
 
     /// Returns when the depth is to be asked for because nobody looks: all tasks that the policy had
@@ -100,7 +108,8 @@ impl Scaler {
             && self.asking == Asking::No
             && self.mode != ListenerMode::Pushed
             && (self.allowed..self.config.max_tasks).contains(&count)
-            && !self.tasks.another_looks(None);
+            && !self.tasks.another_looks(None)
+            && !planted!(self.config.fault, DepthNotAskedAgain);
         let depth_at = self.depth_at.filter(|_| nobody_looks)?;
         Some(depth_at + self.backoff().longest(0.5))
     }
@@ -116,7 +125,10 @@ impl Scaler {
     /// Has a task that holds messages and has places left look by the back-off, where no other task
     /// does.
     pub(super) fn appoint(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        let idle = self.stopped || self.paused || !self.needs_looker();
+        let idle = self.stopped
+            || self.paused
+            || !self.needs_looker()
+            || planted!(self.config.fault, LookerHandles);
         if idle || self.tasks.another_surely_looks(None, now) {
             return None;
         }
