@@ -118,23 +118,43 @@ enum Task {
     Refresh = 1,
 }
 
-/// The tasks whose last request failed, of one store: its outage is logged by each of them once, and
-/// its end once, when none fails any more.
+/// The outage of one store, as its tasks see it: each task logs it once, and its end is logged once,
+/// when the store has answered and no task's request fails any more.
 #[derive(Debug, Default)]
 struct Outage {
-    failing: Mutex<[bool; 2]>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The tasks whose last request failed.
+    failing: [bool; 2],
+    /// The tasks that have logged the outage.
+    warned: [bool; 2],
+    /// Whether the store has answered since a request failed.
+    answered: bool,
 }
 
 impl Outage {
-    /// Notes that a task's request failed; returns whether that is new.
+    /// Notes that a task's request failed; returns whether that is to be logged.
     fn begins(&self, task: Task) -> bool {
-        !std::mem::replace(&mut lock(&self.failing)[task as usize], true)
+        let mut seen = lock(&self.seen);
+        seen.failing[task as usize] = true;
+        seen.answered = false;
+        !std::mem::replace(&mut seen.warned[task as usize], true)
     }
 
-    /// Notes that a task's request succeeded; returns whether that was the last one that failed.
-    fn ends(&self, task: Task) -> bool {
-        let mut failing = lock(&self.failing);
-        std::mem::replace(&mut failing[task as usize], false) && !failing.contains(&true)
+    /// Notes that a task has nothing to ask for any more, or was `answered`; returns whether the end of
+    /// the outage is to be logged.
+    fn ends(&self, task: Task, answered: bool) -> bool {
+        let mut seen = lock(&self.seen);
+        seen.failing[task as usize] = false;
+        seen.answered |= answered;
+        let over = seen.answered && seen.warned.contains(&true) && !seen.failing.contains(&true);
+        if over {
+            *seen = Seen::default();
+        }
+        over
     }
 }
 
@@ -161,17 +181,15 @@ impl Failures {
     /// after a wait otherwise.
     async fn note(&mut self, asked: Result<bool>) {
         let error = match asked {
-            // Nothing was to do: that says nothing about the store.
-            Ok(false) => {
-                self.failing = false;
-                return;
-            }
-            Ok(true) => {
-                if self.outage.ends(self.task) {
+            // Where nothing was to do, that says nothing about the store.
+            Ok(answered) => {
+                if self.outage.ends(self.task, answered) {
                     tracing::info!("the store answers again");
                 }
                 self.failing = false;
-                self.backoff.reset();
+                if answered {
+                    self.backoff.reset();
+                }
                 return;
             }
             Err(error) => error,

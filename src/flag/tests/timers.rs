@@ -13,6 +13,7 @@ use super::{
     stepped::{Failing, SteppedStore},
 };
 use crate::{
+    store::BlobStore as _,
     task::Scope,
     words::{FlagState, FlagWatch},
 };
@@ -209,12 +210,44 @@ impl std::io::Write for Log {
 }
 
 #[cfg(feature = "cli")]
-#[tokio::test(start_paused = true)]
-async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
-    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let guard = tracing::subscriber::set_default(subscriber.finish());
+    (log, guard)
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_though_a_flag_that_could_not_be_ended_is_gone_meanwhile() {
+    let (log, _guard) = logged();
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    let go = name("go");
+    let set = world.flags.unleash(&go, &lasting(20), world.now()).await;
+    set.expect("unleash");
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(log.count("could not be ended; trying again"), 1);
+    assert_eq!(log.count("could not be read; trying again"), 1);
+    world.store.fail(Failing::Nothing);
+    // By another writer; the refresh finds it, and nobody waits after that.
+    let gone = world.store.delete(&crate::flag::body::blob_name(&go), None).await;
+    gone.expect("it was there");
+    assert!(!next(&mut watch).await.set);
+    drop(watch);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 1);
+    world.scope.shutdown().await;
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
+    let (log, _guard) = logged();
     let world = setup();
     sleep(Duration::from_millis(1)).await;
     let go = name("go");
