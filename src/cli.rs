@@ -51,6 +51,7 @@ mod tests;
 mod unleash;
 mod usage;
 mod wait;
+mod watchers;
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -12,6 +12,7 @@ use super::{
     settings::Settings,
     stored::Stored,
     target::{self, Target, TargetArgs, WaitingArgs},
+    watchers::{self, ONLOOKER, Waiter},
 };
 
 /// Read durable flags
@@ -35,7 +36,8 @@ Example:
   reveille flag get go-live --check && echo set
   reveille flag get go-live --store az://flags
 
-A flag that is not set ends with 0, with --check 5.")]
+Shows who waits for the flag and for how long, which a relay knows and a store does not. A flag that
+is not set ends with 0, with --check 5.")]
     Get {
         /// The flag
         flag: FlagName,
@@ -92,6 +94,15 @@ pub(super) struct FlagRow {
     expires_at: Option<SystemTime>,
 }
 
+/// A flag's state, and who waits for it.
+#[derive(Debug, Serialize)]
+struct WaitedFlag {
+    #[serde(flatten)]
+    flag: FlagRow,
+    /// `null` where that is not known.
+    waiting: Option<Vec<Waiter>>,
+}
+
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self.verb {
@@ -102,17 +113,18 @@ impl Args {
                 target,
             } => {
                 let target = target.resolve(settings);
-                let state = match store {
-                    None => {
-                        let flags = target.client()?.flags();
-                        target.within(flags.get(&flag)).await?
-                    }
+                let (state, waiting) = match store {
+                    None => get(&flag, &target).await?,
                     Some(url) => {
                         let store = Stored::open_existing(&url, target.timeout).await?;
-                        store.read(async |flags| flags.get(&flag).await).await?
+                        let state = store.read(async |flags| flags.get(&flag).await).await?;
+                        (state, None)
                     }
                 };
-                target.format.one(&FlagRow::from(&state))?;
+                target.format.one(&WaitedFlag {
+                    flag: FlagRow::from(&state),
+                    waiting,
+                })?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
@@ -155,9 +167,22 @@ impl Args {
     }
 }
 
+/// Asks the relay for a flag's state, and for the listeners that watch it.
+async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Option<Vec<Waiter>>)> {
+    let client = target.client()?;
+    let asking = async {
+        let state = client.flags().get(flag).await?;
+        let present = watchers::present(&client, Some(flag)).await?;
+        reveille::Result::Ok((state, present))
+    };
+    let (state, present) = target.within(asking).await?;
+    let waiting = present.map(|present| present.into_iter().map(Waiter::from).collect());
+    Ok((state, waiting))
+}
+
 async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
-    let mut watcher = client.watch_flag(flag, ListenerId::unique("flag-watch")?);
+    let mut watcher = client.watch_flag(flag, ListenerId::unique(ONLOOKER)?);
     target::patiently(&client, async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
@@ -228,5 +253,24 @@ impl Row for FlagRow {
             time(self.expires_at),
             text(&self.reason),
         ]
+    }
+}
+
+impl Row for WaitedFlag {
+    const HEADERS: &'static [&'static str] = &[
+        "FLAG",
+        "SET",
+        "GENERATION",
+        "SET BY",
+        "SET AT",
+        "EXPIRES AT",
+        "REASON",
+        "WAITING",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let mut cells = self.flag.cells();
+        cells.push(watchers::cell(self.waiting.as_deref()));
+        cells
     }
 }

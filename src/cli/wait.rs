@@ -57,7 +57,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        log::to_stderr(log::CLIENT_LOG);
+        log::to_stderr(log::WAIT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
         let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;

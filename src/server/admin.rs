@@ -175,7 +175,7 @@ impl proto::admin_server::Admin for AdminService {
     }
 }
 
-fn page_size(stated: u32) -> Result<usize> {
+pub(super) fn page_size(stated: u32) -> Result<usize> {
     match usize::try_from(stated).unwrap_or(usize::MAX) {
         0 => Ok(Limits::PAGE),
         count if count <= Limits::PAGE_MAX => Ok(count),
