@@ -58,8 +58,10 @@ first as there is more work, up to --max-tasks times --concurrency commands at a
 
 Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by
 SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0
-where no command was cut off, else 143. SIGKILL leaves no time for that: commands that run then go on
-by themselves, while their messages are handed out again after the visibility time-out.
+where no command was cut off, else 143. After a SIGKILL the commands that run are ended all the same,
+by a process that `listen` has beside it: by SIGTERM, and 5s later by SIGKILL; their messages are
+handed out again after the visibility time-out. What a command has moved to another process group goes
+on.
 
 The command's output is passed through; what is told of the listener goes to stderr, with `-o json`
 as JSON objects, one a line.")]
@@ -156,7 +158,7 @@ impl Args {
     /// Does all that may fail before the first message is got.
     async fn prepare(&self, target: &Target) -> anyhow::Result<Listening> {
         let config = self.config()?;
-        let program = Program::find(&self.command)?;
+        let program = Program::find(&self.command)?.guarded();
         let id = match &self.id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("listen")?,
@@ -186,7 +188,8 @@ impl Args {
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Arc::new(Worker::new(program, self.count, ending));
+        let worker = Worker::new(program, self.count, ending, Arc::clone(&voice));
+        let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started.await.map_err(|error| advise(&*queue, &error))?;
         voice.started();

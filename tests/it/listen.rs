@@ -400,3 +400,95 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         "{complaint}"
     );
 }
+
+/// Returns whether a process runs; one that has ended and is not reaped does not.
+#[cfg(target_os = "linux")]
+fn is_alive(process: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+    stat.is_ok_and(|stat| {
+        !stat
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.starts_with(" Z"))
+    })
+}
+
+/// Returns the process that guards the commands of this one.
+#[cfg(target_os = "linux")]
+fn guard_of(parent: u32) -> Option<String> {
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let mut names = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.find(|name| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{name}/{file}"));
+        let of = read("status").is_ok_and(|status| status.contains(&format!("PPid:\t{parent}\n")));
+        of && is_alive(name) && read("cmdline").is_ok_and(|line| line.contains("guard"))
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_listener_that_is_killed_takes_its_commands_and_their_children_with_it() {
+    let place = Place::new().await;
+    let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid.new; mv pid.new pid; \
+                  while :; do sleep 0.1; done";
+    let mut dying = place.listen(&["--no-relay"], script);
+    place.put(&[b"job"]).await;
+    until("it runs", async || !place.written("pid").is_empty()).await;
+    let (command, child) = (place.written("pid"), place.written("child"));
+    assert!(is_alive(&command) && is_alive(&child));
+    dying.child.kill().await.expect("killed");
+    until("both have ended", async || {
+        !is_alive(&command) && !is_alive(&child)
+    })
+    .await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_guard_that_was_killed_is_replaced_and_knows_all_that_run() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let url = relay.url();
+    let script = "n=$(cat); echo $$ > $n.new; mv $n.new $n; exec sleep 60";
+    let mut dying = place.listen(&["--relay", &url, "--max-tasks", "2"], script);
+    dying.tells("mode", "pushed").await;
+    let listener = dying.child.id().expect("it runs");
+    let runs = async |name: &str| {
+        place.put(&[name.as_bytes()]).await;
+        relay.run(&["notify", "local/orders"]).await;
+        until("it runs", async || !place.written(name).is_empty()).await;
+    };
+    runs("one").await;
+    let guard = guard_of(listener).expect("a guard");
+    signal("KILL", &guard);
+    until("it is gone", async || !is_alive(&guard)).await;
+    assert!(
+        is_alive(&place.written("one")),
+        "a guard's end is no command's"
+    );
+    runs("two").await;
+    until("another guard", async || guard_of(listener).is_some()).await;
+    dying.child.kill().await.expect("killed");
+    for name in ["one", "two"] {
+        let command = place.written(name);
+        until(name, async || !is_alive(&command)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redelivery_is_told_with_its_attempt() {
+    let place = Place::new().await;
+    place.put(&[b"job"]).await;
+    let script = "[ $MESSAGE_DEQUEUE_COUNT = 2 ]";
+    let end = place
+        .listen(&["--no-relay", "--count", "1"], script)
+        .ends()
+        .await;
+    assert_eq!(end.code, Some(0));
+    let again = end
+        .events
+        .iter()
+        .filter(|event| event["event"] == "redelivered");
+    let again: Vec<_> = again.collect();
+    assert_eq!(again.len(), 1, "{:?}", end.events);
+    assert_eq!(again[0]["dequeue_count"], 2);
+    assert!(again[0]["message_id"].is_string());
+}

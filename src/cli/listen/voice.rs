@@ -51,6 +51,10 @@ pub(super) enum Event {
         message_id: Option<String>,
         error: String,
     },
+    Redelivered {
+        message_id: String,
+        dequeue_count: u32,
+    },
     Poisoned {
         message_id: String,
         dequeue_count: u32,
@@ -116,6 +120,16 @@ impl Voice {
         });
     }
 
+    /// Tells of a message that is handled again.
+    pub(super) fn attempt(&self, message: &Message) {
+        if message.dequeue_count > 1 {
+            self.tell(&Event::Redelivered {
+                message_id: message.id.to_string(),
+                dequeue_count: message.dequeue_count,
+            });
+        }
+    }
+
     pub(super) fn has_told_mode(&self) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.is_some()
@@ -159,6 +173,10 @@ impl Event {
             },
             Self::Mode { mode, reason } => format!("{mode}: {reason}"),
             Self::Error { action, error, .. } => format!("{action}: {error}"),
+            Self::Redelivered {
+                message_id,
+                dequeue_count,
+            } => format!("message `{message_id}` is handled again, attempt {dequeue_count}"),
             Self::Poisoned {
                 message_id,
                 dequeue_count,

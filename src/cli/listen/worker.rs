@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     command::{Program, Ran},
     input::Input,
+    voice::Voice,
 };
 
 /// Handles messages.
@@ -27,6 +28,7 @@ pub(super) struct Worker {
     ending: Ending,
     /// A command was ended before it had come to its end.
     cut_off: AtomicBool,
+    voice: Arc<Voice>,
 }
 
 /// Why the verb ends by itself.
@@ -84,12 +86,18 @@ impl Ending {
 }
 
 impl Worker {
-    pub(super) fn new(program: Program, count: Option<u64>, ending: Ending) -> Self {
+    pub(super) fn new(
+        program: Program,
+        count: Option<u64>,
+        ending: Ending,
+        voice: Arc<Voice>,
+    ) -> Self {
         Self {
             program,
             quota: count.map(Quota::new),
             ending,
             cut_off: AtomicBool::new(false),
+            voice,
         }
     }
 
@@ -143,6 +151,9 @@ impl Worker {
             () = &mut lost => return untried(),
             turn = turn => turn,
         };
+        for delivery in batch {
+            self.voice.attempt(&delivery.message);
+        }
         match self.program.run(input, &mut lost).await {
             Ok(ran) => self.judge(&ran)?,
             Err(error) => return self.unable(&error),
