@@ -14,6 +14,7 @@ mod delivery;
 mod dequeue;
 mod handler;
 mod hooks;
+mod monitor;
 mod notes;
 mod poison;
 #[cfg(feature = "policy-file")]
@@ -35,6 +36,7 @@ pub use self::{
     config::ListenerConfig,
     handler::{Delivery, Handler, HandlerError, HandlerResult, Postponed, Rejected},
     hooks::{Action, Hooks, ListenerError},
+    monitor::ListenerMonitor,
     poison::PoisonedMessage,
     redrive::{RedriveOptions, Redriven, redrive},
     state::{ListenerStats, QueryState},
@@ -139,18 +141,12 @@ impl Listener {
 
     /// Returns what it does just now, without a depth: asks nobody.
     pub fn state(&self) -> QueryState {
-        let (mode, (active, total), is_idle) = self.shared.ask(|core, _| {
-            let scaler = &core.scaler;
-            (scaler.mode(), scaler.active(), scaler.nobody_works())
-        });
-        QueryState {
-            mode,
-            current_queue_depth: None,
-            active_dequeue_tasks: active,
-            total_dequeue_tasks: total,
-            is_idle,
-            stats: self.shared.counters.stats(),
-        }
+        self.shared.state()
+    }
+
+    /// Returns what looks on at this listener, for its metrics.
+    pub fn monitor(&self) -> ListenerMonitor {
+        ListenerMonitor::new(&self.shared)
     }
 
     /// Gets nothing more, waits for the handlers, at most for [`ListenerConfig::grace`], tells those

@@ -10,10 +10,10 @@ mod plan;
 mod voice;
 mod worker;
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, ListenerId, PublisherOptions, duration,
+    Client, Error, ErrorKind, ListenerConsole, ListenerId, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
     queue::WorkQueue,
 };
@@ -29,7 +29,7 @@ use super::{
     log,
     output::Format,
     queue,
-    serve::LogFormat,
+    serve::{self, LogFormat},
     settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
@@ -126,6 +126,12 @@ pub(super) struct Args {
     /// Look by itself, and ask no relay
     #[arg(long)]
     no_relay: bool,
+    /// Serve /metrics, /livez and /readyz of this listener there: HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// Names, comma-separated, by which that port may be asked, beside IP addresses and localhost
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "metrics_listen")]
+    metrics_host: Vec<String>,
     #[command(flatten)]
     relay: RelayArgs,
     /// What to run
@@ -192,7 +198,13 @@ impl Args {
         let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started.await.map_err(|error| advise(&*queue, &error))?;
+        let console = self.console(&listener).await?;
         voice.started();
+        if let Some(console) = &console {
+            voice.tell(&Event::Metrics {
+                url: format!("http://{}/metrics", console.address()),
+            });
+        }
         if self.until_empty && client.is_some() {
             // Looks at once, whether or not the relay answers; without one it does so anyway.
             listener.start_listener(1);
@@ -205,7 +217,16 @@ impl Args {
             ends,
             until_empty,
             grace: self.grace,
+            _console: console,
         })
+    }
+
+    async fn console(&self, listener: &Listener) -> reveille::Result<Option<ListenerConsole>> {
+        let Some(listen) = self.metrics_listen else {
+            return Ok(None);
+        };
+        let started = ListenerConsole::start(listener.monitor(), listen, &self.metrics_host);
+        started.await.map(Some)
     }
 
     async fn start(
@@ -237,6 +258,8 @@ struct Listening {
     ends: tokio::sync::mpsc::Receiver<End>,
     until_empty: Option<Ending>,
     grace: Duration,
+    /// Serves the metrics until the end.
+    _console: Option<ListenerConsole>,
 }
 
 /// It has ended gracefully.

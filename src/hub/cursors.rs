@@ -60,6 +60,10 @@ pub(crate) struct Filled {
     pub(crate) fewest: u64,
     /// Nothing is marked any more; otherwise the rest follows in the next.
     pub(crate) complete: bool,
+    /// When the oldest event was accepted that the marks stood for, where that is known: those of
+    /// the sentinel, of redeliveries, of what a group held back and of what a Wake before had no room
+    /// for are not.
+    pub(crate) accepted_at: Option<Tick>,
 }
 
 /// Cursors that one step compares: about a tenth of a millisecond.

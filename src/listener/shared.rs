@@ -17,7 +17,7 @@ use super::{
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
     notes::Notes,
-    state::Counters,
+    state::{Counters, QueryState},
 };
 use crate::{
     clock::{Clock, Tick},
@@ -108,6 +108,22 @@ impl Shared {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what the listener does just now, without a depth.
+    pub(super) fn state(&self) -> QueryState {
+        let (mode, (active, total), is_idle) = self.ask(|core, _| {
+            let scaler = &core.scaler;
+            (scaler.mode(), scaler.active(), scaler.nobody_works())
+        });
+        QueryState {
+            mode,
+            current_queue_depth: None,
+            active_dequeue_tasks: active,
+            total_dequeue_tasks: total,
+            is_idle,
+            stats: self.counters.stats(),
+        }
     }
 
     /// Asks the machine something that needs the time.

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     binary::{Binary, complained, free_address, reveille},
-    support::{until, within},
+    support::{figure, get, until, within},
 };
 
 /// A directory, a queue in it, and a file that commands write to.
@@ -491,4 +491,61 @@ async fn a_redelivery_is_told_with_its_attempt() {
     assert_eq!(again.len(), 1, "{:?}", end.events);
     assert_eq!(again[0]["dequeue_count"], 2);
     assert!(again[0]["message_id"].is_string());
+}
+
+#[tokio::test]
+async fn the_metrics_of_a_listener_follow_what_it_handles() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let (url, metrics) = (relay.url(), free_address());
+    let options = [
+        "--relay",
+        &url,
+        "--metrics-listen",
+        &metrics,
+        "--max-dequeue-count",
+        "1",
+    ];
+    let listening = place.listen(&options, "[ $(cat) != bad ]");
+    listening.tells("mode", "pushed").await;
+    listening
+        .tells("url", &format!("http://{metrics}/metrics"))
+        .await;
+    place.put(&[b"good", b"bad", b"good"]).await;
+    relay
+        .run(&["notify", "local/orders", "--messages", "3"])
+        .await;
+    let admin = metrics.parse().expect("an address");
+    for (name, value) in [
+        ("reveille_listener_handled_total", 2),
+        ("reveille_listener_failed_total", 1),
+        ("reveille_listener_poisoned_total", 1),
+        ("reveille_listener_handling_seconds_count", 3),
+        ("reveille_listener_pushed", 1),
+    ] {
+        until(name, async || figure(admin, name).await == value).await;
+    }
+    assert!(figure(admin, "reveille_listener_wake_ups_total").await >= 1);
+    let (status, text) = get(admin, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("reveille_build_info{version="), "{text}");
+    assert!(
+        text.contains("reveille_listener_handling_seconds_bucket{le="),
+        "{text}"
+    );
+    assert_eq!(get(admin, "/livez").await.0, 200);
+    let ready = get(admin, "/readyz?verbose").await;
+    assert_eq!(
+        (ready.0, ready.1.contains("[+]relay ok")),
+        (200, true),
+        "{ready:?}"
+    );
+    drop(relay);
+    until("the relay is missed", async || {
+        get(admin, "/readyz?verbose")
+            .await
+            .1
+            .contains("[-]relay failed (not required)")
+    })
+    .await;
+    assert_eq!(get(admin, "/readyz").await.0, 200);
 }

@@ -42,6 +42,9 @@ pub(super) enum Event {
         relay: Option<String>,
         mode: &'static str,
     },
+    Metrics {
+        url: String,
+    },
     Mode {
         mode: &'static str,
         reason: String,
@@ -171,6 +174,7 @@ impl Event {
                 Some(relay) => format!("listening to {queue}; relay {relay}, {mode}"),
                 None => format!("listening to {queue}; no relay, {mode}"),
             },
+            Self::Metrics { url } => format!("metrics at {url}"),
             Self::Mode { mode, reason } => format!("{mode}: {reason}"),
             Self::Error { action, error, .. } => format!("{action}: {error}"),
             Self::Redelivered {
