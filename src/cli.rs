@@ -31,6 +31,7 @@ mod leash;
 mod listen;
 mod listeners;
 mod log;
+mod message;
 mod notify;
 mod output;
 mod process;

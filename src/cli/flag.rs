@@ -36,7 +36,7 @@ Example:
   reveille flag get go-live --check && echo set
   reveille flag get go-live --store az://flags
 
-Shows who waits for the flag and for how long, which a relay knows and a store does not. A flag that
+Shows who waits for the flag and for how long, which a relay knows and a store does not. A flag that \
 is not set ends with 0, with --check 5.")]
     Get {
         /// The flag
@@ -83,7 +83,7 @@ Example:
 /// A flag's state as it is shown.
 #[derive(Debug, Serialize)]
 pub(super) struct FlagRow {
-    name: String,
+    flag: String,
     set: bool,
     generation: u64,
     set_by: String,
@@ -196,12 +196,16 @@ async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
 }
 
 impl FlagRow {
+    pub(super) fn flag(&self) -> &str {
+        &self.flag
+    }
+
     /// Returns the state as a sentence.
     pub(super) fn line(&self) -> String {
         if !self.set {
-            return format!("{} is not set", self.name);
+            return format!("{} is not set", self.flag);
         }
-        let mut line = format!("{} is set", self.name);
+        let mut line = format!("{} is set", self.flag);
         // Who read the store itself did not ask.
         if self.generation != 0 {
             line.push_str(&format!(", generation {}", self.generation));
@@ -219,7 +223,7 @@ impl FlagRow {
 impl From<&FlagState> for FlagRow {
     fn from(state: &FlagState) -> Self {
         Self {
-            name: state.name.to_string(),
+            flag: state.name.to_string(),
             set: state.set,
             generation: state.generation,
             set_by: state.set_by.clone(),
@@ -245,7 +249,7 @@ impl Row for FlagRow {
         let text = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
         let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);
         vec![
-            self.name.clone(),
+            self.flag.clone(),
             if self.set { "yes" } else { "no" }.to_owned(),
             self.generation.to_string(),
             text(&self.set_by),

@@ -27,7 +27,7 @@ use self::{
 use super::{
     exit::{Exit, Failed},
     log,
-    output::Format,
+    output::{self, Format},
     queue,
     serve::{self, LogFormat},
     settings::Settings,
@@ -44,26 +44,26 @@ Example:
   reveille listen 'sqlite:jobs.db?queue=orders' --batch -- ./import-lines
   reveille listen 'sqlite:jobs.db?queue=orders' --no-relay --until-empty -- sh -c 'wc -c'
 
-The message is the command's standard input. Exit code 0 deletes it; any other, or an end by a
-signal, has it handed out again, later each time, and after --max-dequeue-count tries it goes to the
-poison queue. The command's environment has MESSAGE_ID, MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and
-MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, with MESSAGE_QUEUE and
-MESSAGE_COUNT and one JSON object a line: id, dequeue_count, inserted_at, and body, or body_base64
-where that is not UTF-8; its exit code is that of all of them. A message's last try is a run of its
+The message is the command's standard input. Exit code 0 deletes it; any other, or an end by a \
+signal, has it handed out again, later each time, and after --max-dequeue-count tries it goes to the \
+poison queue. The command's environment has MESSAGE_ID, MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and \
+MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, with MESSAGE_QUEUE and \
+MESSAGE_COUNT and one JSON object a line, as `queue get -o jsonl` prints them: message_id, body (null \
+where it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at; its exit code is that of all of them. A message's last try is a run of its \
 own.
 
-While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the
-queue; while it cannot, the queue is looked at now and then. A second message is handled beside the
+While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the \
+queue; while it cannot, the queue is looked at now and then. A second message is handled beside the \
 first as there is more work, up to --max-tasks times --concurrency commands at a time.
 
-Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by
-SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0
-where no command was cut off, else 143. After a SIGKILL the commands that run are ended all the same,
-by a process that `listen` has beside it: by SIGTERM, and 5s later by SIGKILL; their messages are
-handed out again after the visibility time-out. What a command has moved to another process group goes
+Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by \
+SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0 \
+where no command was cut off, else 143. After a SIGKILL the commands that run are ended all the same, \
+by a process that `listen` has beside it: by SIGTERM, and 5s later by SIGKILL; their messages are \
+handed out again after the visibility time-out. What a command has moved to another process group goes \
 on.
 
-The command's output is passed through; what is told of the listener goes to stderr, with `-o json`
+The command's output is passed through; what is told of the listener goes to stderr, with `-o json` \
 as JSON objects, one a line.")]
 pub(super) struct Args {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
@@ -140,7 +140,7 @@ pub(super) struct Args {
 }
 
 /// What the library logs of a listener by default: what its hooks do not hear.
-const LOG: &str = "error,reveille::listener::policy_file=info";
+const LOG: &str = "error,reveille::listener::policy_file=info,reveille::queue::url=warn";
 /// How soon --until-empty sees that all is done: soon for a person, seldom for a processor.
 const GLANCE: Duration = Duration::from_millis(10);
 /// A poison queue's listeners are told within this, or hear of it otherwise.
@@ -309,8 +309,8 @@ impl Listening {
         worker.stop();
         let running = worker.running();
         if running > 0 {
-            let grace = duration::Span(self.grace).to_string();
-            voice.tell(&Event::Stopping { running, grace });
+            let grace_ms = output::millis(self.grace);
+            voice.tell(&Event::Stopping { running, grace_ms });
         }
         let stats = tokio::select! {
             stats = self.listener.shutdown() => Ok(stats),

@@ -32,9 +32,9 @@ Example:
   reveille unleash go-live --ttl 1h --expect 40 --timeout 30s
   reveille unleash go-live --store az://flags
 
-A flag that is set already keeps its end and its reason where --ttl, --no-ttl and --reason are left
-out; that is said. With --expect the exit code is 0 once so many listeners have acknowledged, and 6
-where they have not before --timeout (10s), or where the relay restarted meanwhile and it cannot be
+A flag that is set already keeps its end and its reason where --ttl, --no-ttl and --reason are left \
+out; that is said. With --expect the exit code is 0 once so many listeners have acknowledged, and 6 \
+where they have not before --timeout (10s), or where the relay restarted meanwhile and it cannot be \
 known; the listeners that are missing are named where the relay knows them.")]
 pub(super) struct Args {
     /// The flag
@@ -67,19 +67,19 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
+/// A flag as it is set, and who was told; what does not apply is `null`.
 #[derive(Debug, Serialize)]
 struct Told {
-    flag: String,
+    #[serde(flatten)]
+    row: FlagRow,
+    #[serde(skip)]
     generation: u64,
-    watchers: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `null` where a store was written and no relay asked.
+    watchers: Option<u32>,
     expected: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     barrier: Option<Barrier>,
     /// The listeners that have not acknowledged, where the barrier is unmet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<Vec<Missing>>,
 }
 
@@ -139,7 +139,7 @@ impl Args {
         let (store, options) = (Stored::open(url, target.timeout).await?, self.options());
         let write = async |flags: &StoreFlags| flags.unleash(&self.flag, &options).await;
         let state = store.write(write).await?;
-        target.format.one(&FlagRow::from(&state))?;
+        target.format.one(&Told::new(&state, None))?;
         self.note_kept(&state);
         output::note(NOBODY_TOLD);
         Ok(Exit::OK)
@@ -284,21 +284,35 @@ impl Row for Told {
             (Some(acknowledged), Some(expected)) => format!("{acknowledged} of {expected}"),
             _ => "-".to_owned(),
         };
-        let (generation, watchers) = (self.generation.to_string(), self.watchers.to_string());
-        vec![self.flag.clone(), generation, watchers, acknowledged]
+        let watchers = self
+            .watchers
+            .map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let generation = self.generation.to_string();
+        vec![
+            self.row.flag().to_owned(),
+            generation,
+            watchers,
+            acknowledged,
+        ]
+    }
+}
+
+impl Told {
+    fn new(flag: &FlagState, watchers: Option<u32>) -> Self {
+        Self {
+            row: FlagRow::from(flag),
+            generation: flag.generation,
+            watchers,
+            expected: None,
+            acknowledged: None,
+            barrier: None,
+            missing: None,
+        }
     }
 }
 
 fn told(unleashed: &Unleashed) -> Told {
-    Told {
-        flag: unleashed.flag.name.to_string(),
-        generation: unleashed.flag.generation,
-        watchers: unleashed.watchers,
-        expected: None,
-        acknowledged: None,
-        barrier: None,
-        missing: None,
-    }
+    Told::new(&unleashed.flag, Some(unleashed.watchers))
 }
 
 fn conclude(barrier: Barrier, told: &Told) -> Exit {

@@ -25,9 +25,9 @@ Example:
   reveille wait go-live --timeout 10m && echo released
   reveille wait go-live --store az://flags -- ./worker
 
-A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read
-every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and
---store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where
+A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read \
+every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and \
+--store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where \
 signal N ended it), without one with 0; with 6 where the flag is not set within --timeout.")]
 pub(super) struct Args {
     /// The flag

@@ -18,7 +18,7 @@ const SHOWN: usize = 20;
 pub(super) struct Waiter {
     listener_id: String,
     streams: u32,
-    waiting_for_ms: u64,
+    connected_for_ms: u64,
     acknowledged: bool,
     #[serde(skip)]
     waiting_for: Span,
@@ -55,7 +55,7 @@ impl From<FlagWatcherInfo> for Waiter {
         Self {
             listener_id: watcher.listener_id,
             streams: watcher.streams,
-            waiting_for_ms: millis(watcher.since),
+            connected_for_ms: millis(watcher.since),
             acknowledged: watcher.acknowledged,
             waiting_for: Span(watcher.since),
         }

@@ -205,7 +205,7 @@ impl Cursors {
             .mailbox
             .note_report(told.then(|| now + believed));
         let mut state = cursor.record.lock();
-        state.depth = Some(report.current_queue_depth);
+        state.depth = (report.current_queue_depth, now);
         let head = state.tally.sequence;
         let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
         let sequence = if trusted { report.sequence } else { 0 };

@@ -234,7 +234,8 @@ fn queue(view: &QueueView) -> proto::Queue {
         listeners: count(view.listeners),
         timers: count(view.timers),
         idle_for: view.idle_for.map(span_to_wire),
-        current_queue_depth: view.depth,
+        current_queue_depth: view.depth.map(|(messages, _)| messages),
+        depth_age: view.depth.map(|(_, age)| span_to_wire(age)),
     }
 }
 

@@ -203,7 +203,11 @@ async fn a_batch_is_one_run_and_its_exit_code_is_that_of_all() {
     assert_eq!(lines[0]["body"], "one");
     assert_eq!(lines[1]["dequeue_count"], 1);
     assert_eq!(lines[2]["body_base64"], "/wA=");
-    assert!(lines[2].get("body").is_none(), "{lines:?}");
+    assert!(lines[2]["body"].is_null(), "{lines:?}");
+    assert_eq!(
+        (&lines[2]["bytes"], &lines[0]["message_id"]),
+        (&2.into(), &"1".into())
+    );
     assert_eq!(
         lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
         Some("20")
@@ -548,4 +552,51 @@ async fn the_metrics_of_a_listener_follow_what_it_handles() {
     })
     .await;
     assert_eq!(get(admin, "/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_reported_depth_is_shown_with_its_age() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let url = relay.url();
+    let listening = place.listen(&["--relay", &url], "cat >> out");
+    listening.tells("mode", "pushed").await;
+    place.put(&[b"job"]).await;
+    relay.run(&["notify", "local/orders"]).await;
+    until("a report", async || {
+        let listed = crate::binary::said(&relay.run(&["queues", "-o", "json"]).await);
+        let queues: Value = serde_json::from_str(&listed).expect("JSON");
+        let queue = &queues[0];
+        assert_eq!(queue["queue"], "local/orders");
+        assert_eq!(
+            queue["depth"].is_null(),
+            queue["depth_age_ms"].is_null(),
+            "{queue}"
+        );
+        queue["depth_age_ms"].is_u64()
+    })
+    .await;
+    let table = crate::binary::said(&relay.run(&["queues"]).await);
+    assert!(table.contains(" ago"), "{table}");
+}
+
+#[tokio::test]
+async fn queues_of_two_files_under_one_address_are_warned_of() {
+    let place = Place::new().await;
+    let other = format!(
+        "sqlite:{}/other.db?queue=orders",
+        place.home.path().display()
+    );
+    let made = reveille(&place.home, &["queue", "create", &other])
+        .output()
+        .await;
+    assert!(made.expect("it starts").status.success());
+    let warned = async |poison: &str| {
+        let options = ["--no-relay", "--until-empty", "--poison", poison];
+        let end = place.listen(&options, "true").ends().await;
+        end.events
+            .iter()
+            .any(|event| event.to_string().contains("two files have one address"))
+    };
+    assert!(warned(&other).await);
+    assert!(!warned(&format!("{other}&account=archive")).await);
 }

@@ -31,17 +31,17 @@ Example:
   reveille lease run billing --store az://leases -- ./bill
   reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
 
-The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with
-every holder. Hand the token to whatever the command writes to, and let that refuse lower ones:
-a process that was stopped goes on for a moment without its lease. Where `lease run` is killed by
+The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with \
+every holder. Hand the token to whatever the command writes to, and let that refuse lower ones: \
+a process that was stopped goes on for a moment without its lease. Where `lease run` is killed by \
 SIGKILL, the command is told to end by SIGTERM at once, and is killed a fifth of the duration later.
 
-The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of
-the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else
+The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of \
+the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else \
 can have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
 
-Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released.
-Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost;
+Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released. \
+Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost; \
 with 6 where it was not had within --timeout.")]
 pub(super) struct Args {
     #[command(flatten)]

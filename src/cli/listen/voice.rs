@@ -2,11 +2,12 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use reveille::{
     Error, QueueAddress,
+    duration::Span,
     listener::{Action, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
     queue::Message,
     scaling::Idle,
@@ -65,7 +66,7 @@ pub(super) enum Event {
     },
     Stopping {
         running: usize,
-        grace: String,
+        grace_ms: u64,
     },
     Killed {
         killed: usize,
@@ -188,10 +189,17 @@ impl Event {
             } => format!(
                 "message `{message_id}` went to the poison queue after {dequeue_count} tries: {error}"
             ),
-            Self::Stopping { running, grace } => format!(
-                "stopping: waiting up to {grace} for {running} commands; a second signal kills them"
-            ),
-            Self::Killed { killed } => format!("ended at once: {killed} commands were killed"),
+            Self::Stopping { running, grace_ms } => {
+                let grace = Span(Duration::from_millis(*grace_ms));
+                let commands = output::count(*running as u64, "command");
+                format!(
+                    "stopping: waiting up to {grace} for {commands}; a second signal kills them"
+                )
+            }
+            Self::Killed { killed } => {
+                let commands = output::count(*killed as u64, "command");
+                format!("ended at once, and killed {commands}")
+            }
             Self::Ended {
                 handled,
                 failed,

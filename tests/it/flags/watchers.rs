@@ -31,7 +31,7 @@ async fn a_parked_fleet_is_shown_by_name_and_since_when() {
     let names: Vec<_> = waiting.iter().map(|one| &one["listener_id"]).collect();
     assert_eq!(names, ["node-1", "node-2"]);
     for one in waiting {
-        assert!(one["waiting_for_ms"].is_u64(), "{one}");
+        assert!(one["connected_for_ms"].is_u64(), "{one}");
         assert_eq!(
             (&one["streams"], &one["acknowledged"]),
             (&1.into(), &false.into())
