@@ -23,6 +23,7 @@ mod completions;
 mod demo;
 mod exit;
 mod flag;
+mod guard;
 mod health;
 mod ids;
 mod lease;
@@ -30,6 +31,7 @@ mod leash;
 mod listen;
 mod listeners;
 mod log;
+mod message;
 mod notify;
 mod output;
 mod process;
@@ -51,6 +53,7 @@ mod tests;
 mod unleash;
 mod usage;
 mod wait;
+mod watchers;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -93,6 +96,8 @@ enum Verb {
     Bench(bench::BenchArgs),
     Completions(completions::Args),
     Proto(proto::Args),
+    #[command(name = guard::VERB, hide = true)]
+    Guard(guard::Args),
 }
 
 const AFTER_HELP: &str = "\
@@ -161,6 +166,7 @@ impl Verb {
             Self::Wait(args) => args.run(settings).await,
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
+            Self::Guard(args) => args.run().await,
             verb => {
                 log::to_stderr(log::CLIENT_LOG);
                 let mut interrupts = signals::Interrupts::listen()?;
@@ -195,7 +201,8 @@ impl Verb {
             | Self::Listen(_)
             | Self::Wait(_)
             | Self::Lease(_)
-            | Self::Sweep(_) => {
+            | Self::Sweep(_)
+            | Self::Guard(_) => {
                 unreachable!("run by `Verb::run`")
             }
         }

@@ -20,6 +20,6 @@ pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};
 pub use connection::Client;
 pub use flag_watch::FlagWatcher;
-pub use flags::{Flags, Unleashed};
+pub use flags::{FlagWatcherInfo, Flags, Unleashed};
 pub use publisher::Publisher;
 pub use subscription::Subscription;

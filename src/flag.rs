@@ -13,6 +13,7 @@ mod event;
 mod expiry;
 mod feed;
 mod local;
+mod presence;
 mod refresh;
 mod runner;
 mod set_flags;
@@ -44,12 +45,14 @@ pub(crate) use self::{
     event::Event,
     feed::{Feed, FeedConfig, Next},
     local::LocalWatch,
+    presence::{WatcherView, WatchersQuery},
     runner::{FlagTimers, start},
     wakers::Told,
     watch::Watch,
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
+    clock::Clock,
     error::{Error, ErrorKind, Result},
     fault::{Fault, planted},
     store::{Blob, BlobStore, ETag, PageOptions},
@@ -101,6 +104,8 @@ pub(crate) struct Flags {
 struct Inner {
     store: Arc<dyn BlobStore>,
     board: Mutex<Board>,
+    /// For the times that operators are shown; nothing is decided by it.
+    clock: Clock,
     /// Local writes of one flag come one after the other, so that they are told in the order in
     /// which they reached the store.
     writes: Turns,
@@ -131,6 +136,7 @@ impl Flags {
         let inner = Inner {
             store,
             board: Mutex::new(Board::new(removes, &config)),
+            clock: Clock::new(),
             writes: Turns::default(),
             reads: Turns::default(),
             refresh_reads: config.refresh_reads,
@@ -142,7 +148,7 @@ impl Flags {
     }
 
     /// Sets a flag durably, then tells its watchers; returns how many. A flag that is set keeps
-    /// its generation; its end, who and why are refreshed.
+    /// its generation, and what the options leave out.
     ///
     /// # Errors
     /// `Invalid`; `Exhausted` where too many flags are set, and nothing was done; `Unavailable` where
@@ -223,17 +229,19 @@ impl Flags {
     /// # Errors
     /// `Unavailable` as for [`Flags::unleash`].
     pub(crate) async fn leash(&self, name: &FlagName) -> Result<FlagState> {
-        Ok(self.clear(name).await?.tell().await)
+        let (state, _) = self.clear(name).await?.tell().await;
+        Ok(state)
     }
 
-    /// Does what [`Flags::leash`] does, but for the waking of the watchers.
-    pub(crate) async fn clear(&self, name: &FlagName) -> Result<Told<FlagState>> {
+    /// Does what [`Flags::leash`] does, but for the waking of the watchers; returns how many are
+    /// told.
+    pub(crate) async fn clear(&self, name: &FlagName) -> Result<Told<(FlagState, u32)>> {
         let _turn = self.inner.writes.take(name).await;
         let write = Write::begin(&self.inner, name);
         match self.inner.store.delete(&blob_name(name), None).await {
             Ok(_) => {
                 self.inner.board().set.remove(name);
-                Ok(write.end(Written::Unset).map(|(state, _)| state))
+                Ok(write.end(Written::Unset))
             }
             Err(error) => {
                 let doing = match is_refusal(&error) {
@@ -308,18 +316,30 @@ impl Flags {
     ) -> Result<Watch> {
         let mut board = self.inner.board();
         board.admit_watch(name)?;
-        let (id, wakers) = board.register(name, acks);
+        let registered = board.register(name, &listener, acks, self.inner.clock.now());
         drop(board);
-        wakers.wake();
-        Ok(Watch::new(self.clone(), name.clone(), listener, id))
+        Ok(Watch::new(
+            self.clone(),
+            name.clone(),
+            listener,
+            acks,
+            registered,
+        ))
     }
 
     /// Registers a watcher; with `acks` one that is told of acknowledgements, and not counted. It is
     /// for this process's own code, to which no limit applies.
     pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> Watch {
-        let (id, wakers) = self.inner.board().register(name, acks);
-        wakers.wake();
-        Watch::new(self.clone(), name.clone(), listener, id)
+        let now = self.inner.clock.now();
+        let registered = self.inner.board().register(name, &listener, acks, now);
+        Watch::new(self.clone(), name.clone(), listener, acks, registered)
+    }
+
+    /// Lists the listeners that watch flags, or did, by flag and listener.
+    pub(crate) fn list_watchers(&self, query: &WatchersQuery) -> Vec<WatcherView> {
+        self.inner
+            .board()
+            .list_watchers(query, self.inner.clock.now())
     }
 
     /// Counts the streams that watch a flag.
@@ -406,13 +426,13 @@ impl Inner {
     ) -> (Body, Written) {
         match judge(current, wall) {
             Some(state) => {
-                let body = Body::new(state.generation, options, wall);
+                let body = Body::new(state.generation, options, Some(&state), wall);
                 let written = Written::Kept(body.state(name));
                 (body, written)
             }
             None => {
                 let generation = self.board().new_generation(wall);
-                let body = Body::new(generation, options, wall);
+                let body = Body::new(generation, options, None, wall);
                 let written = Written::Unleashed(body.state(name));
                 (body, written)
             }

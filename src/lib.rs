@@ -35,6 +35,8 @@ mod eviction;
 mod fault;
 #[cfg(feature = "server")]
 pub mod flag;
+#[cfg(feature = "server")]
+mod histogram;
 #[cfg(feature = "azure")]
 mod https;
 #[cfg(feature = "server")]
@@ -107,7 +109,7 @@ pub use error::{Error, ErrorKind, Result};
 #[cfg(feature = "cloud")]
 pub use node::SweepConsole;
 #[cfg(feature = "server")]
-pub use node::{Node, NodeConfig};
+pub use node::{ListenerConsole, Node, NodeConfig};
 #[cfg(feature = "server")]
 pub use relay::{LocalPublisher, LocalSubscription, Relay, RelayConfig};
 pub use words::*;

@@ -15,6 +15,7 @@ mod delivery;
 mod dequeue;
 mod handler;
 mod hooks;
+mod monitor;
 mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
@@ -47,6 +48,7 @@ pub use self::{
         Delivery, Handler, HandlerError, HandlerResult, Outcome, Postponed, Rejected, RetryAfter,
     },
     hooks::{Action, HandlingEnd, Hooks, ListenerError},
+    monitor::ListenerMonitor,
     poison::PoisonedMessage,
     redrive::{RedriveOptions, Redriven, redrive},
     several::{Listeners, ListenersBuilder},
@@ -181,20 +183,12 @@ impl Listener {
 
     /// Returns what it does just now, without a depth: asks nobody.
     pub fn state(&self) -> QueryState {
-        let (mode, (active, total), is_idle, is_paused) = self.shared.ask(|core, _| {
-            let scaler = &core.scaler;
-            let (is_idle, is_paused) = (scaler.nobody_works(), scaler.is_paused());
-            (scaler.mode(), scaler.active(), is_idle, is_paused)
-        });
-        QueryState {
-            mode,
-            current_queue_depth: None,
-            active_dequeue_tasks: active,
-            total_dequeue_tasks: total,
-            is_idle,
-            is_paused,
-            stats: self.shared.counters.stats(),
-        }
+        self.shared.state()
+    }
+
+    /// Returns what looks on at this listener, for its metrics.
+    pub fn monitor(&self) -> ListenerMonitor {
+        ListenerMonitor::new(&self.shared)
     }
 
     /// Gets nothing more, waits for the handlers, at most for [`ListenerConfig::grace`], tells those

@@ -2,6 +2,7 @@
 //!
 //! Puts the parts together and owns their order of starting and ending; decides nothing else.
 
+mod listening;
 mod status;
 #[cfg(feature = "cloud")]
 mod sweeping;
@@ -10,6 +11,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+pub use self::listening::ListenerConsole;
 use self::status::Watched;
 #[cfg(feature = "cloud")]
 pub use self::sweeping::SweepConsole;

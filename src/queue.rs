@@ -57,7 +57,7 @@ pub use self::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// A queue of messages that several processes work on. `Arc` and `Box` of one are one as well, so
@@ -74,6 +74,16 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// its own by default.
     fn addresses(&self) -> Vec<&QueueAddress> {
         vec![self.address()]
+    }
+
+    /// Returns the group whose listeners share this queue's wake-ups by default: of a wake-up, as many
+    /// of its members hear as there is work for. By default it has the queue's name.
+    ///
+    /// Every process that reads this queue has to come to the same name, and none that reads another
+    /// queue under the same address: it would be woken in place of one of this queue's listeners.
+    fn listener_group(&self) -> GroupName {
+        let name = GroupName::new(self.address().queue_name());
+        name.expect("names of queues keep the rule of groups' names")
     }
 
     /// Returns what the queue allows.
@@ -480,6 +490,12 @@ impl Default for QueueLimits {
 }
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Returns the group of a queue whose address other queues may have as well.
+fn local_group(address: &QueueAddress, identity: u64) -> GroupName {
+    let name = GroupName::new(&format!("{:.100}-{identity:016x}", address.queue_name()));
+    name.expect("names of queues keep the rule of groups' names")
+}
 
 /// The receipt is worth nothing any more.
 #[cold]

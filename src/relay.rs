@@ -26,6 +26,7 @@ pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
+    histogram::Histogram,
     hub::{
         Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
         SubscriptionId, WakeBuilder,
@@ -104,13 +105,49 @@ struct Shared {
 }
 
 /// What the streams have sent so far, and what was refused.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) wakes: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) notifications: AtomicU64,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) refusals: Refusals,
+    /// From accepted to sent: of each time that a stream takes its marks, the oldest one's
+    /// notification.
+    pub(crate) wake_latency: Histogram,
+}
+
+/// A relay takes tens of microseconds; a stream that is not read may wait for minutes.
+const WAKE_LATENCIES: [Duration; 16] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            wakes: AtomicU64::default(),
+            entries: AtomicU64::default(),
+            notifications: AtomicU64::default(),
+            heartbeats: AtomicU64::default(),
+            refusals: Refusals::default(),
+            wake_latency: Histogram::new(&WAKE_LATENCIES),
+        }
+    }
 }
 
 impl Default for RelayConfig {

@@ -35,6 +35,9 @@ pub(crate) mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
 }
 
+/// The response header of a flag's watch whose listener id another stream bears.
+pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
+
 pub(crate) use codec::Codec;
 #[cfg(feature = "server")]
 pub(crate) use flags::flag_to_wire;

@@ -16,7 +16,7 @@ mod traits;
 mod work;
 
 pub use address::{QueueAddress, Selector};
-pub use flag::{FlagEvent, FlagName, FlagState, UnleashOptions};
+pub use flag::{FlagEvent, FlagName, FlagState, LeashOptions, UnleashOptions};
 pub use limits::Limits;
 pub use name::{GroupName, ListenerId};
 pub(crate) use name::{check_name, check_text};

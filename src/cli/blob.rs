@@ -39,7 +39,7 @@ struct Ttl {
     #[arg(value_name = "PATH")]
     blob: String,
     /// From now on
-    #[arg(long, value_name = "SPAN", value_parser = duration::parse, required_unless_present = "clear")]
+    #[arg(long, value_name = "D", value_parser = duration::parse, required_unless_present = "clear")]
     after: Option<Duration>,
     /// Move it there then, instead of deleting it: `graves`, `graves/FOLDER/` or `graves/NEW/NAME`
     #[arg(long, value_name = "CONTAINER", requires = "after")]

@@ -12,6 +12,7 @@ use super::{
     settings::Settings,
     stored::Stored,
     target::{self, Target, TargetArgs, WaitingArgs},
+    watchers::{self, ONLOOKER, Waiter},
 };
 
 /// Read durable flags
@@ -35,7 +36,8 @@ Example:
   reveille flag get go-live --check && echo set
   reveille flag get go-live --store az://flags
 
-A flag that is not set ends with 0, with --check 5.")]
+Shows who waits for the flag and for how long, which a relay knows and a store does not. A flag that \
+is not set ends with 0, with --check 5.")]
     Get {
         /// The flag
         flag: FlagName,
@@ -81,7 +83,7 @@ Example:
 /// A flag's state as it is shown.
 #[derive(Debug, Serialize)]
 pub(super) struct FlagRow {
-    name: String,
+    flag: String,
     set: bool,
     generation: u64,
     set_by: String,
@@ -90,6 +92,15 @@ pub(super) struct FlagRow {
     set_at: Option<SystemTime>,
     #[serde(serialize_with = "output::serialize_time")]
     expires_at: Option<SystemTime>,
+}
+
+/// A flag's state, and who waits for it.
+#[derive(Debug, Serialize)]
+struct WaitedFlag {
+    #[serde(flatten)]
+    flag: FlagRow,
+    /// `null` where that is not known.
+    waiting: Option<Vec<Waiter>>,
 }
 
 impl Args {
@@ -102,17 +113,18 @@ impl Args {
                 target,
             } => {
                 let target = target.resolve(settings);
-                let state = match store {
-                    None => {
-                        let flags = target.client()?.flags();
-                        target.within(flags.get(&flag)).await?
-                    }
+                let (state, waiting) = match store {
+                    None => get(&flag, &target).await?,
                     Some(url) => {
                         let store = Stored::open_existing(&url, target.timeout).await?;
-                        store.read(async |flags| flags.get(&flag).await).await?
+                        let state = store.read(async |flags| flags.get(&flag).await).await?;
+                        (state, None)
                     }
                 };
-                target.format.one(&FlagRow::from(&state))?;
+                target.format.one(&WaitedFlag {
+                    flag: FlagRow::from(&state),
+                    waiting,
+                })?;
                 let missing = check && !state.set;
                 Ok(if missing { Exit::NOT_FOUND } else { Exit::OK })
             }
@@ -155,9 +167,22 @@ impl Args {
     }
 }
 
+/// Asks the relay for a flag's state, and for the listeners that watch it.
+async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Option<Vec<Waiter>>)> {
+    let client = target.client()?;
+    let asking = async {
+        let state = client.flags().get(flag).await?;
+        let present = watchers::present(&client, Some(flag)).await?;
+        reveille::Result::Ok((state, present))
+    };
+    let (state, present) = target.within(asking).await?;
+    let waiting = present.map(|present| present.into_iter().map(Waiter::from).collect());
+    Ok((state, waiting))
+}
+
 async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
-    let mut watcher = client.watch_flag(flag, ListenerId::unique("flag-watch")?);
+    let mut watcher = client.watch_flag(flag, ListenerId::unique(ONLOOKER)?);
     target::patiently(&client, async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
@@ -171,12 +196,16 @@ async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
 }
 
 impl FlagRow {
+    pub(super) fn flag(&self) -> &str {
+        &self.flag
+    }
+
     /// Returns the state as a sentence.
     pub(super) fn line(&self) -> String {
         if !self.set {
-            return format!("{} is not set", self.name);
+            return format!("{} is not set", self.flag);
         }
-        let mut line = format!("{} is set", self.name);
+        let mut line = format!("{} is set", self.flag);
         // Who read the store itself did not ask.
         if self.generation != 0 {
             line.push_str(&format!(", generation {}", self.generation));
@@ -194,7 +223,7 @@ impl FlagRow {
 impl From<&FlagState> for FlagRow {
     fn from(state: &FlagState) -> Self {
         Self {
-            name: state.name.to_string(),
+            flag: state.name.to_string(),
             set: state.set,
             generation: state.generation,
             set_by: state.set_by.clone(),
@@ -220,7 +249,7 @@ impl Row for FlagRow {
         let text = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
         let time = |at: Option<SystemTime>| at.map_or_else(|| "-".to_owned(), output::time);
         vec![
-            self.name.clone(),
+            self.flag.clone(),
             if self.set { "yes" } else { "no" }.to_owned(),
             self.generation.to_string(),
             text(&self.set_by),
@@ -228,5 +257,24 @@ impl Row for FlagRow {
             time(self.expires_at),
             text(&self.reason),
         ]
+    }
+}
+
+impl Row for WaitedFlag {
+    const HEADERS: &'static [&'static str] = &[
+        "FLAG",
+        "SET",
+        "GENERATION",
+        "SET BY",
+        "SET AT",
+        "EXPIRES AT",
+        "REASON",
+        "WAITING",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let mut cells = self.flag.cells();
+        cells.push(watchers::cell(self.waiting.as_deref()));
+        cells
     }
 }

@@ -1,6 +1,6 @@
 //! `leash`: clears a flag.
 
-use reveille::FlagName;
+use reveille::{FlagName, LeashOptions};
 
 use super::{
     exit::Exit,
@@ -9,17 +9,29 @@ use super::{
     settings::Settings,
     stored::{self, NOBODY_TOLD, Stored},
     target::TargetArgs,
+    usage,
 };
 
 /// Clear a durable flag
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  reveille leash go-live
+  reveille leash go-live --reason 'the next batch'
   reveille leash go-live --store az://flags")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
+    /// Why, for the relay's log
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    reason: String,
+    /// Who, for the relay's log [default: the user's name]
+    #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
+    set_by: Option<String>,
     /// Clear it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
     /// sqlite:PATH
     #[arg(long, value_name = "URL")]
@@ -34,7 +46,11 @@ impl Args {
         let state = match &self.store {
             None => {
                 let flags = target.client()?.flags();
-                let leashed = target.within(flags.leash(&self.flag)).await;
+                let options = LeashOptions {
+                    cleared_by: self.set_by.clone().unwrap_or_else(usage::user),
+                    reason: self.reason.clone(),
+                };
+                let leashed = target.within(flags.leash_with(&self.flag, &options)).await;
                 leashed.map_err(stored::may_have_happened)?
             }
             Some(url) => {

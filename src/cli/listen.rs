@@ -10,10 +10,10 @@ mod plan;
 mod voice;
 mod worker;
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerId, PublisherOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
     queue::WorkQueue,
 };
@@ -27,9 +27,9 @@ use self::{
 use super::{
     exit::{Exit, Failed},
     log,
-    output::Format,
+    output::{self, Format},
     queue,
-    serve::LogFormat,
+    serve::{self, LogFormat},
     settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
@@ -44,27 +44,29 @@ Example:
   reveille listen 'sqlite:jobs.db?queue=orders' --batch -- ./import-lines
   reveille listen 'sqlite:jobs.db?queue=orders' --no-relay --until-empty -- sh -c 'wc -c'
 
-The message is the command's standard input. Exit code 0 deletes it; any other, or an end by a
-signal, has it handed out again, later each time, and after --max-dequeue-count tries it goes to the
-poison queue. The command's environment has MESSAGE_ID, MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and
-MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, with MESSAGE_QUEUE and
-MESSAGE_COUNT and one JSON object a line: id, dequeue_count, inserted_at, and body, or body_base64
-where that is not UTF-8; its exit code is that of all of them. A message's last try is a run of its
+The message is the command's standard input. Exit code 0 deletes it; any other, or an end by a \
+signal, has it handed out again, later each time, and after --max-dequeue-count tries it goes to the \
+poison queue. The command's environment has MESSAGE_ID, MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and \
+MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, with MESSAGE_QUEUE and \
+MESSAGE_COUNT and one JSON object a line, as `queue get -o jsonl` prints them: message_id, body (null \
+where it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at; its exit code is that of all of them. A message's last try is a run of its \
 own.
 
-The listeners of a queue share its wake-ups: as many are woken as there are messages for. With
+The listeners of a queue share its wake-ups: as many are woken as there are messages for. With \
 --no-group each of them is woken for every notification, with --group those of that group share.
 
-While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the
-queue; while it cannot, the queue is looked at now and then. A second message is handled beside the
+While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the \
+queue; while it cannot, the queue is looked at now and then. A second message is handled beside the \
 first as there is more work, up to --max-tasks times --concurrency commands at a time.
 
-Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by
-SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0
-where no command was cut off, else 143. SIGKILL leaves no time for that: commands that run then go on
-by themselves, while their messages are handed out again after the visibility time-out.
+Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by \
+SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0 \
+where no command was cut off, else 143. After a SIGKILL the commands that run are ended all the same, \
+by a process that `listen` has beside it: by SIGTERM, and 5s later by SIGKILL; their messages are \
+handed out again after the visibility time-out. What a command has moved to another process group goes \
+on.
 
-The command's output is passed through; what is told of the listener goes to stderr, with `-o json`
+The command's output is passed through; what is told of the listener goes to stderr, with `-o json` \
 as JSON objects, one a line.")]
 pub(super) struct Args {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
@@ -124,7 +126,7 @@ pub(super) struct Args {
         value_name = "NAME"
     )]
     id: Option<String>,
-    /// Share wake-ups with the listeners of this group [default: the queue's name]
+    /// Share wake-ups with the listeners of this group [default: a name of the queue's own]
     #[arg(long, value_name = "NAME", conflicts_with = "no_group")]
     group: Option<String>,
     /// Share no wake-ups: this listener is woken for every notification, whatever others do
@@ -133,6 +135,12 @@ pub(super) struct Args {
     /// Look by itself, and ask no relay
     #[arg(long)]
     no_relay: bool,
+    /// Serve /metrics, /livez and /readyz of this listener there: HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// Names, comma-separated, by which that port may be asked, beside IP addresses and localhost
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "metrics_listen")]
+    metrics_host: Vec<String>,
     #[command(flatten)]
     relay: RelayArgs,
     /// What to run
@@ -141,7 +149,7 @@ pub(super) struct Args {
 }
 
 /// What the library logs of a listener by default: what its hooks do not hear.
-const LOG: &str = "error,reveille::listener::policy_file=info";
+const LOG: &str = "error,reveille::listener::policy_file=info,reveille::queue::url=warn";
 /// How soon --until-empty sees that all is done: soon for a person, seldom for a processor.
 const GLANCE: Duration = Duration::from_millis(10);
 /// A poison queue's listeners are told within this, or hear of it otherwise.
@@ -165,7 +173,7 @@ impl Args {
     /// Does all that may fail before the first message is got.
     async fn prepare(&self, target: &Target) -> anyhow::Result<Listening> {
         let config = self.config()?;
-        let program = Program::find(&self.command)?;
+        let program = Program::find(&self.command)?.guarded();
         let id = match &self.id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("listen")?,
@@ -187,7 +195,7 @@ impl Args {
             builder = builder.poison(queue::open(&url).await?);
         }
         if let Some(client) = &client {
-            let mut options = config.subscription(id, queue.address());
+            let mut options = config.subscription(id, &*queue);
             if self.no_group {
                 options.group = None;
             } else if let Some(group) = &self.group {
@@ -200,10 +208,17 @@ impl Args {
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Arc::new(Worker::new(program, self.count, ending));
+        let worker = Worker::new(program, self.count, ending, Arc::clone(&voice));
+        let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started.await.map_err(|error| advise(&*queue, &error))?;
+        let console = self.console(&listener).await?;
         voice.started();
+        if let Some(console) = &console {
+            voice.tell(&Event::Metrics {
+                url: format!("http://{}/metrics", console.address()),
+            });
+        }
         if self.until_empty && client.is_some() {
             // Looks at once, whether or not the relay answers; without one it does so anyway.
             listener.start_listener(1);
@@ -216,7 +231,16 @@ impl Args {
             ends,
             until_empty,
             grace: self.grace,
+            _console: console,
         })
+    }
+
+    async fn console(&self, listener: &Listener) -> reveille::Result<Option<ListenerConsole>> {
+        let Some(listen) = self.metrics_listen else {
+            return Ok(None);
+        };
+        let started = ListenerConsole::start(listener.monitor(), listen, &self.metrics_host);
+        started.await.map(Some)
     }
 
     async fn start(
@@ -248,6 +272,8 @@ struct Listening {
     ends: tokio::sync::mpsc::Receiver<End>,
     until_empty: Option<Ending>,
     grace: Duration,
+    /// Serves the metrics until the end.
+    _console: Option<ListenerConsole>,
 }
 
 /// It has ended gracefully.
@@ -297,8 +323,8 @@ impl Listening {
         worker.stop();
         let running = worker.running();
         if running > 0 {
-            let grace = duration::Span(self.grace).to_string();
-            voice.tell(&Event::Stopping { running, grace });
+            let grace_ms = output::millis(self.grace);
+            voice.tell(&Event::Stopping { running, grace_ms });
         }
         let stats = tokio::select! {
             stats = self.listener.shutdown() => Ok(stats),

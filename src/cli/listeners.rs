@@ -1,6 +1,6 @@
-//! `listeners`: who is there.
+//! `listeners`: who is there, for queues and for flags.
 
-use reveille::{Client, ListenerInfo, duration::Span};
+use reveille::{Client, FlagWatcherInfo, ListenerInfo, duration::Span};
 use serde::Serialize;
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
     output::{Row, millis},
     settings::Settings,
     target::TargetArgs,
+    watchers,
 };
 
 /// List who listens, and what they do
@@ -15,7 +16,9 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille listeners
-  reveille listeners -o json")]
+  reveille listeners -o json
+
+Nodes that wait for a flag have a row each; in JSON, what such a node does not have is null.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -24,26 +27,41 @@ pub(super) struct Args {
 #[derive(Debug, Serialize)]
 struct ListenerRow {
     listener_id: String,
-    subscription_id: String,
-    selectors: Vec<String>,
-    capacity: u32,
-    visibility_timeout_ms: u64,
+    /// The flag that it waits for; `null`: it listens to queues.
+    flag: Option<String>,
+    streams: u32,
     connected_for_ms: u64,
-    queues: u32,
-    busy: u32,
-    owed: u32,
-    active_dequeue_tasks: u32,
-    total_dequeue_tasks: u32,
-    group: Option<String>,
-    polling: bool,
     #[serde(skip)]
     connected_for: Span,
+    #[serde(flatten)]
+    subscription: Subscription,
+}
+
+/// What a listener that waits for a flag does not have: `null` there.
+#[derive(Debug, Default, Serialize)]
+struct Subscription {
+    subscription_id: Option<String>,
+    selectors: Vec<String>,
+    capacity: Option<u32>,
+    visibility_timeout_ms: Option<u64>,
+    queues: Option<u32>,
+    busy: Option<u32>,
+    owed: Option<u32>,
+    active_dequeue_tasks: Option<u32>,
+    total_dequeue_tasks: Option<u32>,
+    group: Option<String>,
+    polling: Option<bool>,
 }
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let ask = async |client: &Client| client.listeners().await;
-        self.target.list(settings, ask, ListenerRow::from).await
+        let ask = async |client: &Client| {
+            let listeners = client.listeners().await?.into_iter();
+            let waiting = watchers::present(client, None).await?.unwrap_or_default();
+            let waiting = waiting.into_iter().map(ListenerRow::from);
+            Ok(listeners.map(ListenerRow::from).chain(waiting).collect())
+        };
+        self.target.list(settings, ask, |row| row).await
     }
 }
 
@@ -51,19 +69,36 @@ impl From<ListenerInfo> for ListenerRow {
     fn from(listener: ListenerInfo) -> Self {
         Self {
             listener_id: listener.listener_id,
-            subscription_id: listener.subscription_id,
-            selectors: listener.selectors,
-            capacity: listener.capacity,
-            visibility_timeout_ms: millis(listener.visibility_timeout),
+            flag: None,
+            streams: 1,
             connected_for_ms: millis(listener.connected_for),
-            queues: listener.queues,
-            busy: listener.busy,
-            owed: listener.owed,
-            active_dequeue_tasks: listener.active_dequeue_tasks,
-            total_dequeue_tasks: listener.total_dequeue_tasks,
-            group: listener.group,
-            polling: listener.polling,
             connected_for: Span(listener.connected_for),
+            subscription: Subscription {
+                subscription_id: Some(listener.subscription_id),
+                selectors: listener.selectors,
+                capacity: Some(listener.capacity),
+                visibility_timeout_ms: Some(millis(listener.visibility_timeout)),
+                queues: Some(listener.queues),
+                busy: Some(listener.busy),
+                owed: Some(listener.owed),
+                active_dequeue_tasks: Some(listener.active_dequeue_tasks),
+                total_dequeue_tasks: Some(listener.total_dequeue_tasks),
+                group: listener.group,
+                polling: Some(listener.polling),
+            },
+        }
+    }
+}
+
+impl From<FlagWatcherInfo> for ListenerRow {
+    fn from(watcher: FlagWatcherInfo) -> Self {
+        Self {
+            listener_id: watcher.listener_id,
+            flag: Some(watcher.flag),
+            streams: watcher.streams,
+            connected_for_ms: millis(watcher.since),
+            connected_for: Span(watcher.since),
+            subscription: Subscription::default(),
         }
     }
 }
@@ -83,22 +118,43 @@ impl Row for ListenerRow {
     ];
 
     fn cells(&self) -> Vec<String> {
-        let more = self.selectors.len().saturating_sub(3);
-        let mut selectors = self.selectors[..self.selectors.len() - more].join(" ");
-        if more > 0 {
-            selectors.push_str(&format!(" and {more} more"));
-        }
+        let subscription = &self.subscription;
+        let number = |figure: Option<u32>| figure.map_or_else(dash, |figure| figure.to_string());
+        let state = match subscription.polling {
+            None => "waiting",
+            Some(true) => "polling",
+            Some(false) => "pushed",
+        };
         vec![
             self.listener_id.clone(),
-            selectors,
-            self.group.clone().unwrap_or_else(|| "-".to_owned()),
+            self.listens_to(),
+            subscription.group.clone().unwrap_or_else(dash),
             self.connected_for.to_string(),
-            self.queues.to_string(),
-            self.busy.to_string(),
-            self.owed.to_string(),
-            self.active_dequeue_tasks.to_string(),
-            self.total_dequeue_tasks.to_string(),
-            if self.polling { "polling" } else { "pushed" }.to_owned(),
+            number(subscription.queues),
+            number(subscription.busy),
+            number(subscription.owed),
+            number(subscription.active_dequeue_tasks),
+            number(subscription.total_dequeue_tasks),
+            state.to_owned(),
         ]
     }
+}
+
+impl ListenerRow {
+    fn listens_to(&self) -> String {
+        if let Some(flag) = &self.flag {
+            return format!("flag {flag}");
+        }
+        let selectors = &self.subscription.selectors;
+        let more = selectors.len().saturating_sub(3);
+        let mut text = selectors[..selectors.len() - more].join(" ");
+        if more > 0 {
+            text.push_str(&format!(" and {more} more"));
+        }
+        text
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
 }

@@ -1,5 +1,7 @@
-//! Output: tables for people, JSON for programs; field names are snake_case, times RFC 3339, spans
-//! milliseconds. Data goes to stdout, notes to stderr. No colours anywhere.
+//! Output: tables for people, JSON for programs. A verb has one shape: a list is an array with `json`
+//! and an object a line with `jsonl`, one thing is an object, a stream is an object a line. A name means
+//! the same everywhere: `queue` is ACCOUNT/NAME, `flag`, `lease`, `listener_id`, `message_id`, `depth`;
+//! durations end in `_ms`, times in `_at` (RFC 3339). What does not apply is null, and never left out. Data goes to stdout, notes to stderr. No colours anywhere.
 
 use std::{
     fmt::Display,

@@ -1,7 +1,8 @@
 //! A command as a process group of its own: told, killed, and never left behind.
 //!
 //! A Ctrl-C at the terminal reaches only us, so that the command comes to its end in the way that
-//! its verb has; and where it is to be ended, its children are, too.
+//! its verb has; and where it is to be ended, its children are, too. Where this process is killed by
+//! SIGKILL, its `guard` ends them.
 
 use std::{
     collections::HashSet,
@@ -17,7 +18,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::exit::Failed;
+use super::{exit::Failed, guard::Guard, output};
 
 /// A command that runs. Killed with its group when it is dropped before its end.
 pub(super) struct Process {
@@ -27,7 +28,17 @@ pub(super) struct Process {
 
 /// The process groups that run.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Groups(Arc<Mutex<HashSet<Pid>>>);
+pub(super) struct Groups(Arc<Mutex<Running>>);
+
+#[derive(Debug, Default)]
+struct Running {
+    groups: HashSet<Pid>,
+    /// How a guard ends them; `None`: there is none.
+    grace: Option<Duration>,
+    guard: Option<Guard>,
+    /// That there is no guard was said.
+    unguarded: bool,
+}
 
 /// One of them. Killed when it is dropped before its end.
 struct Group {
@@ -121,22 +132,78 @@ impl Process {
 }
 
 impl Groups {
+    /// Makes groups that are ended also where this process is killed by SIGKILL: by SIGTERM, and
+    /// after the grace by SIGKILL.
+    pub(super) fn guarded(grace: Duration) -> Self {
+        let groups = Self::default();
+        let mut running = groups.lock();
+        running.grace = Some(grace);
+        running.start_guard();
+        drop(running);
+        groups
+    }
+
     /// Returns how many run.
     pub(super) fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().groups.len()
     }
 
     /// Kills all that run; returns how many.
     pub(super) fn kill(&self) -> usize {
-        let groups = self.lock();
-        for id in &*groups {
+        let running = self.lock();
+        for id in &running.groups {
             signal(*id, Signal::KILL);
         }
-        groups.len()
+        running.groups.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<Pid>> {
+    fn lock(&self) -> MutexGuard<'_, Running> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn insert(&mut self, group: Pid) {
+        self.groups.insert(group);
+        let told = self.guard.as_mut().map(|guard| guard.add(group));
+        if self.grace.is_some() && !matches!(told, Some(Ok(()))) {
+            self.start_guard();
+        }
+    }
+
+    /// Returns whether it was there.
+    fn remove(&mut self, group: Pid) -> bool {
+        let removed = self.groups.remove(&group);
+        let told = self.guard.as_mut().map(|guard| guard.remove(group));
+        if matches!(told, Some(Err(_))) {
+            self.start_guard();
+        }
+        removed
+    }
+
+    /// Starts a guard in the place of the one before, and names it all groups that run.
+    #[cold]
+    fn start_guard(&mut self) {
+        if let Some(before) = self.guard.take() {
+            before.abandon();
+        }
+        let Some(grace) = self.grace else { return };
+        let started = Guard::start(grace).and_then(|mut guard| {
+            match self.groups.iter().try_for_each(|group| guard.add(*group)) {
+                Ok(()) => Ok(guard),
+                Err(error) => {
+                    guard.abandon();
+                    Err(error)
+                }
+            }
+        });
+        match started {
+            Ok(guard) => self.guard = Some(guard),
+            Err(error) if !std::mem::replace(&mut self.unguarded, true) => output::note(
+                format_args!("warning: a SIGKILL of this process would leave commands: {error}"),
+            ),
+            Err(_) => {}
+        }
     }
 }
 
@@ -157,13 +224,13 @@ impl Group {
 
     /// It has ended by itself: its number is free for others, and must not be signalled.
     fn ended(self) {
-        self.groups.lock().remove(&self.id);
+        self.groups.lock().remove(self.id);
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if self.groups.lock().remove(&self.id) {
+        if self.groups.lock().remove(self.id) {
             signal(self.id, Signal::KILL);
         }
     }

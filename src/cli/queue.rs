@@ -79,7 +79,7 @@ Example:
 Example:
   reveille queue move 'sqlite:jobs.db?queue=orders-poison' 'sqlite:jobs.db?queue=orders' --notify
 
-Both queues must be there. Where --notify is not acknowledged it ends with 8: the messages are moved all
+Both queues must be there. Where --notify is not acknowledged it ends with 8: the messages are moved all \
 the same.")]
     Move(Move),
     /// Delete all messages
@@ -105,31 +105,38 @@ struct Named {
     output: Option<Format>,
 }
 
-/// What was done to a queue, or what is known of it.
+/// A queue's address, and what one verb tells of it.
 #[derive(Debug, Serialize)]
-struct Told {
+struct Told<T> {
     queue: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    messages: Option<u64>,
-    /// Whether the relay has acknowledged the notification.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    notified: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    listeners: Option<u32>,
+    #[serde(flatten)]
+    told: T,
 }
+
+#[derive(Debug, Serialize)]
+struct Created {
+    created: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Depth {
+    depth: u64,
+}
+
+/// Nothing beside the queue.
+#[derive(Debug, Serialize)]
+struct Nothing {}
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self.verb {
             Verb::Create(named) => {
                 let queue = open(&named.url).await?;
-                let mut told = Told::of(&*queue);
-                told.created = Some(queue.create().await?);
-                let line = match told.created {
-                    Some(true) => format!("made {}", told.queue),
-                    _ => format!("{} was there already", told.queue),
+                let created = queue.create().await?;
+                let told = Told::of(&*queue, Created { created });
+                let line = match created {
+                    true => format!("made {}", told.queue),
+                    false => format!("{} was there already", told.queue),
                 };
                 named.format(settings).next(&told, line)?;
             }
@@ -138,22 +145,24 @@ impl Args {
             Verb::Peek(peek) => return peek.run(settings).await,
             Verb::Depth(named) => {
                 let queue = open_existing(&named.url).await?;
-                let mut told = Told::of(&*queue);
                 let depth = queue.depth().await?;
-                told.messages = Some(depth);
+                let told = Told::of(&*queue, Depth { depth });
                 named.format(settings).next(&told, depth)?;
             }
             Verb::Move(messages) => return messages.run(settings).await,
             Verb::Purge(named) => {
                 let queue = open_existing(&named.url).await?;
                 queue.purge().await?;
-                let told = Told::of(&*queue);
+                let told = Told::of(&*queue, Nothing {});
                 let line = format!("deleted all messages of {}", told.queue);
                 named.format(settings).next(&told, line)?;
             }
             Verb::Address(named) => {
                 let address = queue::address(&named.url)?;
-                let told = Told::new(address.to_string());
+                let told = Told {
+                    queue: address.to_string(),
+                    told: Nothing {},
+                };
                 named.format(settings).next(&told, address)?;
             }
         }
@@ -189,18 +198,11 @@ async fn open_existing(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
     open(url).await
 }
 
-impl Told {
-    fn of(queue: &dyn WorkQueue) -> Self {
-        Self::new(queue.address().to_string())
-    }
-
-    fn new(queue: String) -> Self {
+impl<T> Told<T> {
+    fn of(queue: &dyn WorkQueue, told: T) -> Self {
         Self {
-            queue,
-            created: None,
-            messages: None,
-            notified: None,
-            listeners: None,
+            queue: queue.address().to_string(),
+            told,
         }
     }
 }

@@ -15,7 +15,9 @@ use super::{
 #[command(after_help = "\
 Example:
   reveille queues
-  reveille queues -o jsonl")]
+  reveille queues -o jsonl
+
+DEPTH is what a listener reported last, and how long ago that was.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -23,8 +25,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Serialize)]
 struct QueueRow {
-    storage_account: String,
-    queue_name: String,
+    queue: String,
     sequence: u64,
     notifications: u64,
     payload_size: u64,
@@ -32,9 +33,13 @@ struct QueueRow {
     listeners: u32,
     timers: u32,
     idle_for_ms: Option<u64>,
-    current_queue_depth: Option<u64>,
+    /// By the newest report of a listener; `null` where none told one.
+    depth: Option<u64>,
+    depth_age_ms: Option<u64>,
     #[serde(skip)]
     idle_for: Option<Span>,
+    #[serde(skip)]
+    depth_age: Option<Span>,
 }
 
 impl Args {
@@ -47,8 +52,7 @@ impl Args {
 impl From<QueueInfo> for QueueRow {
     fn from(queue: QueueInfo) -> Self {
         Self {
-            storage_account: queue.storage_account,
-            queue_name: queue.queue_name,
+            queue: format!("{}/{}", queue.storage_account, queue.queue_name),
             sequence: queue.sequence,
             notifications: queue.notifications,
             payload_size: queue.payload_size,
@@ -56,7 +60,9 @@ impl From<QueueInfo> for QueueRow {
             listeners: queue.listeners,
             timers: queue.timers,
             idle_for_ms: queue.idle_for.map(millis),
-            current_queue_depth: queue.current_queue_depth,
+            depth: queue.current_queue_depth,
+            depth_age_ms: queue.depth_age.map(millis),
+            depth_age: queue.depth_age.map(Span),
             idle_for: queue.idle_for.map(Span),
         }
     }
@@ -79,8 +85,12 @@ impl Row for QueueRow {
         fn or_none(value: Option<impl ToString>) -> String {
             value.map_or_else(|| "-".to_owned(), |value| value.to_string())
         }
+        let depth = match (self.depth, self.depth_age) {
+            (Some(depth), Some(age)) => format!("{depth}, {age} ago"),
+            (depth, _) => or_none(depth),
+        };
         vec![
-            format!("{}/{}", self.storage_account, self.queue_name),
+            self.queue.clone(),
             self.sequence.to_string(),
             self.notifications.to_string(),
             self.messages.to_string(),
@@ -88,7 +98,7 @@ impl Row for QueueRow {
             self.listeners.to_string(),
             self.timers.to_string(),
             or_none(self.idle_for),
-            or_none(self.current_queue_depth),
+            depth,
         ]
     }
 }

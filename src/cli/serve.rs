@@ -22,20 +22,24 @@ Example:
   reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
   AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
 
-The container or bucket must be there. Its account and credential come from the environment, by the
+The container or bucket must be there. Its account and credential come from the environment, by the \
 names that each cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
 
---max-connections: each connection is an open file. The limit on open files is raised as far as it
-may be; 128 files stay in reserve, and a quarter of the rest, at most 256, is for connections that
+--max-connections: each connection is an open file. The limit on open files is raised as far as it \
+may be; 128 files stay in reserve, and a quarter of the rest, at most 256, is for connections that \
 have sent nothing yet. /readyz says where the relay is full.
---max-connections-per-address: a client has one connection for its calls and one for each 256 of its
-streams, and those it has left for their silence until their last stream ends. Clients behind one
+
+--max-connections-per-address: a client has one connection for its calls and one for each 256 of its \
+streams, and those it has left for their silence until their last stream ends. Clients behind one \
 address, as of a NAT or a proxy, share its limit; an IPv6 /64 network is one address.
+
 --admin-host: by IP address and as localhost the admin port can be asked always.
+
 SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
-The log never holds the relay up: lines that stderr does not take are dropped and counted.
+
+The log never holds the relay up: lines that stderr does not take are dropped and counted. \
 RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
     /// Where gRPC is served: IP:PORT, localhost:PORT, or :PORT, which is on loopback too

@@ -33,12 +33,12 @@ Example:
   reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
   reveille subscribe acct/orders -- ./drain-orders --all
 
-Any wake-up means: read the queue until it is empty. The first one of a queue asks to look once
-(CATCH_UP): what came before is not known. --exec by `sh -c`, or CMD as it is, runs one command at a
-time with WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS, WAKE_MESSAGES
-and WAKE_PAYLOAD_SIZE; WAKE_SELECTOR is both parts of the queue's name. A CATCH_UP of a pattern has
-the pattern in WAKE_SELECTOR and no WAKE_ACCOUNT and WAKE_QUEUE: read all queues that match it.
-Wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on stderr
+Any wake-up means: read the queue until it is empty. The first one of a queue asks to look once \
+(CATCH_UP): what came before is not known. --exec by `sh -c`, or CMD as it is, runs one command at a \
+time with WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS, WAKE_MESSAGES \
+and WAKE_PAYLOAD_SIZE; WAKE_SELECTOR is both parts of the queue's name. A CATCH_UP of a pattern has \
+the pattern in WAKE_SELECTOR and no WAKE_ACCOUNT and WAKE_QUEUE: read all queues that match it. \
+Wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on stderr \
 and ends nothing.")]
 pub(super) struct Args {
     /// The queues; either part may end in one `*`

@@ -35,8 +35,8 @@ JOB is a JSON file:
     \"containers\": [ { \"url\": \"az://sessions\", \"prefix\": \"tmp/\" } ],
     \"dead\": { \"account\": \"az:\", \"environment\": { \"AZURE_STORAGE_CONNECTION_STRING\": \"env:DEAD\" } } }
 
-DeadBlobContainer `graves` takes a blob by its own name, `graves/2026/` with that before it, and
-`graves/exactly/this` is its whole new name. Without `dead` such blobs are left alone. Ends with 1
+DeadBlobContainer `graves` takes a blob by its own name, `graves/2026/` with that before it, and \
+`graves/exactly/this` is its whole new name. Without `dead` such blobs are left alone. Ends with 1 \
 where --once has failed with a blob or a container.")]
 pub(super) struct Args {
     /// The job's file

@@ -30,6 +30,54 @@ fn every_verb_shows_an_example() {
     }
 }
 
+/// What is broken by hand is broken twice in a narrow terminal.
+#[test]
+fn help_is_wrapped_by_clap_alone() {
+    fn texts(command: &Command, into: &mut Vec<String>) {
+        let after = [command.get_after_help(), command.get_after_long_help()];
+        let about = [command.get_about(), command.get_long_about()];
+        into.extend(
+            after
+                .into_iter()
+                .chain(about)
+                .flatten()
+                .map(ToString::to_string),
+        );
+        command.get_subcommands().for_each(|verb| texts(verb, into));
+    }
+    let mut all = Vec::new();
+    texts(&Cli::command(), &mut all);
+    // Lines of a list, and the heading of one, are indented or end in a colon.
+    let in_paragraph = |line: &str| {
+        let listed = ["Settings:", "Durations:"]
+            .iter()
+            .any(|head| line.starts_with(head));
+        !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':') && !listed
+    };
+    for text in all {
+        let lines: Vec<_> = text.lines().collect();
+        for pair in lines.windows(2) {
+            let broken = in_paragraph(pair[0]) && in_paragraph(pair[1]);
+            assert!(!broken, "{pair:?}");
+        }
+    }
+}
+
+#[test]
+fn a_duration_is_called_one() {
+    let mut helps = Vec::new();
+    verbs(&Cli::command(), "", &mut helps);
+    for (path, help) in helps {
+        let words = help
+            .split(|c: char| !c.is_alphanumeric())
+            .map(str::to_lowercase);
+        let other = words
+            .into_iter()
+            .find(|word| word == "span" || word == "spans");
+        assert_eq!(other, None, "{path}:\n{help}");
+    }
+}
+
 #[test]
 fn bad_values_are_refused_with_field_and_rule() {
     for (typed, words) in [

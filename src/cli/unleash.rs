@@ -7,8 +7,8 @@ use std::{
 };
 
 use reveille::{
-    Client, ConnectionState, FlagEvent, FlagName, FlagWatcher, Limits, ListenerId, UnleashOptions,
-    Unleashed, duration, flag::StoreFlags,
+    Client, ConnectionState, FlagEvent, FlagName, FlagState, FlagWatcher, Limits, ListenerId,
+    UnleashOptions, Unleashed, duration, flag::StoreFlags,
 };
 use serde::Serialize;
 use tokio_stream::Stream as _;
@@ -21,6 +21,7 @@ use super::{
     stored::{self, NOBODY_TOLD, Stored},
     target::{Target, TargetArgs},
     usage,
+    watchers::{self, Missing},
 };
 
 /// Set a durable flag, and release everybody who waits for it
@@ -31,14 +32,19 @@ Example:
   reveille unleash go-live --ttl 1h --expect 40 --timeout 30s
   reveille unleash go-live --store az://flags
 
-With --expect the exit code is 0 once so many listeners have acknowledged, and 6 where they have
-not before --timeout (10s), or where the relay restarted meanwhile and it cannot be known.")]
+A flag that is set already keeps its end and its reason where --ttl, --no-ttl and --reason are left \
+out; that is said. With --expect the exit code is 0 once so many listeners have acknowledged, and 6 \
+where they have not before --timeout (10s), or where the relay restarted meanwhile and it cannot be \
+known; the listeners that are missing are named where the relay knows them.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// The flag ends by itself after this long [default: it does not]
+    /// The flag ends by itself after this duration [default: it does not, or as it is set already]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = ttl)]
     ttl: Option<Duration>,
+    /// The flag does not end by itself, also where it is set already with a --ttl
+    #[arg(long, conflicts_with = "ttl")]
+    no_ttl: bool,
     /// Why
     #[arg(
         long,
@@ -61,17 +67,20 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
+/// A flag as it is set, and who was told; what does not apply is `null`.
 #[derive(Debug, Serialize)]
 struct Told {
-    flag: String,
+    #[serde(flatten)]
+    row: FlagRow,
+    #[serde(skip)]
     generation: u64,
-    watchers: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `null` where a store was written and no relay asked.
+    watchers: Option<u32>,
     expected: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     acknowledged: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     barrier: Option<Barrier>,
+    /// The listeners that have not acknowledged, where the barrier is unmet.
+    missing: Option<Vec<Missing>>,
 }
 
 /// What came of `--expect`.
@@ -93,6 +102,8 @@ struct Tally {
 
 /// Twice the interval at which pollers read the flag.
 const POLLED: Duration = Duration::from_secs(5);
+/// The relay has answered all before; the time that was given is over already.
+const NAMED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -111,6 +122,7 @@ impl Args {
             None => {
                 let unleashed = self.unleash(&client, &target).await?;
                 target.format.one(&told(&unleashed))?;
+                self.note_kept(&unleashed.flag);
                 Ok(Exit::OK)
             }
             Some(expected) => self.and_expect(expected, &client, &target).await,
@@ -127,17 +139,34 @@ impl Args {
         let (store, options) = (Stored::open(url, target.timeout).await?, self.options());
         let write = async |flags: &StoreFlags| flags.unleash(&self.flag, &options).await;
         let state = store.write(write).await?;
-        target.format.one(&FlagRow::from(&state))?;
+        target.format.one(&Told::new(&state, None))?;
+        self.note_kept(&state);
         output::note(NOBODY_TOLD);
         Ok(Exit::OK)
     }
 
     fn options(&self) -> UnleashOptions {
-        let user = || std::env::var("USER").unwrap_or_default();
         UnleashOptions {
-            ttl: self.ttl.unwrap_or_default(),
-            set_by: self.set_by.clone().unwrap_or_else(user),
+            ttl: self.ttl.or_else(|| self.no_ttl.then_some(Duration::ZERO)),
+            set_by: self.set_by.clone().unwrap_or_else(usage::user),
             reason: self.reason.clone(),
+        }
+    }
+
+    /// Says what a flag that was set already has kept.
+    fn note_kept(&self, state: &FlagState) {
+        let stated = self.ttl.is_some() || self.no_ttl;
+        if let Some(end) = state.expires_at.filter(|_| !stated) {
+            let (flag, end) = (&self.flag, output::time(end));
+            output::note(format_args!(
+                "{flag} was set already and keeps its end, {end}: --no-ttl takes that off"
+            ));
+        }
+        if self.reason.is_empty() && !state.reason.is_empty() {
+            let (flag, reason) = (&self.flag, &state.reason);
+            output::note(format_args!(
+                "{flag} was set already and keeps its reason: {reason}"
+            ));
         }
     }
 
@@ -168,14 +197,31 @@ impl Args {
             (false, true) => Barrier::Unknown,
             (false, false) => Barrier::Unmet,
         };
+        let unmet = barrier == Barrier::Unmet;
         let told = Told {
             expected: Some(expected),
             acknowledged: Some(tally.acknowledged),
             barrier: Some(barrier),
+            missing: if unmet {
+                self.missing(client).await
+            } else {
+                None
+            },
             ..told(&unleashed)
         };
         target.format.one(&told)?;
+        self.note_kept(&unleashed.flag);
         Ok(conclude(barrier, &told))
+    }
+}
+
+impl Args {
+    /// Asks the relay which listeners have not acknowledged; `None` where it does not tell in time.
+    async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
+        let flags = client.flags();
+        let asking = flags.watchers(Some(&self.flag), true);
+        let watchers = tokio::time::timeout(NAMED_WITHIN, asking).await.ok()?;
+        watchers.ok().map(Missing::of)
     }
 }
 
@@ -238,20 +284,35 @@ impl Row for Told {
             (Some(acknowledged), Some(expected)) => format!("{acknowledged} of {expected}"),
             _ => "-".to_owned(),
         };
-        let (generation, watchers) = (self.generation.to_string(), self.watchers.to_string());
-        vec![self.flag.clone(), generation, watchers, acknowledged]
+        let watchers = self
+            .watchers
+            .map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let generation = self.generation.to_string();
+        vec![
+            self.row.flag().to_owned(),
+            generation,
+            watchers,
+            acknowledged,
+        ]
+    }
+}
+
+impl Told {
+    fn new(flag: &FlagState, watchers: Option<u32>) -> Self {
+        Self {
+            row: FlagRow::from(flag),
+            generation: flag.generation,
+            watchers,
+            expected: None,
+            acknowledged: None,
+            barrier: None,
+            missing: None,
+        }
     }
 }
 
 fn told(unleashed: &Unleashed) -> Told {
-    Told {
-        flag: unleashed.flag.name.to_string(),
-        generation: unleashed.flag.generation,
-        watchers: unleashed.watchers,
-        expected: None,
-        acknowledged: None,
-        barrier: None,
-    }
+    Told::new(&unleashed.flag, Some(unleashed.watchers))
 }
 
 fn conclude(barrier: Barrier, told: &Told) -> Exit {
@@ -261,9 +322,16 @@ fn conclude(barrier: Barrier, told: &Told) -> Exit {
     );
     match barrier {
         Barrier::Met => return Exit::OK,
-        Barrier::Unmet => output::note(format_args!(
-            "unmet: the flag is set, but {acknowledged} of {expected} listeners have acknowledged"
-        )),
+        Barrier::Unmet => {
+            let missing = told.missing.as_deref().map_or_else(String::new, |missing| {
+                let missing = watchers::sentence(missing, expected, acknowledged);
+                format!("; missing: {missing}")
+            });
+            output::note(format_args!(
+                "unmet: the flag is set, but {acknowledged} of {expected} listeners have \
+                 acknowledged{missing}"
+            ));
+        }
         Barrier::Unknown => output::note(format_args!(
             "unknown: the flag is set, and {acknowledged} of {expected} listeners had acknowledged, \
              but the watch was interrupted: a relay that restarts forgets acknowledgements"

@@ -94,6 +94,11 @@ fn condense(text: &str) -> String {
         .join("; ")
 }
 
+/// Returns the user's name, or an empty text.
+pub(super) fn user() -> String {
+    std::env::var("USER").unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,9 +25,9 @@ Example:
   reveille wait go-live --timeout 10m && echo released
   reveille wait go-live --store az://flags -- ./worker
 
-A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read
-every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and
---store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where
+A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read \
+every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and \
+--store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where \
 signal N ended it), without one with 0; with 6 where the flag is not set within --timeout.")]
 pub(super) struct Args {
     /// The flag
@@ -57,7 +57,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        log::to_stderr(log::CLIENT_LOG);
+        log::to_stderr(log::WAIT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
         let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;

@@ -64,6 +64,8 @@ pub struct QueueInfo {
     pub idle_for: Option<Duration>,
     /// Messages in it by the newest report that told; `None` where none did.
     pub current_queue_depth: Option<u64>,
+    /// How old that report is; `None` where there is none, or from a relay of before this field.
+    pub depth_age: Option<Duration>,
 }
 
 impl Client {
@@ -158,6 +160,7 @@ impl QueueInfo {
             timers: queue.timers,
             idle_for: queue.idle_for.map(|span| span_from_wire(Some(span))),
             current_queue_depth: queue.current_queue_depth,
+            depth_age: queue.depth_age.map(|age| span_from_wire(Some(age))),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
     session::{Step, WatchSession},
-    wire::{flag_event, from_status, proto, span_to_wire},
+    wire::{DUPLICATE_LISTENER, flag_event, from_status, proto, span_to_wire},
     words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
 };
 
@@ -36,6 +36,8 @@ pub struct FlagWatcher {
     inbound: Inbound<proto::WatchFlagResponse>,
     timer: Timer,
     rng: fastrand::Rng,
+    /// Whether a stream was ever opened.
+    opened: bool,
 }
 
 impl FlagWatcher {
@@ -57,6 +59,7 @@ impl FlagWatcher {
             inbound: Inbound::none(),
             timer: Timer::new(clock),
             rng: fastrand::Rng::new(),
+            opened: false,
         }
     }
 
@@ -123,8 +126,14 @@ impl FlagWatcher {
 
     fn arrived(&mut self, arrival: Arrival<proto::WatchFlagResponse>, now: Tick) -> Option<Error> {
         let error = match arrival {
-            Arrival::Opened => {
+            Arrival::Opened(headers) => {
                 self.session.opened(now);
+                // Later the other stream may be this watcher's own, which broke unnoticed.
+                if !std::mem::replace(&mut self.opened, true)
+                    && headers.contains_key(DUPLICATE_LISTENER)
+                {
+                    self.log_duplicate();
+                }
                 return None;
             }
             Arrival::Message(message) => match flag_event(message) {
@@ -143,6 +152,16 @@ impl FlagWatcher {
         let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
         self.log_outage();
         refusal
+    }
+
+    #[cold]
+    fn log_duplicate(&self) {
+        tracing::warn!(
+            flag = self.request.flag,
+            listener = self.request.listener_id,
+            "another stream watches this flag under the same listener id: both count as one \
+             acknowledgement"
+        );
     }
 
     fn log_outage(&mut self) {

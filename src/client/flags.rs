@@ -1,5 +1,7 @@
 //! Durable flags over the network: unleash, leash, get, list.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::{
@@ -8,8 +10,8 @@ use super::{
 };
 use crate::{
     error::Result,
-    wire::{flag_from_wire, proto, span_to_wire},
-    words::{FlagName, FlagState, GlobalFlag, UnleashOptions},
+    wire::{flag_from_wire, proto, span_from_wire, span_to_wire},
+    words::{FlagName, FlagState, GlobalFlag, LeashOptions, UnleashOptions},
 };
 
 /// The calls on durable flags.
@@ -27,6 +29,21 @@ pub struct Unleashed {
     pub watchers: u32,
 }
 
+/// A listener that watches a flag, or did, as the relay sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagWatcherInfo {
+    /// Which flag.
+    pub flag: String,
+    /// Who watches, by its own name.
+    pub listener_id: String,
+    /// The streams that it holds under this name; 0: it is away.
+    pub streams: u32,
+    /// How long it has watched, or, where it is away, how long ago its last stream ended.
+    pub since: Duration,
+    /// Whether it has acknowledged the flag's newest generation.
+    pub acknowledged: bool,
+}
+
 /// One flag as a [`GlobalFlag`].
 #[derive(Debug)]
 struct RemoteFlag {
@@ -42,7 +59,7 @@ impl Flags {
     }
 
     /// Sets a flag durably, and tells everybody who watches it. One that is set keeps its
-    /// generation; its end, who and why are refreshed.
+    /// generation, and what the options leave out.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
@@ -52,7 +69,7 @@ impl Flags {
         options.check()?;
         let request = proto::UnleashRequest {
             flag: flag.to_string(),
-            ttl: (!options.ttl.is_zero()).then(|| span_to_wire(options.ttl)),
+            ttl: options.ttl.map(span_to_wire),
             set_by: options.set_by.clone(),
             reason: options.reason.clone(),
         };
@@ -69,8 +86,21 @@ impl Flags {
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Flags::unleash`].
     pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
+        self.leash_with(flag, &LeashOptions::default()).await
+    }
+
+    /// Clears a flag durably, tells everybody who watches it, and has the relay log who cleared it
+    /// and why.
+    ///
+    /// # Errors
+    /// As [`Flags::leash`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text that is
+    /// too long.
+    pub async fn leash_with(&self, flag: &FlagName, options: &LeashOptions) -> Result<FlagState> {
+        options.check()?;
         let request = proto::LeashRequest {
             flag: flag.to_string(),
+            cleared_by: options.cleared_by.clone(),
+            reason: options.reason.clone(),
         };
         let call = |channel| async move { FlagsClient::new(channel).leash(request).await };
         flag_from_wire(self.client.call(call).await?.flag)
@@ -110,11 +140,53 @@ impl Flags {
             .collect()
     }
 
+    /// Lists the listeners that watch a flag (`None`: any flag), by flag and listener id, through all
+    /// pages. With `away` also those that watched and hold no stream now, as many as the relay
+    /// remembers since its start.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay of before this call.
+    pub async fn watchers(
+        &self,
+        flag: Option<&FlagName>,
+        away: bool,
+    ) -> Result<Vec<FlagWatcherInfo>> {
+        let flag = flag.map(FlagName::to_string).unwrap_or_default();
+        let ask = async |page_token| {
+            let request = proto::ListFlagWatchersRequest {
+                flag: flag.clone(),
+                away,
+                page_size: 1000,
+                page_token,
+            };
+            let call = |channel| async move {
+                FlagsClient::new(channel).list_flag_watchers(request).await
+            };
+            let page = self.client.call(call).await?;
+            Ok((page.watchers, page.next_page_token))
+        };
+        let listed = all_pages(ask).await?;
+        Ok(listed.into_iter().map(FlagWatcherInfo::from_wire).collect())
+    }
+
     /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),
             name: flag,
+        }
+    }
+}
+
+impl FlagWatcherInfo {
+    fn from_wire(watcher: proto::FlagWatcher) -> Self {
+        Self {
+            flag: watcher.flag,
+            listener_id: watcher.listener_id,
+            streams: watcher.streams,
+            since: span_from_wire(watcher.since),
+            acknowledged: watcher.acknowledged,
         }
     }
 }
@@ -127,10 +199,11 @@ impl GlobalFlag for RemoteFlag {
 
     async fn set(&self, set: bool) -> Result<()> {
         if set {
-            self.flags
-                .unleash(&self.name, &UnleashOptions::default())
-                .await
-                .map(|_| ())
+            let for_ever = UnleashOptions {
+                ttl: Some(Duration::ZERO),
+                ..UnleashOptions::default()
+            };
+            self.flags.unleash(&self.name, &for_ever).await.map(|_| ())
         } else {
             self.flags.leash(&self.name).await.map(|_| ())
         }

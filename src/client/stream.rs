@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use tonic::{Response, Status, Streaming, transport::Channel};
+use tonic::{Response, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
 use super::{connection::Client, pool::Lease};
 use crate::session::Outage;
@@ -30,8 +30,8 @@ enum Phase<T> {
 
 /// What came of polling it.
 pub(super) enum Arrival<T> {
-    /// It is open now.
-    Opened,
+    /// It is open now; with its response's headers.
+    Opened(Box<MetadataMap>),
     Message(T),
     /// It ended or could not be opened.
     Broken(Option<Status>),
@@ -78,8 +78,9 @@ impl<T> Inbound<T> {
             Phase::None => Poll::Pending,
             Phase::Opening(opening) => match std::task::ready!(opening.as_mut().poll(cx)) {
                 Ok(response) => {
-                    self.stream = Phase::Open(Box::new(response.into_inner()));
-                    Poll::Ready(Arrival::Opened)
+                    let (headers, stream, _) = response.into_parts();
+                    self.stream = Phase::Open(Box::new(stream));
+                    Poll::Ready(Arrival::Opened(Box::new(headers)))
                 }
                 Err(status) => Poll::Ready(self.broken(Some(status))),
             },

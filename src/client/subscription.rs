@@ -137,7 +137,7 @@ impl Subscription {
     /// Takes in what the stream brought; returns the error where it is final.
     fn arrived(&mut self, arrival: Arrival<proto::SubscribeResponse>, now: Tick) -> Option<Error> {
         match arrival {
-            Arrival::Opened => self.session.opened(now),
+            Arrival::Opened(_) => self.session.opened(now),
             Arrival::Message(message) => {
                 self.session
                     .received(subscribe_event(message), now, &mut self.rng);

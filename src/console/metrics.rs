@@ -2,12 +2,13 @@
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric, text::encode},
-    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text::encode},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
 
 use super::process;
+use crate::histogram::HistogramSnapshot;
 
 /// A figure: its name without `reveille_`, what it means, its value.
 pub(crate) type Figure = (&'static str, &'static str, u64);
@@ -18,6 +19,8 @@ pub(crate) struct Figures {
     /// Only grow.
     pub(crate) counters: Vec<Figure>,
     pub(crate) gauges: Vec<Figure>,
+    /// Durations, in seconds.
+    pub(crate) histograms: Vec<(&'static str, &'static str, HistogramSnapshot)>,
 }
 
 impl Figures {
@@ -45,6 +48,13 @@ impl Collector for Figures {
             let part = encoder.encode_descriptor(&name, help, None, metric.metric_type())?;
             metric.encode(part)?;
         }
+        for (name, help, histogram) in &self.histograms {
+            let name = format!("reveille_{name}");
+            let mut part = encoder.encode_descriptor(&name, help, None, MetricType::Histogram)?;
+            let (sum, buckets) = (histogram.sum_seconds, &histogram.buckets);
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            part.encode_histogram::<NoLabelSet>(sum, count, buckets, None)?;
+        }
         process::encode(&mut encoder)
     }
 }
@@ -58,6 +68,14 @@ mod tests {
         let text = Figures {
             counters: vec![("notifications", "Notifications counted", 7)],
             gauges: vec![("queues", "Queues remembered", 3)],
+            histograms: vec![(
+                "latency_seconds",
+                "How long",
+                HistogramSnapshot {
+                    buckets: vec![(0.5, 2), (f64::INFINITY, 1)],
+                    sum_seconds: 4.5,
+                },
+            )],
         }
         .render();
         assert!(
@@ -66,6 +84,15 @@ mod tests {
         );
         assert!(text.contains("reveille_notifications_total 7"), "{text}");
         assert!(text.contains("reveille_queues 3"), "{text}");
+        for line in [
+            "# TYPE reveille_latency_seconds histogram",
+            "reveille_latency_seconds_bucket{le=\"0.5\"} 2",
+            "reveille_latency_seconds_bucket{le=\"+Inf\"} 3",
+            "reveille_latency_seconds_count 3",
+            "reveille_latency_seconds_sum 4.5",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
         let build = format!(
             "reveille_build_info{{version=\"{}\"}} 1",
             env!("CARGO_PKG_VERSION")

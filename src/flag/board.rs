@@ -7,6 +7,7 @@
 //! board knows.
 
 mod acknowledge;
+mod watchers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +15,13 @@ use std::{
     time::SystemTime,
 };
 
+pub(super) use self::watchers::Registered;
 use super::{
     FlagsConfig,
     acks::AckBudget,
     body::{HASHES, Version, is_over},
     event::Event,
+    presence::Presence,
     refresh::Watched,
     set_flags::SetFlags,
     topic::{Source, Topic},
@@ -26,7 +29,7 @@ use super::{
 };
 use crate::{
     clock::micros,
-    error::{Error, ErrorKind, Result},
+    error::Result,
     fault::{Fault, planted},
     words::{FlagName, FlagState},
 };
@@ -44,6 +47,7 @@ pub(super) struct Board {
     /// Flags that are watched.
     watched: BTreeSet<FlagName>,
     max_watched: usize,
+    presence: Presence,
     count: u64,
     last_generation: u64,
     acks: AckBudget,
@@ -100,6 +104,7 @@ impl Board {
             set: SetFlags::new(config.max_flags),
             watched: BTreeSet::new(),
             max_watched: config.max_watched_flags,
+            presence: Presence::new(),
             count: 0,
             last_generation: 0,
             acks: AckBudget::new(config.max_acks_per_flag, config.max_acks),
@@ -130,48 +135,6 @@ impl Board {
         // One for all flags: it outlives each of them, and costs eight bytes.
         self.last_generation = micros.max(self.last_generation + 1);
         self.last_generation
-    }
-
-    /// Registers a watcher; what happens from now on reaches it.
-    pub(super) fn register(&mut self, name: &FlagName, acks: bool) -> (u64, Wakers) {
-        let id = self.tick();
-        let mut wakers = Wakers::default();
-        let topic = self.topic(name);
-        topic.register(id, acks);
-        if let Some(place) = topic.idle.take() {
-            self.idle.remove(&place);
-        }
-        self.watched.insert(name.clone());
-        self.mark_acks(name, &mut wakers);
-        (id, wakers)
-    }
-
-    /// Checks that one more name may be watched by a client.
-    ///
-    /// # Errors
-    /// `Exhausted`, naming the limit.
-    pub(super) fn admit_watch(&self, name: &FlagName) -> Result<()> {
-        if self.watched.len() < self.max_watched || self.watched.contains(name) {
-            return Ok(());
-        }
-        let message = format!(
-            "flag `{name}` cannot be watched: the limit is {} watched flags",
-            self.max_watched
-        );
-        Err(Error::new(ErrorKind::Exhausted, message))
-    }
-
-    pub(super) fn unregister(&mut self, name: &FlagName, id: u64) -> Wakers {
-        let mut wakers = Wakers::default();
-        if let Some(topic) = self.topics.get_mut(name) {
-            topic.unregister(id);
-            if !topic.is_watched() {
-                self.watched.remove(name);
-            }
-        }
-        self.mark_acks(name, &mut wakers);
-        self.rest(name);
-        wakers
     }
 
     /// Says that a read of a flag begins, or a list of all.
@@ -323,14 +286,6 @@ impl Board {
     pub(super) fn unset(&self, name: &FlagName) -> FlagState {
         let unset = || FlagState::unset(name.clone(), 0);
         self.topics.get(name).map_or_else(unset, Topic::unset)
-    }
-
-    /// Counts the watchers of all flags.
-    pub(super) fn watchers(&self) -> u64 {
-        self.topics
-            .values()
-            .map(|topic| u64::from(topic.watching()))
-            .sum()
     }
 
     /// Returns what the refresh has to look at.

@@ -72,14 +72,28 @@ pub(super) fn blob_name(flag: &FlagName) -> BlobName {
 }
 
 impl Body {
-    pub(super) fn new(generation: u64, options: &UnleashOptions, wall: SystemTime) -> Self {
+    /// Makes the body of a flag that is set now. What the options leave out comes from `current`,
+    /// the flag's state where it is set already: its end stays, to the millisecond.
+    pub(super) fn new(
+        generation: u64,
+        options: &UnleashOptions,
+        current: Option<&FlagState>,
+        wall: SystemTime,
+    ) -> Self {
         // Whole microseconds, and milliseconds rounded up: what is told is what is read again.
         let set_at = UNIX_EPOCH + Duration::from_micros(micros(wall));
-        let ttl_ms = options.ttl.as_nanos().div_ceil(1_000_000);
+        let kept_end = current.and_then(|state| state.expires_at);
+        let kept_ttl = kept_end.map(|end| end.duration_since(set_at).unwrap_or_default());
+        let ttl = options.ttl.or(kept_ttl).unwrap_or_default();
+        let ttl_ms = ttl.as_nanos().div_ceil(1_000_000);
+        let text = |stated: &String, kept: fn(&FlagState) -> &String| match stated.is_empty() {
+            true => current.map(kept).cloned().unwrap_or_default(),
+            false => stated.clone(),
+        };
         Self {
             generation,
-            set_by: options.set_by.clone(),
-            reason: options.reason.clone(),
+            set_by: text(&options.set_by, |state| &state.set_by),
+            reason: text(&options.reason, |state| &state.reason),
             set_at: Timestamp::from(set_at).to_string(),
             ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
         }
@@ -175,11 +189,11 @@ mod tests {
         ] {
             let (set_by, reason) = ("ops \"7\"".to_owned(), "ä".to_owned());
             let options = UnleashOptions {
-                ttl,
+                ttl: Some(ttl),
                 set_by,
                 reason,
             };
-            let body = Body::new(42, &options, wall);
+            let body = Body::new(42, &options, None, wall);
             let text = String::from_utf8(body.content().bytes.to_vec()).expect("a text");
             let told = body.state(&name);
             assert_eq!(told, state(&name, &blob(&text, "1")), "{text}");
@@ -192,10 +206,10 @@ mod tests {
     fn the_body_is_readable_by_people() {
         let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let options = UnleashOptions {
-            ttl: Duration::from_secs(60),
+            ttl: Some(Duration::from_secs(60)),
             ..UnleashOptions::default()
         };
-        let content = Body::new(7, &options, wall).content();
+        let content = Body::new(7, &options, None, wall).content();
         assert_eq!(
             std::str::from_utf8(&content.bytes),
             Ok(

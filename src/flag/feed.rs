@@ -96,6 +96,7 @@ impl Feed {
 
     fn goodbye(&mut self, draining: bool) -> Event {
         self.ended = true;
+        self.watch.depart();
         let (reason, reconnect_after) = if draining {
             (GoodbyeReason::Draining, self.reconnect_after)
         } else {

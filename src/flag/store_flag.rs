@@ -96,11 +96,16 @@ impl StoreFlag {
         }
         let wall = (self.wall)();
         // One that would end by itself goes on, as the same.
-        let generation = match set {
-            Some(blob) => body::state(&self.name, blob).generation,
+        let current = set.map(|blob| body::state(&self.name, blob));
+        let generation = match &current {
+            Some(state) => state.generation,
             None => micros(wall).max(1),
         };
-        let body = Body::new(generation, &UnleashOptions::default(), wall);
+        let for_ever = UnleashOptions {
+            ttl: Some(Duration::ZERO),
+            ..UnleashOptions::default()
+        };
+        let body = Body::new(generation, &for_ever, current.as_ref(), wall);
         let written = match found {
             Some(blob) => {
                 self.store

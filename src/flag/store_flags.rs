@@ -62,8 +62,7 @@ impl StoreFlags {
         Self { store, wall }
     }
 
-    /// Sets a flag durably. One that is set keeps its generation; its end, who and why are
-    /// refreshed.
+    /// Sets a flag durably. One that is set keeps its generation, and what the options leave out.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a text or ttl out of range;

@@ -1,11 +1,13 @@
 //! The flag as a whole: what it does, what it survives, and what no interleaving may do to it.
 
 mod basics;
+mod kept;
 mod limits;
 mod races;
 mod stepped;
 mod stored;
 mod timers;
+mod watchers;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -30,7 +32,7 @@ fn forever() -> UnleashOptions {
 
 fn lasting(seconds: u64) -> UnleashOptions {
     UnleashOptions {
-        ttl: Duration::from_secs(seconds),
+        ttl: Some(Duration::from_secs(seconds)),
         ..UnleashOptions::default()
     }
 }

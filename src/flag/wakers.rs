@@ -24,13 +24,6 @@ impl<T> Told<T> {
         self.wakers.wake_in_slices().await;
         self.outcome
     }
-
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Told<U> {
-        Told {
-            outcome: change(self.outcome),
-            wakers: self.wakers,
-        }
-    }
 }
 
 /// Woken before other tasks have their turn: some 50 us.

@@ -2,7 +2,7 @@
 
 use std::{fmt, task::Waker, time::SystemTime};
 
-use super::{Event, Flags};
+use super::{Event, Flags, board::Registered};
 use crate::{
     error::Result,
     words::{FlagName, ListenerId},
@@ -14,15 +14,43 @@ pub(crate) struct Watch {
     name: FlagName,
     listener: ListenerId,
     id: u64,
+    /// Whether operators are shown this watcher; one that is told of acknowledgements is not shown.
+    shown: bool,
+    duplicate: bool,
 }
 
 impl Watch {
-    pub(super) fn new(flags: Flags, name: FlagName, listener: ListenerId, id: u64) -> Self {
+    /// Makes the watch that was registered, and wakes the observers of the flag's watchers.
+    pub(super) fn new(
+        flags: Flags,
+        name: FlagName,
+        listener: ListenerId,
+        acks: bool,
+        registered: Registered,
+    ) -> Self {
+        registered.wakers.wake();
         Self {
             flags,
             name,
             listener,
-            id,
+            id: registered.id,
+            shown: !acks,
+            duplicate: registered.duplicate,
+        }
+    }
+
+    /// Returns whether another stream watched the flag under the same listener id at the beginning.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        self.duplicate
+    }
+
+    /// Has operators see the listener as away, because this watch's stream is about to end. A stream
+    /// that takes its place is no duplicate then.
+    pub(crate) fn depart(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let inner = &self.flags.inner;
+            let now = inner.clock.now();
+            inner.board().depart(&self.name, &self.listener, now);
         }
     }
 
@@ -87,6 +115,7 @@ async fn settle(flags: &Flags, name: &FlagName, id: u64, wall: SystemTime) -> Re
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        self.depart();
         let wakers = self.flags.inner.board().unregister(&self.name, self.id);
         wakers.wake();
     }

@@ -414,6 +414,7 @@ impl Hub {
                 Ok(()) => {
                     let sequence = state.tally.sequence;
                     let counted = count(&mut state);
+                    batch.accepted_at = if counted { now } else { Tick::default() };
                     if state.tally.sequence != sequence {
                         // Read under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);

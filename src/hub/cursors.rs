@@ -60,6 +60,10 @@ pub(crate) struct Filled {
     pub(crate) fewest: u64,
     /// Nothing is marked any more; otherwise the rest follows in the next.
     pub(crate) complete: bool,
+    /// When the oldest event was accepted that the marks stood for, where that is known: those of
+    /// the sentinel, of redeliveries, of what a group held back and of what a Wake before had no room
+    /// for are not.
+    pub(crate) accepted_at: Option<Tick>,
 }
 
 /// Cursors that one step compares: about a tenth of a millisecond.
@@ -201,7 +205,7 @@ impl Cursors {
             .mailbox
             .note_report(told.then(|| now + believed));
         let mut state = cursor.record.lock();
-        state.depth = Some(report.current_queue_depth);
+        state.depth = (report.current_queue_depth, now);
         let head = state.tally.sequence;
         let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
         let sequence = if trusted { report.sequence } else { 0 };

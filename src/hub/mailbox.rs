@@ -6,7 +6,13 @@
 //! stream clears the marks before it reads its cursors (R5: cleared afterwards, a mark set during
 //! the read would be lost). Locks: `lists` is a leaf, taken under a record's lock.
 
-use std::{sync::Arc, task::Waker};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64 as PlainU64, Ordering::Relaxed},
+    },
+    task::Waker,
+};
 
 use super::{
     fanout::Walks,
@@ -26,6 +32,10 @@ pub(super) struct Mailbox {
     marks: AtomicU64,
     waker: AtomicWaker,
     stream: AtomicU64,
+    /// When the oldest event was accepted that the marks stand for, in nanoseconds; 0: not known.
+    /// Only a histogram reads it, so it is relaxed, and set before the mark: it may be lost to a
+    /// take in between, and is never older than the marks.
+    accepted_at: PlainU64,
     /// Its listener polls until then, in nanoseconds.
     polls_until: AtomicU64,
     /// Not allocated for a subscription with few queues.
@@ -54,6 +64,7 @@ struct List {
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     bits: u64,
+    accepted_at: u64,
     listed: Vec<u32>,
 }
 
@@ -69,6 +80,9 @@ pub(crate) struct WakeBatch {
     pub(super) walks: Walks,
     /// Marks set so far.
     pub(super) marked: usize,
+    /// When the event was accepted that is being marked; the default: there is none, or it is not
+    /// known.
+    pub(super) accepted_at: Tick,
     /// What was done for it besides, in marks.
     work: usize,
 }
@@ -99,6 +113,7 @@ impl Mailbox {
             marks: AtomicU64::new(0),
             waker: AtomicWaker::new(),
             stream: AtomicU64::new(0),
+            accepted_at: PlainU64::new(0),
             polls_until: AtomicU64::new(0),
             lists: Mutex::new(None),
             fault,
@@ -120,6 +135,13 @@ impl Mailbox {
     #[must_use]
     pub(super) fn set_selectors_dirty(&self) -> bool {
         self.set(SELECTORS)
+    }
+
+    /// Notes when the event was accepted that is about to be marked, unless an older one waits.
+    fn note_accepted(&self, at: Tick) {
+        if at != Tick::default() && self.accepted_at.load(Relaxed) == 0 {
+            self.accepted_at.store(at.as_nanos(), Relaxed);
+        }
     }
 
     fn set(&self, bit: u64) -> bool {
@@ -150,13 +172,21 @@ impl Mailbox {
             true => self.marks.load(Ordering::Acquire),
             false => self.marks.swap(0, Ordering::AcqRel),
         };
+        let accepted_at = self.accepted_at.load(Relaxed);
+        if accepted_at != 0 {
+            self.accepted_at.store(0, Relaxed);
+        }
         let mut listed = Vec::new();
         if bits & LISTED != 0
             && let Some(lists) = &mut *lock(&self.lists)
         {
             listed = lists.marked.take();
         }
-        Marks { bits, listed }
+        Marks {
+            bits,
+            accepted_at,
+            listed,
+        }
     }
 
     /// Clears the marks after the read: a planted fault.
@@ -329,6 +359,11 @@ impl List {
 }
 
 impl Marks {
+    /// Returns when the oldest event was accepted that they stand for, where that is known.
+    pub(super) fn accepted_at(&self) -> Option<Tick> {
+        (self.accepted_at != 0).then(|| Tick::from_nanos(self.accepted_at))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bits == 0
     }
@@ -353,6 +388,7 @@ impl WakeBatch {
     /// Marks a cursor; its stream is woken with the batch.
     pub(super) fn mark(&mut self, mailbox: &Arc<Mailbox>, cursor: u32) {
         self.marked += 1;
+        mailbox.note_accepted(self.accepted_at);
         if mailbox.set_dirty(cursor) {
             self.push(mailbox);
         }

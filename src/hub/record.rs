@@ -48,8 +48,9 @@ pub(super) struct State {
     pub(super) active_at: Tick,
     /// When the last subscriber left: its token is good for as long as a queue is remembered.
     pub(super) left_at: Tick,
-    /// Of the newest report that told one.
-    pub(super) depth: Option<u64>,
+    /// Of the newest report that told one. [`Tick::NEVER`]: none did; an `Option` would take 8 bytes
+    /// more of every queue.
+    pub(super) depth: (u64, Tick),
     pub(super) subscribers: Subscribers,
     /// The newest entry's encoding.
     pub(super) encoded: Encoded,
@@ -141,7 +142,7 @@ impl Record {
             newest: Newest::default(),
             active_at: now,
             left_at: now,
-            depth: None,
+            depth: (0, Tick::NEVER),
             subscribers: Subscribers::default(),
             encoded: Encoded::default(),
             unheard: false,
@@ -185,6 +186,7 @@ impl Record {
         if from == 0 && !planted!(self.pace.fault, MarkClearedAfterWalk) {
             state.marked = false;
         }
+        batch.accepted_at = state.active_at;
         let mut next = state.subscribers.mark(from, CHUNK, batch);
         if next.is_none() && state.grouped && state.hand_out(batch) {
             next = Some(WALKED);

@@ -192,8 +192,10 @@ impl Subscription {
                 ..Filled::default()
             };
         }
-        let filled = cursors.fill(self, marks, now, sink);
+        let accepted_at = marks.accepted_at();
+        let mut filled = cursors.fill(self, marks, now, sink);
         drop(cursors);
+        filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
         self.mailbox.clear_late();
         filled
     }

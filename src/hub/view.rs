@@ -33,7 +33,8 @@ pub(crate) struct QueueView {
     pub(crate) listeners: usize,
     pub(crate) timers: usize,
     pub(crate) idle_for: Option<Duration>,
-    pub(crate) depth: Option<u64>,
+    /// Of the newest report that told one, and how old that is.
+    pub(crate) depth: Option<(u64, Duration)>,
 }
 
 /// One stream.
@@ -93,6 +94,8 @@ impl Hub {
 impl Record {
     fn view(&self, now: Tick) -> QueueView {
         let state = self.lock();
+        let (messages, reported_at) = state.depth;
+        let depth = Some((messages, now.since(reported_at)));
         QueueView {
             address: self.address().clone(),
             sequence: state.tally.sequence,
@@ -102,7 +105,7 @@ impl Record {
             listeners: state.listeners(),
             timers: state.timers.len(),
             idle_for: (state.tally.sequence > state.start).then(|| now.since(state.active_at)),
-            depth: state.depth,
+            depth: depth.filter(|_| reported_at != Tick::NEVER),
         }
     }
 }

@@ -1,13 +1,18 @@
 //! How a listener behaves.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    fmt::Debug,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::budget::Budget;
 use crate::{
     error::{Error, Result},
     queue::{QueueLimits, WorkQueue},
     scaling::{IdleBackoff, ScalePolicy, StepPolicy},
-    words::{GroupName, Limits, ListenerId, QueueAddress, SubscribeOptions},
+    words::{GroupName, Limits, ListenerId, SubscribeOptions},
 };
 
 /// How a listener behaves.
@@ -100,37 +105,43 @@ impl Default for ListenerConfig {
 
 impl ListenerConfig {
     /// Makes the options of a subscription for a listener with this configuration: a member of the
-    /// group that has the queue's name, so that the listeners of one queue share its wake-ups, and as
-    /// many of them are woken as there is work for. Set
+    /// queue's [group](WorkQueue::listener_group), so that the listeners of one queue share its
+    /// wake-ups, and as many of them are woken as there is work for. Set
     /// [`group`](SubscribeOptions::group) to `None` for a listener that is to be told of every one,
     /// because it is the only one for what it does.
     ///
     /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles at
     /// the same time: the next member is woken for what is beyond it.
-    pub fn subscription(&self, listener_id: ListenerId, queue: &QueueAddress) -> SubscribeOptions {
-        self.subscription_of(listener_id, [queue])
+    pub fn subscription(&self, listener_id: ListenerId, queue: &dyn WorkQueue) -> SubscribeOptions {
+        let options = SubscribeOptions::new(listener_id, [queue.address()]);
+        self.member(options, Some(queue.listener_group()))
     }
 
-    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues:
-    /// a member of the group `listeners`, or of the one with the queue's name where it is one.
-    pub fn subscription_of<'a>(
+    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues: a
+    /// member of a group of those that read the very same queues.
+    pub fn subscription_of(
         &self,
         listener_id: ListenerId,
-        queues: impl IntoIterator<Item = &'a QueueAddress>,
+        queues: &[Arc<dyn WorkQueue>],
     ) -> SubscribeOptions {
-        let queues: Vec<_> = queues.into_iter().collect();
-        let group = match &*queues {
-            [one] => one.queue_name(),
-            _ => "listeners",
-        };
+        let mut groups: Vec<_> = queues.iter().map(|queue| queue.listener_group()).collect();
+        groups.sort_unstable();
+        let mut hasher = DefaultHasher::new();
+        groups.hash(&mut hasher);
+        let group = GroupName::new(&format!("listeners-{:016x}", hasher.finish()));
+        let addresses = queues.iter().map(|queue| queue.address());
+        // The name keeps the rule.
+        self.member(SubscribeOptions::new(listener_id, addresses), group.ok())
+    }
+
+    fn member(&self, options: SubscribeOptions, group: Option<GroupName>) -> SubscribeOptions {
         let tasks = self.max_tasks.min(self.budget.slots());
         let capacity = tasks.saturating_mul(self.handled_at_once());
         SubscribeOptions {
-            // Names of queues keep the rule of groups' names.
-            group: GroupName::new(group).ok(),
+            group,
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             visibility_timeout: self.visibility_timeout,
-            ..SubscribeOptions::new(listener_id, queues)
+            ..options
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
     batch::Handlers,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
-    state::Counters,
+    state::{Counters, QueryState},
 };
 use crate::{
     clock::{Clock, Tick},
@@ -114,6 +114,24 @@ impl Shared {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what the listener does just now, without a depth.
+    pub(super) fn state(&self) -> QueryState {
+        let (mode, (active, total), is_idle, is_paused) = self.ask(|core, _| {
+            let scaler = &core.scaler;
+            let (is_idle, is_paused) = (scaler.nobody_works(), scaler.is_paused());
+            (scaler.mode(), scaler.active(), is_idle, is_paused)
+        });
+        QueryState {
+            mode,
+            current_queue_depth: None,
+            active_dequeue_tasks: active,
+            total_dequeue_tasks: total,
+            is_idle,
+            is_paused,
+            stats: self.counters.stats(),
+        }
     }
 
     /// Asks the machine something that needs the time.

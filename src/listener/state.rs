@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::scaling::ListenerMode;
+use crate::{
+    histogram::{Histogram, HistogramSnapshot},
+    scaling::ListenerMode,
+};
 
 /// A listener at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +72,7 @@ pub(super) struct Counters {
     pub(super) errors: AtomicU64,
     /// The depth that was known last, and whether there is one.
     pub(super) depth: AtomicU64,
-    pub(super) handling: Mean,
+    pub(super) handling: Handling,
     pub(super) wake_latency: Mean,
 }
 
@@ -91,6 +94,58 @@ impl Mean {
     pub(super) fn get(&self) -> Option<Duration> {
         let stored = self.0.load(Ordering::Relaxed);
         stored.checked_sub(1).map(Duration::from_micros)
+    }
+}
+
+/// How long handling takes: a moving mean, and all of it by length.
+#[derive(Debug)]
+pub(super) struct Handling {
+    mean: Mean,
+    times: Histogram,
+}
+
+/// From a quick function to an hour, which is the longest handling by default.
+const HANDLING_TIMES: [Duration; 16] = [
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+    Duration::from_secs(3600),
+];
+
+impl Default for Handling {
+    fn default() -> Self {
+        Self {
+            mean: Mean::default(),
+            times: Histogram::new(&HANDLING_TIMES),
+        }
+    }
+}
+
+impl Handling {
+    pub(super) fn add(&self, duration: Duration) {
+        self.mean.add(duration);
+        self.times.observe(duration);
+    }
+
+    /// Returns the mean of lately.
+    pub(super) fn get(&self) -> Option<Duration> {
+        self.mean.get()
+    }
+
+    pub(super) fn times(&self) -> HistogramSnapshot {
+        self.times.snapshot()
     }
 }
 

@@ -59,7 +59,7 @@ impl Bench {
 
     fn pushed(&self, config: ListenerConfig) -> ListenerBuilder {
         let id = ListenerId::new("worker").expect("a name");
-        let options = config.subscription(id, self.queue.address());
+        let options = config.subscription(id, &*self.queue);
         let wakes = self.relay.subscribe(options).expect("subscribed");
         self.pulling().config(config).wakes(wakes)
     }

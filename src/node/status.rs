@@ -179,6 +179,12 @@ impl Watched {
                     self.flags.watchers(),
                 ),
             ],
+            histograms: vec![(
+                "wake_latency_seconds",
+                "From the first notification that a Wake tells of, when it was accepted, to the \
+                 Wake's hand-over to its stream",
+                sent.wake_latency.snapshot(),
+            )],
         }
     }
 

@@ -92,6 +92,7 @@ impl Subject for Watched {
                 "When the last of these rounds ended, since 1970",
                 ended.unwrap_or_default().as_secs(),
             )],
+            histograms: Vec::new(),
         }
     }
 }

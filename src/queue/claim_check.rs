@@ -29,7 +29,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     store::{BlobContent, BlobName, BlobStore},
     task,
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// Takes messages that are too large for a queue, by a [`BlobStore`].
@@ -279,6 +279,10 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     }
 
     /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
+    }
+
     fn limits(&self) -> QueueLimits {
         QueueLimits {
             body: self.config.max_body,

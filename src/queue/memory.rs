@@ -10,17 +10,22 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
+use super::{
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
+    lost,
+};
 use crate::{
     clock::{Clock, Tick, wall},
     error::Result,
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// A queue in memory. Clones are the same queue.
 #[derive(Debug, Clone)]
 pub struct MemoryQueue {
     address: QueueAddress,
+    /// Tells it from the memory queues of other processes under the same address.
+    identity: u64,
     clock: Clock,
     state: Arc<Mutex<State>>,
 }
@@ -52,6 +57,7 @@ impl MemoryQueue {
     pub fn new(address: QueueAddress) -> Self {
         Self {
             address,
+            identity: fastrand::u64(..),
             clock: Clock::new(),
             state: Arc::default(),
         }
@@ -78,6 +84,10 @@ impl MemoryQueue {
 impl WorkQueue for MemoryQueue {
     fn address(&self) -> &QueueAddress {
         &self.address
+    }
+
+    fn listener_group(&self) -> GroupName {
+        local_group(&self.address, self.identity)
     }
 
     fn limits(&self) -> QueueLimits {

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
 use crate::{
     error::{Error, ErrorKind, Result},
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// Counts storage transactions by their kind. Clones count together.
@@ -171,6 +171,10 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
 
     fn addresses(&self) -> Vec<&QueueAddress> {
         self.inner.addresses()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
     }
 
     fn limits(&self) -> QueueLimits {

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// Several queues as one.
@@ -161,6 +161,10 @@ impl WorkQueue for Partitioned {
     }
 
     /// Returns the strictest limits of all partitions.
+    fn listener_group(&self) -> GroupName {
+        self.partitions[0].listener_group()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.limits
     }

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
-use crate::{error::Result, words::QueueAddress};
+use crate::{
+    error::Result,
+    words::{GroupName, QueueAddress},
+};
 
 macro_rules! forward {
     ($pointer:ty) => {
@@ -18,6 +21,10 @@ macro_rules! forward {
 
             fn addresses(&self) -> Vec<&QueueAddress> {
                 (**self).addresses()
+            }
+
+            fn listener_group(&self) -> GroupName {
+                (**self).listener_group()
             }
 
             fn limits(&self) -> QueueLimits {

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     fault::Fault,
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// Tries again what failed for the moment.
@@ -112,6 +112,10 @@ impl<Q: WorkQueue> WorkQueue for Retrying<Q> {
 
     fn addresses(&self) -> Vec<&QueueAddress> {
         self.inner.addresses()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
     }
 
     fn limits(&self) -> QueueLimits {

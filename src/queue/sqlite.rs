@@ -12,6 +12,7 @@ mod upkeep;
 
 use std::{
     fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     path::PathBuf,
     time::{Duration, UNIX_EPOCH},
 };
@@ -25,11 +26,14 @@ use self::{
     schema::SCHEMA,
     upkeep::{Census, remove_ended, upkeep},
 };
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost};
+use super::{
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
+    lost,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     sqlite::Database,
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// A queue in a SQLite file. All handles of this process on one file share its thread.
@@ -39,6 +43,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct SqliteQueue {
     database: Database,
+    /// Tells its file from others that have a queue under the same address.
+    identity: u64,
     address: QueueAddress,
 }
 
@@ -49,15 +55,33 @@ impl SqliteQueue {
     /// # Errors
     /// One line that names the file and what is wrong with it.
     pub async fn open(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
-        let database = Database::open(path, SCHEMA).await?;
-        Ok(Self { database, address })
+        Self::of(Database::open(path, SCHEMA).await?, address).await
+    }
+
+    async fn of(database: Database, address: QueueAddress) -> Result<Self> {
+        let read = "SELECT id FROM identity";
+        let id: Vec<u8> = database
+            .run(move |connection| connection.query_row(read, (), |row| row.get(0)))
+            .await?;
+        // A copy of a file has the same number in another place.
+        let mut hasher = DefaultHasher::new();
+        let path = std::fs::canonicalize(database.path());
+        (id, path.unwrap_or_else(|_| database.path().into())).hash(&mut hasher);
+        Ok(Self {
+            identity: hasher.finish(),
+            database,
+            address,
+        })
     }
 
     /// Returns another queue of the same file.
     #[must_use]
     pub fn another(&self, address: QueueAddress) -> Self {
-        let database = self.database.clone();
-        Self { database, address }
+        Self {
+            database: self.database.clone(),
+            identity: self.identity,
+            address,
+        }
     }
 
     /// Writes where the queue exists.
@@ -136,6 +160,10 @@ impl SqliteQueue {
 impl WorkQueue for SqliteQueue {
     fn address(&self) -> &QueueAddress {
         &self.address
+    }
+
+    fn listener_group(&self) -> GroupName {
+        local_group(&self.address, self.identity)
     }
 
     fn limits(&self) -> QueueLimits {

@@ -1,7 +1,7 @@
 //! Queues by their URLs: which one is meant, and under which address it is notified.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -61,9 +61,11 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
     match parsed.place {
         Place::Memory => Ok(Arc::new(shared(parsed.address))),
         #[cfg(feature = "sqlite")]
-        Place::Sqlite(path) => Ok(Arc::new(
-            super::SqliteQueue::open(path, parsed.address).await?,
-        )),
+        Place::Sqlite(path) => {
+            let queue = super::SqliteQueue::open(&path, parsed.address.clone()).await?;
+            warn_of_a_second_file(&parsed.address, &path);
+            Ok(Arc::new(queue))
+        }
         #[cfg(feature = "azure")]
         Place::Azure(encoding) => {
             let (account, name) = parsed.address.parts();
@@ -183,6 +185,35 @@ fn azure(place: &str, query: &str) -> Result<Parsed> {
         place: Place::Azure(encoding),
         address: super::azure::azure_address(account, name)?,
     })
+}
+
+/// Warns where this process has opened another file's queue under the same address: a notification
+/// would wake the listeners of both, and one that a group shares could wake the wrong one. The address
+/// is not made of the file: a publisher and a listener that name the file by different paths would
+/// not find each other, which loses wake-ups.
+#[cfg(feature = "sqlite")]
+fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
+    static FILES: Mutex<BTreeMap<QueueAddress, std::path::PathBuf>> = Mutex::new(BTreeMap::new());
+    let Ok(path) = path.canonicalize() else {
+        return;
+    };
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    // A process that opens ever new files keeps no more of them than this.
+    if files.len() >= 1_000 {
+        files.clear();
+    }
+    let Some(other) = files.insert(address.clone(), path.clone()) else {
+        return;
+    };
+    drop(files);
+    if other != path {
+        tracing::warn!(
+            %address,
+            one = %other.display(),
+            other = %path.display(),
+            "queues of two files have one address: `&account=NAME` in the URL parts them"
+        );
+    }
 }
 
 /// Returns the memory queue of this name, of which there is one in a process.

@@ -57,6 +57,10 @@ impl<S> FeedStream<S> {
         counters
             .notifications
             .fetch_add(filled.notifications, Ordering::Relaxed);
+        if let Some(accepted_at) = filled.accepted_at {
+            let waited = self.shared.clock.now().since(accepted_at);
+            counters.wake_latency.observe(waited);
+        }
     }
 }
 

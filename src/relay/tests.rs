@@ -293,3 +293,51 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
     }
     assert!(yields >= 2, "3,000 queues take three steps: {yields}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_latency_of_a_wake_is_that_of_the_oldest_notification_it_tells_of() {
+    let config = RelayConfig {
+        sentinel_interval: Duration::ZERO,
+        // A member that takes nothing for so long is not replaced.
+        claim_timeout: Duration::from_secs(60),
+        ..RelayConfig::default()
+    };
+    let relay = Relay::start(config).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let mut member = options("a/q");
+    member.group = Some(crate::words::GroupName::new("workers").expect("a name"));
+    let mut member = relay.subscribe(member).expect("subscribed");
+    member.next().await.expect("alive").expect("no refusal");
+    // Asked again, its stream has sent that: a member is assigned nothing before.
+    assert!(futures_util::poll!(Box::pin(member.next())).is_pending());
+    let publisher = relay.publisher("p");
+    let second = Duration::from_secs(1);
+    let notify = async || publisher.notify(vec![event("a/q")]).await.expect("counted");
+    let sum = || {
+        let (_, sent) = relay.stats();
+        sent.wake_latency.snapshot().sum_seconds.round()
+    };
+    tokio::time::advance(second).await;
+    notify().await;
+    tokio::time::advance(3 * second).await;
+    notify().await;
+    tokio::time::advance(2 * second).await;
+    let told = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!((told.notifications, sum()), (2, 5.0));
+    let told = member.next().await.expect("alive").expect("no refusal");
+    assert_eq!((told.reason, sum()), (WakeReason::Notified, 10.0));
+    // The next one begins anew.
+    notify().await;
+    tokio::time::advance(2 * second).await;
+    wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(sum(), 12.0);
+    let (_, sent) = relay.stats();
+    let counted = sent
+        .wake_latency
+        .snapshot()
+        .buckets
+        .iter()
+        .map(|(_, count)| count)
+        .sum::<u64>();
+    assert_eq!(counted, 3);
+}

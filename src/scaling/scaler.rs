@@ -450,8 +450,9 @@ impl Scaler {
         let last_left = self.mode != ListenerMode::Pushed
             && !self.tasks.another_looks(None)
             && count < self.allowed
-            && !(planted!(self.config.fault, LookerHandles) && count > 0)
             && !planted!(self.config.fault, LastTaskLeaves);
+        let alone = planted!(self.config.fault, LookerHandles) && count > 0;
+        let last_left = last_left && !alone;
         let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;
         last_left || look || self.target > count

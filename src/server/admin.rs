@@ -175,7 +175,7 @@ impl proto::admin_server::Admin for AdminService {
     }
 }
 
-fn page_size(stated: u32) -> Result<usize> {
+pub(super) fn page_size(stated: u32) -> Result<usize> {
     match usize::try_from(stated).unwrap_or(usize::MAX) {
         0 => Ok(Limits::PAGE),
         count if count <= Limits::PAGE_MAX => Ok(count),
@@ -234,7 +234,8 @@ fn queue(view: &QueueView) -> proto::Queue {
         listeners: count(view.listeners),
         timers: count(view.timers),
         idle_for: view.idle_for.map(span_to_wire),
-        current_queue_depth: view.depth,
+        current_queue_depth: view.depth.map(|(messages, _)| messages),
+        depth_age: view.depth.map(|(_, age)| span_to_wire(age)),
     }
 }
 

@@ -8,18 +8,23 @@ use std::{
 
 use futures_core::{Stream, future::BoxFuture};
 use prost::Message as _;
+use prost_types::Timestamp;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
-use super::answers::Answers;
+use super::{admin::page_size, answers::Answers};
 use crate::{
     clock::{Clock, wall},
     error::{Error, ErrorKind, Result},
-    flag::{Event, Feed, FeedConfig, Flags, Next},
+    flag::{Event, Feed, FeedConfig, Flags, Next, WatcherView, WatchersQuery},
+    log_limiter::LimitedCounts,
     task::{Work, poll_turn, spend},
-    wire::{WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire, proto, to_status},
-    words::{FlagName, ListenerId, UnleashOptions},
+    wire::{
+        DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
+        proto, span_to_wire, to_status,
+    },
+    words::{FlagName, FlagState, LeashOptions, ListenerId, UnleashOptions},
 };
 
 /// The service.
@@ -31,6 +36,8 @@ pub(super) struct FlagsService {
     max_age: Duration,
     draining: CancellationToken,
     answers: Answers,
+    /// Streams under a listener id that watched already.
+    duplicates: LimitedCounts<1>,
 }
 
 /// A watcher's stream on the wire.
@@ -48,6 +55,8 @@ pub(crate) struct Watching {
 const LONGEST_PAGE: u32 = 700;
 /// A store that has not answered by then is taken to be unavailable.
 const STORE_ANSWERS: Duration = Duration::from_secs(4);
+/// One line on duplicate listener ids in this time, however many there are.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 impl FlagsService {
     pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
@@ -57,10 +66,11 @@ impl FlagsService {
             max_age,
             draining,
             answers: Answers::new(),
+            duplicates: LimitedCounts::new(LOG_EVERY),
         }
     }
 
-    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<Watching> {
+    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<(Watching, bool)> {
         let flag = FlagName::new(&request.flag)?;
         let listener = ListenerId::new(&request.listener_id)?;
         let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
@@ -73,49 +83,74 @@ impl FlagsService {
         tracing::debug!(%flag, %listener, "a flag is watched");
         let watch = self
             .flags
-            .watch_within_limit(&flag, listener, request.acks)?;
+            .watch_within_limit(&flag, listener.clone(), request.acks)?;
+        let duplicate = watch.is_duplicate();
+        if duplicate {
+            self.log_duplicate(&flag, &listener);
+        }
         let settling = Box::pin(in_time(watch.settling(wall())));
         let config = FeedConfig {
             heartbeat,
             max_age: self.max_age,
         };
         let now = self.clock.now();
-        Ok(Watching {
+        let watching = Watching {
             feed: Feed::new(watch, config, now, &mut fastrand::Rng::new()),
             clock: self.clock,
             settling: Some(settling),
             draining: Box::pin(self.draining.clone().cancelled_owned()),
             is_draining: false,
             sleep: Box::pin(tokio::time::sleep_until(self.clock.instant(now))),
-        })
+        };
+        Ok((watching, duplicate))
+    }
+
+    #[cold]
+    fn log_duplicate(&self, flag: &FlagName, listener: &ListenerId) {
+        if let Some(suppressed) = self.duplicates.note(0, self.clock.now()) {
+            tracing::warn!(
+                %flag,
+                %listener,
+                suppressed,
+                "two streams watch a flag under one listener id: they count as one acknowledgement"
+            );
+        }
     }
 
     async fn set(&self, request: proto::UnleashRequest) -> Result<proto::UnleashResponse> {
         let flag = FlagName::new(&request.flag)?;
         let options = UnleashOptions {
-            ttl: checked_span("ttl", request.ttl)?.unwrap_or_default(),
+            ttl: checked_span("ttl", request.ttl)?,
             set_by: request.set_by,
             reason: request.reason,
         };
         let told = in_time(self.flags.set(&flag, &options, wall())).await?;
         // The store has answered: telling very many watchers has the time that it takes.
         let (state, watchers) = told.tell().await;
-        let UnleashOptions {
-            ttl,
-            set_by,
-            reason,
-        } = &options;
-        tracing::info!(%flag, ?ttl, %set_by, %reason, watchers, "a flag is set");
+        let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
+        let ttl = ttl.map(tracing::field::debug);
+        // As it is now, what was kept included.
+        let FlagState { set_by, reason, .. } = &state;
+        let expires_at = state.expires_at.map(Timestamp::from);
+        let expires_at = expires_at.as_ref().map(tracing::field::display);
+        tracing::info!(%flag, ttl, expires_at, %set_by, %reason, watchers, "a flag is set");
         Ok(proto::UnleashResponse {
             flag: Some(flag_to_wire(&state)),
             watchers,
         })
     }
 
-    async fn clear(&self, flag: &str) -> Result<proto::LeashResponse> {
-        let told = in_time(self.flags.clear(&FlagName::new(flag)?)).await?;
-        let state = told.tell().await;
-        tracing::info!(%flag, "a flag is cleared");
+    async fn clear(&self, request: proto::LeashRequest) -> Result<proto::LeashResponse> {
+        let flag = FlagName::new(&request.flag)?;
+        let options = LeashOptions {
+            cleared_by: request.cleared_by,
+            reason: request.reason,
+        };
+        options.check()?;
+        let told = in_time(self.flags.clear(&flag)).await?;
+        let (state, watchers) = told.tell().await;
+        let LeashOptions { cleared_by, reason } = &options;
+        tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
         Ok(proto::LeashResponse {
             flag: Some(flag_to_wire(&state)),
         })
@@ -142,6 +177,27 @@ impl FlagsService {
         let (flags, next) = in_time(list).await?;
         Ok(proto::ListFlagsResponse {
             flags: flags.iter().map(flag_to_wire).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
+    }
+
+    fn watchers(
+        &self,
+        request: &proto::ListFlagWatchersRequest,
+    ) -> Result<proto::ListFlagWatchersResponse> {
+        let flag = Some(request.flag.as_str()).filter(|flag| !flag.is_empty());
+        let count = page_size(request.page_size)?;
+        let query = WatchersQuery {
+            flag: flag.map(FlagName::new).transpose()?,
+            away: request.away,
+            after: watcher_token(&request.page_token)?,
+            count,
+        };
+        let page = self.flags.list_watchers(&query);
+        let last = page.last().filter(|_| page.len() == count);
+        let next = last.map(|last| format!("{}/{}", last.flag, last.listener));
+        Ok(proto::ListFlagWatchersResponse {
+            watchers: page.iter().map(watcher_to_wire).collect(),
             next_page_token: next.unwrap_or_default(),
         })
     }
@@ -174,7 +230,7 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::LeashRequest>,
     ) -> Result<Response<proto::LeashResponse>, Status> {
-        self.clear(&request.get_ref().flag)
+        self.clear(request.into_inner())
             .await
             .map(Response::new)
             .map_err(to_status)
@@ -211,9 +267,22 @@ impl proto::flags_server::Flags for FlagsService {
         &self,
         request: Request<proto::WatchFlagRequest>,
     ) -> Result<Response<Watching>, Status> {
-        self.watch(request.get_ref())
-            .map(Response::new)
-            .map_err(to_status)
+        let (watching, duplicate) = self.watch(request.get_ref()).map_err(to_status)?;
+        let mut response = Response::new(watching);
+        if duplicate {
+            let present = MetadataValue::from_static("1");
+            response.metadata_mut().insert(DUPLICATE_LISTENER, present);
+        }
+        Ok(response)
+    }
+
+    async fn list_flag_watchers(
+        &self,
+        request: Request<proto::ListFlagWatchersRequest>,
+    ) -> Result<Response<proto::ListFlagWatchersResponse>, Status> {
+        let permit = self.answers.permit(request.extensions()).await?;
+        let page = self.watchers(request.get_ref()).map_err(to_status)?;
+        Ok(permit.attach(page))
     }
 
     async fn ack_flag(
@@ -274,6 +343,29 @@ fn to_wire(event: Event) -> proto::WatchFlagResponse {
         }),
     };
     proto::WatchFlagResponse { event: Some(event) }
+}
+
+/// Reads where the page before ended: `FLAG/LISTENER`.
+fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let names = token.split_once('/');
+    let names = names.and_then(|(flag, listener)| {
+        Some((FlagName::new(flag).ok()?, ListenerId::new(listener).ok()?))
+    });
+    let bad = || Error::invalid("page_token", "must come from the page before");
+    names.ok_or_else(bad).map(Some)
+}
+
+fn watcher_to_wire(view: &WatcherView) -> proto::FlagWatcher {
+    proto::FlagWatcher {
+        flag: view.flag.to_string(),
+        listener_id: view.listener.to_string(),
+        streams: view.streams,
+        since: Some(span_to_wire(view.since)),
+        acknowledged: view.acknowledged,
+    }
 }
 
 /// Bounds what waits for the store. A write that is given up may have happened.

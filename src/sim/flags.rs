@@ -331,11 +331,9 @@ impl World {
 
     /// Each one is told from every other by who set it.
     fn options(&mut self) -> UnleashOptions {
-        let ttl = if self.shape.expiring && self.rng.bool() {
-            Duration::from_secs(self.rng.u64(1..10))
-        } else {
-            Duration::ZERO
-        };
+        let ends = self.shape.expiring && self.rng.bool();
+        // One that states no ttl keeps the end that there is.
+        let ttl = ends.then(|| Duration::from_secs(self.rng.u64(1..10)));
         UnleashOptions {
             ttl,
             set_by: self.operations.to_string(),

@@ -20,7 +20,7 @@ use crate::{
         WorkQueue,
     },
     sync::lock,
-    words::QueueAddress,
+    words::{GroupName, QueueAddress},
 };
 
 /// A queue in memory with a script. Clones are the same queue, and play the same script.
@@ -225,6 +225,10 @@ impl WorkQueue for ScriptedQueue {
 
     fn addresses(&self) -> Vec<&QueueAddress> {
         self.inner.addresses()
+    }
+
+    fn listener_group(&self) -> GroupName {
+        self.inner.listener_group()
     }
 
     fn limits(&self) -> QueueLimits {

@@ -33,13 +33,23 @@ pub struct FlagState {
     pub expires_at: Option<SystemTime>,
 }
 
-/// How a flag is set.
+/// How a flag is set. What is left out of a flag that is set already stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnleashOptions {
-    /// The flag ends by itself after this span; zero: never. At most 3650 days.
-    pub ttl: Duration,
-    /// Who sets it; at most 128 bytes.
+    /// The flag ends by itself after this duration, at most 3650 days; zero: never. `None`: a flag
+    /// that is set keeps its end, another one has none.
+    pub ttl: Option<Duration>,
+    /// Who sets it; at most 128 bytes. Empty: a flag that is set keeps the name it has.
     pub set_by: String,
+    /// Why; at most 1,024 bytes. Empty: a flag that is set keeps its reason.
+    pub reason: String,
+}
+
+/// Who clears a flag, and why: for the relay's log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeashOptions {
+    /// Who clears it; at most 128 bytes.
+    pub cleared_by: String,
     /// Why; at most 1,024 bytes.
     pub reason: String,
 }
@@ -91,10 +101,21 @@ impl UnleashOptions {
     pub fn check(&self) -> Result<()> {
         check_text("set_by", &self.set_by, Limits::TEXT)?;
         check_text("reason", &self.reason, Limits::REASON)?;
-        if self.ttl > Limits::TTL {
+        if self.ttl.is_some_and(|ttl| ttl > Limits::TTL) {
             return Err(Error::invalid("ttl", "must be at most 3650 days"));
         }
         Ok(())
+    }
+}
+
+impl LeashOptions {
+    /// Checks the rules that the types do not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a text is too long.
+    pub fn check(&self) -> Result<()> {
+        check_text("cleared_by", &self.cleared_by, Limits::TEXT)?;
+        check_text("reason", &self.reason, Limits::REASON)
     }
 }
 
@@ -141,7 +162,7 @@ mod tests {
     fn an_unleash_keeps_its_limits() {
         let second = Duration::from_secs(1);
         let with = |ttl, set_by: usize, reason: usize| UnleashOptions {
-            ttl,
+            ttl: Some(ttl),
             set_by: "x".repeat(set_by),
             reason: "x".repeat(reason),
         };

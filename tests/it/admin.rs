@@ -63,3 +63,27 @@ async fn the_figures_follow_what_happens() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_latency_of_wakes_is_counted_from_accepted_to_sent() {
+    let relay = TestRelay::start().await.expect("a relay");
+    let admin = relay.admin_address().expect("an admin port");
+    let mut wakes = relay
+        .client()
+        .expect("a client")
+        .subscribe(listening("worker-1", &["acct/orders"]))
+        .expect("options");
+    woken(&mut wakes).await;
+    let counted = async || figure(admin, "reveille_wake_latency_seconds_count").await;
+    assert_eq!(counted().await, 0, "a CATCH_UP waits for no notification");
+    for wake in 1..=3 {
+        relay.wake(&queue("acct/orders")).await.expect("counted");
+        woken(&mut wakes).await;
+        assert_eq!(counted().await, wake);
+    }
+    let (_, text) = get(admin, "/metrics").await;
+    assert!(
+        text.contains("reveille_wake_latency_seconds_bucket{le=\"10.0\"} 3"),
+        "{text}"
+    );
+}

@@ -5,6 +5,7 @@ mod cloud;
 mod limits;
 mod outage;
 mod proxied;
+mod watchers;
 
 use std::process::{Output, Stdio};
 

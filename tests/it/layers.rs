@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
             "error",
             "eviction",
             "fault",
+            "histogram",
             "https",
             "log_limiter",
             "secret",

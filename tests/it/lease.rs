@@ -431,3 +431,19 @@ async fn a_command_that_is_started_without_hangups_outlives_its_terminal() {
     assert!(!token.is_null());
     assert_eq!(place.show().await["held"], false);
 }
+
+#[tokio::test]
+async fn a_lease_run_that_is_killed_ends_its_command_and_what_that_has_started() {
+    let place = Place::new();
+    let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid; touch up; \
+                  while :; do sleep 0.1; done";
+    let mut dying = place.run(&["--duration", "5s"], script);
+    place.runs("up").await;
+    let (command, child) = (place.written("pid"), place.written("child"));
+    assert!(is_alive(&command) && is_alive(&child));
+    dying.child.kill().await.expect("killed");
+    until("both have ended", async || {
+        !is_alive(&command) && !is_alive(&child)
+    })
+    .await;
+}

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     binary::{Binary, complained, free_address, reveille},
-    support::{until, within},
+    support::{figure, get, until, within},
 };
 
 /// A directory, a queue in it, and a file that commands write to.
@@ -183,18 +183,36 @@ async fn listeners_of_a_queue_are_one_group_unless_told_otherwise() {
     let listed = relay.run(&["listeners", "-o", "jsonl"]).await.stdout;
     let listed = String::from_utf8(listed).expect("UTF-8");
     let group = |id: &str| {
-        let lines = listed
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line));
+        let lines = listed.lines().map(serde_json::from_str::<Value>);
         let mut lines = lines.map(|line| line.expect("JSON"));
         let line = lines.find(|line| line["listener_id"] == id);
         line.unwrap_or_else(|| panic!("no {id} in {listed}"))["group"].clone()
     };
-    assert_eq!(group("by-default"), "orders");
+    let by_default = group("by-default").as_str().expect("a group").to_owned();
+    assert!(by_default.starts_with("orders-"), "{by_default}");
     assert_eq!(group("named"), "night");
     assert_eq!(group("alone"), Value::Null);
     let both = place.listen(&["--group", "night", "--no-group"], "cat");
     assert_eq!(both.ends().await.code, Some(2));
+}
+
+#[tokio::test]
+async fn files_under_one_address_do_not_take_each_others_wake_ups() {
+    let relay = Binary::serve().await;
+    let (url, places) = (relay.url(), [Place::new().await, Place::new().await]);
+    let options = ["--relay", &url, "--poll", "10m"];
+    let all = [0, 1].map(|at: usize| places[at].listen(&options, "cat >> out"));
+    for one in &all {
+        one.tells("mode", "pushed").await;
+    }
+    for number in 0..10 {
+        for place in &places {
+            let body = format!("{number};");
+            let put = ["queue", "put", &place.url, &body, "--notify"];
+            assert_eq!(relay.run(&put).await.status.code(), Some(0));
+            until("handled", async || place.written("out").contains(&body)).await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -236,7 +254,11 @@ async fn a_batch_is_one_run_and_its_exit_code_is_that_of_all() {
     assert_eq!(lines[0]["body"], "one");
     assert_eq!(lines[1]["dequeue_count"], 1);
     assert_eq!(lines[2]["body_base64"], "/wA=");
-    assert!(lines[2].get("body").is_none(), "{lines:?}");
+    assert!(lines[2]["body"].is_null(), "{lines:?}");
+    assert_eq!(
+        (&lines[2]["bytes"], &lines[0]["message_id"]),
+        (&2.into(), &"1".into())
+    );
     assert_eq!(
         lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
         Some("20")
@@ -437,4 +459,200 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         complaint.starts_with("listening to local/made; no relay, pull-only\n"),
         "{complaint}"
     );
+}
+
+/// Returns whether a process runs; one that has ended and is not reaped does not.
+#[cfg(target_os = "linux")]
+fn is_alive(process: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+    stat.is_ok_and(|stat| {
+        !stat
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.starts_with(" Z"))
+    })
+}
+
+/// Returns the process that guards the commands of this one.
+#[cfg(target_os = "linux")]
+fn guard_of(parent: u32) -> Option<String> {
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let mut names = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.find(|name| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{name}/{file}"));
+        let of = read("status").is_ok_and(|status| status.contains(&format!("PPid:\t{parent}\n")));
+        of && is_alive(name) && read("cmdline").is_ok_and(|line| line.contains("guard"))
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_listener_that_is_killed_takes_its_commands_and_their_children_with_it() {
+    let place = Place::new().await;
+    let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid.new; mv pid.new pid; \
+                  while :; do sleep 0.1; done";
+    let mut dying = place.listen(&["--no-relay"], script);
+    place.put(&[b"job"]).await;
+    until("it runs", async || !place.written("pid").is_empty()).await;
+    let (command, child) = (place.written("pid"), place.written("child"));
+    assert!(is_alive(&command) && is_alive(&child));
+    dying.child.kill().await.expect("killed");
+    until("both have ended", async || {
+        !is_alive(&command) && !is_alive(&child)
+    })
+    .await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_guard_that_was_killed_is_replaced_and_knows_all_that_run() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let url = relay.url();
+    let script = "n=$(cat); echo $$ > $n.new; mv $n.new $n; exec sleep 60";
+    let mut dying = place.listen(&["--relay", &url, "--max-tasks", "2"], script);
+    dying.tells("mode", "pushed").await;
+    let listener = dying.child.id().expect("it runs");
+    let runs = async |name: &str| {
+        place.put(&[name.as_bytes()]).await;
+        relay.run(&["notify", "local/orders"]).await;
+        until("it runs", async || !place.written(name).is_empty()).await;
+    };
+    runs("one").await;
+    let guard = guard_of(listener).expect("a guard");
+    signal("KILL", &guard);
+    until("it is gone", async || !is_alive(&guard)).await;
+    assert!(
+        is_alive(&place.written("one")),
+        "a guard's end is no command's"
+    );
+    runs("two").await;
+    until("another guard", async || guard_of(listener).is_some()).await;
+    dying.child.kill().await.expect("killed");
+    for name in ["one", "two"] {
+        let command = place.written(name);
+        until(name, async || !is_alive(&command)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redelivery_is_told_with_its_attempt() {
+    let place = Place::new().await;
+    place.put(&[b"job"]).await;
+    let script = "[ $MESSAGE_DEQUEUE_COUNT = 2 ]";
+    let end = place
+        .listen(&["--no-relay", "--count", "1"], script)
+        .ends()
+        .await;
+    assert_eq!(end.code, Some(0));
+    let again = end
+        .events
+        .iter()
+        .filter(|event| event["event"] == "redelivered");
+    let again: Vec<_> = again.collect();
+    assert_eq!(again.len(), 1, "{:?}", end.events);
+    assert_eq!(again[0]["dequeue_count"], 2);
+    assert!(again[0]["message_id"].is_string());
+}
+
+#[tokio::test]
+async fn the_metrics_of_a_listener_follow_what_it_handles() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let (url, metrics) = (relay.url(), free_address());
+    let options = [
+        "--relay",
+        &url,
+        "--metrics-listen",
+        &metrics,
+        "--max-dequeue-count",
+        "1",
+    ];
+    let listening = place.listen(&options, "[ $(cat) != bad ]");
+    listening.tells("mode", "pushed").await;
+    listening
+        .tells("url", &format!("http://{metrics}/metrics"))
+        .await;
+    place.put(&[b"good", b"bad", b"good"]).await;
+    relay
+        .run(&["notify", "local/orders", "--messages", "3"])
+        .await;
+    let admin = metrics.parse().expect("an address");
+    for (name, value) in [
+        ("reveille_listener_handled_total", 2),
+        ("reveille_listener_failed_total", 1),
+        ("reveille_listener_poisoned_total", 1),
+        ("reveille_listener_handling_seconds_count", 3),
+        ("reveille_listener_pushed", 1),
+    ] {
+        until(name, async || figure(admin, name).await == value).await;
+    }
+    assert!(figure(admin, "reveille_listener_wake_ups_total").await >= 1);
+    let (status, text) = get(admin, "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("reveille_build_info{version="), "{text}");
+    assert!(
+        text.contains("reveille_listener_handling_seconds_bucket{le="),
+        "{text}"
+    );
+    assert_eq!(get(admin, "/livez").await.0, 200);
+    let ready = get(admin, "/readyz?verbose").await;
+    assert_eq!(
+        (ready.0, ready.1.contains("[+]relay ok")),
+        (200, true),
+        "{ready:?}"
+    );
+    drop(relay);
+    until("the relay is missed", async || {
+        get(admin, "/readyz?verbose")
+            .await
+            .1
+            .contains("[-]relay failed (not required)")
+    })
+    .await;
+    assert_eq!(get(admin, "/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_reported_depth_is_shown_with_its_age() {
+    let (relay, place) = (Binary::serve().await, Place::new().await);
+    let url = relay.url();
+    let listening = place.listen(&["--relay", &url], "cat >> out");
+    listening.tells("mode", "pushed").await;
+    place.put(&[b"job"]).await;
+    relay.run(&["notify", "local/orders"]).await;
+    until("a report", async || {
+        let listed = crate::binary::said(&relay.run(&["queues", "-o", "json"]).await);
+        let queues: Value = serde_json::from_str(&listed).expect("JSON");
+        let queue = &queues[0];
+        assert_eq!(queue["queue"], "local/orders");
+        assert_eq!(
+            queue["depth"].is_null(),
+            queue["depth_age_ms"].is_null(),
+            "{queue}"
+        );
+        queue["depth_age_ms"].is_u64()
+    })
+    .await;
+    let table = crate::binary::said(&relay.run(&["queues"]).await);
+    assert!(table.contains(" ago"), "{table}");
+}
+
+#[tokio::test]
+async fn queues_of_two_files_under_one_address_are_warned_of() {
+    let place = Place::new().await;
+    let other = format!(
+        "sqlite:{}/other.db?queue=orders",
+        place.home.path().display()
+    );
+    let made = reveille(&place.home, &["queue", "create", &other])
+        .output()
+        .await;
+    assert!(made.expect("it starts").status.success());
+    let warned = async |poison: &str| {
+        let options = ["--no-relay", "--until-empty", "--poison", poison];
+        let end = place.listen(&options, "true").ends().await;
+        end.events
+            .iter()
+            .any(|event| event.to_string().contains("two files have one address"))
+    };
+    assert!(warned(&other).await);
+    assert!(!warned(&format!("{other}&account=archive")).await);
 }

@@ -66,7 +66,7 @@ fn hearing(
     let id = ListenerId::unique("worker").expect("a name");
     let options = SubscribeOptions {
         heartbeat: Duration::from_secs(1),
-        ..config.subscription(id, queue.address())
+        ..config.subscription(id, &**queue)
     };
     let client = relay.client().expect("a client");
     let wakes = client.subscribe(options).expect("subscribed");

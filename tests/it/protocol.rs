@@ -30,7 +30,7 @@ ReportResponse:
 Flag: 1 name string, 2 set bool, 3 generation uint64, 4 set_by string, 5 reason string, 6 set_at Timestamp, 7 expires_at Timestamp
 UnleashRequest: 1 flag string, 2 ttl Duration, 3 set_by string, 4 reason string
 UnleashResponse: 1 flag Flag, 2 watchers uint32
-LeashRequest: 1 flag string
+LeashRequest: 1 flag string, 2 cleared_by string, 3 reason string
 LeashResponse: 1 flag Flag
 GetFlagRequest: 1 flag string
 GetFlagResponse: 1 flag Flag
@@ -39,6 +39,9 @@ ListFlagsResponse: 1 flags Flag*, 2 next_page_token string
 WatchFlagRequest: 1 flag string, 2 listener_id string, 3 heartbeat Duration, 4 acks bool
 WatchFlagResponse: 1 flag Flag?, 2 heartbeat Heartbeat?, 3 goodbye Goodbye?, 4 acks Acks?
 Acks: 1 generation uint64, 2 acknowledged uint32, 3 watchers uint32
+ListFlagWatchersRequest: 1 flag string, 2 away bool, 3 page_size uint32, 4 page_token string
+ListFlagWatchersResponse: 1 watchers FlagWatcher*, 2 next_page_token string
+FlagWatcher: 1 flag string, 2 listener_id string, 3 streams uint32, 4 since Duration, 5 acknowledged bool
 AckFlagRequest: 1 flag string, 2 generation uint64, 3 listener_id string
 AckFlagResponse:
 ";
@@ -52,7 +55,7 @@ Goodbye.Reason: 0 UNSPECIFIED, 1 DRAINING, 2 ROTATION, 3 REPLACED, 4 REVOKED
 /// Service and method; `<` and `>` stream requests and answers.
 const METHODS: &str = "
 Relay: Notify, NotifyStream <>, Subscribe >, Report
-Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, AckFlag
+Flags: Unleash, Leash, GetFlag, ListFlags, WatchFlag >, ListFlagWatchers, AckFlag
 Admin: ListListeners, ListQueues, WatchStats >, Drain
 ";
 

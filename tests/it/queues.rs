@@ -52,7 +52,7 @@ async fn messages_are_put_seen_got_and_deleted() {
         (&got[0]["body"], &got[0]["dequeue_count"]),
         (&"first".into(), &1.into())
     );
-    assert_eq!(json(&home, &["depth", &url]).await["messages"], 1);
+    assert_eq!(json(&home, &["depth", &url]).await["depth"], 1);
     let got = json(&home, &["get", &url, "--visibility-timeout", "1h"]).await;
     assert_eq!(got[0]["body"], "second");
     assert_eq!(
@@ -61,7 +61,7 @@ async fn messages_are_put_seen_got_and_deleted() {
         "hidden"
     );
     json(&home, &["purge", &url]).await;
-    assert_eq!(json(&home, &["depth", &url]).await["messages"], 0);
+    assert_eq!(json(&home, &["depth", &url]).await["depth"], 0);
     let address = queue(&home, &["address", &url]).await;
     assert_eq!(said(&address).trim(), "local/orders");
 }
@@ -76,7 +76,7 @@ async fn a_queue_is_made_with_its_first_messages_where_that_is_asked_for() {
     );
     let put = json(&home, &["put", &url, "second", "--create"]).await;
     assert_eq!(put["created"], false);
-    assert_eq!(json(&home, &["depth", &url]).await["messages"], 2);
+    assert_eq!(json(&home, &["depth", &url]).await["depth"], 2);
     let put = json(&home, &["put", &url, "third"]).await;
     assert_eq!(put["created"], serde_json::Value::Null, "not asked for");
 }
@@ -93,7 +93,7 @@ async fn each_line_of_the_standard_input_is_a_message() {
     drop(input);
     let status = within("the end", child.wait()).await.expect("it ends");
     assert!(status.success());
-    assert_eq!(json(&home, &["depth", &url]).await["messages"], 2_500);
+    assert_eq!(json(&home, &["depth", &url]).await["depth"], 2_500);
 }
 
 /// Puts what is written to the command's standard input.
@@ -124,7 +124,7 @@ async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
         let output = piped(&home, &[&url, "--stdin"], &bytes).await;
         assert!(output.status.success(), "{}", complained(&output));
     }
-    assert_eq!(json(&home, &["depth", &url]).await["messages"], 4);
+    assert_eq!(json(&home, &["depth", &url]).await["depth"], 4);
     for verb in ["peek", "get"] {
         let shown = json(&home, &[verb, &url]).await;
         assert_eq!(shown[0]["body"], serde_json::Value::Null);
@@ -138,7 +138,7 @@ async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
         let got = queue(&home, &["get", &url, "--raw", "--delete"]).await;
         assert_eq!(got.stdout, bytes, "{}", complained(&got));
         // One is hidden since it was got above.
-        assert_eq!(json(&home, &["depth", &url]).await["messages"], left + 1);
+        assert_eq!(json(&home, &["depth", &url]).await["depth"], left + 1);
     }
     let none = queue(&home, &["get", &url, "--raw"]).await;
     assert_eq!((none.status.code(), none.stdout), (Some(5), Vec::new()));
@@ -245,7 +245,7 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
     assert_eq!(said(&output), "put 1 message into local/orders\n");
     assert_eq!(output.status.code(), Some(8));
     assert_eq!(
-        json(&home, &["depth", &url]).await["messages"],
+        json(&home, &["depth", &url]).await["depth"],
         1,
         "put all the same"
     );
@@ -275,7 +275,7 @@ async fn a_queue_of_azure_is_worked_with_by_hand() {
     assert_eq!(json(&["create", url]).await["created"], false);
     let put = json(&["put", url, "<first>", "second"]).await;
     assert_eq!(put["queue"], "devstoreaccount1/by-hand");
-    assert_eq!(json(&["depth", url]).await["messages"], 2);
+    assert_eq!(json(&["depth", url]).await["depth"], 2);
     let peeked = json(&["peek", url, "--max", "9"]).await;
     assert_eq!(peeked.as_array().map(Vec::len), Some(2));
     let got = json(&["get", url, "--max", "9", "--delete"]).await;
@@ -286,7 +286,7 @@ async fn a_queue_of_azure_is_worked_with_by_hand() {
     json(&["put", text, "as it is"]).await;
     assert_eq!(json(&["peek", url]).await[0]["body"], "as it is");
     json(&["purge", url]).await;
-    assert_eq!(json(&["depth", url]).await["messages"], 0);
+    assert_eq!(json(&["depth", url]).await["depth"], 0);
     let address = on_azure(&[], &["address", url]).await;
     assert_eq!(said(&address).trim(), "devstoreaccount1/by-hand");
 }
@@ -362,7 +362,7 @@ async fn poisoned_messages_are_moved_back_to_their_queue_and_their_listeners_wok
     let mut got: Vec<_> = (0..2).map(|at| got[at]["body"].to_string()).collect();
     got.sort();
     assert_eq!(got, [r#""as it was""#, r#""order 7""#]);
-    assert_eq!(json(&home, &["depth", &poison]).await["messages"], 0);
+    assert_eq!(json(&home, &["depth", &poison]).await["depth"], 0);
     let same = queue(&home, &["move", &orders, &orders]).await;
     assert_eq!(same.status.code(), Some(2), "{}", said(&same));
     assert!(
@@ -394,6 +394,6 @@ async fn messages_are_moved_though_no_relay_is_there_and_no_queue_is_made_for_a_
         complaint.contains("reveille notify local/orders"),
         "{complaint}"
     );
-    assert_eq!(json(&home, &["depth", &orders]).await["messages"], 1);
-    assert_eq!(json(&home, &["depth", &poison]).await["messages"], 0);
+    assert_eq!(json(&home, &["depth", &orders]).await["depth"], 1);
+    assert_eq!(json(&home, &["depth", &poison]).await["depth"], 0);
 }

@@ -72,7 +72,7 @@ pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figure
         dequeue_batch_size: 32,
         ..ListenerConfig::default()
     };
-    let options = config.subscription(ListenerId::new("drain")?, queue.address());
+    let options = config.subscription(ListenerId::new("drain")?, &*queue);
     let (tally, spans) = (Arc::<Tally>::default(), Spans::of_args(args));
     let told = Arc::clone(&tally);
     progress.say("handling them");

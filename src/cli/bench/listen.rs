@@ -184,7 +184,7 @@ impl Fleet {
             let mut builder = Listener::builder(Arc::clone(&queue)).config(config.clone());
             if let Some(clients) = &clients {
                 let id = ListenerId::new(&format!("bench-{number}"))?;
-                let mut options = config.subscription(id, queue.address());
+                let mut options = config.subscription(id, &*queue);
                 if args.no_group {
                     options.group = None;
                 }

@@ -92,7 +92,7 @@ pub(super) async fn listener(
     let builder = Listener::builder(Arc::new(queue.clone()));
     Ok(match way {
         Way::Pushed => {
-            let options = config.subscription(ListenerId::new(id)?, queue.address());
+            let options = config.subscription(ListenerId::new(id)?, queue);
             builder.wakes(client.subscribe(options)?).config(config)
         }
         Way::Polling => {

@@ -31,16 +31,17 @@ Example:
   reveille lease run billing --store az://leases -- ./bill
   reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
 
-The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with
-every holder. Hand the token to whatever the command writes to, and let that refuse lower ones:
-a process that was stopped, or whose `lease run` was killed by SIGKILL, goes on without its lease.
+The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with \
+every holder. Hand the token to whatever the command writes to, and let that refuse lower ones: \
+a process that was stopped goes on for a moment without its lease. Where `lease run` is killed by \
+SIGKILL, the command is told to end by SIGTERM at once, and is killed a fifth of the duration later.
 
-The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of
-the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else
+The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of \
+the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else \
 can have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
 
-Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released.
-Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost;
+Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released. \
+Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost; \
 with 6 where it was not had within --timeout.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -140,7 +141,13 @@ impl Args {
         } else {
             Stdio::inherit()
         };
-        Process::start(&self.command, environment, stdin, &Groups::default())
+        let groups = Groups::guarded(self.grace());
+        Process::start(&self.command, environment, stdin, &groups)
+    }
+
+    /// Returns how long a command has from SIGTERM to SIGKILL.
+    fn grace(&self) -> Duration {
+        (self.duration / 5).min(LONGEST_GRACE)
     }
 
     /// Sees the command through to its end, be it early.
@@ -150,7 +157,7 @@ impl Args {
         mut process: Process,
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
-        let grace = (self.duration / 5).min(LONGEST_GRACE);
+        let grace = self.grace();
         let (mut told, mut lost, mut interrupted) = (false, false, false);
         let kill = tokio::time::sleep(FAR);
         tokio::pin!(kill);

@@ -19,7 +19,7 @@ Example:
   reveille lease show billing --store az://leases
   reveille lease show billing --store sqlite:/srv/shared.db -o json
 
-AGE is since it was taken, renewed or released last. One that is held and older than its duration
+AGE is since it was taken, renewed or released last. One that is held and older than its duration \
 has lost its holder: whoever waits for it has it soon. Ends with 5 where nobody ever held it.")]
 pub(super) struct Args {
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(super) struct Args {
 /// A lease as it is shown.
 #[derive(Debug, Serialize)]
 struct LeaseRow {
-    name: String,
+    lease: String,
     held: bool,
     token: u64,
     holder: String,
@@ -60,7 +60,7 @@ impl LeaseRow {
         // A store's clock that is ahead of ours has just written.
         let age = now.duration_since(state.written).unwrap_or_default();
         Self {
-            name: name.to_owned(),
+            lease: name.to_owned(),
             held: state.held,
             token: state.token,
             holder: state.holder,
@@ -79,7 +79,7 @@ impl Row for LeaseRow {
         let span = |millis| duration::Span(std::time::Duration::from_millis(millis)).to_string();
         let state = if self.held { "held" } else { "released" };
         vec![
-            self.name.clone(),
+            self.lease.clone(),
             state.to_owned(),
             self.token.to_string(),
             self.holder.clone(),

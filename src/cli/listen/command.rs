@@ -44,6 +44,13 @@ impl Program {
         })
     }
 
+    /// Has the commands end with this process, also where SIGKILL ends it.
+    #[must_use]
+    pub(super) fn guarded(self) -> Self {
+        let running = Groups::guarded(KILL_AFTER);
+        Self { running, ..self }
+    }
+
     /// Runs the command to its end; tells it to end when `lost` says so.
     ///
     /// # Errors

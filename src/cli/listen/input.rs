@@ -1,28 +1,13 @@
 //! What a run of the command is given: environment and standard input.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use reveille::{listener::Delivery, queue::Message};
-use serde::Serialize;
+use reveille::listener::Delivery;
 
-use crate::cli::output;
+use crate::cli::{message::MessageRow, output};
 
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) environment: Vec<(&'static str, String)>,
     pub(super) body: Vec<u8>,
-}
-
-/// A message of a batch, as a line.
-#[derive(Debug, Serialize)]
-struct Line<'a> {
-    id: &'a str,
-    dequeue_count: u32,
-    inserted_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a str>,
-    /// Where it is not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_base64: Option<String>,
 }
 
 impl Input {
@@ -50,22 +35,9 @@ impl Input {
         ];
         let mut body = Vec::new();
         for delivery in batch {
-            serde_json::to_writer(&mut body, &Line::from(&delivery.message))?;
+            serde_json::to_writer(&mut body, &MessageRow::from(&delivery.message))?;
             body.push(b'\n');
         }
         Ok(Self { environment, body })
-    }
-}
-
-impl<'a> From<&'a Message> for Line<'a> {
-    fn from(message: &'a Message) -> Self {
-        let text = std::str::from_utf8(&message.body).ok();
-        Self {
-            id: message.id.as_str(),
-            dequeue_count: message.dequeue_count,
-            inserted_at: output::time(message.inserted_at),
-            body: text,
-            body_base64: text.is_none().then(|| STANDARD.encode(&message.body)),
-        }
     }
 }

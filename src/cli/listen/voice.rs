@@ -2,11 +2,12 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use reveille::{
     Error, QueueAddress,
+    duration::Span,
     listener::{Action, HandlerError, Hooks, ListenerError, ListenerMode, ListenerStats},
     queue::Message,
     scaling::Idle,
@@ -42,6 +43,9 @@ pub(super) enum Event {
         relay: Option<String>,
         mode: &'static str,
     },
+    Metrics {
+        url: String,
+    },
     Mode {
         mode: &'static str,
         reason: String,
@@ -51,6 +55,10 @@ pub(super) enum Event {
         message_id: Option<String>,
         error: String,
     },
+    Redelivered {
+        message_id: String,
+        dequeue_count: u32,
+    },
     Poisoned {
         message_id: String,
         dequeue_count: u32,
@@ -58,7 +66,7 @@ pub(super) enum Event {
     },
     Stopping {
         running: usize,
-        grace: String,
+        grace_ms: u64,
     },
     Killed {
         killed: usize,
@@ -116,6 +124,16 @@ impl Voice {
         });
     }
 
+    /// Tells of a message that is handled again.
+    pub(super) fn attempt(&self, message: &Message) {
+        if message.dequeue_count > 1 {
+            self.tell(&Event::Redelivered {
+                message_id: message.id.to_string(),
+                dequeue_count: message.dequeue_count,
+            });
+        }
+    }
+
     pub(super) fn has_told_mode(&self) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.is_some()
@@ -157,8 +175,13 @@ impl Event {
                 Some(relay) => format!("listening to {queue}; relay {relay}, {mode}"),
                 None => format!("listening to {queue}; no relay, {mode}"),
             },
+            Self::Metrics { url } => format!("metrics at {url}"),
             Self::Mode { mode, reason } => format!("{mode}: {reason}"),
             Self::Error { action, error, .. } => format!("{action}: {error}"),
+            Self::Redelivered {
+                message_id,
+                dequeue_count,
+            } => format!("message `{message_id}` is handled again, attempt {dequeue_count}"),
             Self::Poisoned {
                 message_id,
                 dequeue_count,
@@ -166,10 +189,17 @@ impl Event {
             } => format!(
                 "message `{message_id}` went to the poison queue after {dequeue_count} gets: {error}"
             ),
-            Self::Stopping { running, grace } => format!(
-                "stopping: waiting up to {grace} for {running} commands; a second signal kills them"
-            ),
-            Self::Killed { killed } => format!("ended at once: {killed} commands were killed"),
+            Self::Stopping { running, grace_ms } => {
+                let grace = Span(Duration::from_millis(*grace_ms));
+                let commands = output::count(*running as u64, "command");
+                format!(
+                    "stopping: waiting up to {grace} for {commands}; a second signal kills them"
+                )
+            }
+            Self::Killed { killed } => {
+                let commands = output::count(*killed as u64, "command");
+                format!("ended at once, and killed {commands}")
+            }
             Self::Ended {
                 handled,
                 failed,

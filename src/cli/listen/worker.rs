@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     command::{Program, Ran},
     input::Input,
+    voice::Voice,
 };
 
 /// Handles messages.
@@ -25,8 +26,9 @@ pub(super) struct Worker {
     program: Program,
     quota: Option<Quota>,
     ending: Ending,
-    /// A command was ended before it had come to its end.
+    /// A command was ended because the listener ends, before it had come to its own end.
     cut_off: AtomicBool,
+    voice: Arc<Voice>,
 }
 
 /// Why the verb ends by itself.
@@ -84,12 +86,18 @@ impl Ending {
 }
 
 impl Worker {
-    pub(super) fn new(program: Program, count: Option<u64>, ending: Ending) -> Self {
+    pub(super) fn new(
+        program: Program,
+        count: Option<u64>,
+        ending: Ending,
+        voice: Arc<Voice>,
+    ) -> Self {
         Self {
             program,
             quota: count.map(Quota::new),
             ending,
             cut_off: AtomicBool::new(false),
+            voice,
         }
     }
 
@@ -143,6 +151,9 @@ impl Worker {
             () = &mut lost => return untried(),
             turn = turn => turn,
         };
+        for delivery in batch {
+            self.voice.attempt(&delivery.message);
+        }
         match self.program.run(input, &mut lost).await {
             Ok(ran) => self.judge(&ran)?,
             Err(error) => return self.unable(&error),
@@ -160,7 +171,10 @@ impl Worker {
             return Ok(());
         }
         if ran.told {
-            self.cut_off.store(true, Ordering::Relaxed);
+            // Before the end of the listener its message was lost, and is another listener's.
+            if self.ending.stopped.is_cancelled() {
+                self.cut_off.store(true, Ordering::Relaxed);
+            }
             return Err(format!("the command was ended: {}", ran.status).into());
         }
         Err(format!("the command failed: {}", ran.status).into())

@@ -1,17 +1,16 @@
 //! `queue get` and `queue peek`: bodies of any bytes, as text, in JSON and as they are.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reveille::{
     Error, duration,
-    queue::{Message, MessageId, PeekedMessage, WorkQueue},
+    queue::{Message, WorkQueue},
 };
-use serde::Serialize;
 
 use super::{Named, open_existing};
 use crate::cli::{
     exit::{Exit, Usage},
+    message::MessageRow,
     output::{self, Row},
     settings::Settings,
     usage,
@@ -51,19 +50,6 @@ struct Shape {
 }
 
 /// A message as it is shown.
-#[derive(Debug, Serialize)]
-struct Shown {
-    id: String,
-    /// `null` where it is not UTF-8.
-    body: Option<String>,
-    /// Every byte of it.
-    body_base64: String,
-    bytes: usize,
-    dequeue_count: u32,
-    #[serde(serialize_with = "output::serialize_time")]
-    inserted_at: Option<SystemTime>,
-}
-
 impl Get {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         self.shape.check()?;
@@ -72,7 +58,7 @@ impl Get {
         let exit = match self.shape.raw {
             true => raw(messages.first().map(|message| &message.body[..]))?,
             false => {
-                let rows: Vec<_> = messages.iter().map(Shown::from).collect();
+                let rows: Vec<_> = messages.iter().map(MessageRow::from).collect();
                 self.named.format(settings).list(&rows)?;
                 Exit::OK
             }
@@ -110,7 +96,7 @@ impl Peek {
         if self.shape.raw {
             return raw(peeked.first().map(|message| &message.body[..]));
         }
-        let rows: Vec<_> = peeked.iter().map(Shown::from).collect();
+        let rows: Vec<_> = peeked.iter().map(MessageRow::from).collect();
         self.named.format(settings).list(&rows)?;
         Ok(Exit::OK)
     }
@@ -137,34 +123,7 @@ fn raw(body: Option<&[u8]>) -> anyhow::Result<Exit> {
     Ok(Exit::OK)
 }
 
-impl Shown {
-    fn new(id: &MessageId, body: &[u8], dequeue_count: u32, inserted_at: SystemTime) -> Self {
-        Self {
-            id: id.to_string(),
-            body: std::str::from_utf8(body).ok().map(str::to_owned),
-            body_base64: BASE64_STANDARD.encode(body),
-            bytes: body.len(),
-            dequeue_count,
-            inserted_at: Some(inserted_at),
-        }
-    }
-}
-
-impl From<&PeekedMessage> for Shown {
-    fn from(message: &PeekedMessage) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
-}
-
-impl From<&Message> for Shown {
-    fn from(message: &Message) -> Self {
-        let (count, at) = (message.dequeue_count, message.inserted_at);
-        Self::new(&message.id, &message.body, count, at)
-    }
-}
-
-impl Row for Shown {
+impl Row for MessageRow {
     const HEADERS: &'static [&'static str] = &["ID", "BODY", "BYTES", "DEQUEUED", "INSERTED"];
 
     fn cells(&self) -> Vec<String> {
@@ -182,7 +141,7 @@ impl Row for Shown {
             line.push('…');
         }
         vec![
-            self.id.clone(),
+            self.message_id.clone(),
             line,
             self.bytes.to_string(),
             self.dequeue_count.to_string(),

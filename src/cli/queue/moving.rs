@@ -36,10 +36,8 @@ struct Moved {
     to: String,
     moved: u64,
     left: u64,
-    /// Whether the relay has acknowledged the notification.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Whether the relay has acknowledged the notification; `null` where it was not to be told.
     notified: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     listeners: Option<u32>,
 }
 

@@ -7,9 +7,10 @@ use reveille::{
     duration,
     queue::{NewMessage, WorkQueue},
 };
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{Told, notification::Stored, open, open_existing};
+use super::{notification::Stored, open, open_existing};
 use crate::cli::{
     exit::{Exit, Usage},
     output,
@@ -50,6 +51,18 @@ pub(super) struct Put {
 /// Messages of one call to the queue.
 const BATCH: usize = 1000;
 
+/// What was put.
+#[derive(Debug, Serialize)]
+struct Done {
+    queue: String,
+    /// Whether the queue was made for it; `null` without --create.
+    created: Option<bool>,
+    messages: u64,
+    /// Whether the relay has acknowledged the notification; `null` where it was not to be told.
+    notified: Option<bool>,
+    listeners: Option<u32>,
+}
+
 impl Put {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
@@ -59,12 +72,18 @@ impl Put {
             true => open(&self.url).await?,
             false => open_existing(&self.url).await?,
         };
-        let mut told = Told::of(&*queue);
-        if self.create {
-            told.created = Some(queue.create().await?);
-        }
+        let created = match self.create {
+            true => Some(queue.create().await?),
+            false => None,
+        };
         let sum = self.put_all(&*queue).await?;
-        told.messages = Some(sum.messages);
+        let mut told = Done {
+            queue: queue.address().to_string(),
+            created,
+            messages: sum.messages,
+            notified: None,
+            listeners: None,
+        };
         let mut failure = None;
         if let Some(client) = client.filter(|_| sum.messages > 0) {
             let notified = sum
@@ -148,8 +167,8 @@ impl Put {
 }
 
 /// Returns what was done, for people.
-fn line(told: &Told) -> String {
-    let messages = output::count(told.messages.unwrap_or_default(), "message");
+fn line(told: &Done) -> String {
+    let messages = output::count(told.messages, "message");
     let mut line = format!("put {messages} into {}", told.queue);
     if told.created == Some(true) {
         line.push_str(", which was made");

@@ -9,8 +9,7 @@ use crate::cli::output;
 
 #[derive(Debug, Serialize)]
 pub(super) struct WakeRow {
-    storage_account: String,
-    queue_name: String,
+    queue: String,
     reason: &'static str,
     sequence: u64,
     notifications: u64,
@@ -26,9 +25,8 @@ impl WakeRow {
     /// Returns the wake-up as a line for people.
     pub(super) fn line(&self) -> String {
         let mut line = format!(
-            "{}/{} {} sequence={} notifications={} messages={} payload_size={}",
-            self.storage_account,
-            self.queue_name,
+            "{} {} sequence={} notifications={} messages={} payload_size={}",
+            self.queue,
             self.reason,
             self.sequence,
             self.notifications,
@@ -45,8 +43,7 @@ impl WakeRow {
 impl From<&WorkDetected> for WakeRow {
     fn from(work: &WorkDetected) -> Self {
         Self {
-            storage_account: work.queue.storage_account().to_owned(),
-            queue_name: work.queue.queue_name().to_owned(),
+            queue: work.queue.to_string(),
             reason: work.reason.as_str(),
             sequence: work.sequence,
             notifications: work.notifications,

@@ -186,7 +186,7 @@ async fn a_flag_that_is_set_for_good_ends_no_more() {
     let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::new());
     let flags = StoreFlags::new(Arc::clone(&store));
     let for_a_while = UnleashOptions {
-        ttl: Duration::from_secs(3600),
+        ttl: Some(Duration::from_secs(3600)),
         ..forever()
     };
     let before = flags.unleash(&name("go"), &for_a_while).await.expect("set");

@@ -235,7 +235,10 @@ async fn an_outage_ends_though_a_flag_that_could_not_be_ended_is_gone_meanwhile(
     assert_eq!(log.count("could not be read; trying again"), 1);
     world.store.fail(Failing::Nothing);
     // By another writer; the refresh finds it, and nobody waits after that.
-    let gone = world.store.delete(&crate::flag::body::blob_name(&go), None).await;
+    let gone = world
+        .store
+        .delete(&crate::flag::body::blob_name(&go), None)
+        .await;
     gone.expect("it was there");
     assert!(!next(&mut watch).await.set);
     drop(watch);

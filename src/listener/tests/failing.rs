@@ -455,7 +455,7 @@ async fn a_release_whose_answer_was_lost_strands_no_message() {
         let noting = seen.clone();
         let id = ListenerId::new("worker").expect("a name");
         let config = config();
-        let options = config.subscription(id, queue.address());
+        let options = config.subscription(id, &*queue);
         let wakes = bench.relay.subscribe(options).expect("subscribed");
         let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>);
         let builder = builder.config(config).wakes(wakes);

@@ -147,7 +147,7 @@ async fn a_degraded_relay_is_not_trusted_until_it_hears_everybody_again() {
     let bench = Bench::new();
     let config = config();
     let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription(id, bench.queue.address());
+    let options = config.subscription(id, &*bench.queue);
     let connected = crate::words::LinkState {
         connection: crate::words::ConnectionState::Connected,
         welcomes: 1,
@@ -324,7 +324,7 @@ async fn wakes_of_one_partition_are_not_taken_for_those_of_all() {
         let mut builder = Listener::builder(Arc::clone(&queue)).config(config());
         if hears {
             let id = ListenerId::new("worker").expect("a name");
-            let options = config().subscription(id, queue.address());
+            let options = config().subscription(id, &*queue);
             builder = builder.wakes(bench.relay.subscribe(options).expect("subscribed"));
         }
         match builder.start(Seen::default().handler()).await {
@@ -376,7 +376,7 @@ async fn a_listener_that_was_refused_early_asks_again_and_hears_of_work_then() {
     let bench = Bench::new();
     let config = config();
     let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription(id, bench.queue.address());
+    let options = config.subscription(id, &*bench.queue);
     let wakes = Refused {
         inner: bench.relay.subscribe(options).expect("subscribed"),
         refused: false,

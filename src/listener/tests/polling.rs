@@ -121,7 +121,7 @@ async fn fifty(config: &ListenerConfig, share: bool) -> u64 {
     let (bench, mut listeners) = (Bench::new(), Vec::new());
     for number in 0..50 {
         let id = ListenerId::new(&format!("worker-{number}")).expect("a name");
-        let mut options = config.subscription(id, bench.queue.address());
+        let mut options = config.subscription(id, &*bench.queue);
         if !share {
             options.group = None;
         }

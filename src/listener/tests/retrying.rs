@@ -21,9 +21,7 @@ impl Wrapped {
         let wrapped = Retrying::new(queue.clone(), RetryConfig::default());
         let id = ListenerId::new("worker").expect("a name");
         let config = config();
-        let wakes = bench
-            .relay
-            .subscribe(config.subscription(id, queue.address()));
+        let wakes = bench.relay.subscribe(config.subscription(id, &queue));
         let builder = Listener::builder(Arc::new(wrapped) as Arc<dyn WorkQueue>);
         let builder = builder.config(config).wakes(wakes.expect("subscribed"));
         let listener = builder.start(handler).await.expect("started");

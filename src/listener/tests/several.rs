@@ -23,10 +23,6 @@ fn limited() -> ListenerConfig {
     }
 }
 
-fn addresses(queues: &[Arc<dyn WorkQueue>]) -> Vec<QueueAddress> {
-    queues.iter().map(|queue| queue.address().clone()).collect()
-}
-
 async fn put(queue: &Arc<dyn WorkQueue>, body: &str) {
     let put = queue.put(vec![NewMessage::new(body.to_owned())]);
     put.await.expect("put");
@@ -43,7 +39,7 @@ async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
     let config = limited();
     let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &addresses(&queues));
+    let options = config.subscription_of(id, &queues);
     let wakes = bench.relay.subscribe(options).expect("subscribed");
     let builder = Listeners::builder(queues.clone()).config(config);
     let listeners = builder.wakes(wakes).start(seen.handler()).await;
@@ -73,7 +69,7 @@ async fn all_are_paused_together_and_go_on_together() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
     let config = limited();
     let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &addresses(&queues));
+    let options = config.subscription_of(id, &queues);
     let wakes = bench.relay.subscribe(options).expect("subscribed");
     let builder = Listeners::builder(queues.clone()).config(config);
     let listeners = builder.wakes(wakes).start(seen.handler()).await;
@@ -103,7 +99,7 @@ async fn when_the_relay_ends_all_of_them_poll() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
     let config = limited();
     let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &addresses(&queues));
+    let options = config.subscription_of(id, &queues);
     let wakes = bench.relay.subscribe(options).expect("subscribed");
     let builder = Listeners::builder(queues.clone()).config(config);
     let listeners = builder.wakes(wakes).start(seen.handler()).await;

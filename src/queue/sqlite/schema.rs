@@ -43,5 +43,8 @@ pub(super) const SCHEMA: Schema = Schema {
             ahead INTEGER NOT NULL -- of the machine's clock, in microseconds
         ) STRICT;
         INSERT INTO clock (seen, ahead) SELECT coalesce(max(inserted_at), 0), 0 FROM messages",
+        // Listeners of one file share its wake-ups, and none of another file under the same address.
+        "CREATE TABLE identity (id BLOB NOT NULL) STRICT;
+        INSERT INTO identity (id) VALUES (randomblob(16))",
     ],
 };

@@ -24,7 +24,7 @@ async fn parks_and_releases(place: &Place) {
         .run(&home, &["flag", "list", "go-", "-o", "json"])
         .await;
     let listed: serde_json::Value = serde_json::from_str(&said(&listed)).expect("JSON");
-    assert_eq!(listed[0]["name"], "go-live");
+    assert_eq!(listed[0]["flag"], "go-live");
 
     // A relay on the same store has the same flag.
     let relay = place.relay("200ms").await;

@@ -8,7 +8,7 @@ use std::{
 use reveille::{
     ListenerId, NodeConfig, RelayConfig,
     listener::{Hooks, Listener, ListenerConfig, ListenerMode},
-    queue::{MemoryQueue, Metered, WorkQueue},
+    queue::{MemoryQueue, Metered},
     testing::TestRelay,
 };
 
@@ -39,7 +39,7 @@ async fn a_rotated_stream_changes_no_mode_and_costs_no_get() {
     let queue = Arc::new(Metered::new(MemoryQueue::new(address)));
     let (modes, seen) = (Modes::default(), Seen::default());
     let config = ListenerConfig::default();
-    let options = config.subscription(ListenerId::unique("w").expect("a name"), queue.address());
+    let options = config.subscription(ListenerId::unique("w").expect("a name"), &*queue);
     let wakes = relay.client().expect("a client").subscribe(options);
     let wakes = wakes.expect("subscribed");
     let link = wakes.link();

@@ -26,9 +26,8 @@ async fn several_queues_share_a_stream_that_ends_while_they_are_paused() {
         budget: Budget::new(4),
         ..ListenerConfig::default()
     };
-    let addresses: Vec<_> = queues.iter().map(|queue| queue.address().clone()).collect();
     let id = ListenerId::unique("worker").expect("a name");
-    let wakes = client.subscribe(config.subscription_of(id, &addresses));
+    let wakes = client.subscribe(config.subscription_of(id, &queues));
     let seen = Seen::default();
     let listeners = Listeners::builder(queues.clone())
         .config(config)

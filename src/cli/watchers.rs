@@ -1,0 +1,133 @@
+//! Who waits for a flag, as `flag get`, `listeners` and `unleash --expect` show it.
+
+use std::fmt::Write as _;
+
+use reveille::{Client, ErrorKind, FlagName, FlagWatcherInfo, duration::Span};
+use serde::Serialize;
+
+use super::output::millis;
+
+/// The listener ids of `flag watch` begin so. A person who looks on is no node that is missing.
+pub(super) const ONLOOKER: &str = "flag-watch";
+
+/// Names in a text; JSON has all.
+const SHOWN: usize = 20;
+
+/// A listener that watches a flag.
+#[derive(Debug, Serialize)]
+pub(super) struct Waiter {
+    listener_id: String,
+    streams: u32,
+    connected_for_ms: u64,
+    acknowledged: bool,
+    #[serde(skip)]
+    waiting_for: Span,
+}
+
+/// A listener that has not acknowledged a flag.
+#[derive(Debug, Serialize)]
+pub(super) struct Missing {
+    listener_id: String,
+    /// How long ago its last stream ended; `null` where it holds one.
+    away_for_ms: Option<u64>,
+    #[serde(skip)]
+    away_for: Option<Span>,
+}
+
+/// Returns the listeners that watch a flag (`None`: any flag); `None` where the relay cannot tell.
+///
+/// # Errors
+/// Whatever kept the relay from answering.
+pub(super) async fn present(
+    client: &Client,
+    flag: Option<&FlagName>,
+) -> reveille::Result<Option<Vec<FlagWatcherInfo>>> {
+    match client.flags().watchers(flag, false).await {
+        Ok(watchers) => Ok(Some(watchers)),
+        // A relay of before this question.
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl From<FlagWatcherInfo> for Waiter {
+    fn from(watcher: FlagWatcherInfo) -> Self {
+        Self {
+            listener_id: watcher.listener_id,
+            streams: watcher.streams,
+            connected_for_ms: millis(watcher.since),
+            acknowledged: watcher.acknowledged,
+            waiting_for: Span(watcher.since),
+        }
+    }
+}
+
+impl Missing {
+    /// Returns the nodes among these that have not acknowledged.
+    pub(super) fn of(watchers: Vec<FlagWatcherInfo>) -> Vec<Self> {
+        let missing = watchers
+            .into_iter()
+            .filter(|watcher| !watcher.acknowledged && !watcher.listener_id.starts_with(ONLOOKER));
+        let missing = missing.map(|watcher| {
+            let away_for = (watcher.streams == 0).then_some(watcher.since);
+            Self {
+                listener_id: watcher.listener_id,
+                away_for_ms: away_for.map(millis),
+                away_for: away_for.map(Span),
+            }
+        });
+        missing.collect()
+    }
+
+    fn text(&self) -> String {
+        match self.away_for {
+            Some(away_for) => format!("{} (away for {away_for})", self.listener_id),
+            None => format!("{} (waits, has not acknowledged)", self.listener_id),
+        }
+    }
+}
+
+/// Returns the waiters of a table's cell, a line each.
+pub(super) fn cell(waiters: Option<&[Waiter]>) -> String {
+    let Some(waiters) = waiters else {
+        return "unknown".to_owned();
+    };
+    let line = |waiter: &Waiter| {
+        let mut line = format!("{} for {}", waiter.listener_id, waiter.waiting_for);
+        if waiter.streams > 1 {
+            let _ = write!(line, ", {} streams", waiter.streams);
+        }
+        if waiter.acknowledged {
+            line.push_str(", acknowledged");
+        }
+        line
+    };
+    let lines = shown(waiters, line);
+    if lines.is_empty() {
+        "-".to_owned()
+    } else {
+        lines.join("\n")
+    }
+}
+
+/// Returns who is missing, as a part of a sentence; `expected` and `acknowledged` tell how many the
+/// relay never saw.
+pub(super) fn sentence(missing: &[Missing], expected: u32, acknowledged: u32) -> String {
+    let mut parts = shown(missing, Missing::text);
+    let known = u32::try_from(missing.len()).unwrap_or(u32::MAX);
+    let unseen = expected.saturating_sub(acknowledged).saturating_sub(known);
+    if unseen > 0 {
+        parts.push(format!("{unseen} that this relay has not seen"));
+    }
+    parts.join(", ")
+}
+
+/// Returns the texts of the first ones, and how many there are beside.
+fn shown<T>(all: &[T], text: impl Fn(&T) -> String) -> Vec<String> {
+    let mut texts: Vec<_> = all.iter().take(SHOWN).map(text).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    if more > 0 {
+        texts.push(format!("and {more} more"));
+    }
+    texts
+}

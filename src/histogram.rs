@@ -1,0 +1,79 @@
+//! Durations counted by their length, for metrics: fixed bounds, atomic counts, no lock.
+//!
+//! Knows nothing of how it is shown.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Durations, counted in the buckets between its bounds and the one above them.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    bounds: &'static [Duration],
+    /// One more than there are bounds.
+    counts: Box<[AtomicU64]>,
+    sum_nanos: AtomicU64,
+}
+
+/// A histogram at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct HistogramSnapshot {
+    /// Upper bounds in seconds, the last one infinite, each with the count of its bucket alone.
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) sum_seconds: f64,
+}
+
+impl Histogram {
+    /// Makes an empty one; the bounds ascend.
+    pub(crate) fn new(bounds: &'static [Duration]) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0));
+        Self {
+            bounds,
+            counts: counts.collect(),
+            sum_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts one duration.
+    pub(crate) fn observe(&self, duration: Duration) {
+        let at = self.bounds.partition_point(|bound| *bound < duration);
+        self.counts[at].fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> HistogramSnapshot {
+        let bounds = self.bounds.iter().map(Duration::as_secs_f64);
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        let nanos = self.sum_nanos.load(Ordering::Relaxed);
+        HistogramSnapshot {
+            buckets: bounds.chain([f64::INFINITY]).zip(counts).collect(),
+            sum_seconds: Duration::from_nanos(nanos).as_secs_f64(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
+
+    #[test]
+    fn a_duration_is_counted_in_the_first_bucket_that_holds_it() {
+        let histogram = Histogram::new(&BOUNDS);
+        for micros in [0, 1_000, 1_001, 10_000, 10_001] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let snapshot = histogram.snapshot();
+        assert_eq!(
+            snapshot.buckets,
+            [(0.001, 2), (0.01, 2), (f64::INFINITY, 1)]
+        );
+        assert!((snapshot.sum_seconds - 0.022_002).abs() < 1e-9);
+    }
+}

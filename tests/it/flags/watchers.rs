@@ -1,0 +1,189 @@
+//! Who waits for a flag, who is missing, and what a second unleash keeps: by the real verbs.
+
+use serde_json::Value;
+use tokio::process::Child;
+
+use super::{ended, parked, released, spawned};
+use crate::{
+    binary::{Binary, complained, said},
+    support::{until, within},
+};
+
+/// Parks a node at this relay.
+fn park(relay: &Binary, flag: &str, node: &str) -> Child {
+    spawned(relay.verb(&["wait", flag, "--listener-id", node]))
+}
+
+async fn json(relay: &Binary, arguments: &[&str]) -> Value {
+    let output = relay.run(&[arguments, &["-o", "json"]].concat()).await;
+    serde_json::from_str(&said(&output)).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_parked_fleet_is_shown_by_name_and_since_when() {
+    let relay = Binary::serve().await;
+    let fleet = ["node-1", "node-2"].map(|node| park(&relay, "go", node));
+    let other = park(&relay, "other", "node-9");
+    parked(&relay, 3).await;
+
+    let flag = json(&relay, &["flag", "get", "go"]).await;
+    let waiting = flag["waiting"].as_array().expect("who waits");
+    let names: Vec<_> = waiting.iter().map(|one| &one["listener_id"]).collect();
+    assert_eq!(names, ["node-1", "node-2"]);
+    for one in waiting {
+        assert!(one["connected_for_ms"].is_u64(), "{one}");
+        assert_eq!(
+            (&one["streams"], &one["acknowledged"]),
+            (&1.into(), &false.into())
+        );
+    }
+    let table = said(&relay.run(&["flag", "get", "go"]).await);
+    assert!(
+        table.contains("node-1 for ") && table.contains("node-2 for "),
+        "{table}"
+    );
+    assert!(!table.contains("node-9"), "{table}");
+
+    let listeners = json(&relay, &["listeners"]).await;
+    let flags: Vec<_> = listeners.as_array().expect("a list").iter().collect();
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|row| (&row["listener_id"], &row["flag"]))
+        .collect();
+    let go = Value::from("go");
+    assert_eq!(flags[0], (&"node-1".into(), &go));
+    assert_eq!(flags[2], (&"node-9".into(), &"other".into()));
+    let table = said(&relay.run(&["listeners"]).await);
+    assert!(
+        table.contains("flag go") && table.contains("waiting"),
+        "{table}"
+    );
+
+    ended(&relay.run(&["unleash", "go", "--expect", "2"]).await, 0);
+    for node in fleet {
+        released(node).await;
+    }
+    drop(other);
+}
+
+#[tokio::test]
+async fn an_unmet_barrier_names_the_listeners_that_are_missing() {
+    let relay = Binary::serve().await;
+    let mut fleet = ["node-1", "node-2", "node-3"].map(|node| park(&relay, "go", node));
+    parked(&relay, 3).await;
+    let gone = &mut fleet[2];
+    gone.kill().await.expect("killed");
+    parked(&relay, 2).await;
+    let arguments = [
+        "unleash",
+        "go",
+        "--expect",
+        "4",
+        "--timeout",
+        "2s",
+        "-o",
+        "json",
+    ];
+    let output = relay.run(&arguments).await;
+    let complaint = ended(&output, 6);
+    let told: Value = serde_json::from_str(&said(&output)).expect("JSON");
+    assert_eq!(
+        (&told["acknowledged"], &told["expected"]),
+        (&2.into(), &4.into())
+    );
+    let missing = told["missing"].as_array().expect("names");
+    assert_eq!(missing.len(), 1, "{told}");
+    assert_eq!(missing[0]["listener_id"], "node-3");
+    assert!(missing[0]["away_for_ms"].is_u64(), "{told}");
+    assert!(
+        complaint.contains("missing: node-3 (away for "),
+        "{complaint}"
+    );
+    assert!(
+        complaint.contains("1 that this relay has not seen"),
+        "{complaint}"
+    );
+}
+
+#[tokio::test]
+async fn a_second_unleash_keeps_end_and_reason_says_so_and_can_take_the_end_off() {
+    let relay = Binary::serve().await;
+    let first = ["unleash", "go", "--ttl", "1h", "--reason", "the night run"];
+    ended(&relay.run(&first).await, 0);
+    let before = json(&relay, &["flag", "get", "go"]).await;
+
+    let again = relay.run(&["unleash", "go"]).await;
+    let note = ended(&again, 0);
+    assert!(
+        note.contains("keeps its end") && note.contains("--no-ttl"),
+        "{note}"
+    );
+    assert!(note.contains("keeps its reason: the night run"), "{note}");
+    let kept = json(&relay, &["flag", "get", "go"]).await;
+    assert_eq!(kept["reason"], "the night run");
+    let minute = |flag: &Value| flag["expires_at"].as_str().map(|at| at[..16].to_owned());
+    assert_eq!(minute(&kept), minute(&before));
+
+    let both = relay
+        .run(&["unleash", "go", "--ttl", "1h", "--no-ttl"])
+        .await;
+    assert!(
+        ended(&both, 2).contains("--no-ttl"),
+        "{}",
+        complained(&both)
+    );
+    let off = relay
+        .run(&["unleash", "go", "--no-ttl", "--reason", "for good"])
+        .await;
+    assert_eq!(ended(&off, 0), "");
+    let off = json(&relay, &["flag", "get", "go"]).await;
+    assert_eq!(
+        (&off["expires_at"], &off["reason"]),
+        (&Value::Null, &"for good".into())
+    );
+    assert_eq!(off["generation"], before["generation"]);
+
+    let log = relay.log();
+    assert!(log.contains("reason=for good watchers=0"), "{log}");
+    ended(
+        &relay
+            .run(&["leash", "go", "--set-by", "ann", "--reason", "done"])
+            .await,
+        0,
+    );
+    let log = relay.log();
+    assert!(
+        log.contains("cleared_by=ann reason=done watchers=0"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn two_waiters_under_one_listener_id_are_warned_of() {
+    let relay = Binary::serve().await;
+    let first = park(&relay, "go", "node-1");
+    parked(&relay, 1).await;
+    let second = park(&relay, "go", "node-1");
+    parked(&relay, 2).await;
+    until("the relay's warning", async || {
+        relay
+            .log()
+            .contains("two streams watch a flag under one listener id")
+    })
+    .await;
+    let flag = json(&relay, &["flag", "get", "go"]).await;
+    assert_eq!(flag["waiting"][0]["streams"], 2);
+    ended(&relay.run(&["unleash", "go"]).await, 0);
+    assert_eq!(
+        complained(&released(first).await),
+        "",
+        "it was the only one"
+    );
+    let second = within("its end", second.wait_with_output()).await;
+    let warning = complained(&second.expect("ended"));
+    assert!(
+        warning.contains("another stream watches this flag"),
+        "{warning}"
+    );
+    assert!(warning.contains("node-1"), "{warning}");
+}
