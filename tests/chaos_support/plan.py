@@ -1,0 +1,93 @@
+"""What is to happen in a round, drawn from the seed alone."""
+
+import random
+from typing import NamedTuple
+
+LISTENERS = 4
+PUBLISHERS = 3
+
+# A message of a listener that died is seen again after this, in seconds.
+VISIBILITY_TIMEOUT = 5
+MAX_DEQUEUE_COUNT = 4
+
+# The mean time between two faults, in seconds; those whose target is down already come to nothing.
+MEAN_PAUSE = 0.6
+# The longest freeze, in seconds.
+LONGEST_FREEZE = 10
+# The relay takes a connection for dead when it has not answered a PING for 10 s. A listener that was
+# frozen for less still has its stream, so that it may be killed at once: see `RELAY` below.
+STREAM_SURVIVES = 7
+
+# Of the relay and the listeners only one sort is killed in a round, so that nothing is excused: where
+# a listener dies with a message, and the relay with the timer for it, only the sentinel is left, and
+# that is off. In a round of the third kind such a message is excused, if it was got before.
+RELAY, LISTENER, BOTH = "relay", "listeners", "both"
+
+
+class Fault(NamedTuple):
+    """After `at` seconds `target` is killed or frozen, and `span` seconds later restarted or thawed."""
+
+    at: float
+    target: str
+    kind: str
+    span: float
+
+    def __str__(self) -> str:
+        verb = "kill" if self.kind == "kill" else "freeze"
+        return f"{self.at:5.1f} s: {verb} {self.target} for {self.span:.1f} s"
+
+
+class Round(NamedTuple):
+    kind: str
+    # Seconds for which faults begin; and for which messages are put: the faults go on in silence,
+    # as the next notification would hide that one was lost.
+    faults_for: float
+    traffic_for: float
+    # The longest pause of a publisher between two puts, in seconds.
+    pause: float
+    # Whether each freeze lasts as long as it was to, and is not cut short when no more faults begin.
+    sees_freezes_out: bool
+    faults: list[Fault]
+
+
+def plan(seed: int, number: int) -> Round:
+    chance = random.Random(f"plan {seed} {number}")
+    kind = [RELAY, LISTENER, BOTH][(seed + number) % 3]
+    faults_for = chance.uniform(5, 9)
+    traffic_for = faults_for * chance.uniform(0.3, 0.9)
+    pause = chance.choice([0.1, 0.4, 1.5])
+    # A frozen process may hold the lock of the database and so explains nearly everything; where
+    # there are only kills, each message that is handled twice needs a kill of its own listener.
+    freezes = chance.choice([0.0, 0.5, 0.8])
+    faults, at = [], 0.0
+    while True:
+        at += chance.expovariate(1 / MEAN_PAUSE)
+        if at > faults_for:
+            break
+        faults.append(fault(chance, kind, freezes, at))
+    return Round(kind, faults_for, traffic_for, pause, chance.random() < 0.5, faults)
+
+
+def fault(chance: random.Random, kind: str, freezes: float, at: float) -> Fault:
+    weights = {RELAY: [4, 3 if freezes else 0, 3], LISTENER: [0, 7, 3], BOTH: [3, 5, 2]}
+    actor = chance.choices(["relay", "listener", "publisher"], weights[kind])[0]
+    if actor == "relay":
+        name = actor
+    else:
+        name = f"{actor}-{chance.randrange(LISTENERS if actor == 'listener' else PUBLISHERS)}"
+    if chance.random() >= freezes and not (actor == "listener" and kind == RELAY):
+        return Fault(at, name, "kill", chance.choice([0, 0.3, chance.uniform(0, 4)]))
+    longest = STREAM_SURVIVES if (actor, kind) == ("listener", LISTENER) else LONGEST_FREEZE
+    return Fault(at, name, "freeze", chance.choice([0.3, chance.uniform(0.5, longest), longest]))
+
+
+def body(chance: random.Random, name: str) -> str:
+    """Returns what `handle.sh` reads: some messages are slow, some fail once, few always."""
+    kind = chance.choices(["plain", "once", "pill"], [90, 8, 1])[0]
+    pause = chance.choices([0, 0.2, chance.uniform(1, 4)], [75, 15, 10])[0]
+    return f"{name} {kind} {pause and round(pause, 2)}"
+
+
+def listener_options(chance: random.Random) -> list[str]:
+    """How much one listener takes on at a time: different sizes share a group."""
+    return ["--max-tasks", str(chance.randint(1, 4)), "--concurrency", str(chance.randint(1, 3))]
