@@ -1,4 +1,4 @@
-"""A relay, its listeners and its publishers in one folder, and the faults that befall them."""
+"""A relay, its listeners and its publishers in one folder, and the faults of a round."""
 
 import os
 import pathlib
@@ -13,8 +13,8 @@ from .publisher import UNREACHABLE, Publisher, Sabotage
 from .verdict import Verdict
 
 HANDLER = pathlib.Path(__file__).parent / "handle.sh"
-# How often the test looks at everything, in seconds; and a look that comes so late that the machine
-# did not let the processes run either.
+# The interval of the test's own checks, in seconds; and a delay of one that shows that the machine did
+# not let the other processes run either.
 TICK, STARVED = 0.05, 2.0
 
 class Fleet:
@@ -25,7 +25,7 @@ class Fleet:
         port = free_port()
         self.relay_url = f"http://127.0.0.1:{port}"
         inherited = {name: text for name, text in os.environ.items() if not name.startswith("REVEILLE_")}
-        # All that is started has the folder in its environment: that is how it is found in the end.
+        # Every process has the folder in its environment, by which clear_up.py finds it.
         environment = inherited | {"CHAOS_JOURNAL": str(self.journal.path), "REVEILLE_RELAY": self.relay_url}
         self.tool = Tool(binary, environment)
         self.address = self.tool.run("queue", "address", self.url).strip()
@@ -47,14 +47,14 @@ class Fleet:
         names = [f"publisher-{number}" for number in range(plan.PUBLISHERS)]
         self.publishers = [Publisher(name, seed, self.journal, command, sabotage) for name in names]
         self.named = {actor.name: actor for actor in [self.relay, *self.listeners, *self.publishers]}
-        # What is still to be undone: when, and for whom.
+        # When whom is to be restarted or thawed.
         self._pending: list[tuple[float, str]] = []
         self._last_tick = now()
 
     def _listener(self, binary: str, folder: pathlib.Path, chance: random.Random, number: int, environment: dict):
         name = f"listener-{number}"
-        # Without a relay a listener polls, and so finds what it was not told of. Here its pauses grow
-        # to ten minutes, so that a lost wake-up stays lost.
+        # Without a stream a listener polls, and so finds a message whose wake-up was lost. Here its
+        # pauses grow to ten minutes, so that the message stays.
         options = f"--visibility-timeout {plan.VISIBILITY_TIMEOUT}s --poll 10m -o json"
         options += f" --max-dequeue-count {plan.MAX_DEQUEUE_COUNT}"
         options = [*options.split(), *plan.listener_options(chance)]
@@ -70,10 +70,10 @@ class Fleet:
             program.start()
 
     def begin(self, fault: Fault, is_strict: bool) -> None:
-        """Does it, unless its target is down or frozen already.
+        """Kills or freezes the target, unless it is down or frozen already.
 
-        A listener that has no stream yet may have a message that the relay knows nothing of: where
-        nothing is excused (`is_strict`) it is spared."""
+        A listener that has no stream may hold a message that the relay knows nothing of. It is not
+        killed where nothing is excused (`is_strict`)."""
         actor = self.named[fault.target]
         is_kill = fault.kind == "kill"
         if not actor.is_alive() or actor.is_frozen and not is_kill:
@@ -87,7 +87,7 @@ class Fleet:
         self._pending.append((now() + fault.span, fault.target))
 
     def tick(self) -> None:
-        """Undoes what is due, sees who has ended, and reads the journal."""
+        """Restarts and thaws what is due, checks for processes that ended, and reads the journal."""
         time.sleep(TICK)
         if now() - self._last_tick > STARVED:
             self.journal.add("test", "starved", f"{now() - self._last_tick:.1f}")
@@ -115,7 +115,7 @@ class Fleet:
         actor = self.named[name]
         if actor.is_frozen:
             actor.thaw()
-        elif not actor.is_alive():
+        elif actor.is_down():
             actor.start()
 
     def _supervise(self) -> None:
@@ -129,7 +129,7 @@ class Fleet:
             program.start()
 
     def are_pushed(self) -> bool:
-        """Whether all listeners are told of work, and so do not look by themselves."""
+        """Whether all listeners have a stream, and so do not poll."""
         return all(listener.mode == "pushed" for listener in self.listeners)
 
     def depth(self) -> int:
@@ -137,7 +137,10 @@ class Fleet:
 
     def drain_poison(self) -> None:
         get = ["queue", "get", self.url + "-poison", "--delete", "--max", "100"]
-        for message in self.tool.lines(*get):
+        messages = self.tool.lines(*get)
+        # Includes what the handlers noted of these messages.
+        self.verdict.read()
+        for message in messages:
             self.verdict.found_poisoned(message)
 
     def finish(self) -> None:

@@ -10,17 +10,20 @@ PUBLISHERS = 3
 VISIBILITY_TIMEOUT = 5
 MAX_DEQUEUE_COUNT = 4
 
-# The mean time between two faults, in seconds; those whose target is down already come to nothing.
+# Puts of one publisher in a round, so that the run stays small however fast the machine is.
+MOST_PUTS = 200
+
+# The mean time between two faults, in seconds. A fault whose target is down already does nothing.
 MEAN_PAUSE = 0.6
 # The longest freeze, in seconds.
 LONGEST_FREEZE = 10
-# The relay takes a connection for dead when it has not answered a PING for 10 s. A listener that was
-# frozen for less still has its stream, so that it may be killed at once: see `RELAY` below.
+# The relay ends a connection that has not answered a PING for 10 s. After a shorter freeze a listener
+# still has its stream, and may be killed: see below.
 STREAM_SURVIVES = 7
 
-# Of the relay and the listeners only one sort is killed in a round, so that nothing is excused: where
-# a listener dies with a message, and the relay with the timer for it, only the sentinel is left, and
-# that is off. In a round of the third kind such a message is excused, if it was got before.
+# Where a listener is killed with a message, and the relay with the timer for it, only the sentinel
+# finds the message, and that is off. So a round kills either the relay or listeners, and nothing is
+# excused. A round of the third kind kills both, and such a message is excused.
 RELAY, LISTENER, BOTH = "relay", "listeners", "both"
 
 
@@ -39,13 +42,14 @@ class Fault(NamedTuple):
 
 class Round(NamedTuple):
     kind: str
-    # Seconds for which faults begin; and for which messages are put: the faults go on in silence,
-    # as the next notification would hide that one was lost.
+    # Seconds for which faults begin, and for which messages are put. The faults go on after the last
+    # put, as the next notification would hide a lost wake-up.
     faults_for: float
     traffic_for: float
-    # The longest pause of a publisher between two puts, in seconds.
+    # The longest pause of a publisher before each of its puts, in seconds, and how many there are.
     pause: float
-    # Whether each freeze lasts as long as it was to, and is not cut short when no more faults begin.
+    puts: int
+    # Whether each freeze lasts as long as planned, and is not cut short when no more faults begin.
     sees_freezes_out: bool
     faults: list[Fault]
 
@@ -53,11 +57,16 @@ class Round(NamedTuple):
 def plan(seed: int, number: int) -> Round:
     chance = random.Random(f"plan {seed} {number}")
     kind = [RELAY, LISTENER, BOTH][(seed + number) % 3]
-    faults_for = chance.uniform(5, 9)
-    traffic_for = faults_for * chance.uniform(0.3, 0.9)
-    pause = chance.choice([0.1, 0.4, 1.5])
-    # A frozen process may hold the lock of the database and so explains nearly everything; where
-    # there are only kills, each message that is handled twice needs a kill of its own listener.
+    if chance.random() < 0.6:
+        # A single put, then silence: the next notification would hide a lost wake-up.
+        faults_for = traffic_for = chance.uniform(2, 5)
+        pause, puts = faults_for * 0.8, 1
+    else:
+        faults_for = chance.uniform(4, 8)
+        traffic_for = faults_for * chance.uniform(0.3, 0.9)
+        pause, puts = chance.choice([0.1, 0.4, 1.5]), MOST_PUTS
+    # A frozen process may hold the lock of the database, and so explains nearly each message that is
+    # handled twice. Where there are only kills, its own listener must have been killed.
     freezes = chance.choice([0.0, 0.5, 0.8])
     faults, at = [], 0.0
     while True:
@@ -65,7 +74,7 @@ def plan(seed: int, number: int) -> Round:
         if at > faults_for:
             break
         faults.append(fault(chance, kind, freezes, at))
-    return Round(kind, faults_for, traffic_for, pause, chance.random() < 0.5, faults)
+    return Round(kind, faults_for, traffic_for, pause, puts, chance.random() < 0.5, faults)
 
 
 def fault(chance: random.Random, kind: str, freezes: float, at: float) -> Fault:

@@ -12,7 +12,7 @@ from .journal import Journal
 
 
 class Failure(Exception):
-    """What the test was to find."""
+    """A rule of the test does not hold."""
 
 
 def free_port() -> int:
@@ -43,7 +43,7 @@ class Program:
         self._journal = journal
         self._environment = environment
         self._read = 0
-        # What a listener said last of how it learns of work.
+        # A listener's mode by its log: `connecting`, `pushed` or `polling`.
         self.mode = ""
 
     def start(self) -> None:
@@ -62,8 +62,12 @@ class Program:
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
+    def is_down(self) -> bool:
+        """Whether the test killed it: not where it ended by itself."""
+        return self.process is None
+
     def signal(self, number: signal.Signals) -> None:
-        # Not waited for yet, so its number is nobody else's.
+        # Not waited for yet, so its id is not reused.
         if self.process is not None and self.process.returncode is None:
             os.kill(self.process.pid, number)
 
@@ -122,7 +126,7 @@ class Program:
 
 
 class Tool:
-    """Runs verbs of the command line that are not disturbed."""
+    """Runs verbs of the command line; no fault is planned for these processes."""
 
     def __init__(self, binary: str, environment: dict):
         self._binary = binary

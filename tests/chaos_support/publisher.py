@@ -7,7 +7,7 @@ import subprocess
 import threading
 from dataclasses import dataclass
 
-from .journal import Journal
+from .journal import Journal, now
 from .plan import body
 
 # Exit codes of `queue put --notify` and `notify`.
@@ -20,10 +20,10 @@ class Sabotage(enum.Enum):
     """A fault of the test's own, which it must report."""
 
     QUIET = "quiet"  # Nothing is notified.
-    SELDOM = "seldom"  # Every tenth put is not notified.
-    TWICE = "twice"  # Every tenth message is put twice.
-    PILLS = "pills"  # Every tenth message cannot be handled, and the test is not told.
-    LOST = "lost"  # Every tenth message that is said to be put is not.
+    SELDOM = "seldom"  # Every fifth put is not notified.
+    TWICE = "twice"  # Every fifth message is put twice.
+    PILLS = "pills"  # Every fifth message cannot be handled, and the test is not told.
+    LOST = "lost"  # Every fifth message that is said to be put is not.
     EXIT = "exit"  # A listener is told to end behind the test's back.
 
 
@@ -42,7 +42,6 @@ class Publisher:
         self.name = name
         self.batches: list[Batch] = []
         self.failure: str | None = None
-        self.pause = 0.0
         self.is_frozen = False
         self._chance = random.Random(f"{name} {seed}")
         self._journal = journal
@@ -50,23 +49,24 @@ class Publisher:
         self._sabotage = sabotage
         self._process: subprocess.Popen | None = None
         self._is_down = False
-        self._publishing = False
+        self._pause, self._puts = 0.0, 0
         self._closed = False
         self._is_idle = True
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
-    # What the test does to it.
+    # Called by the test's thread.
 
-    def publish(self, pause: float) -> None:
+    def publish(self, pause: float, puts: int) -> None:
+        """Has it put so many times, after a pause each, until it is told to stop."""
         with self._changed:
-            self.pause, self._publishing, self._is_idle = pause, True, False
+            self._pause, self._puts, self._is_idle = pause, puts, False
             self._changed.notify_all()
 
     def stop(self) -> None:
         with self._changed:
-            self._publishing = False
+            self._puts = 0
             self._changed.notify_all()
 
     def is_idle(self) -> bool:
@@ -75,7 +75,7 @@ class Publisher:
 
     def close(self) -> None:
         with self._changed:
-            self._closed, self._publishing = True, False
+            self._closed = True
             if self._process:
                 self._process.kill()
             self._changed.notify_all()
@@ -109,29 +109,41 @@ class Publisher:
     def is_alive(self) -> bool:
         return not self._is_down
 
+    def is_down(self) -> bool:
+        return self._is_down
+
     def _set(self, is_down: bool, event: str) -> None:
         with self._changed:
             self._is_down = is_down
             self._journal.add(self.name, event)
             self._changed.notify_all()
 
-    # What it does.
+    # Runs on its own thread.
 
     def _live(self) -> None:
         try:
             while self._wait_for_work():
                 self._publish_once()
-        except Exception as error:  # The test is told, instead of waiting for the thread.
+        except Exception as error:  # Handed to the test, which would wait for this thread for ever.
             self.failure = f"{self.name}: {error!r}"
 
     def _wait_for_work(self) -> bool:
         with self._changed:
-            while not self._publishing and not self._closed:
-                self._is_idle = True
-                self._changed.wait()
-            if not self._closed:
-                self._changed.wait(self._chance.uniform(0, self.pause))
-            return not self._closed
+            while not self._closed:
+                if not self._puts:
+                    self._is_idle = True
+                    self._changed.wait()
+                    continue
+                self._puts -= 1
+                self._rest(self._chance.uniform(0, self._pause))
+                return True
+            return False
+
+    def _rest(self, seconds: float) -> None:
+        """Under the lock, which is free meanwhile."""
+        until = now() + seconds
+        while now() < until and not self._closed:
+            self._changed.wait(until - now())
 
     def _publish_once(self) -> None:
         count = self._chance.choice([1, 1, 1, 2, 5])
@@ -139,19 +151,19 @@ class Publisher:
         names = [f"{self.name}/{first + number}" for number in range(count)]
         batch = Batch([body(self._chance, name) for name in names])
         self.batches.append(batch)
-        is_tenth = len(self.batches) % 10 == 3
-        quiet = self._sabotage is Sabotage.QUIET or (self._sabotage is Sabotage.SELDOM and is_tenth)
-        code = self._put(batch.bodies, quiet, is_tenth)
+        is_fifth = len(self.batches) % 5 == 2
+        quiet = self._sabotage is Sabotage.QUIET or (self._sabotage is Sabotage.SELDOM and is_fifth)
+        code = self._put(batch.bodies, quiet, is_fifth)
         batch.is_acknowledged = code in (DONE, STORED)
-        # A process that was killed cannot know whether it has put, so its successor notifies.
+        # A process that was killed may have put without notifying: the next one notifies.
         told = code == DONE or quiet
         while not told and not self._closed:
             told = self._run("notify", self._command["address"], "--messages", str(count)) == DONE
             with self._changed:
-                self._changed.wait(self._chance.uniform(0.05, 0.3))
+                self._rest(0 if told else self._chance.uniform(0.05, 0.3))
 
-    def _put(self, bodies: list[str], quiet: bool, is_tenth: bool) -> int | None:
-        match self._sabotage if is_tenth else None:
+    def _put(self, bodies: list[str], quiet: bool, is_fifth: bool) -> int | None:
+        match self._sabotage if is_fifth else None:
             case Sabotage.LOST:
                 return DONE
             case Sabotage.TWICE:

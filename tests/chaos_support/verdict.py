@@ -1,4 +1,4 @@
-"""What must hold of the messages, judged by the journal."""
+"""Judges by the journal what happened to each message."""
 
 import collections
 import json
@@ -8,8 +8,8 @@ from .plan import LONGEST_FREEZE, MAX_DEQUEUE_COUNT
 from .programs import Failure
 from .publisher import UNREACHABLE, Batch
 
-# A fault before a message was started may explain what became of it for this long, in seconds: a
-# freeze ends, and what was got before it is handled after it.
+# A fault that ended so many seconds before a message was started may still explain that it is handled
+# twice: it was got before the freeze, and started after it.
 MARGIN = LONGEST_FREEZE + 2
 # SQLite waits for 5 s for the lock of a process that was frozen with it, and the command line starts
 # and ends besides.
@@ -18,7 +18,7 @@ FAULTS = ("killed", "frozen", "thawed", "starved")
 
 
 class Verdict:
-    """Keeps books on each message by its name."""
+    """The state of each message, by its name."""
 
     def __init__(self, journal: Journal):
         self._journal = journal
@@ -75,7 +75,7 @@ class Verdict:
             raise Failure(f"`{name}` went to the poison queue before its tries: {envelope}")
 
     def check_duplicates(self) -> None:
-        """Fails where a message was handled twice although nothing that was done explains it."""
+        """Fails where a message was handled twice and no fault explains it."""
         for name, ends in self._ends.items():
             if len(ends) < 2 or name in self._settled:
                 continue
@@ -86,8 +86,8 @@ class Verdict:
             self.explained_duplicates += len(ends) - 1
 
     def _is_explained(self, name: str) -> bool:
-        """Whether a listener that had the message was killed or frozen meanwhile, or any process
-        frozen: it may have held the lock of the database, so that nothing was renewed or deleted."""
+        """Whether a listener that had the message was killed or frozen meanwhile, or any process was
+        frozen, which may have held the lock of the database and so kept renewals and deletes waiting."""
         starts = self._starts[name]
         listeners = {entry.actor for entry in starts}
         since, until = starts[0].time - MARGIN, starts[-1].time
@@ -96,6 +96,22 @@ class Verdict:
             and (entry.actor in listeners or entry.event in ("frozen", "thawed", "starved"))
             and entry.actor != "relay"
             for entry in self._faults
+        )
+
+    def may_be_excused(self, message: dict, since: float) -> bool:
+        """Whether a message may wait for the sentinel, which is off: the listener that had it was
+        killed, and the relay did not keep the timer for it.
+
+        A message that no listener has got yet is never excused."""
+        killed = [entry for entry in self._faults if entry.event == "killed" and entry.time >= since]
+        listeners = [entry for entry in killed if entry.actor.startswith("listener")]
+        relay = [entry for entry in self._faults if entry.actor == "relay" and entry.time >= since]
+        if not message["dequeue_count"] or not listeners or not relay:
+            return False
+        starts = self._starts[message["body"].split(" ")[0]]
+        # A listener may have died between the get and the start of the command.
+        return not starts or any(
+            entry.actor == starts[-1].actor and entry.time >= starts[-1].time for entry in listeners
         )
 
     def was_locked_before(self, time: float) -> bool:
@@ -112,9 +128,3 @@ class Verdict:
             for entry in self._journal.entries
             if wanted & {word.split(":")[0] for word in entry.detail.split(" ")}
         ]
-
-
-def is_left_by_the_dead(message: dict) -> bool:
-    """Whether a message was got by a listener before: where that died with it, and the relay with the
-    timer for it, only the sentinel finds it."""
-    return message["dequeue_count"] > 0
