@@ -92,8 +92,8 @@ class Chaos:
         fleet, faults = self.fleet, list(plan.faults)
         self.began = began = now()
         fleet.journal.add("test", "round", self.rounds, plan.kind)
-        for publisher in fleet.publishers:
-            publisher.publish(plan.pause, plan.puts)
+        for number in plan.publishers:
+            fleet.publishers[number].publish(plan.pause, plan.puts)
         is_traffic_over, is_strict = False, plan.kind != BOTH
         while now() - began < plan.faults_for or plan.sees_freezes_out and fleet.has_pending():
             while faults and faults[0].at <= now() - began:

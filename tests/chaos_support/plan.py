@@ -46,7 +46,8 @@ class Round(NamedTuple):
     # put, as the next notification would hide a lost wake-up.
     faults_for: float
     traffic_for: float
-    # The longest pause of a publisher before each of its puts, in seconds, and how many there are.
+    # Which publishers put, the longest pause before each put in seconds, and how many puts there are.
+    publishers: list[int]
     pause: float
     puts: int
     # Whether each freeze lasts as long as planned, and is not cut short when no more faults begin.
@@ -57,10 +58,12 @@ class Round(NamedTuple):
 def plan(seed: int, number: int) -> Round:
     chance = random.Random(f"plan {seed} {number}")
     kind = [RELAY, LISTENER, BOTH][(seed + number) % 3]
+    publishers = list(range(PUBLISHERS))
     if chance.random() < 0.6:
         # A single put, then silence: the next notification would hide a lost wake-up.
         faults_for = traffic_for = chance.uniform(2, 5)
         pause, puts = faults_for * 0.8, 1
+        publishers = chance.sample(publishers, chance.choice([1, 1, PUBLISHERS]))
     else:
         faults_for = chance.uniform(4, 8)
         traffic_for = faults_for * chance.uniform(0.3, 0.9)
@@ -74,7 +77,8 @@ def plan(seed: int, number: int) -> Round:
         if at > faults_for:
             break
         faults.append(fault(chance, kind, freezes, at))
-    return Round(kind, faults_for, traffic_for, pause, puts, chance.random() < 0.5, faults)
+    sees_freezes_out = chance.random() < 0.5
+    return Round(kind, faults_for, traffic_for, publishers, pause, puts, sees_freezes_out, faults)
 
 
 def fault(chance: random.Random, kind: str, freezes: float, at: float) -> Fault:

@@ -20,7 +20,7 @@ class Sabotage(enum.Enum):
     """A fault of the test's own, which it must report."""
 
     QUIET = "quiet"  # Nothing is notified.
-    SELDOM = "seldom"  # Every fifth put is not notified.
+    SINGLE = "single"  # A put is not notified if it is its publisher's only one in a round.
     TWICE = "twice"  # Every fifth message is put twice.
     PILLS = "pills"  # Every fifth message cannot be handled, and the test is not told.
     LOST = "lost"  # Every fifth message that is said to be put is not.
@@ -50,6 +50,7 @@ class Publisher:
         self._process: subprocess.Popen | None = None
         self._is_down = False
         self._pause, self._puts = 0.0, 0
+        self._is_single = False
         self._closed = False
         self._is_idle = True
         self._changed = threading.Condition()
@@ -62,6 +63,7 @@ class Publisher:
         """Has it put so many times, after a pause each, until it is told to stop."""
         with self._changed:
             self._pause, self._puts, self._is_idle = pause, puts, False
+            self._is_single = puts == 1
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -152,7 +154,7 @@ class Publisher:
         batch = Batch([body(self._chance, name) for name in names])
         self.batches.append(batch)
         is_fifth = len(self.batches) % 5 == 2
-        quiet = self._sabotage is Sabotage.QUIET or (self._sabotage is Sabotage.SELDOM and is_fifth)
+        quiet = self._sabotage is Sabotage.QUIET or (self._sabotage is Sabotage.SINGLE and self._is_single)
         code = self._put(batch.bodies, quiet, is_fifth)
         batch.is_acknowledged = code in (DONE, STORED)
         # A process that was killed may have put without notifying: the next one notifies.
