@@ -182,7 +182,7 @@ class Chaos:
         return (
             f"chaos: seed {self.options.seed}, {self.rounds} rounds, {faults.count('killed')} kills, "
             f"{faults.count('frozen')} freezes: {through} of {acknowledged} messages through, "
-            f"{self.fleet.verdict.poisoned.total()} poisoned as meant, "
+            f"{sum(self.fleet.verdict.poisoned.values())} poisoned as meant, "
             f"{self.fleet.verdict.explained_duplicates} handled again after a fault, {self.excused} excused"
         )
 

@@ -1,5 +1,7 @@
 """A relay, its listeners and its publishers in one folder, and the faults of a round."""
 
+from __future__ import annotations
+
 import os
 import pathlib
 import random

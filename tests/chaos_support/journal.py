@@ -38,6 +38,7 @@ class Journal:
         self.entries: list[Entry] = []
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._read = 0
+        self._latest = 0.0
         self._lock = threading.Lock()
 
     def add(self, actor: str, event: str, *detail: object) -> None:
@@ -53,6 +54,8 @@ class Journal:
             new = []
             for line in data.decode(errors="replace").splitlines():
                 seconds, actor, event, detail = (line.split(" ", 3) + [""] * 3)[:4]
-                new.append(Entry(float(seconds), actor, event, detail))
+                # A handler without a clock writes 0.
+                self._latest = float(seconds) or self._latest
+                new.append(Entry(self._latest, actor, event, detail))
             self.entries += new
             return new

@@ -1,5 +1,7 @@
 """The processes of a run that live on: the relay and the listeners, killed, frozen and restarted."""
 
+from __future__ import annotations
+
 import json
 import os
 import pathlib

@@ -1,5 +1,7 @@
 """A publisher: puts and notifies with the command line, and is killed and frozen with its process."""
 
+from __future__ import annotations
+
 import enum
 import random
 import signal
@@ -165,13 +167,13 @@ class Publisher:
                 self._rest(0 if told else self._chance.uniform(0.05, 0.3))
 
     def _put(self, bodies: list[str], quiet: bool, is_fifth: bool) -> int | None:
-        match self._sabotage if is_fifth else None:
-            case Sabotage.LOST:
-                return DONE
-            case Sabotage.TWICE:
-                bodies = bodies * 2
-            case Sabotage.PILLS:
-                bodies = [text.replace("plain", "pill") for text in bodies]
+        sabotage = self._sabotage if is_fifth else None
+        if sabotage is Sabotage.LOST:
+            return DONE
+        if sabotage is Sabotage.TWICE:
+            bodies = bodies * 2
+        if sabotage is Sabotage.PILLS:
+            bodies = [text.replace("plain", "pill") for text in bodies]
         notify = [] if quiet else ["--notify"]
         return self._run("queue", "put", self._command["url"], *bodies, *notify)
 
