@@ -85,7 +85,10 @@ class Publisher:
             self._changed.notify_all()
 
     def start(self) -> None:
-        self._set(is_down=False, event="started")
+        with self._changed:
+            self._journal.add(self.name, "started")
+            self._is_down = False
+            self._changed.notify_all()
 
     def kill(self) -> None:
         with self._changed:
@@ -115,12 +118,6 @@ class Publisher:
 
     def is_down(self) -> bool:
         return self._is_down
-
-    def _set(self, is_down: bool, event: str) -> None:
-        with self._changed:
-            self._is_down = is_down
-            self._journal.add(self.name, event)
-            self._changed.notify_all()
 
     # Runs on its own thread.
 
