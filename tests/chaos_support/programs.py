@@ -47,6 +47,8 @@ class Program:
         self._read = 0
         # A listener's mode by its log: `connecting`, `pushed` or `polling`.
         self.mode = ""
+        # Messages that a listener that has ended lost to others while it handled them.
+        self.lost = 0
 
     def start(self) -> None:
         self.mode = ""
@@ -111,7 +113,7 @@ class Program:
             raise Failure(f"{self.name} has not ended {patience:.0f} s after SIGTERM") from None
 
     def look(self) -> None:
-        """Learns from a listener's log in which mode it is."""
+        """Reads a listener's mode, and what it says when it ends, from its log."""
         with open(self.log, "rb") as log:
             log.seek(self._read)
             data = log.read()
@@ -119,7 +121,8 @@ class Program:
         self._read += len(data)
         for line in data.splitlines():
             try:
-                mode = json.loads(line).get("mode", self.mode)
+                event = json.loads(line)
+                mode, self.lost = event.get("mode", self.mode), event.get("lost", 0)
             except (ValueError, AttributeError):
                 continue
             if mode != self.mode:
