@@ -36,14 +36,20 @@ def started_by_the_tests(directory: str) -> list[int]:
     return found
 
 
-def clear_up(directory: str, spared: set[int]) -> None:
+def kill_all(directory: str, spared: frozenset[int] = frozenset()) -> list[int]:
+    """Kills what was started by the tests; returns which processes those were."""
+    left = [process for process in started_by_the_tests(directory) if process not in spared]
+    for process in left:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return left
+
+
+def clear_up(directory: str, spared: frozenset[int]) -> None:
     for _ in range(50):
-        left = [process for process in started_by_the_tests(directory) if process not in spared]
-        for process in left:
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        left = kill_all(directory, spared)
         shutil.rmtree(directory, ignore_errors=True)
         if not left and not os.path.exists(directory):
             return
@@ -53,13 +59,13 @@ def clear_up(directory: str, spared: set[int]) -> None:
 def main() -> None:
     directory = sys.argv[1]
     if len(sys.argv) == 2:
-        clear_up(directory, {os.getppid()})
+        clear_up(directory, frozenset({os.getppid()}))
         return
     # Out of the reach of what ends the whole group.
     os.setsid()
     while is_alive(int(sys.argv[2])):
         time.sleep(0.5)
-    clear_up(directory, set())
+    clear_up(directory, frozenset())
 
 
 if __name__ == "__main__":
