@@ -29,7 +29,7 @@ async fn main() -> reveille::Result<()> {
     queue.create().await?;
 
     let config = ListenerConfig::default();
-    let options = config.subscription(ListenerId::unique("worker")?, &*queue);
+    let options = config.subscription(ListenerId::unique("worker")?, &queue);
     let listener = Listener::builder(Arc::new(queue))
         .wakes(Client::new(&url)?.subscribe(options)?)
         .config(config)

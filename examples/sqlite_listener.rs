@@ -30,7 +30,7 @@ async fn main() -> reveille::Result<()> {
     let poison = queue.another("local/orders-poison".parse()?);
 
     let config = ListenerConfig::default();
-    let options = config.subscription(ListenerId::unique("worker")?, &*queue);
+    let options = config.subscription(ListenerId::unique("worker")?, &queue);
     let listener = Listener::builder(Arc::new(queue))
         .wakes(Client::new(&url)?.subscribe(options)?)
         .poison(Arc::new(poison))

@@ -154,8 +154,7 @@ class Fleet:
         for program in [*self.listeners, self.relay]:
             code = program.finish(20)
             program.look()
-            # The code of a listener also tells of a command that it ended long before, because the
-            # message was lost to another listener.
+            # A command that was told to end because its message was lost may end in the shutdown.
             if code and (code, program.lost > 0) != (TERMINATED, True):
                 raise Failure(f"{program.name} ended with {code} after SIGTERM")
 
