@@ -139,8 +139,6 @@ pub(crate) enum Fault {
     LookerHandles,
     /// Section 6: a depth that needed no more tasks is not asked for again while all are at work.
     DepthNotAskedAgain,
-    /// R17: a task that has handled all leaves although there was a cause since its get found nothing.
-    DoneUnarmed,
     /// R18: a wake-up rouses no task that holds messages and has places left.
     HolderNeverRoused,
     /// A task gets nothing more before all of its messages are handled.
@@ -151,8 +149,8 @@ pub(crate) enum Fault {
     DismissedWhileHolding,
     /// R18: what is told while a listener is paused is forgotten.
     PauseForgets,
-    /// Messages that were left for want of places wait for the next wake-up.
-    BacklogForgotten,
+    /// R18: a task that was to end does not go on when its listener does.
+    LeavingStays,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.

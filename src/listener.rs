@@ -104,6 +104,7 @@ pub struct ListenerBuilder {
     config: ListenerConfig,
     /// Messages of a stream that are got before they are taken, at most.
     prefetch: Option<usize>,
+    is_checked: bool,
 }
 
 /// A queue that does not answer is not waited for when a listener starts.
@@ -124,6 +125,7 @@ impl Listener {
             hooks: Arc::new(NoHooks),
             config: ListenerConfig::default(),
             prefetch: None,
+            is_checked: false,
         }
     }
 
@@ -163,8 +165,10 @@ impl Listener {
             return Err(Error::invalid("max_tasks", "must be at least 1"));
         }
         let most = max_tasks.min(self.shared.config.budget.slots());
-        self.shared.ask(|core, _| core.scaler.set_max_tasks(most));
-        self.shared.stirred.notify_one();
+        let roused = self
+            .shared
+            .ask(|core, now| core.scaler.set_max_tasks(most, now));
+        self.shared.stir(roused);
         Ok(())
     }
 
@@ -324,15 +328,23 @@ impl ListenerBuilder {
         self.start(of_json(handler)).await
     }
 
-    async fn launch(self, handlers: Handlers) -> Result<Listener> {
-        let config = self.config.fit(&*self.queue)?;
+    /// Checks what can be checked without a call to the queue.
+    fn fit(&self) -> Result<ListenerConfig> {
+        let config = self.config.clone().fit(&*self.queue)?;
         if self.wakes.is_some() {
             check_addresses(&*self.queue)?;
         }
         if let Some(poison) = &self.poison {
             check_poison(&*self.queue, &**poison)?;
         }
-        check(&*self.queue).await?;
+        Ok(config)
+    }
+
+    async fn launch(self, handlers: Handlers) -> Result<Listener> {
+        let config = self.fit()?;
+        if !self.is_checked {
+            check(&*self.queue).await?;
+        }
         let scaler = Scaler::new(
             ScalerConfig {
                 max_tasks: config.max_tasks.min(config.budget.slots()),

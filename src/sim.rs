@@ -42,7 +42,7 @@ use crate::fault::Fault;
 /// Seeds of a plain run.
 const SEEDS: u64 = 2_000;
 /// Seeds within which every planted fault must be found.
-const FIND_WITHIN: u64 = 1_500;
+const FIND_WITHIN: u64 = 2_500;
 
 /// Runs one seed to its end, or to the first thing that must not be.
 fn run(seed: u64, fault: Fault, print: bool) -> Outcome {

@@ -241,7 +241,7 @@ def main() -> int:
     finally:
         watcher.kill()
         watcher.wait()
-        # Commands of listeners that were killed go on by themselves for some seconds.
+        # A guard ends the commands of a killed listener, and has some seconds for that.
         clear_up.kill_all(str(folder))
         if options.keep:
             print(f"chaos: {folder} is kept")

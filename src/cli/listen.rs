@@ -212,7 +212,15 @@ impl Args {
         let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
         let listener = started.await.map_err(|error| advise(&*queue, &error))?;
-        let console = self.console(&listener).await?;
+        let console = match self.console(&listener).await {
+            Ok(console) => console,
+            Err(error) => {
+                // What it has got by now is given back.
+                worker.stop();
+                listener.shutdown().await;
+                return Err(error.into());
+            }
+        };
         voice.started();
         if let Some(console) = &console {
             voice.tell(&Event::Metrics {

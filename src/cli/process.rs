@@ -18,7 +18,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::{exit::Failed, guard::Guard, output};
+use super::{exit::Failed, guard::Guard};
 
 /// A command that runs. Killed with its group when it is dropped before its end.
 pub(super) struct Process {
@@ -199,9 +199,9 @@ impl Running {
         });
         match started {
             Ok(guard) => self.guard = Some(guard),
-            Err(error) if !std::mem::replace(&mut self.unguarded, true) => output::note(
-                format_args!("warning: a SIGKILL of this process would leave commands: {error}"),
-            ),
+            Err(error) if !std::mem::replace(&mut self.unguarded, true) => {
+                tracing::warn!(%error, "a SIGKILL of this process would leave its commands");
+            }
             Err(_) => {}
         }
     }

@@ -240,7 +240,8 @@ impl Group {
             true => Tick::NEVER,
             false => now + self.timeout,
         });
-        self.checking && parked && !planted!(self.fault, CheckWaitsForReader)
+        let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
+        check && parked && !planted!(self.fault, CheckWaitsForReader)
     }
 
     /// No member is left that could be asked. A check is not given up before the last one that was

@@ -61,7 +61,12 @@ pub trait BatchHandler: Send + Sync + 'static {
 /// [`Postponed`](super::Postponed). Where one names a message that is not of the batch, nothing is
 /// taken to be handled: all of the batch are handed out again.
 #[derive(Debug, Default)]
-pub struct BatchFailures {
+pub struct BatchFailures(Failures);
+
+/// What makes the list recognisable that was wrapped: its cause, as with other errors that say what
+/// becomes of a message.
+#[derive(Debug, Default)]
+struct Failures {
     failed: BTreeMap<MessageId, Failure>,
 }
 
@@ -128,12 +133,12 @@ impl BatchFailures {
     /// Notes that a message failed, instead of what was noted of it before.
     pub fn add(&mut self, delivery: &Delivery, reason: impl Into<HandlerError>) {
         let reason = Mutex::new(Some(reason.into()));
-        self.failed.insert(delivery.message.id.clone(), reason);
+        self.0.failed.insert(delivery.message.id.clone(), reason);
     }
 
     /// Returns whether no message failed.
     pub fn is_empty(&self) -> bool {
-        self.failed.is_empty()
+        self.0.failed.is_empty()
     }
 
     /// Returns what a batch handler is to return: `Ok` where no message failed.
@@ -146,7 +151,9 @@ impl BatchFailures {
             false => Err(self.into()),
         }
     }
+}
 
+impl Failures {
     /// Returns the list where an error or one of its causes is one, and every message on it is of
     /// the batch.
     fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
@@ -170,12 +177,24 @@ impl BatchFailures {
 
 impl fmt::Display for BatchFailures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for BatchFailures {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ids: Vec<_> = self.failed.keys().map(MessageId::as_str).collect();
         write!(f, "messages of a batch failed: {}", ids.join(", "))
     }
 }
 
-impl std::error::Error for BatchFailures {}
+impl std::error::Error for Failures {}
 
 impl Handlers {
     /// Returns a handler for each message of a batch, and what is to run beside them. Those that are
@@ -280,7 +299,7 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
         Ended::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
     if let Err(error) = &outcome
-        && let Some(failures) = BatchFailures::of(error, &ids)
+        && let Some(failures) = Failures::of(error, &ids)
     {
         for (id, answer) in std::iter::zip(&ids, answers) {
             let _ = answer.send(failures.take(id));

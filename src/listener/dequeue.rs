@@ -114,6 +114,11 @@ impl DequeueTask<'_> {
             shared.stirred.notify_one();
             return Rest::Again;
         }
+        if self.deliveries.len() >= shared.config.dequeue_batch_size {
+            // It goes on after it was to end, and has no place left.
+            shared.ask(|core, _| core.scaler.only_handles(self.id));
+            return Rest::Again;
+        }
         let Some((places, prefetched)) = self.reserve().await else {
             return Rest::Again;
         };

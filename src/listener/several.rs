@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -108,7 +108,8 @@ impl Listeners {
     }
 
     /// Ends all of them at the same time, as [`Listener::shutdown`] does; returns what each has done,
-    /// in the order in which the queues were given.
+    /// in the order in which the queues were given. The stream ends when the last of them has: until
+    /// then a group may ask for one whose queue is done first, and another member a second later.
     pub async fn shutdown(self) -> Vec<ListenerStats> {
         let stats = join_all(self.each.into_iter().map(Listener::shutdown)).await;
         self.splitting.shutdown().await;
@@ -213,7 +214,7 @@ impl ListenersBuilder {
         let splitting = Scope::new();
         let wakes = self.wakes.take();
         let mut wakes = wakes.map(|wakes| split(wakes, addresses, &splitting).into_iter());
-        let mut each = Vec::new();
+        let mut builders = Vec::new();
         for queue in self.queues {
             let poison = (self.poison)(queue.address());
             let mut builder = Listener::builder(queue).config(self.config.clone());
@@ -221,6 +222,18 @@ impl ListenersBuilder {
             builder.publisher = self.publisher.clone();
             builder.poison = poison;
             builder.wakes = wakes.as_mut().and_then(Iterator::next);
+            builders.push(builder);
+        }
+        let mut checks = Vec::new();
+        for builder in &builders {
+            builder.fit()?;
+            let queue = Arc::clone(&builder.queue);
+            checks.push(async move { super::check(&*queue).await });
+        }
+        try_join_all(checks).await?;
+        let mut each = Vec::new();
+        for mut builder in builders {
+            builder.is_checked = true;
             each.push(start(builder).await?);
         }
         Ok(Listeners { each, splitting })

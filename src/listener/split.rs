@@ -4,7 +4,7 @@
 //! the link in line with its wake-ups: a sequence is never taken for one of a later stream, where it
 //! might cover work that nobody looked for.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, future::ready, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,7 +28,8 @@ enum Heard {
 
 /// What a queue says.
 enum Said {
-    Report(Report, oneshot::Sender<Reported>),
+    /// On the stream of this number: on another one it would speak of what it has not heard.
+    Report(u64, Report, oneshot::Sender<Reported>),
     Pause(usize, bool),
 }
 
@@ -153,8 +154,12 @@ impl Splitter {
 
     fn take(&mut self, said: Said) {
         match said {
-            Said::Report(report, sent) => {
-                let _ = sent.send(self.wakes.report(report));
+            Said::Report(stream, report, sent) => {
+                let reported = match self.link.borrow().welcomes == stream {
+                    true => self.wakes.report(report),
+                    false => Box::pin(ready(Err(stream_has_ended()))),
+                };
+                let _ = sent.send(reported);
             }
             Said::Pause(number, paused) => {
                 self.paused[number] = paused;
@@ -163,6 +168,12 @@ impl Splitter {
             }
         }
     }
+}
+
+#[cold]
+fn stream_has_ended() -> Error {
+    let text = "no stream just now: report after the next welcome";
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 #[async_trait]
@@ -184,11 +195,9 @@ impl Wakes for QueueWakes {
 
     fn report(&mut self, report: Report) -> Reported {
         let (sent, sending) = oneshot::channel();
-        let _ = self.said.send(Said::Report(report, sent));
-        Box::pin(async move {
-            let ended = || Error::new(ErrorKind::Unavailable, "the subscription has ended");
-            sending.await.map_err(|_| ended())?.await
-        })
+        let stream = self.link.borrow().welcomes;
+        let _ = self.said.send(Said::Report(stream, report, sent));
+        Box::pin(async move { sending.await.map_err(|_| stream_has_ended())?.await })
     }
 
     fn ask_again(&mut self, _after: Duration) -> bool {

@@ -278,11 +278,11 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
         self.inner.addresses()
     }
 
-    /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
     fn listener_group(&self) -> GroupName {
         self.inner.listener_group()
     }
 
+    /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
     fn limits(&self) -> QueueLimits {
         QueueLimits {
             body: self.config.max_body,

@@ -160,11 +160,11 @@ impl WorkQueue for Partitioned {
         all.flat_map(|queue| queue.addresses()).collect()
     }
 
-    /// Returns the strictest limits of all partitions.
     fn listener_group(&self) -> GroupName {
         self.partitions[0].listener_group()
     }
 
+    /// Returns the strictest limits of all partitions.
     fn limits(&self) -> QueueLimits {
         self.limits
     }

@@ -12,8 +12,8 @@ mod upkeep;
 
 use std::{
     fmt,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    path::PathBuf,
+    hash::{DefaultHasher, Hash, Hasher as _},
+    path::{Path, PathBuf},
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -63,10 +63,9 @@ impl SqliteQueue {
         let id: Vec<u8> = database
             .run(move |connection| connection.query_row(read, (), |row| row.get(0)))
             .await?;
-        // A copy of a file has the same number in another place.
+        // A copy of a file has the same number, as another file of this or of another machine.
         let mut hasher = DefaultHasher::new();
-        let path = std::fs::canonicalize(database.path());
-        (id, path.unwrap_or_else(|_| database.path().into())).hash(&mut hasher);
+        (id, place_of(database.path())).hash(&mut hasher);
         Ok(Self {
             identity: hasher.finish(),
             database,
@@ -154,6 +153,20 @@ impl SqliteQueue {
         );
         Error::new(ErrorKind::NotFound, message)
     }
+}
+
+/// Returns what tells a file from those of this machine, under whatever path, and of others; only its
+/// path where the system does not say.
+fn place_of(path: &Path) -> impl Hash {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id");
+        if let (Ok(file), Ok(boot)) = (std::fs::metadata(path), boot) {
+            return (Some((file.dev(), file.ino(), boot)), None);
+        }
+    }
+    (None::<(u64, u64, Vec<u8>)>, Some(path.to_owned()))
 }
 
 #[async_trait]

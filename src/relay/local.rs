@@ -1,6 +1,6 @@
 //! A publisher and a subscription on the hub itself, for one process and for tests.
 
-use std::{collections::VecDeque, pin::Pin, sync::Arc};
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -28,6 +28,7 @@ pub struct LocalPublisher {
 pub struct LocalSubscription {
     relay: Relay,
     options: SubscribeOptions,
+    paused: bool,
     /// None while it is paused, or where it could not be opened again.
     feed: Option<FeedStream<WakeBuilder>>,
     arrived: VecDeque<WorkDetected>,
@@ -35,6 +36,9 @@ pub struct LocalSubscription {
     reports: u64,
     link: watch::Sender<LinkState>,
 }
+
+/// A stream that the relay had no room for is asked for again after this.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl LocalPublisher {
     pub(super) fn new(relay: &Relay, name: &str) -> Self {
@@ -63,6 +67,7 @@ impl LocalSubscription {
         Ok(Self {
             relay,
             options: options.clone(),
+            paused: false,
             feed,
             arrived,
             welcome: None,
@@ -77,7 +82,13 @@ impl LocalSubscription {
         let message = match &mut self.feed {
             Some(feed) => std::future::poll_fn(|cx| Pin::new(&mut *feed).poll_next(cx)).await,
             None if ended => None,
-            None => std::future::pending().await,
+            None if self.paused => std::future::pending().await,
+            None => {
+                // The relay had no room for it.
+                tokio::time::sleep(AGAIN).await;
+                self.open();
+                return true;
+            }
         };
         match message {
             Some(Message::Event(SubscribeEvent::Welcome(welcome))) => {
@@ -95,6 +106,22 @@ impl LocalSubscription {
                 .send_modify(|link| link.connection = ConnectionState::Closed),
         }
         !self.has_ended()
+    }
+
+    /// Opens a stream; where the relay has no room for it just now, the listener polls until it has.
+    fn open(&mut self) {
+        match self.relay.local_feed(&self.options) {
+            Ok(feed) => self.feed = Some(feed),
+            Err(error) => {
+                let closed = error.kind() != ErrorKind::Exhausted;
+                self.link.send_modify(|link| {
+                    link.announced = false;
+                    if closed {
+                        link.connection = ConnectionState::Closed;
+                    }
+                });
+            }
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -123,20 +150,18 @@ impl Wakes for LocalSubscription {
     }
 
     fn pause(&mut self, paused: bool) {
-        if self.has_ended() || paused == self.feed.is_none() {
+        if self.has_ended() || paused == self.paused {
             return;
         }
-        let feed = (!paused).then(|| self.relay.local_feed(&self.options));
-        let refused = matches!(feed, Some(Err(_)));
-        (self.feed, self.welcome) = (feed.and_then(Result::ok), None);
+        (self.feed, self.welcome, self.paused) = (None, None, paused);
         self.arrived.clear();
         self.link.send_modify(|link| {
             link.announced = true;
-            link.connection = match refused {
-                true => ConnectionState::Closed,
-                false => ConnectionState::Reconnecting,
-            };
+            link.connection = ConnectionState::Reconnecting;
         });
+        if !paused {
+            self.open();
+        }
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

@@ -212,17 +212,40 @@ impl Tasks {
         self.list.iter().filter(busy).count()
     }
 
+    /// Has tasks that were to end go on with the places that they have left; returns whether there are
+    /// any.
+    pub(super) fn keep_leaving(&mut self, now: Tick) -> bool {
+        let leaving = self.list.values_mut().filter(|task| task.leaving);
+        let kept = leaving.map(|task| {
+            task.leaving = false;
+            task.doing = Doing::Sleeping { until: now };
+        });
+        kept.count() > 0
+    }
+
     /// Counts the tasks other than `id` that are not about to end.
     pub(super) fn count_staying_others(&self, id: TaskId) -> usize {
         let stays = |(other, task): &(&TaskId, &Task)| **other != id && !task.leaving;
         self.list.iter().filter(stays).count()
     }
 
-    /// Returns a task that has places left, and does not look by itself.
-    pub(super) fn with_places(&mut self) -> Option<(TaskId, &mut Task)> {
+    /// Counts the tasks that are not about to end.
+    pub(super) fn count_staying(&self) -> usize {
+        self.list.values().filter(|task| !task.leaving).count()
+    }
+
+    /// Returns a task that has places left, and does not look by itself; where `leaving` says so, also
+    /// one that was to end and may have some.
+    pub(super) fn with_places(&mut self, leaving: bool) -> Option<(TaskId, &mut Task)> {
         let never = Doing::Sleeping { until: Tick::NEVER };
-        let mut tasks = self.list.iter_mut();
-        let found = tasks.find(|(_, task)| task.holds && task.doing == never);
+        let has = |task: &Task| task.holds && (task.doing == never || (leaving && task.leaving));
+        let found = self.list.iter_mut().find(|(_, task)| has(task));
+        found.map(|(id, task)| (*id, task))
+    }
+
+    /// Returns a task that gets nothing more and ends when it holds nothing.
+    pub(super) fn leaving(&mut self) -> Option<(TaskId, &mut Task)> {
+        let found = self.list.iter_mut().find(|(_, task)| task.leaving);
         found.map(|(id, task)| (*id, task))
     }
 

@@ -621,7 +621,7 @@ fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing(
         tasks.push(task);
         task = bench.started();
     }
-    bench.scaler.set_max_tasks(2);
+    bench.scaler.set_max_tasks(2, bench.now);
     bench.pass(1_000);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Leave);
     bench.scaler.places_free(tasks[0], true, bench.now, 0.5);
@@ -635,4 +635,23 @@ fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing(
     assert_eq!(bench.scaler.done(tasks[0], bench.now), Rest::Again);
     assert_eq!(bench.scaler.begin(tasks[0], bench.now), Begin::Leave);
     assert_eq!(bench.scaler.tasks().len(), 2);
+}
+
+#[test]
+fn a_task_that_was_to_end_goes_on_with_its_places_when_the_listener_does() {
+    let mut bench = Bench::pushed();
+    bench.scaler.woken(1, bench.now);
+    let task = bench.gets();
+    bench.scaler.found(task, false, bench.now);
+    bench.scaler.places_free(task, true, bench.now, 0.5);
+    bench.scaler.pause();
+    bench.scaler.woken(2, bench.now);
+    assert_eq!(
+        bench.scaler.begin(task, bench.now),
+        Begin::Sleep(Tick::NEVER)
+    );
+    bench.pass(60_000);
+    assert!(bench.scaler.resume(bench.now), "it is roused");
+    assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
+    assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }

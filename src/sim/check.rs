@@ -271,9 +271,9 @@ impl World {
                 continue;
             }
             let from = due.max(listener.ok_from);
-            let depth = self.queues.list[queue].messages.len();
+            let batch = self.plan.listeners[number].batch;
             let (works, within) = match listener.scaled.get(&queue) {
-                Some(scaled) => (scaled.has_looked(depth, due, from, now), LOOKED),
+                Some(scaled) => (scaled.has_looked(batch, due, from, now), LOOKED),
                 None => (listener.works_on(queue), SOON),
             };
             if works || !listener.wants(&self.queues.list[queue].address) || !self.is_well(number) {

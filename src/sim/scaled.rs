@@ -42,6 +42,8 @@ pub(super) struct Scaled {
     hangs_until: Tick,
     /// Its gets fail until then.
     pub(super) excused_until: Tick,
+    /// When its depth was known last: where the policy has no task more, that is the look.
+    depth_at: Tick,
     /// Its application has paused it until then.
     resumes_at: Tick,
     max_tasks: usize,
@@ -68,8 +70,10 @@ pub(super) enum Happens {
 /// A pushed listener has looked this long after a cause: one slow get, and what is in between.
 pub(super) const LOOKED: Duration = Duration::from_secs(3);
 /// A listener that polls has looked within this (W4): its longest sleep, and a get that hangs.
-pub(super) const POLLED: Duration = Duration::from_secs(40);
+pub(super) const POLLED: Duration = Duration::from_secs(15);
 const MAX_TASKS: usize = 4;
+/// The longest sleep while the relay is away; outages last longer.
+const AWAY: Duration = Duration::from_secs(10);
 /// A stream that ended as announced is followed by another within this, or the relay is away.
 const ANNOUNCED: Duration = Duration::from_secs(15);
 /// A get that hangs.
@@ -153,9 +157,10 @@ impl World {
             }
             Happens::Depth(depth) => {
                 let (now, tasks) = (self.now, tasks_for(depth));
-                let machine = self.machine(number, queue);
-                machine.allow(tasks);
-                machine.scaled(Some(tasks), now);
+                let scaled = self.scaled(number, queue);
+                scaled.depth_at = now;
+                scaled.scaler.allow(tasks);
+                scaled.scaler.scaled(Some(tasks), now);
             }
         }
         self.scaled_step(number, queue);
@@ -177,10 +182,10 @@ impl World {
 
     /// A listener's application changes how many tasks there may be.
     pub(super) fn scaled_task_limit(&mut self, number: usize) {
-        let most = self.rng.usize(1..=MAX_TASKS);
+        let (now, most) = (self.now, self.rng.usize(1..=MAX_TASKS));
         for scaled in self.listeners[number].scaled.values_mut() {
             scaled.max_tasks = most;
-            scaled.scaler.set_max_tasks(most);
+            scaled.scaler.set_max_tasks(most, now);
         }
         self.scaled_step_all(number);
     }
@@ -294,7 +299,7 @@ impl World {
         let mut wrong = None;
         for (queue, scaled) in &listener.scaled {
             let seen = scaled.looked_at.max(scaled.excused_until);
-            let seen = seen.max(scaled.hangs_until);
+            let seen = seen.max(scaled.hangs_until).max(scaled.depth_at);
             let batch = self.plan.listeners[number].batch;
             if let Some(alone) = alone
                 && scaled.has_places(batch)
@@ -346,7 +351,7 @@ impl World {
         let config = ScalerConfig {
             max_tasks: MAX_TASKS,
             idle: IdleBackoff::default(),
-            away: Duration::from_secs(30),
+            away: AWAY,
             empty_is_certain: true,
             fault: self.fault,
         };
@@ -359,6 +364,7 @@ impl World {
             looked_at: self.now,
             excused_until: self.now,
             hangs_until: self.now,
+            depth_at: self.now,
             resumes_at: self.now,
             max_tasks: MAX_TASKS,
         }
@@ -433,6 +439,16 @@ impl World {
         let event = |happens| Event::Scaled(number, life, queue, happens);
         if self.machine(number, queue).tasks().works(task) {
             // It was roused, and this is when it would have risen.
+            return;
+        }
+        let batch = self.plan.listeners[number].batch;
+        let scaled = self.scaled(number, queue);
+        if scaled
+            .held
+            .get(&task)
+            .is_some_and(|held| held.len() >= batch)
+        {
+            scaled.scaler.only_handles(task);
             return;
         }
         match self.machine(number, queue).begin(task, now) {
@@ -715,16 +731,15 @@ impl Scaled {
         self.scaler.active().0 >= self.max_tasks
     }
 
-    /// Returns whether the queue was looked into since, or need not or cannot be now: as many tasks
-    /// have work as the depth needs, or needed by then, or as there may be, or the queue fails, or one has work and the
-    /// next one's get hangs.
-    pub(super) fn has_looked(&self, depth: usize, due: Tick, from: Tick, now: Tick) -> bool {
-        let stuck = !self.held.is_empty() && now < self.hangs_until;
+    /// Returns whether the queue was looked into since, or need not or cannot be now: it was when the
+    /// message was due, by tasks that have work since, no task has a place left, or the queue fails, or
+    /// one has work, or there may be one only, and the next get hangs.
+    pub(super) fn has_looked(&self, batch: usize, due: Tick, from: Tick, now: Tick) -> bool {
+        let stuck = now < self.hangs_until && (!self.held.is_empty() || self.is_full());
         let seen = !self.held.is_empty() && self.looked_at >= due;
-        let enough = seen || self.held.len() >= tasks_for(depth as u64);
         self.looked_at >= from
-            || enough
-            || self.is_full()
+            || seen
+            || !self.has_places(batch)
             || stuck
             || now < self.excused_until + LOOKED
     }

@@ -137,7 +137,7 @@ class Fleet:
         return all(listener.mode == "pushed" for listener in self.listeners)
 
     def depth(self) -> int:
-        return self.tool.lines("queue", "depth", self.url)[0]["messages"]
+        return self.tool.lines("queue", "depth", self.url)[0]["depth"]
 
     def drain_poison(self) -> None:
         get = ["queue", "get", self.url + "-poison", "--delete", "--max", "100"]

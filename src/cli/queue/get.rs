@@ -49,7 +49,6 @@ struct Shape {
     raw: bool,
 }
 
-/// A message as it is shown.
 impl Get {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         self.shape.check()?;

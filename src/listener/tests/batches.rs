@@ -334,6 +334,22 @@ async fn hooks_hear_of_each_mode_and_of_what_was_poisoned() {
     assert_eq!(told, ["Pushed", "job no good", "Polling"]);
 }
 
+/// Shows the causes of what it holds, and not itself.
+#[derive(Debug)]
+struct Wrapped(crate::listener::HandlerError);
+
+impl std::fmt::Display for Wrapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Wrapped {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn messages_of_a_batch_fail_one_by_one_and_the_others_are_deleted() {
     let (bench, batches, poison) = (Bench::new(), Batches::default(), poison());
@@ -357,7 +373,11 @@ async fn messages_of_a_batch_fail_one_by_one_and_the_others_are_deleted() {
                 _ => {}
             }
         }
-        std::future::ready(failures.into_result())
+        // As `anyhow` and `?` do.
+        let wrapped = failures
+            .into_result()
+            .map_err(|error| Wrapped(error).into());
+        std::future::ready(wrapped)
     });
     let listener = listener.await.expect("started");
     seconds(30).await;

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
+    error::{Error, ErrorKind},
     listener::{Budget, ListenerMode, Listeners, PoisonedMessage, Rejected},
+    testing::{Call, ScriptedQueue},
     words::QueueAddress,
 };
 
@@ -160,4 +162,23 @@ async fn queues_that_are_none_or_the_same_are_refused() {
     let twice = Listeners::builder(queues).start(seen.handler()).await;
     let error = twice.expect_err("twice");
     assert!(error.message().contains("local/bills"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_one_queue_cannot_be_listened_to_none_is() {
+    let mut queues = queues();
+    let missing = ScriptedQueue::new("local/missing".parse().expect("an address"));
+    missing.fail(
+        Call::Depth,
+        1,
+        Error::new(ErrorKind::NotFound, "no such queue"),
+    );
+    queues.push(Arc::new(missing));
+    put(&queues[0], "job").await;
+    let seen = Seen::default();
+    let builder = Listeners::builder(queues).config(limited());
+    let error = builder.start(seen.handler()).await.expect_err("missing");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    seconds(5).await;
+    assert_eq!(seen.all().len(), 0);
 }

@@ -22,7 +22,11 @@ impl Scaler {
     /// Goes on: looks at once, whatever was told meanwhile. Returns whether a sleeping task was roused.
     pub(crate) fn resume(&mut self, now: Tick) -> bool {
         let forgets = planted!(self.config.fault, PauseForgets);
-        std::mem::take(&mut self.paused) && !forgets && self.cause(now)
+        if !std::mem::take(&mut self.paused) || forgets {
+            return false;
+        }
+        let kept = self.keep_leaving(now);
+        self.cause(now) || kept
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -35,14 +39,20 @@ impl Scaler {
         self.paused && self.tasks.nobody_works() && !self.telling.has_to_say(now)
     }
 
-    /// There may be so many tasks at most from now on, at least one.
-    pub(crate) fn set_max_tasks(&mut self, most: usize) {
+    /// There may be so many tasks at most from now on, at least one. Returns whether a sleeping task was
+    /// roused.
+    pub(crate) fn set_max_tasks(&mut self, most: usize, now: Tick) -> bool {
         let more = most > self.config.max_tasks;
         self.config.max_tasks = most;
         if more && self.tasks.len() > 0 && self.asking == Asking::No {
             // There may be work for them.
             self.asking = Asking::Wanted;
         }
+        more && self.keep_leaving(now)
+    }
+
+    fn keep_leaving(&mut self, now: Tick) -> bool {
+        !planted!(self.config.fault, LeavingStays) && self.tasks.keep_leaving(now)
     }
 
     /// Returns whether a task is not to get anything: it is paused, or there are enough others.

@@ -65,16 +65,12 @@ impl Scaler {
             return Rest::Leave;
         };
         task.holds = false;
-        let unarmed = planted!(self.config.fault, DoneUnarmed);
-        let spent = certain && task.idle_count > 0 && (emptied == Some(task.place) || unarmed);
+        let spent = certain && task.idle_count > 0 && emptied == Some(task.place);
         let rest = match task.doing {
             Doing::Sleeping { until } | Doing::Failing { until } if until != Tick::NEVER => {
                 Rest::Sleep(until)
             }
             _ if spent => {
-                if unarmed {
-                    (self.looked, self.answered) = (self.causes, self.causes);
-                }
                 self.tasks.remove(id);
                 Rest::Leave
             }
@@ -95,8 +91,7 @@ impl Scaler {
     /// left that there was no place for, or may have been left by a get that was answered in part.
     pub(super) fn needs_looker(&self) -> bool {
         let in_part = !self.config.empty_is_certain && self.emptied.is_none();
-        let backlog = self.backlog && !planted!(self.config.fault, BacklogForgotten);
-        self.mode != ListenerMode::Pushed || backlog || in_part
+        self.mode != ListenerMode::Pushed || self.backlog || in_part
     }
 
     /// Returns when the depth is to be asked for because nobody looks: all tasks that the policy had
@@ -119,7 +114,7 @@ impl Scaler {
     pub(super) fn waits_in_line_until(&mut self, now: Tick) -> Option<Tick> {
         let may = !self.stopped && !self.paused && self.needs_looker();
         let until = self.tasks.in_line_until(now).filter(|_| may)?;
-        self.tasks.with_places().is_some().then_some(until)
+        self.tasks.with_places(false).is_some().then_some(until)
     }
 
     /// Has a task that holds messages and has places left look by the back-off, where no other task
@@ -130,12 +125,29 @@ impl Scaler {
             || !self.needs_looker()
             || planted!(self.config.fault, LookerHandles);
         if idle || self.tasks.another_surely_looks(None, now) {
-            return None;
+            return self.keep_for_cause(now);
         }
         let (until, idle_count) = self.first_look(now, chance);
-        let (id, task) = self.tasks.with_places()?;
+        let room = self.tasks.count_staying() < self.config.max_tasks;
+        let (id, task) = self.tasks.with_places(room)?;
+        task.leaving = false;
         (task.doing, task.idle_count) = (Doing::Sleeping { until }, idle_count);
         Some((id, until))
+    }
+
+    /// Has a task that was to end look for what is owed, where it is one too many no more and no other
+    /// one may be started.
+    fn keep_for_cause(&mut self, now: Tick) -> Option<(TaskId, Tick)> {
+        let owed = self.is_owed() && !self.tasks.somebody_will_look(now);
+        let full = self.tasks.len() >= self.config.max_tasks;
+        let room = self.tasks.count_staying() < self.config.max_tasks;
+        let may = !self.stopped && !self.paused && !planted!(self.config.fault, LeavingStays);
+        if !(may && owed && full && room) {
+            return None;
+        }
+        let (id, task) = self.tasks.leaving()?;
+        (task.leaving, task.doing) = (false, Doing::Sleeping { until: now });
+        Some((id, now))
     }
 
     /// Returns when a task looks first that was not told to, and where its back-off begins: soon,
