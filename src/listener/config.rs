@@ -29,7 +29,7 @@ pub struct ListenerConfig {
     pub dequeue_interval: Duration,
     /// For how long a message is hidden that was got. Renewed while it is handled, so it need not
     /// cover the handling: it is how long a message of a process that died stays away. Renewed after
-    /// a third of it, each time with a sixth of it to succeed.
+    /// a third of it, where that takes long after half of it, each time with a sixth of it to succeed.
     pub visibility_timeout: Duration,
     /// A handler that takes longer has failed: it is told, and the message is handed out again.
     pub max_handling_time: Duration,

@@ -55,6 +55,7 @@ struct InFlightMessage<'a> {
     until: Instant,
     back_by: Instant,
     renew_at: Instant,
+    renewals: u32,
     lost: CancellationToken,
     /// Somebody else has got it.
     gone: bool,
@@ -66,6 +67,12 @@ const LONGEST_CALL: Duration = Duration::from_secs(30);
 /// hangs, three more fit in before the message is seen again.
 const RENEW_AFTER: u32 = 3;
 const RENEW_PATIENCE: u32 = 6;
+/// A message that was renewed so often is handled for long: from then on after half of its time-out,
+/// which leaves room for two more tries. The time-out itself does not grow: the relay wakes others
+/// after as long where this process ends (R8).
+const LONG_HANDLING: u32 = 4;
+const RENEW_LONG_AFTER: u32 = 2;
+
 /// Sees one message through. `turns` bounds how many are handled at a time; `prefetched` is given
 /// back when a reader takes the message from its stream.
 pub(super) async fn deliver(
@@ -89,6 +96,7 @@ pub(super) async fn deliver(
         until: far(asked, timeout),
         back_by: far(Instant::now(), timeout),
         renew_at: far(asked, timeout / RENEW_AFTER),
+        renewals: 0,
         lost: CancellationToken::new(),
         gone: false,
     };
@@ -269,7 +277,12 @@ impl InFlightMessage<'_> {
                 self.receipt = receipt;
                 self.until = far(began, timeout);
                 self.back_by = far(Instant::now(), timeout);
-                self.renew_at = far(began, timeout / RENEW_AFTER);
+                self.renewals = self.renewals.saturating_add(1);
+                let after = match self.renewals < LONG_HANDLING {
+                    true => RENEW_AFTER,
+                    false => RENEW_LONG_AFTER,
+                };
+                self.renew_at = far(began, timeout / after);
             }
             Err(error) if error.kind() == ErrorKind::Conflict => self.lose(),
             Err(error) => {

@@ -54,6 +54,7 @@ impl Call {
             "/reveille.v1.Admin/ListListeners"
                 | "/reveille.v1.Admin/ListQueues"
                 | "/reveille.v1.Flags/ListFlags"
+                | "/reveille.v1.Flags/ListFlagWatchers"
         );
         Self { kind, limit, lists }
     }

@@ -266,7 +266,7 @@ pub(super) struct ListenArgs {
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Examples:
+Example:
   reveille bench drain --messages 1000000
   reveille bench drain --messages 100000 --handling 10ms --slow-percent 1")]
 pub(super) struct DrainArgs {

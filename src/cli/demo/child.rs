@@ -79,7 +79,8 @@ impl State {
     /// Returns what one listener does.
     pub(super) fn of(way: Way, listener: &QueryState) -> Self {
         let ready = match way {
-            Way::Pushed => listener.mode == ListenerMode::Pushed && listener.stats.wake_ups > 0,
+            // Those of its group that there is no work for are not woken.
+            Way::Pushed => listener.mode == ListenerMode::Pushed,
             Way::Polling => listener.stats.gets > 0,
         };
         Self {

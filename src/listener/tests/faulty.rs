@@ -43,6 +43,18 @@ async fn two_renewals_that_hang_cost_no_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_renewals_of_a_long_handling_that_hang_cost_no_message() {
+    let queue = scripted();
+    let hanging = queue.clone();
+    let late = tokio::spawn(async move {
+        seconds(120).await;
+        hanging.hang(Call::Renew, 2, Duration::MAX);
+    });
+    assert_eq!(two_listeners(&queue, 300).await, 1);
+    late.await.expect("no panic");
+}
+
+#[tokio::test(start_paused = true)]
 async fn renewals_that_fail_at_once_are_tried_as_often_as_there_is_time() {
     let queue = scripted();
     let error = Error::new(ErrorKind::Unavailable, "it restarts");
