@@ -90,8 +90,8 @@ impl Side {
         Ok(own.and(self.fleet.state().await?))
     }
 
-    /// Waits until all listeners have looked once, all that was put is deleted, and, where they are
-    /// pushed, no dequeue task is left; returns since when that is so.
+    /// Waits until all listeners are pushed, or poll and have looked once, all that was put is deleted,
+    /// and, where they are pushed, no dequeue task is left; returns since when that is so.
     pub(super) async fn at_rest(&mut self) -> anyhow::Result<Instant> {
         let began = Instant::now();
         let rest = match self.way {
