@@ -212,3 +212,80 @@ impl Wakes for QueueWakes {
         self.link.subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::words::{ConnectionState, ReportState};
+
+    /// A subscription that tells nothing, and takes reports.
+    #[derive(Debug)]
+    struct Silent {
+        link: watch::Sender<LinkState>,
+        reported: Arc<Mutex<Vec<u64>>>,
+    }
+
+    #[async_trait]
+    impl Wakes for Silent {
+        async fn next(&mut self) -> Option<Result<WorkDetected>> {
+            std::future::pending().await
+        }
+
+        fn report(&mut self, report: Report) -> Reported {
+            self.reported
+                .lock()
+                .expect("no panic")
+                .push(report.sequence);
+            Box::pin(ready(Ok(())))
+        }
+
+        fn link(&self) -> watch::Receiver<LinkState> {
+            self.link.subscribe()
+        }
+    }
+
+    fn stream(welcomes: u64) -> LinkState {
+        LinkState {
+            connection: ConnectionState::Connected,
+            welcomes,
+            ..LinkState::default()
+        }
+    }
+
+    /// Has a queue hear what there is.
+    async fn hear(wakes: &mut dyn Wakes) {
+        let heard = tokio::time::timeout(Duration::from_millis(10), wakes.next()).await;
+        assert!(heard.is_err(), "it tells of no work");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_of_an_older_stream_is_not_sent_on_the_next_one() {
+        let (link, scope) = (watch::Sender::new(stream(1)), Scope::new());
+        let reported = Arc::default();
+        let silent = Silent {
+            link: link.clone(),
+            reported: Arc::clone(&reported),
+        };
+        let address: QueueAddress = "local/orders".parse().expect("an address");
+        let mut parts = split(Box::new(silent), vec![address.clone()], &scope);
+        let report = |sequence| Report {
+            state: ReportState::Drained,
+            sequence,
+            ..Report::new(address.clone())
+        };
+        hear(&mut *parts[0]).await;
+        parts[0].report(report(4)).await.expect("of this stream");
+        link.send_replace(stream(2));
+        let error = parts[0]
+            .report(report(5))
+            .await
+            .expect_err("of the last one");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        hear(&mut *parts[0]).await;
+        parts[0].report(report(6)).await.expect("of this stream");
+        assert_eq!(*reported.lock().expect("no panic"), [4, 6]);
+        scope.shutdown().await;
+    }
+}
