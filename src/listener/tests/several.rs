@@ -36,17 +36,22 @@ async fn notify(relay: &Relay, address: &QueueAddress) {
     publisher.notify(vec![notification]).await.expect("counted");
 }
 
+/// Starts listeners of these queues, which the bench's relay tells of work.
+async fn pushed(bench: &Bench, queues: &[Arc<dyn WorkQueue>], seen: &Seen) -> Listeners {
+    let config = limited();
+    let id = ListenerId::new("worker").expect("a name");
+    let options = config.subscription_of(id, queues);
+    let wakes = bench.relay.subscribe(options).expect("subscribed");
+    let builder = Listeners::builder(queues.to_vec()).config(config);
+    let listeners = builder.wakes(wakes).start(seen.handler()).await;
+    seconds(5).await;
+    listeners.expect("started")
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
-    let config = limited();
-    let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &queues);
-    let wakes = bench.relay.subscribe(options).expect("subscribed");
-    let builder = Listeners::builder(queues.clone()).config(config);
-    let listeners = builder.wakes(wakes).start(seen.handler()).await;
-    let listeners = listeners.expect("started");
-    seconds(5).await;
+    let listeners = pushed(&bench, &queues, &seen).await;
     let modes = listeners.states().into_iter().map(|(_, state)| state.mode);
     assert!(modes.eq([ListenerMode::Pushed; 3]));
     let gets = |number: usize| listeners.each()[number].state().stats.gets;
@@ -69,14 +74,7 @@ async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
 #[tokio::test(start_paused = true)]
 async fn all_are_paused_together_and_go_on_together() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
-    let config = limited();
-    let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &queues);
-    let wakes = bench.relay.subscribe(options).expect("subscribed");
-    let builder = Listeners::builder(queues.clone()).config(config);
-    let listeners = builder.wakes(wakes).start(seen.handler()).await;
-    let listeners = listeners.expect("started");
-    seconds(5).await;
+    let listeners = pushed(&bench, &queues, &seen).await;
     listeners.pause();
     seconds(5).await;
     for queue in &queues {
@@ -99,14 +97,7 @@ async fn all_are_paused_together_and_go_on_together() {
 #[tokio::test(start_paused = true)]
 async fn when_the_relay_ends_all_of_them_poll() {
     let (bench, seen, queues) = (Bench::new(), Seen::default(), queues());
-    let config = limited();
-    let id = ListenerId::new("worker").expect("a name");
-    let options = config.subscription_of(id, &queues);
-    let wakes = bench.relay.subscribe(options).expect("subscribed");
-    let builder = Listeners::builder(queues.clone()).config(config);
-    let listeners = builder.wakes(wakes).start(seen.handler()).await;
-    let listeners = listeners.expect("started");
-    seconds(5).await;
+    let listeners = pushed(&bench, &queues, &seen).await;
     bench.relay.shutdown().await;
     seconds(1).await;
     let modes = listeners.states().into_iter().map(|(_, state)| state.mode);
