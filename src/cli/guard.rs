@@ -1,16 +1,20 @@
 //! A process that ends commands whose parent was killed by SIGKILL.
 //!
-//! `listen` and `lease run` start one guard, not one for each command: a message costs two short
+//! `listen` and `lease run` start one guard, not one for each command: a message costs three short
 //! writes, and no process of its own. The guard's standard input is a pipe that only the parent
 //! holds. The parent writes each process group that begins and ends; the end of the pipe is the
 //! end of the parent, and the guard then ends the groups that are left. It needs no `unsafe`, as
 //! Linux's PR_SET_PDEATHSIG would, which also is bound to a thread and passes over grandchildren.
 //!
-//! Not covered: a command that began less than a millisecond before the kill, whose group the
-//! guard was not told yet, and what left its process group.
+//! A group has no number before its command runs, and the parent may be killed between the two.
+//! The guard is therefore told a mark before, which is in the command's environment: on Linux it
+//! finds by that what the parent could name no more.
+//!
+//! Not covered: what left its process group.
 
 use std::{
     collections::HashSet,
+    fs,
     io::{self, Write as _},
     os::unix::process::CommandExt as _,
     process::{Child, ChildStdin, Command, Stdio},
@@ -18,7 +22,7 @@ use std::{
 };
 
 use reveille::duration;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process_group};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::Instant,
@@ -41,6 +45,17 @@ pub(super) struct Guard {
     pipe: ChildStdin,
 }
 
+/// What the guard was told.
+#[derive(Debug, Default, PartialEq)]
+struct Told {
+    /// The groups that run.
+    groups: HashSet<Pid>,
+    /// The marks of commands whose groups were not named yet.
+    starting: HashSet<String>,
+}
+
+/// The variable in the environment of a command that holds its mark.
+pub(super) const MARK: &str = "REVEILLE_RUN";
 /// The name of the hidden verb.
 pub(super) const VERB: &str = "guard";
 /// Between two reads: lines of many commands cost the guard one turn of the processor. The pipe has
@@ -74,20 +89,36 @@ impl Guard {
         Ok(Self { process, pipe })
     }
 
-    /// Names a group that is to end with this process.
+    /// Names the mark of a command that is about to start.
     ///
     /// # Errors
     /// The guard is gone, or reads no more: to be given up by [`Guard::abandon`].
+    pub(super) fn announce(&mut self, mark: &str) -> io::Result<()> {
+        self.tell(format_args!("?{mark}\n"))
+    }
+
+    /// The command with this mark has started, or not: it is to be looked for no more.
+    ///
+    /// # Errors
+    /// As for [`Guard::announce`].
+    pub(super) fn forget(&mut self, mark: &str) -> io::Result<()> {
+        self.tell(format_args!("!{mark}\n"))
+    }
+
+    /// Names a group that is to end with this process.
+    ///
+    /// # Errors
+    /// As for [`Guard::announce`].
     pub(super) fn add(&mut self, group: Pid) -> io::Result<()> {
-        self.tell('+', group)
+        self.tell(format_args!("+{}\n", group.as_raw_nonzero()))
     }
 
     /// Names a group that has ended: its number is free for others.
     ///
     /// # Errors
-    /// As for [`Guard::add`].
+    /// As for [`Guard::announce`].
     pub(super) fn remove(&mut self, group: Pid) -> io::Result<()> {
-        self.tell('-', group)
+        self.tell(format_args!("-{}\n", group.as_raw_nonzero()))
     }
 
     /// Ends the guard, and no command: an end of the pipe alone would end them.
@@ -96,8 +127,8 @@ impl Guard {
         let _ = self.process.wait();
     }
 
-    fn tell(&mut self, change: char, group: Pid) -> io::Result<()> {
-        let line = format!("{change}{}\n", group.as_raw_nonzero());
+    fn tell(&mut self, line: std::fmt::Arguments<'_>) -> io::Result<()> {
+        let line = line.to_string();
         // One write: a pipe takes so few bytes whole or not at all.
         match self.pipe.write(line.as_bytes()) {
             Ok(written) if written == line.len() => Ok(()),
@@ -120,19 +151,19 @@ impl Args {
         ] {
             ignored.push(signal(kind)?);
         }
-        let groups = tokio::task::spawn_blocking(|| read(&mut io::stdin().lock())).await??;
-        end(groups, self.grace).await;
+        let told = tokio::task::spawn_blocking(|| read(&mut io::stdin().lock())).await??;
+        end(told, self.grace).await;
         Ok(Exit::OK)
     }
 }
 
-/// Reads until the end, and returns the groups that are left.
-fn read(input: &mut impl io::Read) -> io::Result<HashSet<Pid>> {
-    let (mut groups, mut unread) = (HashSet::new(), Vec::new());
+/// Reads until the end, and returns what is left.
+fn read(input: &mut impl io::Read) -> io::Result<Told> {
+    let (mut told, mut unread) = (Told::default(), Vec::new());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = match input.read(&mut buffer) {
-            Ok(0) => return Ok(groups),
+            Ok(0) => return Ok(told),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
@@ -143,34 +174,49 @@ fn read(input: &mut impl io::Read) -> io::Result<HashSet<Pid>> {
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |at| at + 1);
         for line in String::from_utf8_lossy(&unread[..whole]).lines() {
-            note(line, &mut groups);
+            told.note(line);
         }
         unread.drain(..whole);
         std::thread::sleep(PAUSE);
     }
 }
 
-fn note(line: &str, groups: &mut HashSet<Pid>) {
-    let group = |text: &str| {
-        let id = text.parse::<u32>().ok()?;
-        Pid::from_raw(i32::try_from(id).ok()?).filter(|id| !id.is_init())
-    };
-    if let Some(group) = line.strip_prefix('+').and_then(group) {
-        groups.insert(group);
-    } else if let Some(group) = line.strip_prefix('-').and_then(group) {
-        groups.remove(&group);
+impl Told {
+    fn note(&mut self, line: &str) {
+        let group = |text: &str| {
+            let id = text.parse::<u32>().ok()?;
+            Pid::from_raw(i32::try_from(id).ok()?).filter(|id| !id.is_init())
+        };
+        if let Some(mark) = line.strip_prefix('?').filter(|mark| !mark.is_empty()) {
+            self.starting.insert(mark.to_owned());
+        } else if let Some(mark) = line.strip_prefix('!') {
+            self.starting.remove(mark);
+        } else if let Some(group) = line.strip_prefix('+').and_then(group) {
+            self.groups.insert(group);
+        } else if let Some(group) = line.strip_prefix('-').and_then(group) {
+            self.groups.remove(&group);
+        }
     }
 }
 
 /// Ends what is left: by SIGTERM, and by SIGKILL after the grace.
-async fn end(mut groups: HashSet<Pid>, grace: Duration) {
+async fn end(told: Told, grace: Duration) {
+    let Told {
+        mut groups,
+        mut starting,
+    } = told;
     for group in &groups {
         let _ = kill_process_group(*group, Signal::TERM);
     }
     let until = Instant::now() + grace;
     while Instant::now() < until {
+        // Again and again: a process has its mark only when it runs the command.
+        for group in take_marked(&mut starting) {
+            let _ = kill_process_group(group, Signal::TERM);
+            groups.insert(group);
+        }
         groups.retain(|group| test_kill_process_group(*group).is_ok());
-        if groups.is_empty() {
+        if groups.is_empty() && starting.is_empty() {
             return;
         }
         tokio::time::sleep(LOOK).await;
@@ -178,6 +224,42 @@ async fn end(mut groups: HashSet<Pid>, grace: Duration) {
     for group in groups {
         let _ = kill_process_group(group, Signal::KILL);
     }
+}
+
+/// Takes the marks that processes have, and returns the groups of these.
+fn take_marked(marks: &mut HashSet<String>) -> Vec<Pid> {
+    if marks.is_empty() {
+        return Vec::new();
+    }
+    // Elsewhere than on Linux there is no such folder, and nothing is found.
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut groups = Vec::new();
+    for entry in processes {
+        let process = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let Some(process) = process.and_then(Pid::from_raw) else {
+            continue;
+        };
+        // Those of other users cannot be read, and are none of ours.
+        let Some(mark) = mark_in(&fs::read(entry.path().join("environ")).unwrap_or_default())
+        else {
+            continue;
+        };
+        if let (true, Ok(group)) = (marks.remove(&mark), getpgid(Some(process))) {
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+/// Returns the mark in an environment: texts that each end with a zero byte.
+fn mark_in(environment: &[u8]) -> Option<String> {
+    environment.split(|byte| *byte == 0).find_map(|variable| {
+        let value = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        String::from_utf8(value.to_vec()).ok()
+    })
 }
 
 /// Returns the path of this program; on Linux one that holds also after the file was replaced.
@@ -204,24 +286,37 @@ mod tests {
 
     #[test]
     fn lines_are_whole_however_they_come() {
-        let left = read(&mut Trickle(b"+71\n+82\n-71\n+9")).expect("read");
-        let left: Vec<_> = left
-            .iter()
-            .map(|group| group.as_raw_nonzero().get())
-            .collect();
-        assert_eq!(left, [82], "a line that was cut off names no group");
+        let left = read(&mut Trickle(b"+71\n+82\n-71\n?1-a\n?1-b\n!1-a\n+9")).expect("read");
+        assert_eq!(
+            numbers(&left),
+            [82],
+            "a line that was cut off names no group"
+        );
+        assert!(left.starting.iter().eq(["1-b"]));
     }
 
     #[test]
     fn what_is_no_group_of_a_command_is_never_signalled() {
-        let mut groups = HashSet::new();
-        for line in ["+7", "+8", "-7", "+1", "+0", "+-1", "-9", "+x", "", "8"] {
-            note(line, &mut groups);
+        let mut told = Told::default();
+        for line in [
+            "+7", "+8", "-7", "+1", "+0", "+-1", "-9", "+x", "", "8", "?",
+        ] {
+            told.note(line);
         }
-        let left: Vec<_> = groups
-            .iter()
-            .map(|group| group.as_raw_nonzero().get())
-            .collect();
-        assert_eq!(left, [8]);
+        assert_eq!(numbers(&told), [8]);
+        assert!(told.starting.is_empty());
+    }
+
+    #[test]
+    fn a_mark_is_a_whole_variable() {
+        let mark = |text: &str| mark_in(text.as_bytes());
+        assert_eq!(mark("A=1\0REVEILLE_RUN=7-8\0B=2\0"), Some("7-8".to_owned()));
+        assert_eq!(mark("A=REVEILLE_RUN=7-8\0REVEILLE_RUNS=9\0"), None);
+        assert_eq!(mark(""), None);
+    }
+
+    fn numbers(told: &Told) -> Vec<i32> {
+        let groups = told.groups.iter();
+        groups.map(|group| group.as_raw_nonzero().get()).collect()
     }
 }

@@ -12,13 +12,16 @@ use std::{
     path::Path,
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, ChildStdin, Command};
 
-use super::{exit::Failed, guard::Guard};
+use super::{
+    exit::Failed,
+    guard::{self, Guard},
+};
 
 /// A command that runs. Killed with its group when it is dropped before its end.
 pub(super) struct Process {
@@ -33,6 +36,10 @@ pub(super) struct Groups(Arc<Mutex<Running>>);
 #[derive(Debug, Default)]
 struct Running {
     groups: HashSet<Pid>,
+    /// The marks of commands that are about to start.
+    starting: HashSet<String>,
+    /// How many marks were made.
+    marks: u64,
     /// How a guard ends them; `None`: there is none.
     grace: Option<Duration>,
     guard: Option<Guard>,
@@ -73,15 +80,26 @@ impl Process {
         let Some((name, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let child = Command::new(name)
-            .args(arguments)
-            .envs(environment)
-            .stdin(stdin)
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()?;
-        let group = Group::of(&child, groups);
-        Ok(Self { child, group })
+        let mut command = Command::new(name);
+        command.args(arguments).envs(environment).stdin(stdin);
+        command.process_group(0).kill_on_drop(true);
+        // Before the command runs: this process may be killed before it can name the group.
+        let mark = groups.announce();
+        if let Some(mark) = &mark {
+            command.env(guard::MARK, mark);
+        }
+        let started = command.spawn();
+        let group = started
+            .as_ref()
+            .ok()
+            .and_then(|child| Group::of(child, groups));
+        if let Some(mark) = mark {
+            groups.lock().forget(&mark);
+        }
+        Ok(Self {
+            child: started?,
+            group,
+        })
     }
 
     /// Takes its standard input, where that is a pipe.
@@ -157,6 +175,20 @@ impl Groups {
         running.groups.len()
     }
 
+    /// Makes a mark for a command that is about to start, where there is a guard to find it.
+    fn announce(&self) -> Option<String> {
+        let mut running = self.lock();
+        running.grace?;
+        running.marks += 1;
+        // Another process of this number may have had a guard that still looks.
+        let nanoseconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let nanoseconds = nanoseconds.unwrap_or_default().as_nanos();
+        let mark = format!("{}-{nanoseconds}-{}", std::process::id(), running.marks);
+        running.starting.insert(mark.clone());
+        running.tell(|guard| guard.announce(&mark));
+        Some(mark)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Running> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,36 +197,48 @@ impl Groups {
 impl Running {
     fn insert(&mut self, group: Pid) {
         self.groups.insert(group);
-        let told = self.guard.as_mut().map(|guard| guard.add(group));
-        if self.grace.is_some() && !matches!(told, Some(Ok(()))) {
-            self.start_guard();
-        }
+        self.tell(|guard| guard.add(group));
     }
 
     /// Returns whether it was there.
     fn remove(&mut self, group: Pid) -> bool {
         let removed = self.groups.remove(&group);
-        let told = self.guard.as_mut().map(|guard| guard.remove(group));
-        if matches!(told, Some(Err(_))) {
-            self.start_guard();
-        }
+        self.tell(|guard| guard.remove(group));
         removed
     }
 
-    /// Starts a guard in the place of the one before, and names it all groups that run.
+    fn forget(&mut self, mark: &str) {
+        self.starting.remove(mark);
+        self.tell(|guard| guard.forget(mark));
+    }
+
+    /// Tells the guard, or another one in its place.
+    fn tell(&mut self, what: impl FnOnce(&mut Guard) -> io::Result<()>) {
+        let told = self.guard.as_mut().map(what);
+        if self.grace.is_some() && !matches!(told, Some(Ok(()))) {
+            self.start_guard();
+        }
+    }
+
+    fn brief(&self, guard: &mut Guard) -> io::Result<()> {
+        for mark in &self.starting {
+            guard.announce(mark)?;
+        }
+        self.groups.iter().try_for_each(|group| guard.add(*group))
+    }
+
+    /// Starts a guard in the place of the one before, and tells it all that the other one knew.
     #[cold]
     fn start_guard(&mut self) {
         if let Some(before) = self.guard.take() {
             before.abandon();
         }
         let Some(grace) = self.grace else { return };
-        let started = Guard::start(grace).and_then(|mut guard| {
-            match self.groups.iter().try_for_each(|group| guard.add(*group)) {
-                Ok(()) => Ok(guard),
-                Err(error) => {
-                    guard.abandon();
-                    Err(error)
-                }
+        let started = Guard::start(grace).and_then(|mut guard| match self.brief(&mut guard) {
+            Ok(()) => Ok(guard),
+            Err(error) => {
+                guard.abandon();
+                Err(error)
             }
         });
         match started {

@@ -137,8 +137,8 @@ fn is_alive(process: &str) -> bool {
 }
 
 /// Says that it runs, and who it is; ends when it is told to, or with the test's directory.
-const ENDLESS: &str = "echo $LEASE_TOKEN > token; echo $$ > pid; touch up; \
-    trap 'touch told; exit 0' TERM; while [ -e up ]; do sleep 0.02; done";
+const ENDLESS: &str = "trap 'touch told; exit 0' TERM; echo $LEASE_TOKEN > token; \
+    echo $$ > pid; touch up; while [ -e up ]; do sleep 0.02; done";
 
 #[tokio::test]
 async fn one_command_runs_at_a_time_and_the_next_begins_when_it_ends() {
@@ -406,13 +406,13 @@ async fn a_terminal_that_is_gone_leaves_no_command_behind() {
     for name in ["HUP", "QUIT"] {
         let _ = fs::remove_file(place.file("told"));
         let running = place.run_with_hangup("SIG_DFL");
-        place.runs("pid").await;
+        place.runs("up").await;
         running.signal(name);
         running.ends().await;
         assert!(place.file("told").exists(), "{name}");
         assert!(!is_alive(&place.written("pid")), "{name}");
         assert_eq!(place.show().await["held"], false);
-        let _ = fs::remove_file(place.file("pid"));
+        let _ = fs::remove_file(place.file("up"));
     }
 }
 
@@ -420,7 +420,7 @@ async fn a_terminal_that_is_gone_leaves_no_command_behind() {
 async fn a_command_that_is_started_without_hangups_outlives_its_terminal() {
     let place = Place::new();
     let running = place.run_with_hangup("SIG_IGN");
-    place.runs("pid").await;
+    place.runs("up").await;
     running.signal("HUP");
     // The lease is renewed after it, so the holder lives.
     let token = place.show().await["token"].clone();
@@ -436,7 +436,7 @@ async fn a_command_that_is_started_without_hangups_outlives_its_terminal() {
 async fn a_lease_run_that_is_killed_ends_its_command_and_what_that_has_started() {
     let place = Place::new();
     let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid; touch up; \
-                  while :; do sleep 0.1; done";
+                  sleep 60; :";
     let mut dying = place.run(&["--duration", "5s"], script);
     place.runs("up").await;
     let (command, child) = (place.written("pid"), place.written("child"));

@@ -4,7 +4,7 @@ mod settings;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -489,7 +489,7 @@ fn guard_of(parent: u32) -> Option<String> {
 async fn a_listener_that_is_killed_takes_its_commands_and_their_children_with_it() {
     let place = Place::new().await;
     let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid.new; mv pid.new pid; \
-                  while :; do sleep 0.1; done";
+                  sleep 60; :";
     let mut dying = place.listen(&["--no-relay"], script);
     place.put(&[b"job"]).await;
     until("it runs", async || !place.written("pid").is_empty()).await;
@@ -500,6 +500,31 @@ async fn a_listener_that_is_killed_takes_its_commands_and_their_children_with_it
         !is_alive(&command) && !is_alive(&child)
     })
     .await;
+}
+
+/// Returns whether a process is in the directory.
+#[cfg(target_os = "linux")]
+fn is_in_use(directory: &Path) -> bool {
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let mut places = processes.filter_map(|entry| fs::read_link(entry.path().join("cwd")).ok());
+    places.any(|place| place == directory)
+}
+
+/// Each command kills its listener first of all: before the guard can be told its number.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_listener_that_is_killed_while_it_starts_a_command_takes_that_with_it() {
+    for _ in 0..10 {
+        let place = Place::new().await;
+        place.put(&[b"job"]).await;
+        let script = "kill -KILL $PPID; sleep 60; :";
+        let killed = place.listen(&["--no-relay"], script).ends().await;
+        assert_eq!(killed.code, None, "{:?}", killed.events);
+        until("the command has ended", async || {
+            !is_in_use(place.home.path())
+        })
+        .await;
+    }
 }
 
 #[cfg(target_os = "linux")]
