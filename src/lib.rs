@@ -36,6 +36,8 @@ mod fault;
 #[cfg(feature = "server")]
 pub mod flag;
 #[cfg(feature = "server")]
+mod fnv;
+#[cfg(feature = "server")]
 mod histogram;
 #[cfg(feature = "azure")]
 mod https;

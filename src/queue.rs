@@ -82,8 +82,7 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     /// Every process that reads this queue has to come to the same name, and none that reads another
     /// queue under the same address: it would be woken in place of one of this queue's listeners.
     fn listener_group(&self) -> GroupName {
-        let name = GroupName::new(self.address().queue_name());
-        name.expect("names of queues keep the rule of groups' names")
+        queue_group(self.address())
     }
 
     /// Returns what the queue allows.
@@ -490,6 +489,12 @@ impl Default for QueueLimits {
 }
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Returns the group that has the queue's name.
+fn queue_group(address: &QueueAddress) -> GroupName {
+    let name = GroupName::new(address.queue_name());
+    name.expect("names of queues keep the rule of groups' names")
+}
 
 /// Returns the group of a queue whose address other queues may have as well.
 fn local_group(address: &QueueAddress, identity: u64) -> GroupName {

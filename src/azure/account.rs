@@ -92,6 +92,11 @@ impl StorageAccount {
         &self.name
     }
 
+    /// Returns whether this is the account that every emulator has.
+    pub(crate) fn is_emulator(&self) -> bool {
+        self.name == EMULATOR
+    }
+
     /// Returns where the account's queues are.
     pub fn queue_endpoint(&self) -> &str {
         self.queue_endpoint.as_str()

@@ -45,8 +45,13 @@ pub(super) struct Args {
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     selectors: Vec<Selector>,
     /// Who listens [default: cli- and random characters]
-    #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
-    listener_id: Option<String>,
+    #[arg(
+        long,
+        alias = "listener-id",
+        env = "REVEILLE_LISTENER_ID",
+        value_name = "NAME"
+    )]
+    id: Option<String>,
     /// End after so many wake-ups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
@@ -130,7 +135,7 @@ impl Args {
     }
 
     fn options(&self) -> reveille::Result<SubscribeOptions> {
-        let listener_id = match &self.listener_id {
+        let listener_id = match &self.id {
             Some(id) => ListenerId::new(id)?,
             None => ListenerId::unique("cli")?,
         };

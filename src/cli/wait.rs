@@ -33,8 +33,13 @@ pub(super) struct Args {
     /// The flag
     flag: FlagName,
     /// Who waits, for `unleash --expect` [default: wait- and random characters]
-    #[arg(long, env = "REVEILLE_LISTENER_ID", value_name = "NAME")]
-    listener_id: Option<String>,
+    #[arg(
+        long,
+        alias = "listener-id",
+        env = "REVEILLE_LISTENER_ID",
+        value_name = "NAME"
+    )]
+    id: Option<String>,
     /// Read the flag in this store itself: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
     #[arg(long, value_name = "URL")]
     store: Option<String>,
@@ -103,7 +108,7 @@ impl Args {
     }
 
     fn listener_id(&self) -> reveille::Result<ListenerId> {
-        match &self.listener_id {
+        match &self.id {
             Some(id) => ListenerId::new(id),
             None => ListenerId::unique("wait"),
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::micros,
+    fnv::fnv1a,
     store::{Blob, BlobContent, BlobEntry, BlobName, ETag},
     words::{FlagName, FlagState, Limits, UnleashOptions, check_text},
 };
@@ -159,10 +160,7 @@ fn foreign_generation(blob: &Blob) -> u64 {
     let since = blob.last_modified.duration_since(UNIX_EPOCH);
     let time = since.unwrap_or_default().as_nanos().to_be_bytes();
     let bytes = blob.etag.as_str().bytes().chain(time);
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    hash % HASHES + HASHES
+    fnv1a(bytes) % HASHES + HASHES
 }
 
 #[cfg(test)]

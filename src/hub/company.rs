@@ -59,6 +59,8 @@ pub(super) struct Company {
     /// The group that the sentinel asked last, and how many it asked for the present check.
     turn: u32,
     asked: usize,
+    /// The last member of the group that was asked has left without a report.
+    check_left: bool,
     /// When the timers come here: no later than anything is due.
     pub(super) tend_at: Tick,
     /// Membership or a report changed: something may be due at once.
@@ -126,6 +128,7 @@ impl Company {
             sentinel,
             turn: 0,
             asked: 0,
+            check_left: false,
             dirty: false,
             now,
         }
@@ -208,10 +211,12 @@ impl Company {
             return;
         }
         let (left_at, unused) = (group.left_at(), group.is_unused());
+        let checking = group.is_checking();
         self.members -= 1;
         self.dirty = true;
         if let Some(left_at) = left_at {
             self.active.remove(&seat.group);
+            self.check_left |= checking;
             self.kept.insert((left_at + self.pace.keep, seat.group));
             if unused {
                 // It took nothing, so there is nothing to keep for it.
@@ -335,7 +340,7 @@ impl Company {
             return false;
         }
         self.dirty = false;
-        let mut unanswered = false;
+        let mut unanswered = std::mem::take(&mut self.check_left);
         self.each_active(|group| unanswered |= group.fire(now));
         let before = batch.marked;
         if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
@@ -344,8 +349,8 @@ impl Company {
             }
             self.check(&head.tally, subscribers, now, batch);
         } else if unanswered && !planted!(self.pace.fault, UnansweredCheckDropped) {
-            // No member of the group that was asked has reported: the next group, or a listener
-            // outside of groups.
+            // No member of the group that was asked has reported, or is there any more: the next
+            // group, or a listener outside of groups.
             self.check(&head.tally, subscribers, now, batch);
         }
         while let Some((until, at)) = self.kept.first().copied().filter(|(at, _)| *at <= now) {

@@ -15,7 +15,7 @@ use std::{
 use super::{
     capacity::{Eviction, HOLDERS},
     company::Pace,
-    fanout::{Fanout, Walk},
+    fanout::{DueWalk, Fanout, Walk},
     mailbox::WakeBatch,
     map::Map,
     pattern_index::PatternIndex,
@@ -445,7 +445,14 @@ impl Hub {
             self.timers.waker.wake();
         }
         if wake == Wake::Fanout {
-            batch.walks.push(&self.fanout, record);
+            let accepted_at = batch.accepted_at;
+            batch.walks.push(
+                &self.fanout,
+                DueWalk {
+                    record,
+                    accepted_at,
+                },
+            );
         }
     }
 

@@ -13,14 +13,22 @@ use super::{
     subscription::Subscription,
     sync::{AtomicWaker, Mutex, lock},
 };
+use crate::clock::Tick;
 
 /// Records whose subscribers are to be walked.
 pub(super) struct Fanout {
-    marked: Mutex<VecDeque<Arc<Record>>>,
+    due: Mutex<VecDeque<DueWalk>>,
     /// Subscriptions that walks tell besides those of the record.
     pub(super) overflow: Arc<Overflow>,
     /// Woken when a record was put here.
     pub(super) waker: AtomicWaker,
+}
+
+/// A walk that has not begun.
+pub(super) struct DueWalk {
+    pub(super) record: Arc<Record>,
+    /// When the first event was accepted that the walk is for; the default: it is for none.
+    pub(super) accepted_at: Tick,
 }
 
 /// One walk, step by step, so that whoever runs it can breathe in between. Dropped before its end,
@@ -28,6 +36,7 @@ pub(super) struct Fanout {
 /// tell is found by the next heartbeat (R6).
 pub(crate) struct Walk {
     record: Arc<Record>,
+    accepted_at: Tick,
     overflow: Arc<Overflow>,
     next: u64,
     /// When the record's own subscribers are marked: those that lack cursors.
@@ -40,7 +49,7 @@ pub(crate) struct Walk {
 #[derive(Default)]
 pub(super) struct Walks {
     fanout: Option<Arc<Fanout>>,
-    records: Vec<Arc<Record>>,
+    due: Vec<DueWalk>,
 }
 
 /// What a step costs besides its marks, in marks: two locks, and the lines of memory of a record.
@@ -49,38 +58,39 @@ const STEP: usize = 8;
 impl Fanout {
     pub(super) fn new() -> Self {
         Self {
-            marked: Mutex::new(VecDeque::new()),
+            due: Mutex::new(VecDeque::new()),
             overflow: Arc::new(Overflow::new()),
             waker: AtomicWaker::new(),
         }
     }
 
-    /// Adds records, all at once: their walks are one batch then.
-    pub(super) fn extend(&self, records: impl Iterator<Item = Arc<Record>>) {
-        lock(&self.marked).extend(records);
+    /// Adds walks, all at once: they are one batch then.
+    pub(super) fn extend(&self, walks: impl Iterator<Item = DueWalk>) {
+        lock(&self.due).extend(walks);
         self.waker.wake();
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.marked).is_empty()
+        lock(&self.due).is_empty()
     }
 
     /// Returns how many records wait for a walk.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        lock(&self.marked).len()
+        lock(&self.due).len()
     }
 
     pub(super) fn pop(&self) -> Option<Walk> {
-        let record = lock(&self.marked).pop_front()?;
-        Some(Walk::new(record, Arc::clone(&self.overflow)))
+        let due = lock(&self.due).pop_front()?;
+        Some(Walk::new(due, Arc::clone(&self.overflow)))
     }
 }
 
 impl Walk {
-    fn new(record: Arc<Record>, overflow: Arc<Overflow>) -> Self {
+    fn new(due: DueWalk, overflow: Arc<Overflow>) -> Self {
         Self {
-            record,
+            record: due.record,
+            accepted_at: due.accepted_at,
             overflow,
             next: 0,
             lacking: None,
@@ -92,6 +102,8 @@ impl Walk {
     /// which may hold the marks of several walks: a stream of many queues is woken once for them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
         batch.add_work(STEP);
+        // The newest notification's time would hide how long the first one has waited for the walk.
+        batch.accepted_at = self.accepted_at;
         if self.lacking.is_none() {
             if let Some(next) = self.record.walk(self.next, batch) {
                 self.next = next;
@@ -119,16 +131,16 @@ impl Walk {
 }
 
 impl Walks {
-    pub(super) fn push(&mut self, fanout: &Arc<Fanout>, record: Arc<Record>) {
+    pub(super) fn push(&mut self, fanout: &Arc<Fanout>, walk: DueWalk) {
         self.fanout.get_or_insert_with(|| Arc::clone(fanout));
-        self.records.push(record);
+        self.due.push(walk);
     }
 
     /// Leaves them to the fan-out; returns how many. No lock may be held.
     pub(super) fn leave(&mut self) -> usize {
-        let count = self.records.len();
+        let count = self.due.len();
         if let Some(fanout) = self.fanout.take() {
-            fanout.extend(self.records.drain(..));
+            fanout.extend(self.due.drain(..));
         }
         count
     }

@@ -186,6 +186,11 @@ impl Group {
         true
     }
 
+    /// Returns whether a check was asked of its members and none has reported it.
+    pub(super) fn is_checking(&self) -> bool {
+        self.checking || self.check_merged
+    }
+
     /// The queue has counted up to `head`: what is new must be covered in time.
     pub(super) fn counted(&mut self, head: &Tally, now: Tick) {
         let new = head.sequence > self.place.sequence;

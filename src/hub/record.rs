@@ -186,7 +186,6 @@ impl Record {
         if from == 0 && !planted!(self.pace.fault, MarkClearedAfterWalk) {
             state.marked = false;
         }
-        batch.accepted_at = state.active_at;
         let mut next = state.subscribers.mark(from, CHUNK, batch);
         if next.is_none() && state.grouped && state.hand_out(batch) {
             next = Some(WALKED);

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     clock::Tick,
     fault::{Fault, planted},
+    fnv::fnv1a,
     words::QueueAddress,
 };
 
@@ -153,9 +154,7 @@ impl QueueTimers {
 /// that it is the same in every run. Nothing is lost where somebody chooses names that fall together.
 pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
     let text: &str = queue.borrow();
-    let hash = text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3_u64)
-    });
+    let hash = fnv1a(text.bytes());
     // Names that differ at their ends only differ in few bits so far: mixed as SplitMix64 does.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed ^ mixed >> 27

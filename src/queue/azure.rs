@@ -33,13 +33,14 @@ use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WEEK, WorkQueue, lost,
-    outcome,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WEEK, WorkQueue,
+    local_group, lost, outcome, queue_group,
 };
 use crate::{
     azure::{AzureError, StorageAccount, check_name, client_options},
     error::{Error, ErrorKind, Result},
-    words::QueueAddress,
+    fnv::fnv1a,
+    words::{GroupName, QueueAddress},
 };
 
 /// A queue of Azure Queue Storage. Clones are the same queue, and share its connections.
@@ -51,6 +52,7 @@ pub struct AzureQueue {
     client: Arc<QueueClient>,
     address: QueueAddress,
     encoding: MessageEncoding,
+    group: GroupName,
 }
 
 /// Which queue, and how it is used.
@@ -112,6 +114,7 @@ impl AzureQueue {
             .map_err(|error| AzureError::from(error).of(format_args!("queue `{address}`")))?;
         Ok(Self {
             client: Arc::new(client),
+            group: listener_group(&config.account, &address),
             address,
             encoding: config.encoding,
         })
@@ -267,6 +270,10 @@ impl WorkQueue for AzureQueue {
         &self.address
     }
 
+    fn listener_group(&self) -> GroupName {
+        self.group.clone()
+    }
+
     fn limits(&self) -> QueueLimits {
         QueueLimits {
             batch: 32,
@@ -419,5 +426,14 @@ impl fmt::Debug for AzureQueue {
             .field("address", &self.address)
             .field("encoding", &self.encoding)
             .finish_non_exhaustive()
+    }
+}
+
+/// Returns the group of a queue's listeners. Every emulator has an account of the same name, with other
+/// queues: its endpoint tells it apart.
+fn listener_group(account: &StorageAccount, address: &QueueAddress) -> GroupName {
+    match account.is_emulator() {
+        true => local_group(address, fnv1a(account.queue_endpoint().bytes())),
+        false => queue_group(address),
     }
 }

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    fnv::fnv1a,
     words::{GroupName, QueueAddress},
 };
 
@@ -88,7 +89,7 @@ impl Partitioned {
     }
 
     fn partition_of(&self, key: &str) -> usize {
-        let index = fnv1a(key.as_bytes()) % self.partitions.len() as u64;
+        let index = fnv1a(key.bytes()) % self.partitions.len() as u64;
         usize::try_from(index).expect("it is below a length")
     }
 
@@ -312,14 +313,4 @@ fn outer_receipt(index: usize, receipt: &Receipt) -> Receipt {
 fn split(outer: &str) -> Option<(usize, &str)> {
     let (index, inner) = outer.split_once(':')?;
     Some((index.parse().ok()?, inner))
-}
-
-/// Returns the FNV-1a hash of 64 bits. Written out, as std's hashes may change between versions and
-/// a key must not change its partition; see <http://www.isthe.com/chongo/tech/comp/fnv/>.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    bytes.iter().fold(OFFSET_BASIS, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(PRIME)
-    })
 }

@@ -15,6 +15,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
             "error",
             "eviction",
             "fault",
+            "fnv",
             "histogram",
             "https",
             "log_limiter",

@@ -528,6 +528,18 @@ fn where_all_members_of_a_group_hang_a_listener_outside_of_it_is_asked() {
 }
 
 #[test]
+fn a_check_whose_group_is_left_by_its_last_member_goes_to_a_listener_outside_at_once() {
+    let (hub, outside, member) = beside_a_group();
+    say(&hub, &member, Drained, Tick::default());
+    let mut all = vec![member, outside];
+    let (at, who, _) = first_asked(&hub, &all, 1);
+    assert_eq!(who, 0);
+    hub.unsubscribe(&all.remove(0), after(Duration::from_secs(at)));
+    let told = asked(&hub, &all, at, at + 1);
+    assert!(matches!(told[..], [(_, 0, Sentinel)]), "{told:?}");
+}
+
+#[test]
 fn a_check_that_falls_into_a_wake_up_that_no_member_covers_goes_to_a_listener_outside() {
     let start = || {
         let (hub, outside, member) = beside_a_group();

@@ -169,6 +169,21 @@ fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
 }
 
 #[test]
+fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
+    let hub = hub();
+    let subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
+    for seconds in [1, 2, 3] {
+        notify_with(&hub, notification("orders"), after(SECOND * seconds));
+    }
+    walk_all(&hub);
+    for subscription in &subscriptions {
+        let mut sink = WakeBuilder::new(subscription.fault);
+        let filled = subscription.fill(after(SECOND * 9), &mut sink);
+        assert_eq!(filled.accepted_at, Some(after(SECOND)));
+    }
+}
+
+#[test]
 fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
     let hub = hub();
     let mut subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();

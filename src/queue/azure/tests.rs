@@ -200,6 +200,20 @@ async fn a_wrong_key_is_denied_in_one_line_without_it() {
     assert_eq!(requests.len(), 1, "no second try");
 }
 
+#[test]
+fn queues_of_two_emulators_have_listeners_of_two_groups() {
+    let group = |connection: &str| {
+        let queue = AzureQueue::from_connection_string(connection, "orders").expect("a queue");
+        queue.listener_group()
+    };
+    let here = group("UseDevelopmentStorage=true");
+    assert_eq!(here, group("UseDevelopmentStorage=true"));
+    let there = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://192.0.2.7";
+    assert_ne!(here, group(there));
+    let cloud = "AccountName=acct;AccountKey=a2V5";
+    assert_eq!(group(cloud).as_str(), "orders");
+}
+
 #[tokio::test]
 async fn a_shared_access_signature_is_a_credential() {
     let account = StorageAccount::with_signature(ACCOUNT, &crate::azure::signature_of("q"));

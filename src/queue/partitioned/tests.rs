@@ -191,17 +191,6 @@ async fn a_key_belongs_to_one_partition_for_good() {
     assert_eq!(error.expect_err("large").kind(), ErrorKind::Invalid);
 }
 
-#[test]
-fn the_hash_is_the_published_one() {
-    for (text, hash) in [
-        ("", 0xcbf2_9ce4_8422_2325),
-        ("a", 0xaf63_dc4c_8601_ec8c),
-        ("foobar", 0x8594_4171_f739_67e8),
-    ] {
-        assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
-    }
-}
-
 #[tokio::test]
 async fn each_get_starts_at_the_next_partition_and_fills_up_from_the_others() {
     let (parts, queue) = three();

@@ -11,7 +11,7 @@ use crate::{
 
 /// Parks a node at this relay.
 fn park(relay: &Binary, flag: &str, node: &str) -> Child {
-    spawned(relay.verb(&["wait", flag, "--listener-id", node]))
+    spawned(relay.verb(&["wait", flag, "--id", node]))
 }
 
 async fn json(relay: &Binary, arguments: &[&str]) -> Value {
