@@ -1,11 +1,8 @@
 //! Slots that the listeners of a process share.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
 };
 
 use tokio::sync::oneshot;
@@ -23,14 +20,8 @@ pub struct Budget(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    slots: Mutex<Slots<oneshot::Sender<()>>>,
     next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct State {
-    slots: Slots,
-    waiting: HashMap<u64, oneshot::Sender<()>>,
 }
 
 /// A slot; given back when it is dropped.
@@ -51,10 +42,7 @@ impl Budget {
     /// Makes a budget of `slots` dequeue tasks; 0 counts as 1.
     pub fn new(slots: usize) -> Self {
         Self(Arc::new(Inner {
-            state: Mutex::new(State {
-                slots: Slots::new(slots),
-                waiting: HashMap::new(),
-            }),
+            slots: Mutex::new(Slots::new(slots)),
             next: AtomicU64::new(1),
         }))
     }
@@ -66,7 +54,7 @@ impl Budget {
 
     /// Returns how many slots there are.
     pub fn slots(&self) -> usize {
-        self.lock().slots.total()
+        self.lock().total()
     }
 
     /// Returns a number for one more queue.
@@ -79,14 +67,18 @@ impl Budget {
     /// # Cancel safety
     /// Whoever gives up leaves the line.
     pub(super) async fn acquire(&self, queue: u64) -> Slot {
-        let ticket = Ticket(self.number());
-        let (granted, wait) = oneshot::channel();
-        {
-            let mut state = self.lock();
-            state.slots.ask(ticket, queue);
-            state.waiting.insert(ticket.0, granted);
-            state.grant();
-        }
+        let slot = || Slot {
+            budget: self.clone(),
+            queue,
+        };
+        let (ticket, wait) = {
+            let mut slots = self.lock();
+            if slots.take(queue) {
+                return slot();
+            }
+            let (granted, wait) = oneshot::channel();
+            (slots.ask(queue, granted), wait)
+        };
         let in_line = InLine {
             budget: self,
             ticket,
@@ -95,19 +87,16 @@ impl Budget {
         // The sender is kept until the slot was granted.
         let _ = wait.await;
         std::mem::forget(in_line);
-        Slot {
-            budget: self.clone(),
-            queue,
-        }
+        slot()
     }
 
     /// Returns whether the queue's task is to give its slot back between two batches.
     pub(super) fn should_yield(&self, queue: u64) -> bool {
-        self.lock().slots.should_yield(queue)
+        self.lock().should_yield(queue)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Slots<oneshot::Sender<()>>> {
+        self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,33 +106,28 @@ impl Default for Budget {
     }
 }
 
-impl State {
-    fn grant(&mut self) {
-        while let Some(ticket) = self.slots.grant() {
-            if let Some(granted) = self.waiting.remove(&ticket.0) {
-                // Whoever has given up finds that out by itself, and gives the slot back.
-                let _ = granted.send(());
-            }
-        }
+fn grant(slots: &mut Slots<oneshot::Sender<()>>) {
+    while let Some(granted) = slots.grant() {
+        // A request that was given up finds that out by itself, and gives the slot back.
+        let _ = granted.send(());
     }
 }
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        let mut state = self.budget.lock();
-        state.waiting.remove(&self.ticket.0);
-        if !state.slots.withdraw(self.ticket) {
-            state.slots.give_back(self.queue);
-            state.grant();
+        let mut slots = self.budget.lock();
+        if !slots.withdraw(self.ticket) {
+            slots.give_back(self.queue);
+            grant(&mut slots);
         }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.budget.lock();
-        state.slots.give_back(self.queue);
-        state.grant();
+        let mut slots = self.budget.lock();
+        slots.give_back(self.queue);
+        grant(&mut slots);
     }
 }
 
