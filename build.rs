@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fs::write(out.join("reveille.fds.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".")
-        .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
+        .build_server(env::var_os("CARGO_FEATURE_RELAY").is_some())
         .codec_path("crate::wire::Codec")
         // The hot path's request is read and written by hand: see `wire::notify`.
         .extern_path(".reveille.v1.NotifyRequest", "crate::wire::NotifyRequest")

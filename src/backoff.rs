@@ -47,7 +47,6 @@ pub(crate) fn jitter(span: Duration, rng: &mut fastrand::Rng) -> Duration {
 
 /// Returns `span`, give or take a tenth. Never overflows: what is too long to be counted comes near
 /// enough to never.
-#[cfg_attr(not(feature = "server"), allow(dead_code, reason = "streams end so"))]
 pub(crate) fn about(span: Duration, rng: &mut fastrand::Rng) -> Duration {
     (span - span / 10).saturating_add(jitter(span / 5, rng))
 }

@@ -26,10 +26,6 @@ impl Tick {
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     /// Makes a tick from nanoseconds since the clock was made.
-    #[cfg_attr(
-        not(feature = "server"),
-        allow(dead_code, reason = "the relay counts so")
-    )]
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -64,7 +60,6 @@ impl Tick {
     }
 
     /// Returns the first multiple of the span at or after this tick.
-    #[cfg(feature = "server")]
     pub(crate) fn next_multiple_of(self, span: Duration) -> Self {
         let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let next = match span {
@@ -119,13 +114,11 @@ impl Clock {
 }
 
 /// Returns the wall clock's time, for what people and other machines read.
-#[cfg(feature = "server")]
 pub(crate) fn wall() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
 /// Returns a time of the wall clock as microseconds since 1970, or 0 for one before.
-#[cfg(feature = "server")]
 pub(crate) fn micros(wall: std::time::SystemTime) -> u64 {
     let since = wall.duration_since(std::time::UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)

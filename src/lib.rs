@@ -20,64 +20,70 @@
     not(test),
     warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)
 )]
+// The wings share modules, and one wing alone does not use all of them. With all features nothing is
+// allowed.
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, unused_variables)
+)]
 
-#[cfg(feature = "azure")]
+#[cfg(all(feature = "azure", feature = "store"))]
 pub mod azure;
 mod backoff;
 mod client;
 mod clock;
-#[cfg(feature = "server")]
+#[cfg(feature = "console")]
 mod console;
 pub mod duration;
 mod error;
-#[cfg(feature = "server")]
+#[cfg(feature = "console")]
 mod eviction;
 mod fault;
-#[cfg(feature = "server")]
+#[cfg(feature = "coordination")]
 pub mod flag;
-#[cfg(feature = "server")]
+#[cfg(feature = "store")]
 mod fnv;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "console", feature = "listener", feature = "relay"))]
 mod histogram;
-#[cfg(feature = "azure")]
+#[cfg(all(feature = "azure", feature = "store"))]
 mod https;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod hub;
-#[cfg(feature = "server")]
+#[cfg(feature = "coordination")]
 pub mod lease;
-#[cfg(feature = "server")]
+#[cfg(feature = "listener")]
 pub mod listener;
 mod log_limiter;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod node;
-#[cfg(feature = "server")]
+#[cfg(feature = "listener")]
 pub mod queue;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod relay;
 pub mod release;
-#[cfg(feature = "server")]
+#[cfg(feature = "listener")]
 pub mod scaling;
-#[cfg(feature = "azure")]
+#[cfg(all(feature = "azure", feature = "store"))]
 mod secret;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod server;
 mod session;
 #[cfg(test)]
 mod sim;
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlite", feature = "store"))]
 mod sqlite;
-#[cfg(feature = "server")]
+#[cfg(feature = "store")]
 pub mod store;
-#[cfg(feature = "cloud")]
+#[cfg(feature = "sweep")]
 pub mod sweep;
-#[cfg(feature = "server")]
+#[cfg(feature = "store")]
 mod sync;
 mod task;
-#[cfg(feature = "server")]
+#[cfg(feature = "coordination")]
 mod tenure;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "listener", feature = "relay"))]
 pub mod testing;
-#[cfg(feature = "server")]
+#[cfg(feature = "coordination")]
 pub mod unique_id;
 mod wire;
 mod words;
@@ -108,10 +114,12 @@ mod guides {
 
 pub use client::*;
 pub use error::{Error, ErrorKind, Result};
-#[cfg(feature = "cloud")]
-pub use node::SweepConsole;
-#[cfg(feature = "server")]
-pub use node::{ListenerConsole, Node, NodeConfig};
-#[cfg(feature = "server")]
+#[cfg(all(feature = "console", feature = "listener"))]
+pub use listener::ListenerConsole;
+#[cfg(feature = "relay")]
+pub use node::{Node, NodeConfig};
+#[cfg(feature = "relay")]
 pub use relay::{LocalPublisher, LocalSubscription, Relay, RelayConfig};
+#[cfg(all(feature = "console", feature = "sweep"))]
+pub use sweep::SweepConsole;
 pub use words::*;

@@ -11,6 +11,8 @@ mod batch;
 mod budget;
 mod conductor;
 mod config;
+#[cfg(feature = "console")]
+mod console;
 mod delivery;
 mod dequeue;
 mod handler;
@@ -32,6 +34,8 @@ use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use serde::de::DeserializeOwned;
 
+#[cfg(feature = "console")]
+pub use self::console::ListenerConsole;
 #[cfg(feature = "policy-file")]
 pub use self::policy_file::PolicyFile;
 use self::{

@@ -4,7 +4,6 @@
 //! number, and states that number. Events after the last line of a burst appear in the next line
 //! of their kind, so a metric should count them as well.
 
-#[cfg(feature = "server")]
 use std::sync::{
     Mutex, PoisonError,
     atomic::{AtomicU64, Ordering},
@@ -27,14 +26,12 @@ struct LastLine {
 }
 
 /// Counts of `KINDS` kinds of events since the start, and what was logged of them.
-#[cfg(feature = "server")]
 #[derive(Debug)]
 pub(crate) struct LimitedCounts<const KINDS: usize> {
     counts: [AtomicU64; KINDS],
     limiter: Mutex<LogLimiter<KINDS>>,
 }
 
-#[cfg(feature = "server")]
 impl<const KINDS: usize> LimitedCounts<KINDS> {
     /// Makes counts of which a line of each kind is logged in this span.
     pub(crate) const fn new(every: Duration) -> Self {

@@ -2,19 +2,13 @@
 //!
 //! Puts the parts together and owns their order of starting and ending; decides nothing else.
 
-mod listening;
 mod status;
-#[cfg(feature = "cloud")]
-mod sweeping;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-pub use self::listening::ListenerConsole;
 use self::status::Watched;
-#[cfg(feature = "cloud")]
-pub use self::sweeping::SweepConsole;
 use crate::{
     clock::wall,
     console::{Console, ConsoleConfig},

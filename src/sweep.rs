@@ -6,6 +6,8 @@
 //! page then. What is to become of a blob and of the document is decided without I/O. Knows nothing
 //! of what the blobs hold.
 
+#[cfg(feature = "console")]
+mod console;
 mod counts;
 mod document;
 mod job;
@@ -25,6 +27,8 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "console")]
+pub use self::console::SweepConsole;
 pub use self::{
     counts::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},

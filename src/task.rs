@@ -4,21 +4,20 @@
 //! cancels them and waits until all have ended. Knows nothing of what the tasks do.
 
 mod bundle;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod polls;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 mod turn;
 
 use std::future::Future;
 
-#[cfg(feature = "server")]
 use tokio_util::task::AbortOnDropHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use bundle::Bundle;
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 pub(crate) use polls::{longest_poll, measure_polls};
-#[cfg(feature = "server")]
+#[cfg(feature = "relay")]
 pub(crate) use turn::{Work, others_run, poll_turn, spend};
 
 /// Owns tasks: they end when it is dropped or shut down.
@@ -29,7 +28,6 @@ pub(crate) struct Scope {
 }
 
 /// How a task of its own ended.
-#[cfg(feature = "server")]
 #[derive(Debug)]
 pub(crate) enum Ended<T> {
     Done(T),
@@ -38,7 +36,6 @@ pub(crate) enum Ended<T> {
 }
 
 /// Runs a future as a task of its own, which ends with this one where it is dropped.
-#[cfg(feature = "server")]
 pub(crate) async fn attached<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Ended<T> {
@@ -49,7 +46,6 @@ pub(crate) async fn attached<T: Send + 'static>(
 }
 
 /// Returns what a panic said.
-#[cfg(feature = "server")]
 fn panic_text(error: tokio::task::JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else {
         return "the runtime is shutting down".to_owned();
@@ -60,7 +56,6 @@ fn panic_text(error: tokio::task::JoinError) -> String {
 }
 
 /// A task that panics at once does so ten times a second, not all the time.
-#[cfg(feature = "server")]
 const RESTART: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl Scope {
@@ -82,10 +77,7 @@ impl Scope {
         let token = self.token();
         // Boxed: a future that is handed into another one is kept twice in it, and a connection's
         // takes kilobytes.
-        #[cfg(feature = "server")]
-        let task = polls::Measured::new(task);
-        #[cfg(not(feature = "server"))]
-        let task = Box::pin(task);
+        let task = measured(task);
         self.tracker.spawn(async move {
             token.run_until_cancelled(task).await;
         });
@@ -93,14 +85,13 @@ impl Scope {
 
     /// Runs what `make` makes, and again whenever it panics: a relay must not live on with its
     /// fan-out dead.
-    #[cfg(feature = "server")]
     pub(crate) fn spawn_again<F>(&self, name: &'static str, make: impl Fn() -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let tracker = self.tracker.clone();
         self.spawn(async move {
-            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(polls::Measured::new(make()))).await {
+            while let Err(error) = AbortOnDropHandle::new(tracker.spawn(measured(make()))).await {
                 tracing::error!(task = name, %error, "a task of the relay panicked; starting it again");
                 tokio::time::sleep(RESTART).await;
             }
@@ -108,20 +99,17 @@ impl Scope {
     }
 
     /// Runs `task` to its own end, which it comes to soon after the token is cancelled.
-    #[cfg(feature = "server")]
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tracker.spawn(polls::Measured::new(task));
+        self.tracker.spawn(measured(task));
     }
 
     /// Waits until all tasks have ended; none may be spawned any more.
-    #[cfg(feature = "server")]
     pub(crate) async fn ended(&self) {
         self.tracker.close();
         self.tracker.wait().await;
     }
 
     /// Cancels the tasks and waits until all of them have ended.
-    #[cfg(feature = "server")]
     pub(crate) async fn shutdown(&self) {
         self.token.cancel();
         self.tracker.close();
@@ -137,7 +125,6 @@ impl Drop for Scope {
 
 /// Runs what takes the processor for long on a thread that may be kept busy; `None` where the
 /// runtime ends first.
-#[cfg(feature = "server")]
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -149,6 +136,17 @@ pub(crate) async fn blocking<T: Send + 'static>(
         std::panic::resume_unwind(panic);
     }
     None
+}
+
+#[cfg(feature = "relay")]
+fn measured<F: Future<Output = ()>>(task: F) -> polls::Measured<F> {
+    polls::Measured::new(task)
+}
+
+/// Without a relay there are no measurements to show.
+#[cfg(not(feature = "relay"))]
+fn measured<F: Future<Output = ()>>(task: F) -> std::pin::Pin<Box<F>> {
+    Box::pin(task)
 }
 
 #[cfg(test)]
@@ -167,7 +165,6 @@ mod tests {
         assert_eq!(ended.recv().await, None);
     }
 
-    #[cfg(feature = "server")]
     #[tokio::test]
     async fn a_task_that_panics_is_started_again_and_ends_with_its_scope() {
         let (said, mut heard) = tokio::sync::mpsc::channel(4);

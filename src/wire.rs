@@ -30,7 +30,6 @@ pub(crate) mod proto {
     pub(crate) use super::{SubscribeResponse, WatchFlagResponse};
 
     /// All of `proto/`, for reflection.
-    #[cfg(feature = "server")]
     pub(crate) const DESCRIPTORS: &[u8] =
         include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
 }
@@ -39,25 +38,19 @@ pub(crate) mod proto {
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 pub(crate) use codec::Codec;
-#[cfg(feature = "server")]
 pub(crate) use flags::flag_to_wire;
 pub(crate) use flags::{flag_event, flag_from_wire};
 pub(crate) use notify::NotifyRequest;
 pub(crate) use relay::{accepted_from_wire, report_to_wire, subscribe_event, subscribe_to_wire};
-#[cfg(feature = "server")]
 pub(crate) use relay::{
     goodbye_to_wire, report_from_wire, selector_to_wire, subscribe_event_to_wire,
     subscribe_from_wire,
 };
 pub(crate) use status::{from_answer, from_status};
-#[cfg(feature = "server")]
 pub(crate) use status::{to_answer, to_status};
-#[cfg(feature = "server")]
 pub(crate) use time::checked_span;
 pub(crate) use time::{span_from_wire, span_to_wire};
 pub(crate) use wake::SubscribeResponse;
-#[cfg(feature = "server")]
 pub(crate) use wake::{EntryFields, Event as SubscribeResponseEvent, encode_entry};
-#[cfg(feature = "server")]
 pub(crate) use watch::Event as WatchFlagResponseEvent;
 pub(crate) use watch::WatchFlagResponse;

@@ -23,7 +23,6 @@ pub(crate) use name::{check_name, check_text};
 pub use notification::{Accepted, Notification};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};
-#[cfg(feature = "server")]
 pub(crate) use session::clamp_heartbeat;
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,

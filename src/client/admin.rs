@@ -111,7 +111,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
-    #[cfg(feature = "server")]
+    #[cfg(feature = "relay")]
     pub async fn health(&self) -> Result<bool> {
         use tonic_health::pb::{
             HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,

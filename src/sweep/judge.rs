@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, str::FromStr, time::SystemTime};
 
-use azure_core::time::parse_rfc7231;
+use httpdate::{fmt_http_date, parse_http_date};
 use prost_types::Timestamp;
 
 use crate::{
@@ -96,8 +96,12 @@ fn is_protected(name: &BlobName) -> bool {
 /// is not guessed at, for a wrong guess deletes.
 pub(super) fn time(text: &str) -> Option<SystemTime> {
     let text = text.trim();
-    if let Ok(time) = parse_rfc7231(text) {
-        return Some(time.into());
+    // Other forms of a date are older, one of them with two digits for the year.
+    if let Some(time) = parse_http_date(text)
+        .ok()
+        .filter(|time| fmt_http_date(*time) == text)
+    {
+        return Some(time);
     }
     // A day alone, or a time without its zone, is read by nobody as by everybody.
     let clock = text.is_ascii().then(|| text.get(10..)).flatten()?;

@@ -1,6 +1,5 @@
 //! The messages of `flags.proto` as words and back.
 
-#[cfg(feature = "server")]
 use super::time::time_to_wire;
 use super::{proto, relay::goodbye_from_wire, time::time_from_wire, watch::Event};
 use crate::{
@@ -9,7 +8,6 @@ use crate::{
 };
 
 /// Writes a flag's state.
-#[cfg(feature = "server")]
 pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
     proto::Flag {
         name: state.name.to_string(),
@@ -52,12 +50,11 @@ pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent
             watchers: acks.watchers,
         },
         // The relay's own form: not read from the wire.
-        #[cfg(feature = "server")]
         Some(Event::Encoded(_)) => FlagEvent::Unknown,
     })
 }
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -5,7 +5,7 @@
 //! strings for each event of a burst would cost more than all the counting. What breaks a rule is
 //! kept as an error beside the rest, for whoever handles the request to answer with.
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -88,7 +88,6 @@ impl NotifyRequest {
     ///
     /// # Errors
     /// `Invalid` where the request breaks a rule: the first one, named with its field.
-    #[cfg(feature = "server")]
     pub(crate) fn into_parts(self) -> Result<(Arc<str>, Vec<Notification>)> {
         if !(1..=Limits::EVENTS).contains(&self.events) {
             let rule = format_args!(

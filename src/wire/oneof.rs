@@ -13,7 +13,6 @@ macro_rules! oneof_message {
                     $(Some(Event::$kind(value)) => {
                         prost::encoding::message::encode($tag, value, buf);
                     })+
-                    #[cfg(feature = "server")]
                     Some(Event::Encoded(bytes)) => {
                         let wire_type = prost::encoding::WireType::LengthDelimited;
                         prost::encoding::encode_key($encoded, wire_type, buf);
@@ -51,7 +50,6 @@ macro_rules! oneof_message {
                     $(Some(Event::$kind(value)) => {
                         prost::encoding::message::encoded_len($tag, value)
                     })+
-                    #[cfg(feature = "server")]
                     Some(Event::Encoded(bytes)) => {
                         let length = prost::encoding::encoded_len_varint(bytes.len() as u64);
                         prost::encoding::key_len($encoded) + length + bytes.len()

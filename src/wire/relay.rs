@@ -1,6 +1,5 @@
 //! The messages of `relay.proto` as words and back.
 
-#[cfg(feature = "server")]
 use super::time::checked_span;
 use super::{
     proto,
@@ -10,7 +9,6 @@ use crate::words::{
     Accepted, Goodbye, GoodbyeReason, Position, Report, ReportState, Selector, SubscribeEvent,
     SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
-#[cfg(feature = "server")]
 use crate::{
     error::{Error, Result},
     words::{GroupName, ListenerId, QueueAddress},
@@ -26,7 +24,6 @@ pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> 
 }
 
 /// Reads a subscribe request.
-#[cfg(feature = "server")]
 pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<SubscribeOptions> {
     let listener_id = ListenerId::new(&request.listener_id)?;
     let group = match request.group.as_str() {
@@ -60,7 +57,6 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
 }
 
 /// Reads a position. Its token may hold anything: one that makes no sense is a doubt (R2).
-#[cfg(feature = "server")]
 fn position(position: proto::Position) -> Result<Position> {
     let queue = Selector::new(&position.storage_account, &position.queue_name)?;
     Ok(Position {
@@ -100,7 +96,6 @@ pub(crate) fn selector_to_wire(selector: &Selector) -> proto::Selector {
 }
 
 /// Writes what a stream sends.
-#[cfg(feature = "server")]
 pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::SubscribeResponse {
     use super::wake::Event;
     let event = match event {
@@ -147,12 +142,10 @@ pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEv
             resume: Token(heartbeat.resume),
         },
         Some(Event::Goodbye(goodbye)) => SubscribeEvent::Goodbye(goodbye_from_wire(&goodbye)),
-        #[cfg(feature = "server")]
         Some(Event::Encoded(_)) => SubscribeEvent::Unknown,
     }
 }
 
-#[cfg(feature = "server")]
 pub(crate) fn goodbye_to_wire(goodbye: Goodbye) -> proto::Goodbye {
     use proto::goodbye::Reason;
     let reason = match goodbye.reason {
@@ -184,7 +177,6 @@ pub(super) fn goodbye_from_wire(goodbye: &proto::Goodbye) -> Goodbye {
     }
 }
 
-#[cfg(feature = "server")]
 pub(super) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
     match reason {
         WakeReason::Unspecified => proto::WakeReason::Unspecified,
@@ -222,7 +214,6 @@ pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> 
 }
 
 /// Reads a report: the subscription's id, and the report.
-#[cfg(feature = "server")]
 pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String, Report)> {
     let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
     let state = match request.state() {
@@ -276,7 +267,7 @@ pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::R
     }
 }
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// Writes an error as a status; google.rpc.RetryInfo where the time is known.
-#[cfg(feature = "server")]
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn to_status(error: Error) -> Status {
     let message = with_causes(&error);
@@ -24,7 +23,6 @@ pub(crate) fn to_status(error: Error) -> Status {
 }
 
 /// Writes an error as the answer to one request of a stream that goes on.
-#[cfg(feature = "server")]
 pub(crate) fn to_answer(error: &Error) -> proto::Error {
     proto::Error {
         code: code(error.kind()).into(),
@@ -67,7 +65,6 @@ fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
-#[cfg(feature = "server")]
 fn with_causes(error: &Error) -> String {
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -78,7 +75,6 @@ fn with_causes(error: &Error) -> String {
     message
 }
 
-#[cfg(feature = "server")]
 fn code(kind: ErrorKind) -> Code {
     match kind {
         ErrorKind::Invalid => Code::InvalidArgument,
@@ -112,7 +108,7 @@ fn kind(code: Code) -> ErrorKind {
     }
 }
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 

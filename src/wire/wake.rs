@@ -3,13 +3,10 @@
 //! Stands in for the generated message, field for field (a test holds it to that): the relay encodes
 //! an entry once, and all subscribers that are at the same position get the same bytes.
 
-#[cfg(feature = "server")]
 use prost::encoding::{self, WireType, encode_key, encode_varint};
 
-#[cfg(feature = "server")]
 use super::time::time_to_wire;
 use super::{oneof::oneof_message, proto};
-#[cfg(feature = "server")]
 use crate::words::WakeReason;
 
 /// A message of the stream.
@@ -26,16 +23,13 @@ pub(crate) enum Event {
     Heartbeat(proto::Heartbeat),
     Goodbye(proto::Goodbye),
     /// A Wake in its encoded form, as the relay sends it; never read from the wire.
-    #[cfg(feature = "server")]
     Encoded(Vec<u8>),
 }
 
 /// The number of the entries' field in a Wake.
-#[cfg(feature = "server")]
 const WORK: u32 = 1;
 
 /// An entry's values, by reference.
-#[cfg(feature = "server")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryFields<'a> {
     pub(crate) account: &'a str,
@@ -51,7 +45,6 @@ pub(crate) struct EntryFields<'a> {
 }
 
 /// Appends an entry of a Wake, with the key and the length before it; `token` appends the token.
-#[cfg(feature = "server")]
 pub(crate) fn encode_entry(
     entry: &EntryFields<'_>,
     token: impl FnOnce(&mut Vec<u8>),
@@ -81,7 +74,6 @@ pub(crate) fn encode_entry(
     (out[length_at], out[length_at + 1]) = (low >> 1 | 0x80, high);
 }
 
-#[cfg(feature = "server")]
 fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     let key_at = out.len();
     encode_key(11, WireType::LengthDelimited, out);
@@ -95,7 +87,6 @@ fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     }
 }
 
-#[cfg(feature = "server")]
 fn encode_text(tag: u32, text: &str, out: &mut Vec<u8>) {
     if !text.is_empty() {
         encode_key(tag, WireType::LengthDelimited, out);
@@ -104,7 +95,6 @@ fn encode_text(tag: u32, text: &str, out: &mut Vec<u8>) {
     }
 }
 
-#[cfg(feature = "server")]
 fn encode_number(tag: u32, number: u64, out: &mut Vec<u8>) {
     if number != 0 {
         encode_key(tag, WireType::Varint, out);
@@ -114,7 +104,7 @@ fn encode_number(tag: u32, number: u64, out: &mut Vec<u8>) {
 
 oneof_message!(SubscribeResponse { Welcome = 1, Wake = 2, Heartbeat = 3, Goodbye = 4 } encoded as 2);
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
 

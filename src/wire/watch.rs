@@ -2,7 +2,6 @@
 //!
 //! Stands in for the generated message, field for field (a test holds it to that).
 
-#[cfg(feature = "server")]
 use bytes::Bytes;
 
 use super::{oneof::oneof_message, proto};
@@ -21,13 +20,12 @@ pub(crate) enum Event {
     Goodbye(proto::Goodbye),
     Acks(proto::Acks),
     /// A flag in its encoded form, as the relay sends it; never read from the wire.
-    #[cfg(feature = "server")]
     Encoded(Bytes),
 }
 
 oneof_message!(WatchFlagResponse { Flag = 1, Heartbeat = 2, Goodbye = 3, Acks = 4 } encoded as 1);
 
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests {
     use prost::Message;
 

@@ -97,14 +97,12 @@ impl Selector {
     }
 
     /// Returns it as `account/queue`.
-    #[cfg(feature = "server")]
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// Returns what the texts of all addresses begin with that it may match: they stand together in
     /// the order of addresses.
-    #[cfg(feature = "server")]
     pub(crate) fn beginning(&self) -> &str {
         let star = self.text.find('*');
         &self.text[..star.unwrap_or(self.text.len())]

@@ -25,12 +25,12 @@ const LAYERS: [(&str, &[&str]); 9] = [
         ],
     ),
     ("words", &["words"]),
-    ("tools", &["wire", "sqlite", "azure"]),
+    ("tools", &["wire", "sqlite", "azure", "console"]),
     ("cores", &["hub", "session", "scaling", "tenure"]),
     ("stores", &["store", "relay"]),
     ("on stores", &["queue", "flag", "lease", "unique_id"]),
     ("drivers", &["client", "release", "sweep", "listener"]),
-    ("edges", &["server", "console"]),
+    ("edges", &["server"]),
     ("assembly", &["node", "testing"]),
 ];
 /// May look across: they put parts together for tests.

@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod connections;
 mod demo;
+mod features;
 mod flags;
 mod groups;
 mod hostile;

@@ -127,7 +127,6 @@ fn with_long_names(count: usize) -> SubscriptionSession {
     session
 }
 
-#[cfg(feature = "server")]
 #[test]
 fn the_newest_positions_are_stated_that_the_request_has_room_for() {
     use prost::Message;

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use async_trait::async_trait;
 
+use super::{ListenerMode, ListenerMonitor};
 use crate::{
     console::{Console, ConsoleConfig, Figures, Part, Subject},
     error::Result,
-    listener::{ListenerMode, ListenerMonitor},
 };
 
 /// Where a listener's health and metrics are served: `GET /livez`, `/readyz`, `/metrics`. Ends when

@@ -4,10 +4,10 @@ use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;
 
+use super::Sweeper;
 use crate::{
     console::{Console, ConsoleConfig, Figures, Part, Subject},
     error::Result,
-    sweep::Sweeper,
 };
 
 /// Where a sweeper's health and metrics are served: `GET /livez`, `/readyz`, `/metrics`. Ends when it

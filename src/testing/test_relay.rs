@@ -1,0 +1,125 @@
+//! The relay for one test.
+
+use std::{net::SocketAddr, time::Duration};
+
+use crate::{
+    client::Client,
+    error::{Error, ErrorKind, Result},
+    node::{Node, NodeConfig},
+    words::{Accepted, Notification, Notify, QueueAddress},
+};
+
+/// A relay for one test, on a free loopback port. Ends when it is dropped.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> reveille::Result<()> {
+/// use reveille::{ListenerId, QueueAddress, SubscribeOptions, testing::TestRelay};
+///
+/// let relay = TestRelay::start().await?;
+/// let orders: QueueAddress = "acct/orders".parse()?;
+/// let options = SubscribeOptions::new(ListenerId::new("worker-1")?, [orders.clone()]);
+/// let mut listener = relay.client()?.subscribe(options)?;
+/// let catch_up = listener.next().await.expect("a first look")?; // what was before is not known
+/// relay.wake(&orders).await?;
+/// assert_eq!(listener.next().await.expect("woken")?.notifications, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TestRelay {
+    node: Option<Node>,
+    config: NodeConfig,
+}
+
+impl TestRelay {
+    /// Starts a relay with the defaults, on a free port, with a store in memory.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn start() -> Result<Self> {
+        Self::with_config(NodeConfig::default()).await
+    }
+
+    /// Starts a relay with a configuration of its own; its addresses are replaced by free
+    /// loopback ports.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn with_config(config: NodeConfig) -> Result<Self> {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            listen: any_port,
+            admin_listen: Some(any_port),
+            ..config
+        };
+        let node = Node::start(config.clone()).await?;
+        let config = NodeConfig {
+            listen: node.address(),
+            admin_listen: node.admin_address(),
+            ..config
+        };
+        Ok(Self {
+            node: Some(node),
+            config,
+        })
+    }
+
+    /// Returns the relay's URL; it stays the same over restarts.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.config.listen)
+    }
+
+    /// Returns where health and metrics are served.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.config.admin_listen
+    }
+
+    /// Returns a client of this relay.
+    ///
+    /// # Errors
+    /// As [`Client::new`].
+    pub fn client(&self) -> Result<Client> {
+        Client::new(&self.url())
+    }
+
+    /// Wakes whoever listens on a queue, as a publisher would.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] while the relay is stopped.
+    pub async fn wake(&self, queue: &QueueAddress) -> Result<Accepted> {
+        let node = self.node.as_ref().ok_or_else(stopped)?;
+        let publisher = node.relay().publisher("test");
+        let accepted = publisher
+            .notify(vec![Notification::new(queue.clone())])
+            .await?;
+        Ok(accepted.first().copied().unwrap_or_default())
+    }
+
+    /// Ends the relay gracefully; [`TestRelay::restart`] starts it again.
+    pub async fn stop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.shutdown(Duration::from_secs(5)).await;
+        }
+    }
+
+    /// Starts the relay again on the same addresses: another epoch, with nothing remembered. A
+    /// store in memory is empty again; one on disk is not.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await;
+        self.node = Some(Node::start(self.config.clone()).await?);
+        Ok(())
+    }
+
+    /// Returns the node, unless it is stopped.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Closed, "the test relay is stopped")
+}
