@@ -35,9 +35,10 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
+pub(crate) use self::body::FOLDER;
 use self::{
     board::{Board, Written, judge},
-    body::{Body, FOLDER, Version, blob_name, flag_names},
+    body::{Body, Version, blob_name, flag_names},
     store_flags::check_prefix,
     turns::Turns,
 };

@@ -110,6 +110,8 @@ mod guides {
     mod outbox {}
     #[doc = include_str!("../docs/flags.md")]
     mod flags {}
+    #[doc = include_str!("../docs/languages.md")]
+    mod languages {}
 }
 
 pub use client::*;

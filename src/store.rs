@@ -194,15 +194,20 @@ pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
 /// # Errors
 /// As [`open`]; [`ErrorKind::NotFound`] where the file of a `sqlite:` store is not there.
 pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
+    must_exist(url)?;
+    open(url).await
+}
+
+/// Refuses a file that is not there, which opening it would make.
+pub(crate) fn must_exist(url: &str) -> Result<()> {
     if let Some(path) = url.strip_prefix("sqlite:")
         && !path.is_empty()
         && !std::path::Path::new(path).exists()
     {
-        let message =
-            format!("store `{url}`: there is no such file, and what only reads makes none");
+        let message = format!("store `{url}`: there is no such file, and this command makes none");
         return Err(Error::new(ErrorKind::NotFound, message));
     }
-    open(url).await
+    Ok(())
 }
 
 /// Returns the process's environment, without what is no text: that is no setting of a store.

@@ -334,7 +334,15 @@ impl Sweeper {
                 token: None,
             };
             loop {
-                let listed = container.list(&source.prefix, &page).await?;
+                let listed = match container.list(&source.prefix, &page).await {
+                    Ok(listed) => listed,
+                    Err(error) => {
+                        let container = container.address();
+                        tracing::warn!(container, %error, "a container cannot be listed");
+                        counts.failed += 1;
+                        break;
+                    }
+                };
                 counts.seen += listed.unnameable;
                 counts.left += listed.unnameable;
                 for head in listed.heads {

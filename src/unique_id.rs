@@ -10,6 +10,9 @@ mod sync_store;
 #[cfg(test)]
 mod tests;
 
+/// Blobs of this folder hold next free ids, where the command line names them: never swept.
+pub const FOLDER: &str = "ids/";
+
 pub use self::{
     generator::{IdConfig, UniqueIdGenerator},
     sync_store::{BlobSyncStore, OptimisticSyncStore},

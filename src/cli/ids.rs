@@ -7,7 +7,7 @@ use clap::Subcommand;
 use reveille::{
     Error, ErrorKind, duration,
     store::{self, BlobName},
-    unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
+    unique_id::{BlobSyncStore, FOLDER, IdConfig, UniqueIdGenerator},
 };
 use serde::Serialize;
 use tokio::io::AsyncWriteExt as _;
@@ -222,7 +222,7 @@ fn what_is_stored(error: Error) -> anyhow::Error {
 fn blob(name: &str) -> Result<BlobName, String> {
     const RULE: &str = "must be 1 to 1020 bytes in parts with `/` between them, none empty, `.` \
                         or `..`, without control characters and `\\`";
-    BlobName::new(&format!("ids/{name}")).map_err(|_| RULE.to_owned())
+    BlobName::new(&format!("{FOLDER}{name}")).map_err(|_| RULE.to_owned())
 }
 
 fn at_least_one(text: &str) -> Result<u64, String> {

@@ -107,12 +107,13 @@ pub(super) struct Args {
     max_handling_time: Duration,
     /// The longest pause between two looks where no relay tells of work [default: 1s without a
     /// relay, 30s while it is away]
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
     poll: Option<Duration>,
     /// End after so many messages were handled
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// End when the queue was read until it was empty
+    /// End when the queue was read until it was empty: with 1 where a command has failed, as its
+    /// message may still be there
     #[arg(long)]
     until_empty: bool,
     /// How long an end waits for the commands that run
@@ -288,6 +289,8 @@ struct Listening {
 struct Drained {
     /// A command was ended before it had come to its end.
     cut_off: bool,
+    /// How many runs have failed.
+    failed: u64,
 }
 
 /// Why it ends.
@@ -304,8 +307,15 @@ impl Listening {
         match (cause, drained) {
             (Cause::Own(End::Unable(reason)), _) => Err(Failed(reason).into()),
             (_, Err(second)) => Ok(second.exit()),
-            (Cause::Signal(Signal::Terminate), Ok(Drained { cut_off: false })) => Ok(Exit::OK),
+            (Cause::Signal(Signal::Terminate), Ok(Drained { cut_off: false, .. })) => Ok(Exit::OK),
             (Cause::Signal(signal), _) => Ok(signal.exit()),
+            (Cause::Emptied, Ok(Drained { failed, .. })) if failed > 0 => {
+                let runs = output::count(failed, "run");
+                Err(Failed(format!(
+                    "{runs} of the command failed; the message may still be there"
+                ))
+                .into())
+            }
             (Cause::Own(End::Counted) | Cause::Emptied, _) => Ok(Exit::OK),
         }
     }
@@ -340,15 +350,18 @@ impl Listening {
         };
         // None is left behind: its message is somebody else's from now on.
         let killed = worker.kill();
-        match stats {
-            Ok(stats) => voice.tell(&Event::ended(&stats)),
+        let failed = match stats {
+            Ok(stats) => {
+                voice.tell(&Event::ended(&stats));
+                stats.failed
+            }
             Err(signal) => {
                 voice.tell(&Event::Killed { killed });
                 return Err(signal);
             }
-        }
+        };
         let cut_off = worker.has_cut_off();
-        Ok(Drained { cut_off })
+        Ok(Drained { cut_off, failed })
     }
 }
 

@@ -21,8 +21,10 @@ use super::serve::LogFormat;
 
 /// What client verbs log where `RUST_LOG` says nothing.
 pub(super) const CLIENT_LOG: &str = "error";
-/// What `wait` logs: also that another node waits under the same listener id.
-pub(super) const WAIT_LOG: &str = "error,reveille::client::flag_watch=warn";
+/// What `wait` and `flag watch` log: also that another node waits under the same listener id, and
+/// that the relay is away.
+pub(super) const WAIT_LOG: &str =
+    "error,reveille::client::flag_watch=warn,reveille::client::stream=warn";
 
 /// Lines that wait for their reader: about 1 MiB of usual ones.
 const BUFFERED_LINES: usize = 8 * 1024;
@@ -82,6 +84,9 @@ fn start_on(
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Otherwise a line that cannot be written is followed by one on stderr that panics, in
+        // whichever task has logged.
+        .log_internal_errors(false)
         .with_writer(writer)
         .with_ansi(has_colours(
             io::stderr().is_terminal(),

@@ -99,10 +99,15 @@ impl Args {
 
     /// Tells what to do about queues without a listener: one hint, however many there are.
     fn hint(&self, rows: &[Notified], target: &Target) {
-        let mut unheard = rows.iter().filter(|row| row.listeners == 0);
-        let Some(first) = unheard.next() else { return };
-        let (queue, relay) = (&first.queue, &target.relay);
-        let others = match unheard.count() as u64 {
+        let unheard = rows.iter().filter(|row| row.listeners == 0);
+        let mut unheard: Vec<_> = unheard.map(|row| &row.queue).collect();
+        let Some(queue) = unheard.first().copied() else {
+            return;
+        };
+        unheard.sort_unstable();
+        unheard.dedup();
+        let relay = &target.relay;
+        let others = match unheard.len() as u64 - 1 {
             0 => String::new(),
             others => format!(" and to {}", output::count(others, "other queue")),
         };

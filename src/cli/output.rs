@@ -132,13 +132,26 @@ pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns a text with its control characters written out: a message's body must not reach a terminal
+/// as commands.
+fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() && character != '\n' {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    shown
+}
+
 fn table<T: Row>(rows: &[T]) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_header(T::HEADERS.iter().copied());
     for row in rows {
-        table.add_row(row.cells());
+        table.add_row(row.cells().iter().map(|cell| printable(cell)));
     }
     let last = T::HEADERS.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
@@ -161,6 +174,14 @@ mod tests {
             .context("cannot start")
             .expect_err("an error");
         assert_eq!(one_line(&error), "cannot start: store: disk full");
+    }
+
+    #[test]
+    fn a_terminal_is_sent_no_control_characters() {
+        assert_eq!(
+            printable("\u{1b}[2Jé\u{7}\u{9b}"),
+            "\\u{1b}[2Jé\\u{7}\\u{9b}"
+        );
     }
 
     #[test]

@@ -124,15 +124,11 @@ impl Parked {
         let failing = trouble.is_some();
         let before = self.shared.failing.swap(failing, Ordering::Relaxed);
         match trouble {
-            Some(error) if !before => {
-                let next = if error.is_retryable() || self.shared.flag.initialized() {
-                    "; still trying"
-                } else {
-                    ""
-                };
+            // Any other error ends the command, which tells of it.
+            Some(error) if !before && (error.is_retryable() || self.shared.flag.initialized()) => {
                 let cause = error.source().map(|cause| format!(": {cause}"));
                 let cause = cause.unwrap_or_default();
-                output::note(format_args!("{error}{cause}{next}"));
+                output::note(format_args!("{error}{cause}; still trying"));
             }
             None if before => output::note(format_args!("{} can be read again", self.url)),
             _ => {}
@@ -166,7 +162,14 @@ impl GlobalFlag for Parked {
 /// does not say how that is.
 pub(super) fn may_have_happened(error: Error) -> Error {
     let text = error.to_string();
-    let known = ["was not", "may or may not", "may have happened"];
+    // Where no connection was made, nothing was sent.
+    let known = [
+        "was not",
+        "may or may not",
+        "may have happened",
+        "Connection refused",
+        "dns error",
+    ];
     match error.kind() {
         ErrorKind::Timeout | ErrorKind::Unavailable if !known.iter().any(|k| text.contains(k)) => {
             let message = format!("{text}; it may have happened: `flag get` tells");

@@ -209,6 +209,10 @@ async fn plan(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
         "would look at {}, delete {}, move {}, leave {}",
         counts.seen, counts.deleted, counts.moved, counts.left
     ));
+    if counts.failed > 0 {
+        let failed = output::count(counts.failed, "container");
+        return Err(Failed(format!("{failed} could not be listed")).into());
+    }
     Ok(Exit::OK)
 }
 

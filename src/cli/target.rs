@@ -171,6 +171,29 @@ impl Target {
         }
     }
 
+    /// Runs a wait that ends with a time-out. Where the relay could not be reached meanwhile, the error
+    /// says that: what was waited for may have happened.
+    pub(super) async fn reaching<T>(
+        &self,
+        client: &Client,
+        waiting: impl Future<Output = reveille::Result<T>>,
+    ) -> reveille::Result<T> {
+        tokio::pin!(waiting);
+        let mut cause = None;
+        let outcome = tokio::select! {
+            done = &mut waiting => done,
+            () = self.probe(client, &mut cause) => waiting.await,
+        };
+        match outcome {
+            Err(error) if error.kind() == ErrorKind::Timeout => Err(cause.map_or(error, |cause| {
+                let span = duration::Span(self.timeout.unwrap_or_default());
+                let message = format!("{cause}; it may have happened within these {span}");
+                Error::new(ErrorKind::Unavailable, message)
+            })),
+            outcome => outcome,
+        }
+    }
+
     /// Asks, once the relay has not answered for a while, whether it can be reached; early enough
     /// that the answer comes within the time that was given.
     async fn probe(&self, client: &Client, cause: &mut Option<Error>) {

@@ -1,12 +1,14 @@
 //! What clap refuses, in one line.
 
-use std::{ffi::OsString, str::FromStr};
+use std::{ffi::OsString, str::FromStr, time::Duration};
 
 use clap::{
     Command,
     builder::Resettable,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+
+use reveille::duration;
 
 use super::{exit::Exit, output};
 
@@ -80,6 +82,15 @@ pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
 pub(super) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     let positive = text.parse().ok().filter(|number| *number != T::default());
     positive.ok_or_else(|| "must be a whole number, 1 or more".to_owned())
+}
+
+/// Reads a pause of more than nothing.
+pub(super) fn pause(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span.is_zero() {
+        true => Err("must be above zero".to_owned()),
+        false => Ok(span),
+    }
 }
 
 /// Keeps what is wrong and the tips, on one line; drops the usage.

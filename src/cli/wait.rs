@@ -66,8 +66,16 @@ impl Args {
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
         let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;
+        let parked = park(&mut release, &self.flag, &target);
+        let waiting = async {
+            match &relay {
+                Some(client) if self.store.is_none() => target.reaching(client, parked).await,
+                Some(client) => target::patiently(client, parked).await,
+                None => parked.await,
+            }
+        };
         let released = tokio::select! {
-            released = patiently(relay.as_ref(), park(&mut release, &self.flag, &target)) => released?,
+            released = waiting => released?,
             signal = interrupts.next() => return Ok(signal.exit()),
         };
         let acknowledge = release.acknowledge();
@@ -141,14 +149,6 @@ impl Args {
                 signal = interrupts.next() => signal.forward(&child),
             }
         }
-    }
-}
-
-/// Says where a relay does not answer; a store says so by itself.
-async fn patiently<T>(relay: Option<&Client>, trying: impl Future<Output = T>) -> T {
-    match relay {
-        Some(client) => target::patiently(client, trying).await,
-        None => trying.await,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The folder of the flags' blobs.
-pub(super) const FOLDER: &str = "flags/";
+pub(crate) const FOLDER: &str = "flags/";
 
 /// From here on generations are hashes: microseconds since 1970 come so far in 146,000 years.
 pub(super) const HASHES: u64 = 1 << 62;

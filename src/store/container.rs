@@ -252,7 +252,8 @@ impl Debug for Account {
 /// is a folder that stands for one. A cloud's is not looked at.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for what names none; what kept a store of our own from being opened.
+/// [`ErrorKind::Invalid`] for what names none; [`ErrorKind::NotFound`] for a file that is not there;
+/// what kept a store of our own from being opened.
 pub async fn connect(
     url: &str,
     variables: &BTreeMap<String, String>,
@@ -266,6 +267,7 @@ pub async fn connect(
         "" => String::new(),
         folder => format!("{}/", BlobName::new(folder.trim_end_matches('/'))?),
     };
+    super::must_exist(url)?;
     let store = super::open_with(url, variables).await?;
     Ok(Arc::new(StoreContainer::new(store, folder)))
 }

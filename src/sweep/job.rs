@@ -230,10 +230,10 @@ pub(super) fn environment(
 pub(super) fn resolve(text: &str, process: &BTreeMap<String, String>) -> Result<String> {
     match text.strip_prefix("env:") {
         None => Ok(text.to_owned()),
-        Some(name) => process
-            .get(name)
-            .cloned()
-            .ok_or_else(|| Error::invalid("environment", format_args!("{name} is not set"))),
+        Some(name) => process.get(name).cloned().ok_or_else(|| {
+            let rule = format_args!("the job names `env:{name}`, and {name} is not set");
+            Error::invalid("environment", rule)
+        }),
     }
 }
 

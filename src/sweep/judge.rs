@@ -6,8 +6,9 @@ use httpdate::{fmt_http_date, parse_http_date};
 use prost_types::Timestamp;
 
 use crate::{
-    lease,
+    flag, lease,
     store::{BlobName, container::Head},
+    unique_id,
 };
 
 /// The metadata that says from when on nobody needs a blob. Names of metadata are the same in any
@@ -86,9 +87,15 @@ pub(super) fn judge(
     }
 }
 
-/// Leases and jobs' documents are neither swept nor written over.
-fn is_protected(name: &BlobName) -> bool {
-    let own = [lease::FOLDER, super::FOLDER];
+/// Returns whether a blob is one of ours: neither swept nor written over, as leases would be held
+/// twice then, ids come again and flags be forgotten.
+pub(super) fn is_protected(name: &BlobName) -> bool {
+    let own = [
+        lease::FOLDER,
+        super::FOLDER,
+        unique_id::FOLDER,
+        flag::FOLDER,
+    ];
     own.iter().any(|folder| name.as_str().starts_with(folder))
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-use super::judge::{DEAD_BLOB_CONTAINER, TIME_TO_LIVE, stamp};
+use super::judge::{DEAD_BLOB_CONTAINER, TIME_TO_LIVE, is_protected, stamp};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::container,
@@ -19,7 +19,7 @@ const TRIES: usize = 5;
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] where there is no such blob; [`ErrorKind::Invalid`] for a URL that names
-/// none; [`ErrorKind::Conflict`] where it is written all the time.
+/// none, and for a flag, a lease, an id's counter or a sweep's job; [`ErrorKind::Conflict`] where it is written all the time.
 pub async fn mark(
     url: &str,
     end: Option<SystemTime>,
@@ -27,6 +27,12 @@ pub async fn mark(
     environment: &BTreeMap<String, String>,
 ) -> Result<Option<String>> {
     let (container, name) = container::open_blob(url, environment).await?;
+    if end.is_some() && is_protected(&name) {
+        let rule = format_args!(
+            "`{name}` is a flag, a lease, an id's counter or a sweep's job, and is never swept"
+        );
+        return Err(Error::invalid("blob", rule));
+    }
     let mut outcome = Err(Error::new(ErrorKind::Internal, "never tried"));
     for _ in 0..TRIES {
         let head = container.head(&name).await?.ok_or_else(|| {

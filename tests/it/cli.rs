@@ -173,6 +173,41 @@ async fn many_queues_without_a_listener_are_one_hint() {
     assert!(hint.contains("acct/q0 and to 999 other queues"), "{hint}");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_log_that_cannot_be_written_stops_no_verb() {
+    let relay = Binary::serve().await;
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("Linux")
+    };
+    let notify = ["notify", "acct/orders", "--timeout", "5s"];
+    let mut command = relay.verb(&notify);
+    command.env("RUST_LOG", "trace").stderr(full());
+    let output = within("its end", command.output())
+        .await
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[tokio::test]
+async fn a_wait_without_a_relay_does_not_say_that_the_flag_was_not_set() {
+    let home = tempfile::tempdir().expect("a directory");
+    let relay = format!("http://{}", free_address());
+    let wait = ["wait", "go", "--relay", &relay, "--timeout", "1s"];
+    let output = reveille(&home, &wait).output().await.expect("it starts");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(3), "{complaint}");
+    assert!(complaint.contains("it may have happened"), "{complaint}");
+    let unleash = ["unleash", "go", "--relay", &relay, "--timeout", "1s"];
+    let output = reveille(&home, &unleash).output().await.expect("it starts");
+    let complaint = complained(&output);
+    assert_eq!(output.status.code(), Some(3), "{complaint}");
+    assert!(!complaint.contains("may have happened"), "{complaint}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_served_is_said_in_one_line() {
     let relay = Binary::serve().await;

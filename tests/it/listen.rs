@@ -305,6 +305,14 @@ async fn a_queue_is_read_until_it_is_empty_and_all_at_hand_is_handled() {
     let options = ["--until-empty", "--no-relay"];
     let end = place.listen(&options, "exit 1").ends().await;
     assert_eq!((end.code, end.figure("gets")), (Some(0), 1));
+    place.put(&[b"job"]).await;
+    let end = place.listen(&options, "exit 1").ends().await;
+    assert_eq!(
+        (end.code, end.figure("failed")),
+        (Some(1), 1),
+        "it is told apart from a success"
+    );
+    assert_eq!(place.depth().await, 1);
 }
 
 #[tokio::test]

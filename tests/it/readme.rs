@@ -32,7 +32,11 @@ fn blocks(page: &str, languages: &[&str]) -> Vec<(String, String)> {
 async fn its_shell_and_python_snippets_run() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut script = "set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned();
-    let blocks = blocks("README.md", &["sh", "python"]);
+    let pages = ["README.md", "docs/toolbox.md", "docs/languages.md"];
+    let blocks: Vec<_> = pages
+        .iter()
+        .flat_map(|page| blocks(page, &["sh", "python"]))
+        .collect();
     assert!(blocks.len() >= 4, "{} blocks", blocks.len());
     for (number, (language, body)) in blocks.iter().enumerate() {
         if language == "python" {
@@ -66,6 +70,8 @@ async fn its_shell_and_python_snippets_run() {
         "read orders until it is empty: CATCH_UP",
         "released",
         "handled second job",
+        "released by the store",
+        "first mail",
         "bill with token 1",
         "read acct/orders until",
     ] {
@@ -96,7 +102,8 @@ async fn the_outbox_in_python_runs() {
 fn its_rust_snippets_and_those_of_the_guides_are_documentation_tests() {
     let library = fs::read_to_string(root().join("src/lib.rs")).expect("the library");
     for (page, count) in [
-        ("README.md", 2),
+        ("README.md", 1),
+        ("docs/languages.md", 2),
         ("docs/polling.md", 2),
         ("docs/outbox.md", 1),
         ("docs/flags.md", 1),

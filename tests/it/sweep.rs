@@ -140,8 +140,30 @@ async fn a_round_by_hand_is_planned_checked_and_done() {
 }
 
 #[tokio::test]
+async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marked() {
+    let place = Place::new();
+    let job = place.write_job(&place.job());
+    for verb in ["--check", "--dry-run", "--once"] {
+        let refused = place.run(&["sweep", &job, verb]).await;
+        assert_eq!(refused.status.code(), Some(5), "{}", complained(&refused));
+        assert!(complained(&refused).contains("there is no such file"));
+    }
+    let blob = format!("{}#a", place.store("source"));
+    let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
+    assert_eq!(refused.status.code(), Some(5), "{}", complained(&refused));
+    assert!(!place.file("source").exists());
+    for ours in ["ids/orders", "leases/billing", "flags/go", "sweeps/job"] {
+        let blob = format!("{}#{ours}", place.store("source"));
+        place.names("source").await;
+        let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
+        assert_eq!(refused.status.code(), Some(2), "{}", complained(&refused));
+    }
+}
+
+#[tokio::test]
 async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
     let place = Place::new();
+    place.names("source").await;
     let job = place.write_job(&place.job());
     let admin = free_address();
     let mut child = place

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::cli::output;
+
 /// The runs of one work.
 #[derive(Debug)]
 pub(super) struct Progress {
@@ -28,7 +30,7 @@ impl Progress {
     pub(super) fn begin(&self, run: &str) {
         let prefix = format!("{}: {run}", self.name);
         if self.bar.is_hidden() {
-            eprintln!("{prefix}");
+            output::note(&prefix);
         }
         self.bar.set_prefix(prefix);
     }
@@ -36,7 +38,7 @@ impl Progress {
     /// The run does something new.
     pub(super) fn say(&self, what: &str) {
         if self.bar.is_hidden() {
-            eprintln!("  {what}");
+            output::note(format_args!("  {what}"));
         }
         self.bar.set_message(what.to_owned());
     }

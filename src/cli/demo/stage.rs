@@ -7,6 +7,8 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::cli::output;
+
 /// The story's teller.
 #[derive(Debug)]
 pub(super) struct Stage {
@@ -45,7 +47,7 @@ impl Stage {
         if self.terminal {
             self.bar.println(line);
         } else {
-            eprintln!("{line}");
+            output::note(line);
         }
     }
 

@@ -40,6 +40,16 @@ struct LeaseRow {
     #[serde(serialize_with = "output::serialize_time")]
     written_at: Option<SystemTime>,
     age_ms: u64,
+    state: Shown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Shown {
+    Held,
+    /// Its holder has not renewed it for its duration: the next contender has it.
+    Expired,
+    Released,
 }
 
 impl Args {
@@ -59,9 +69,15 @@ impl LeaseRow {
     fn new(name: &str, state: LeaseState, now: SystemTime) -> Self {
         // A store's clock that is ahead of ours has just written.
         let age = now.duration_since(state.written).unwrap_or_default();
+        let shown = match state.held {
+            true if age <= state.duration => Shown::Held,
+            true => Shown::Expired,
+            false => Shown::Released,
+        };
         Self {
             lease: name.to_owned(),
-            held: state.held,
+            held: shown == Shown::Held,
+            state: shown,
             token: state.token,
             holder: state.holder,
             duration_ms: output::millis(state.duration),
@@ -77,7 +93,11 @@ impl Row for LeaseRow {
 
     fn cells(&self) -> Vec<String> {
         let span = |millis| duration::Span(std::time::Duration::from_millis(millis)).to_string();
-        let state = if self.held { "held" } else { "released" };
+        let state = match self.state {
+            Shown::Held => "held",
+            Shown::Expired => "expired",
+            Shown::Released => "released",
+        };
         vec![
             self.lease.clone(),
             state.to_owned(),
