@@ -85,7 +85,8 @@ fn every_rule_and_invariant_that_is_cited_has_its_heading() {
                 cites += 1;
                 if !headings.contains(&number) {
                     let heading = format!("{home}: no heading `{letter}{number}: `");
-                    missing.entry(heading).or_insert(source.path.clone());
+                    let first = || source.path.clone();
+                    missing.entry(heading).or_insert_with(first);
                 }
             }
         }
