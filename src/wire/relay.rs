@@ -59,7 +59,7 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
     Ok(options)
 }
 
-/// Reads a position. Its token may hold anything: an unreadable one becomes a CATCH_UP (R2).
+/// Reads a position. Its token may hold anything: one that makes no sense is a doubt (R2).
 #[cfg(feature = "server")]
 fn position(position: proto::Position) -> Result<Position> {
     let queue = Selector::new(&position.storage_account, &position.queue_name)?;

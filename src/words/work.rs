@@ -50,7 +50,7 @@ pub enum WakeReason {
 }
 
 impl WorkDetected {
-    /// Returns a bound of what this takes up on the wire, so that a Wake keeps its limit (R1).
+    /// Returns a bound of what this takes up on the wire, so that a wake keeps its limit (R1).
     #[cfg_attr(
         not(feature = "server"),
         allow(dead_code, reason = "the relay fills wakes")
