@@ -36,8 +36,8 @@ impl Tick {
     }
 
     /// Returns the first point at or after `self + delay` of a grid whose steps are the greatest
-    /// power of two nanoseconds that is at most 1/16 of the delay: near times fall together, none
-    /// earlier than asked for and none later than by 1/16 (R7).
+    /// power of two nanoseconds that is at most 1/16 of the delay: near times fall together.
+    /// R7: timers merge upwards only, at most 1/16 of the delay later.
     pub(crate) fn after_on_grid(self, delay: Duration) -> Self {
         self.after_on_moved_grid(delay, 0)
     }

@@ -1,7 +1,8 @@
 //! Faults that the simulation plants in the cores, to show that it would find them.
 //!
-//! Each takes out or weakens one rule of the protocol. Outside of this crate's own tests the type
-//! is empty, the question is `false`, and the compiler removes both.
+//! Each takes out or weakens one rule of docs/protocol.md, which says what the rules R1 to R23 and
+//! the sections are; docs/reliability.md has the invariants. Outside of this crate's own tests the
+//! type is empty, the question is `false`, and the compiler removes both.
 
 /// The fault that a core runs with.
 #[cfg(not(test))]
@@ -74,7 +75,7 @@ pub(crate) enum Fault {
     SequenceAboveHeadAccepted,
     /// R10: `visible_in = 0` wakes nobody.
     VisibleNowIgnored,
-    /// Section 2.1, R1: a notification that was not acknowledged is not sent again.
+    /// R19: a notification that was not acknowledged is not sent again.
     PublisherGivesUp,
     /// R19: a batch that was refused is dropped whole, without a word.
     BatchDropped,
@@ -116,7 +117,7 @@ pub(crate) enum Fault {
     RefusalLeavesQueues,
     /// R3: a pattern's stream that ends keeps its queues from giving way in a full table.
     EndedStreamPinsQueue,
-    /// Section 2.1, R7: a mark replaces those before it.
+    /// Section 2: a mark replaces those before it.
     MarkReplaces,
     /// R17: a task leaves although there was a cause since its get was issued.
     LeaveUnarmed,

@@ -89,7 +89,8 @@ struct Listening<'a> {
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
     runner: Option<Runner>,
-    /// Reports that could not be sent; repeated after the next welcome (R8).
+    /// Reports that could not be sent. R8: they are repeated after the next Welcome, because a
+    /// woken listener counts as busy until it reports DRAINED.
     unsent: Vec<Report>,
     left: Option<u64>,
 }

@@ -1,10 +1,10 @@
 //! The board: which flags are watched, what is known of them, and what may be told when.
 //!
-//! The decisions of PROTOCOL section 8, pure and synchronous. A watcher registers first; a read of
-//! the store counts for those who had registered when it began, and only if no local write of its
-//! flag ended during it (R20). Whoever works with the store says here when a read or a write began
-//! and how it ended. Everything that happens is numbered by one count, which is all the time the
-//! board knows.
+//! The decisions of docs/protocol.md section 8, pure and synchronous. A watcher registers first; a
+//! read of the store counts for those who had registered when it began, and only if no local write
+//! of its flag ended during it (R20: only a fresh read settles a watcher). Whoever works with the
+//! store says here when a read or a write began and how it ended. Everything that happens is
+//! numbered by one count, which is all the time the board knows.
 
 mod acknowledge;
 mod watchers;
@@ -57,7 +57,8 @@ pub(super) struct Board {
     teller: Option<Waker>,
     /// Whoever waits for the next expiry.
     driver: Option<Waker>,
-    /// Whether the store can remove what is over (R22).
+    /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
+    /// read).
     removes: bool,
     fault: Fault,
 }
@@ -142,8 +143,8 @@ impl Board {
         Reading { began: self.tick() }
     }
 
-    /// Says what a read has found, be it over or not. It counts for nothing where a local write
-    /// ended during it: its outcome may be from before that write (R20).
+    /// Says what a read has found, be it over or not. R20: it counts for nothing where a local
+    /// write ended during it, because its outcome may be from before that write.
     pub(super) fn read_ends(
         &mut self,
         name: &FlagName,

@@ -1,7 +1,8 @@
 //! How flags end by themselves: the relay judges it, by the wall clock that it is given.
 //!
 //! What is over reads as not set from that moment on. Its blob is removed afterwards, and only if
-//! it is still the one that was judged (R22): another relay may have given it more time.
+//! it is still the blob that was judged (R22: an expired flag is removed only as it was read):
+//! another relay may have given it more time.
 
 use std::{
     task::{Poll, Waker},
@@ -64,8 +65,9 @@ impl Flags {
         Poll::Pending
     }
 
-    /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22),
-    /// then tells its watchers. Returns whether the store was asked for anything.
+    /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22:
+    /// only as it was read), then tells its watchers. Returns whether the store was asked for
+    /// anything.
     ///
     /// # Errors
     /// Whatever kept the store from answering; what did not end now is still due.

@@ -1,8 +1,8 @@
 //! What one watch's stream sends, message by message: states, acknowledgements, heartbeats, Goodbye.
 //!
 //! A state machine that is asked whenever its stream is ready to send and never sooner. A heartbeat
-//! is sent only after the board was asked and owed nothing (R6), the first state included: while
-//! the store has not been read, there is none.
+//! is sent only after the board was asked and had nothing pending (R6: a heartbeat proves that
+//! nothing is pending), the first state included: while the store has not been read, there is none.
 
 use std::{task::Waker, time::Duration};
 
@@ -76,7 +76,8 @@ impl Feed {
         if self.ended {
             return Next::End;
         }
-        // Before any Goodbye: a set that is not told here is known to nobody else (R21).
+        // Before any Goodbye. R21: a set is never conflated away, and no other stream knows of this
+        // one.
         if let Some(event) = self.watch.owed(waker) {
             self.heartbeat_at = now + self.heartbeat;
             return Next::Send(event);

@@ -1,9 +1,9 @@
 //! The periodic refresh: what other writers of the store have changed.
 //!
 //! A few watched flags are read one by one. Of many the relay reads one list of the store, and then
-//! only the flags whose blob is another one than at the last read. R20 holds for a list as for a
-//! read: it counts for a flag only if its watchers had registered before its first page was asked
-//! for, and no local write of the flag ended since.
+//! only the flags whose blob is another one than at the last read. R20 (only a fresh read settles a
+//! watcher) holds for a list as for a read: it counts for a flag only if its watchers had
+//! registered before its first page was asked for, and no local write of the flag ended since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -84,7 +84,7 @@ impl Flags {
     }
 
     async fn refresh_by_list(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        // Before the first page is asked for (R20).
+        // R20: the read begins before the first page is asked for.
         let reading = self.inner.board().read_begins();
         let listed = self.list_all(names).await?;
         self.inner.board().set_flags_are(&listed.names, reading);

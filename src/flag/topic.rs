@@ -1,7 +1,7 @@
 //! What the relay remembers of one flag, and what each of its watchers is owed.
 //!
 //! The flag's states are counted; a watcher remembers the number up to which it was told, and the
-//! flag the newest set beside the present state. So a set is never conflated away (R21), and the
+//! flag the newest set beside the present state. R21: a set is never conflated away. The
 //! memory for a watcher is the same however much it missed. Plain data: locks nothing, waits for
 //! nothing, reads no clock.
 
@@ -61,7 +61,8 @@ pub(super) struct Topic {
 struct Watcher {
     /// When it registered, on the board's count.
     registered: u64,
-    /// Whether a read that counts has told the present state (R20).
+    /// Whether a read that counts has told the present state (R20: only a fresh read settles a
+    /// watcher).
     settled: bool,
     /// Whether nothing was told yet.
     first: bool,
@@ -147,7 +148,7 @@ impl Topic {
         !self.acked.is_empty() && self.present.as_ref().is_some_and(|state| state.set)
     }
 
-    /// Returns whether a read that began then counts (R20): no local write has ended since, and no
+    /// R20: returns whether a read that began then counts: no local write has ended since, and no
     /// other read that counted, which may have seen newer content. An entry that was made since
     /// knows nothing of the writes before.
     pub(super) fn counts(&self, began: u64) -> bool {
@@ -208,8 +209,8 @@ impl Topic {
             }
             let write = matches!(source, Source::Unleash(_) | Source::Write(_));
             if write && same && watcher.first && watcher.registered < began {
-                // An older read has seen this write before it ended, and was not for this watcher:
-                // the write is (R21).
+                // An older read has seen this write before it ended, and does not count for this
+                // watcher. R21: a set is never conflated away, so the write is told.
                 watcher.told = watcher.told.min(self.change.saturating_sub(1));
             }
             if settles || !same {

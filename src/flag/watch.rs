@@ -55,8 +55,9 @@ impl Watch {
     }
 
     /// Makes sure that the present state is known: by a read of the store that began after this
-    /// watcher was registered, and during which no local write ended (R20), be it this one's own or
-    /// another watcher's. Until then no first state is told but that of an unleash here.
+    /// watcher was registered, and during which no local write ended (R20: a fresh read), be it
+    /// this one's own or another watcher's. Until then no first state is told but that of an
+    /// unleash here.
     ///
     /// # Errors
     /// `Unavailable`, with whatever kept the store from answering; it may be called again.

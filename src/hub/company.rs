@@ -32,7 +32,7 @@ pub(crate) struct Pace {
     pub(crate) sentinel: Duration,
     /// A wake-up to one listener that is not covered by its report for this long goes to another.
     pub(crate) claim: Duration,
-    /// A member that reported BUSY is believed for this long (R14).
+    /// R14: BUSY is a lease of this length.
     pub(crate) lease: Duration,
     /// A group without members is remembered for this long.
     pub(crate) keep: Duration,

@@ -42,7 +42,7 @@ pub(crate) struct HubConfig {
     pub(crate) epoch: Epoch,
     /// Seeds the map's hasher.
     pub(crate) seed: u64,
-    /// A queue without subscribers, timers and notifications for this long is forgotten (R3).
+    /// A queue without subscribers, timers and notifications for this long is forgotten.
     pub(crate) forget_after: Duration,
     /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
     pub(crate) max_queues: usize,
@@ -73,7 +73,8 @@ pub(crate) struct Hub {
     pub(super) pace: Arc<Pace>,
     pub(super) records: Map,
     pub(super) record_number: AtomicU64,
-    /// One more than the greatest sequence ever forgotten (R3).
+    /// One more than the greatest sequence ever forgotten (R3: sequences never start again in one
+    /// epoch).
     pub(super) floor: AtomicU64,
     /// Read by notifiers, raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
@@ -282,7 +283,7 @@ impl Hub {
         &self.timers.waker
     }
 
-    /// Forgets the queues that were not needed for long enough (R3).
+    /// Forgets the queues that were not needed for long enough.
     #[cfg(test)]
     pub(crate) fn forget(&self, now: Tick) {
         let mut after = None;

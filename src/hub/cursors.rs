@@ -1,10 +1,11 @@
 //! What a subscription's lock guards: its place in each queue, and what it is to be told there.
 //!
 //! A cursor is behind where its queue has counted further than its place; the difference is what
-//! its stream is told (R1). Where the relay is not certain what a subscriber has seen, a CATCH_UP is
-//! pending (R2). It also knows which listeners are taken to be busy (R8). Marked cursors wait in the
-//! order in which they were marked, so that busy queues do not starve the others; nothing here grows
-//! with the cursors that are not marked, but for [`Cursors::verify`], which goes in steps.
+//! its stream is told, in Wakes of a bounded size (R1). R2: where the relay is not certain what a
+//! subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it reports
+//! DRAINED, and this knows which listeners are busy. Marked cursors wait in the order in which they
+//! were marked, so that busy queues do not starve the others; nothing here grows with the cursors
+//! that are not marked, but for [`Cursors::verify`], which goes in steps.
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
@@ -132,7 +133,7 @@ impl Cursors {
         self.list.take()
     }
 
-    /// A CATCH_UP under the selector's own name is pending for each pattern (R2).
+    /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
     pub(super) fn check_patterns(&mut self, selectors: &[Selector]) {
         let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
         self.checks = patterns
@@ -165,9 +166,9 @@ impl Cursors {
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
 
-    /// Takes what a report says of a queue that this subscription has a cursor for. A sequence above
-    /// the queue's own counts as 0 (R9).
-    /// Returns whether the queue's coordinator has something to do for it.
+    /// Takes what a report says of a queue that this subscription has a cursor for. R9: a sequence
+    /// above the head counts as 0. Returns whether the queue's coordinator has something to do for
+    /// it.
     pub(super) fn report(
         &mut self,
         subscription: &Subscription,
@@ -255,8 +256,9 @@ impl Cursors {
     }
 
     /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6). The first step raises
-    /// the hub's revision before it looks at any queue (see `resume`).
+    /// all have been compared since the last time that it returned so (R6: only then may a
+    /// heartbeat be sent). The first step raises the hub's revision before it looks at any queue
+    /// (see `resume`).
     pub(super) fn verify(
         &mut self,
         revision: Option<&AtomicU64>,

@@ -2,7 +2,7 @@
 //!
 //! A notification of a queue with few subscribers wakes them itself. One with many is marked and
 //! put here, at most once however many notifications follow, and whoever runs the hub walks it.
-//! A walk clears the mark first (R5): what is notified during it marks the queue again.
+//! R5: a walk clears the mark first, then reads: what is notified during it marks the queue again.
 
 use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
@@ -33,7 +33,7 @@ pub(super) struct DueWalk {
 
 /// One walk, step by step, so that whoever runs it can breathe in between. Dropped before its end,
 /// it leaves no mark behind: the next notification is walked again, and what this walk did not
-/// tell is found by the next heartbeat (R6).
+/// tell is found by the comparison before the next heartbeat (R6).
 pub(crate) struct Walk {
     record: Arc<Record>,
     accepted_at: Tick,

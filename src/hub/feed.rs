@@ -2,11 +2,12 @@
 //!
 //! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
 //! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
-//! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Where
-//! it has many queues it sends a heartbeat then as well, for the resume number in it. A listener that
-//! was just told of many is left alone for a few milliseconds: it has enough to do, and in a burst
-//! most of the relay's and the listener's work would be wake-ups that say nothing new.
+//! with its queue and nothing was found pending (R6: a heartbeat proves that); a stream that is
+//! kept awake by some queues compares all of them once per heartbeat all the same, so that a lost
+//! mark of another heals. Where it has many queues it sends a heartbeat then as well, for the
+//! resume number in it. A listener that was just told of many is left alone for a few milliseconds:
+//! it has enough to do, and in a burst most of the relay's and the listener's work would be
+//! wake-ups that say nothing new.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -226,7 +227,7 @@ impl Feed {
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
-    /// what a lost mark left behind is found; a heartbeat is sent only after all were compared (R6).
+    /// what a lost mark left behind is found. R6: a heartbeat is sent only after all were compared.
     fn compare(&mut self, now: Tick, silent: bool) -> bool {
         if !silent && now < self.compared_at + self.heartbeat {
             return true;

@@ -1,9 +1,10 @@
 //! One group on one queue: its cursor, its members, and who of them is given what is owed.
 //!
 //! The owed messages go to as many members as they need, idle ones first, then who was woken least
-//! recently; each is counted with its own capacity, and each that is counted is sent a wake-up (R12).
-//! A member whose stream has not sent its last message yet stands aside until it has. To choose n
-//! members takes n steps, however many there are. A plain structure: the record's lock guards it.
+//! recently. Each is counted with its own capacity. R12: a member that is counted is sent the
+//! wake-up. A member whose stream has not sent its last message yet stands aside until it has. To
+//! choose n members takes n steps, however many there are. A plain structure: the record's lock
+//! guards it.
 
 use std::time::Duration;
 
@@ -136,8 +137,8 @@ impl Group {
         slot
     }
 
-    /// A member's stream ended. A wake-up that it did not take, or took and was busy with, is another
-    /// one's at once (R16). Returns whether there was such a member.
+    /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
+    /// redelivered at once. Returns whether there was such a member.
     pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
         let Some(member) = self.members.leave(slot) else {
             return false;
@@ -164,8 +165,8 @@ impl Group {
         self.owed = self.owed.max(Some(reason));
     }
 
-    /// One member is asked to check (R11); `false` where all of them poll, or something waits for a
-    /// stream that reads: another group is asked.
+    /// One member is asked to check (R11: once per interval); `false` where all of them poll, or
+    /// something waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Tally, now: Tick) -> bool {
         let waits = head.sequence > self.place.sequence;
         let waits = waits && !planted!(self.fault, CheckWaitsForReader);
@@ -209,8 +210,8 @@ impl Group {
         self.claim.due().min(self.members.lease())
     }
 
-    /// Does what is due: a wake-up that its member has not covered, or whose lease has ended, goes to
-    /// another one (R13, R14). Returns whether a check ends that no member has answered.
+    /// Does what is due: a wake-up that its member has not covered (R13), or whose BUSY lease has
+    /// lapsed (R14), is redelivered. Returns whether a check ends that no member has answered.
     pub(super) fn fire(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.lapsed(now) {
             if !planted!(self.fault, LeaseNeverLapses) {

@@ -2,7 +2,8 @@
 //!
 //! Constant in size but for one entry per subscriber and its few timers; never holds an event back.
 //! A record is made before its pattern subscribers are known; whoever first counts in it attaches
-//! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
+//! them. R3: a forgotten record is marked dead, and a caller that finds it dead looks the queue up
+//! again.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -258,8 +259,8 @@ impl Record {
         holders.map_or(Idle::No, |holders| Idle::Patterns { holders, since })
     }
 
-    /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
-    /// of this name never counts again what was counted here (R3). `floor` is also told when it
+    /// Marks this record dead where nothing has needed it since then, raising `floor` first.
+    /// R3: sequences of this name never start again in this epoch. `floor` is also told when it
     /// changed last.
     pub(super) fn forget(
         self: &Arc<Self>,

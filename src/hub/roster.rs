@@ -16,7 +16,7 @@ pub(super) struct Roster {
     free: Vec<u32>,
     /// Who can be given a wake-up now, the first one first.
     ready: BTreeSet<Turn>,
-    /// Busy members by the end of their leases (R14).
+    /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, u32)>,
     turns: u64,
 }
@@ -53,7 +53,8 @@ pub(super) enum Among {
     Untold,
     /// Those that were not asked in this round.
     Untried,
-    /// The same, and not those that look by themselves; those first that report (R11).
+    /// The same, for a check of the sentinel (R11): not those that poll, and first those that
+    /// report.
     Lookers,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A notification marks the cursors of its queue in the mailbox and wakes the stream if nothing was
 //! marked before; the stream clears the marks, then compares the marked cursors with their queues
-//! (R5). So a subscriber costs the same however much it is notified of, and however slowly it reads.
+//! (R5: clear the mark, then read). So a subscriber costs the same however much it is notified of,
+//! and however slowly it reads.
 
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
@@ -74,7 +75,7 @@ pub(super) enum Start<'a> {
     /// At the record's own start: the subscriber was there before the record.
     Birth,
     /// The same, for a listener that says it holds messages: once its report was accepted it has a
-    /// cursor whatever the limits are, or its end would wake nobody when they are visible again (R8).
+    /// cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is none.
     Busy,
     /// At the subscriber's token.
     Token(&'a Token),
@@ -183,7 +184,7 @@ impl Subscription {
     /// Fills a Wake, where anything is marked: at most one entry per queue. What finds no room stays
     /// marked and follows in the next.
     pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
-        // Cleared first: what is counted after this marks again (R5).
+        // R5: cleared first, then read: an event that is counted after this sets the mark again.
         let marks = self.mailbox.take_marks();
         let mut cursors = self.lock();
         if marks.is_empty() && !cursors.is_marked(now) {
@@ -201,7 +202,7 @@ impl Subscription {
     }
 
     /// Compares some cursors with their queues, whatever the marks say; returns whether all have
-    /// been compared by now. Only a stream that then finds nothing may send a heartbeat (R6).
+    /// been compared by now. R6: only a stream that then finds nothing may send a heartbeat.
     pub(crate) fn verify(&self, revision: &AtomicU64, step: usize) -> bool {
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
@@ -276,7 +277,7 @@ impl Subscription {
         if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
             return Attached::Full;
         }
-        // Register first, then take the snapshot, under one lock (R4).
+        // R4: register first, then take the snapshot, under one lock.
         let subscriber = Subscriber {
             mailbox: Arc::clone(&self.mailbox),
             cursor: at,

@@ -1,10 +1,10 @@
 //! The dequeue tasks of one queue, as a machine.
 //!
 //! Each cause to look (a wake-up, say) is counted. A task reads that count before its get, and may
-//! leave only if the count has not moved when the get came back empty: "check and leave" is one call,
-//! under its owner's lock (R17). A cause that no get was issued after is owed, and always ends in one
-//! (R18). Tasks and calls are its driver's; it says when to start one, to ask for the depth and to
-//! report.
+//! leave only if the count has not moved when the get came back empty: "check and leave" is one
+//! call, under its owner's lock (R17: a task leaves only if no wake-up came since its get). R18:
+//! every wake-up ends in a get, so a cause that no get was issued after stays pending. Tasks and
+//! calls are its driver's; it says when to start one, to ask for the depth and to report.
 
 mod fewer;
 mod places;
@@ -228,7 +228,8 @@ impl Scaler {
         }
     }
 
-    /// A task has a slot, and asks what to do. What is counted now is covered by its get (R17).
+    /// A task has a slot, and asks what to do. R17: its get covers the causes that are
+    /// counted by now.
     pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
         if self.is_one_too_many(id) {
             return self.dismiss(id);
@@ -302,8 +303,8 @@ impl Scaler {
         (task.idle_count, idle)
     }
 
-    /// Does what was decided for a task that found nothing, unless there was a cause since its get
-    /// was issued (R17). The last task of a queue that is polled stays.
+    /// Does what was decided for a task that found nothing. R17: it goes on if there was a cause
+    /// since its get was issued. The last task of a queue that is polled stays.
     pub(crate) fn rest(&mut self, id: TaskId, idle: Idle, now: Tick, chance: f64) -> Rest {
         let longest = self.backoff().longest(chance);
         let Some(task) = self.tasks.get_mut(id) else {

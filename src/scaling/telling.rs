@@ -1,7 +1,7 @@
 //! What the relay is told of a queue: that its listener is busy or has read until empty, and when
 //! messages come back.
 //!
-//! A woken listener is taken to be busy until it says DRAINED (R8), so quick work costs one report.
+//! R8: a woken listener counts as busy until it reports DRAINED, so quick work costs one report.
 //! BUSY is said at once by who found work unasked, and by who was asked where the work lasts. After
 //! each welcome everything that still holds is said again, because another stream is another
 //! subscription.
@@ -70,7 +70,7 @@ struct InFlight {
 /// Work that is done within this says DRAINED at once and never BUSY: a quarter of the time after
 /// which a relay gives the wake-up to another member of a group.
 const BUSY_AFTER: Duration = Duration::from_millis(250);
-/// BUSY is a lease of 30 s (R14), and renewed by gets well before.
+/// R14: BUSY is a lease, of 30 s, and renewed by gets well before.
 const RENEW_AFTER: Duration = Duration::from_secs(10);
 /// A report that failed is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -139,7 +139,7 @@ impl Telling {
         self.state = ReportState::Busy;
         let due = match self.known() {
             Some((ReportState::Busy, cause, _)) if cause < self.woken => now + BUSY_AFTER,
-            // By gets, never by a timer (R14).
+            // R14: the BUSY lease is renewed by gets, never by a timer.
             Some((ReportState::Busy, _, at)) if now < at + RENEW_AFTER => return,
             Some((ReportState::Busy, ..)) => now,
             Some((_, cause, _)) if cause >= self.woken => now,

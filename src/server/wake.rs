@@ -9,7 +9,7 @@ use crate::{
     words::Limits,
 };
 
-/// The entries of one Wake (R1: at most 256 of them and 32 KiB).
+/// The entries of one Wake (R1: a Wake is bounded, at most 256 entries and 32 KiB).
 #[derive(Debug, Default)]
 pub(super) struct EncodedWake {
     pub(super) bytes: Vec<u8>,

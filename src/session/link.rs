@@ -2,7 +2,7 @@
 //!
 //! What subscriptions and flag watches have in common. A stream on which nothing was heard for 2.5
 //! heartbeats is dead; waits between attempts grow with full jitter, and start again only after a
-//! stream that lasted (I18), so that a flapping link makes no storm.
+//! stream that lasted (I18: retries are bounded), so that a flapping link makes no storm.
 
 #[cfg(test)]
 mod tests;
@@ -99,7 +99,7 @@ enum Phase {
     Closed,
 }
 
-/// A stream that lived this long was a success (I18).
+/// I18: retries are bounded. Only a stream that lived this long sets the back-off back.
 const LASTING: Duration = Duration::from_secs(10);
 /// A relay that asks for a longer wait than this is away meanwhile.
 const SOON: Duration = Duration::from_secs(5);

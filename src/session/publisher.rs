@@ -1,10 +1,10 @@
 //! A publisher's pending notifications: conflated per queue, sent until they are acknowledged.
 //!
 //! What waits is one entry per queue and delay slot, so an unreachable relay costs memory for
-//! queues, not for events. Several requests may be on their way; the answers come in their order.
-//! A refused request is sent again in halves, down to single entries, and only the bad ones fail to
-//! their callers (R19); those that the relay has no room for are kept and sent again apart. Every
-//! caller is answered: accepted, refused, or out of time.
+//! queues, not for events. Several requests may be on their way; the answers come in their order. A
+//! refused request is sent again in halves, down to single entries, and only the bad ones fail to
+//! their callers (R19: a bad event fails alone); those that the relay has no room for are kept and
+//! sent again apart. Every caller is answered: accepted, refused, or out of time.
 
 mod refusing;
 mod request;

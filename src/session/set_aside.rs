@@ -1,4 +1,5 @@
-//! Entries that the relay refused with RESOURCE_EXHAUSTED, until it has room for them (R19).
+//! Entries that the relay refused with RESOURCE_EXHAUSTED, until it has room for them (R19: a bad
+//! event fails alone).
 //!
 //! Each waits by a back-off of its own and is then sent in a *probe*: a request of such entries
 //! only, at most one at a time, so that no other entry waits for them. Immediate entries, delayed

@@ -58,7 +58,7 @@ struct Text {
     length: usize,
 }
 
-/// The fields' numbers of PROTOCOL section 1.
+/// The fields' numbers of docs/protocol.md section 1.
 mod field {
     pub(super) const EVENTS: u32 = 1;
     pub(super) const PUBLISHER: u32 = 2;

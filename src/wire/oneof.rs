@@ -1,9 +1,9 @@
 //! Messages of a stream that are one of several kinds, one of which the relay sends in an encoded form
 //! that all receivers share. They stand in for the generated messages, field for field.
 
-/// Implements `prost::Message` for a struct with `event: Option<Event>`. The kinds have the names of
-/// their messages, with their fields' numbers (PROTOCOL section 1); `Encoded` holds the bytes of the
-/// kind with the last number.
+/// Implements `prost::Message` for a struct with `event: Option<Event>`. The kinds have the names
+/// of their messages, with their fields' numbers (docs/protocol.md section 1); `Encoded` holds the
+/// bytes of the kind with the last number.
 macro_rules! oneof_message {
     ($message:ident { $($kind:ident = $tag:literal),+ $(,)? } encoded as $encoded:literal) => {
         impl prost::Message for $message {

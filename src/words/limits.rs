@@ -1,4 +1,4 @@
-//! The limits of PROTOCOL: sizes, counts and spans that a request must keep.
+//! The limits of docs/protocol.md: sizes, counts and spans that a request must keep.
 //!
 //! One table, so that client, relay and command line refuse alike.
 
@@ -27,9 +27,10 @@ impl Limits {
     pub const PATTERNS: usize = 256;
     /// Positions that a client sends: its newest ones.
     pub const POSITIONS: usize = 4096;
-    /// Entries of one wake: a larger message would be refused by stock clients for ever (R1).
+    /// Entries of one Wake. R1: a Wake is bounded, because a stock client refuses a larger message
+    /// each time that it is sent.
     pub const WAKE_ENTRIES: usize = 256;
-    /// Encoded bytes of one wake (R1).
+    /// Encoded bytes of one Wake (R1: a Wake is bounded).
     pub const WAKE_BYTES: usize = 32 * 1024;
     /// The longest delay, visibility time-out and `visible_in`.
     pub const DELAY: Duration = Duration::from_secs(14 * 24 * 3600);

@@ -70,8 +70,8 @@ pub trait Wakes: Debug + Send + 'static {
 /// Hears a flag's states.
 #[async_trait]
 pub trait FlagWatch: Debug + Send + 'static {
-    /// Waits for the next state: the present one first, then each change. A set is never conflated
-    /// away (R21). `None` when the watch was closed.
+    /// Waits for the next state: the present one first, then each change. R21: a set is never
+    /// conflated away. `None` when the watch was closed.
     ///
     /// # Errors
     /// Only what is final: the relay refuses this watch.

@@ -30,6 +30,7 @@ mod queues;
 mod readme;
 mod relay;
 mod resume;
+mod rules;
 mod shared_stores;
 mod sources;
 mod support;

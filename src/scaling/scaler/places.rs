@@ -56,8 +56,9 @@ impl Scaler {
         }
     }
 
-    /// A task has done with all that it held. It looks once more, unless its last get found nothing
-    /// and there was no cause since (R17), or it sleeps until it looks.
+    /// A task has done with all that it held. It issues one more get, unless its last get found
+    /// nothing and there was no cause since (R17: only then may a task leave), or it sleeps until
+    /// then.
     pub(crate) fn done(&mut self, id: TaskId, now: Tick) -> Rest {
         let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
         let emptied = self.emptied;

@@ -1,4 +1,5 @@
-//! What becomes of a refused request: halves, down to the entries that are to blame (R19).
+//! What becomes of a refused request: halves, down to the entries that are to blame (R19: a bad
+//! event fails alone).
 //!
 //! An entry that breaks a rule fails to its callers and is gone. One that the relay has no room for
 //! fails to its callers as well, and is kept: somebody may sleep until it is counted. Where as many

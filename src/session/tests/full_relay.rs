@@ -1,4 +1,4 @@
-//! A publisher at a relay that has no room for some of its queues (R19).
+//! A publisher at a relay that has no room for some of its queues (R19: a bad event fails alone).
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11).
+//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11:
+//! only a report completes a check).
 //!
 //! A message is put and its publisher dies before it notifies. What may not be lost: the check that
 //! finds it, within the rule's bound.
