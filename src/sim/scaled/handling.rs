@@ -101,8 +101,8 @@ impl World {
         let (now, batch) = (self.now, self.plan.listeners[number].batch);
         let scaled = self.scaled(number, queue);
         if !scaled.has_places(batch) {
-            // There was no room to look for anything.
-            scaled.hangs_until = scaled.hangs_until.max(now);
+            // There was no room to look for anything until now.
+            scaled.excused_until = scaled.excused_until.max(now);
         }
         let Some(held) = scaled.held.get_mut(&task) else {
             return;
