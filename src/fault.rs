@@ -152,6 +152,18 @@ pub(crate) enum Fault {
     PauseForgets,
     /// R18: a task that was to end does not go on when its listener does.
     LeavingStays,
+    /// Attempts: a get that came to no try counts as one.
+    UntriedGetCounted,
+    /// Attempts: a get that the queue has taken back is taken off by the listener as well.
+    TakenBackTwice,
+    /// Attempts: what a listener that stops gives back counts as tried.
+    AbandonedGetCounted,
+    /// Attempts: what was got too often goes to the poison queue without a try.
+    PoisonedUntried,
+    /// Attempts: a message's last try shares a run with others.
+    LastTryShared,
+    /// Attempts: what was handled and could not be deleted is handled again by the same listener.
+    SettledHandledAgain,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.

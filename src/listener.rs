@@ -6,7 +6,7 @@
 //! come, it polls, less and less often, until they can again. Knows neither client nor relay: any
 //! [`Wakes`] and any [`Notify`] will do.
 
-mod attempts;
+pub(crate) mod attempts;
 mod batch;
 mod budget;
 mod conductor;

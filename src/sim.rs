@@ -6,6 +6,7 @@
 //! end every message must have been handled. No socket, no thread, no clock: the same seed gives
 //! the same run. `docs/reliability.md` says what is asserted and how to replay a seed.
 
+mod attempts;
 mod check;
 mod faults;
 mod flags;

@@ -18,8 +18,9 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::handler::{
-    AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, Verdict, causes,
+use super::{
+    attempts::Verdict,
+    handler::{AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, causes},
 };
 use crate::{
     queue::MessageId,

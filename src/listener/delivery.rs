@@ -12,14 +12,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Settled,
-    handler::{AnyHandler, Delivery, HandlerError, HandlerResult, Verdict},
+    attempts::{Arrival, Settled, Verdict},
+    handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     hooks::{Action, HandlingEnd},
     shared::{Shared, count},
     stream::Pickup,
 };
 use crate::{
-    clock::wall,
     error::{Error, ErrorKind},
     queue::{Message, Receipt},
     task::{self, Ended},
@@ -43,12 +42,18 @@ impl Ending {
     }
 }
 
+/// A message that a get brought, and what is to be done with it.
+pub(super) struct Got {
+    pub(super) message: Message,
+    pub(super) arrival: Arrival,
+    /// When the get was issued.
+    pub(super) asked: Instant,
+}
+
 /// A message that is kept hidden.
 struct InFlightMessage<'a> {
     shared: &'a Shared,
     message: &'a Message,
-    /// Its gets so far but those that were no attempt, as far as this listener knows.
-    attempts: u32,
     receipt: Receipt,
     /// It stays hidden until then at least, and until then at most, by our clock: the queue counts
     /// from when it served the call.
@@ -78,21 +83,20 @@ const RENEW_LONG_AFTER: u32 = 2;
 pub(super) async fn deliver(
     shared: &Arc<Shared>,
     turns: &Semaphore,
-    message: Message,
+    got: Got,
     handler: AnyHandler,
-    asked: Instant,
     prefetched: Option<OwnedSemaphorePermit>,
 ) {
+    let Got {
+        message,
+        arrival,
+        asked,
+    } = got;
     let timeout = shared.config.visibility_timeout;
-    let (attempts, settled) = {
-        let attempts = shared.attempts();
-        (attempts.of(&message), attempts.settled(&message))
-    };
     let mut held = InFlightMessage {
         shared,
         receipt: message.receipt.clone(),
         message: &message,
-        attempts,
         until: far(asked, timeout),
         back_by: far(Instant::now(), timeout),
         renew_at: far(asked, timeout / RENEW_AFTER),
@@ -100,21 +104,24 @@ pub(super) async fn deliver(
         lost: CancellationToken::new(),
         gone: false,
     };
-    if let Some(settled) = settled {
-        drop(handler);
-        return held.delete(settled).await;
-    }
-    if let Err(fault) = message.payload() {
-        // Nobody waits for it in vain.
-        drop(handler);
-        return held.unreadable(fault).await;
-    }
-    if held.may_be_deadly() {
-        drop(handler);
-        let gets = message.dequeue_count;
-        let error = format!("was got {gets} times, and not tried here");
-        return held.poison(error.into()).await;
-    }
+    let attempts = match arrival {
+        Arrival::Handle { attempts, .. } => attempts,
+        Arrival::Delete(settled) => {
+            // Nobody waits for it in vain.
+            drop(handler);
+            return held.delete(settled).await;
+        }
+        Arrival::Unreadable(fault) => {
+            drop(handler);
+            return held.unreadable(fault).await;
+        }
+        Arrival::PoisonUntried => {
+            drop(handler);
+            let gets = message.dequeue_count;
+            let error = format!("was got {gets} times, and not tried here");
+            return held.poison(error.into()).await;
+        }
+    };
     match held.handle(turns, handler, prefetched).await {
         Ending::Handled => held.delete(Settled::Handled).await,
         Ending::Abandoned | Ending::Failed(_, Verdict::Postponed(_)) if held.gone => {
@@ -126,20 +133,12 @@ pub(super) async fn deliver(
             let text = format!("message `{}`: {error}", message.id);
             held.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
         }
-        Ending::Failed(error, verdict) => held.judge(error, verdict).await,
-        Ending::Abandoned => held.spare(Duration::ZERO).await,
+        Ending::Failed(error, verdict) => held.judge(error, verdict, attempts).await,
+        Ending::Abandoned => held.abandon().await,
     }
 }
 
 impl InFlightMessage<'_> {
-    /// Returns whether it may be one that ends its process each time that it is handled.
-    fn may_be_deadly(&self) -> bool {
-        let config = &self.shared.config;
-        let (most, timeout) = (config.max_dequeue_count, config.visibility_timeout);
-        let attempts = self.shared.attempts();
-        self.shared.poison.is_some() && attempts.may_be_deadly(self.message, most, timeout, wall())
-    }
-
     /// Runs the handler when it is its turn, and keeps the message hidden all the while.
     async fn handle(
         &mut self,

@@ -22,13 +22,15 @@ use tokio::{
 };
 
 use super::{
+    attempts::Arrival,
     batch::{Handlers, Run},
     budget::Slot,
-    delivery,
+    delivery::{self, Got},
     hooks::Action,
     shared::{Shared, count},
 };
 use crate::{
+    clock::wall,
     error::{Error, ErrorKind, Result},
     queue::Message,
     scaling::{Begin, Idle, ListenerMode, Rest, TaskId},
@@ -202,12 +204,21 @@ impl DequeueTask<'_> {
         if detected && mode != ListenerMode::Pushed {
             shared.hooks.on_work_detected(None);
         }
-        let (handlers, runs) = shared.handlers.seat(&alone(shared, &batch));
+        let arrivals = arrivals(shared, &batch);
+        let alone = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone: true, .. });
+        let alone: Vec<bool> = arrivals.iter().map(alone).collect();
+        let (handlers, runs) = shared.handlers.seat(&alone);
         self.runs.extend(runs);
         let turns = self.turns;
-        for (message, handler) in std::iter::zip(batch, handlers) {
+        let got = std::iter::zip(batch, arrivals);
+        for ((message, arrival), handler) in std::iter::zip(got, handlers) {
             let one = prefetched.as_mut().and_then(|permits| permits.split(1));
-            let delivery = delivery::deliver(shared, turns, message, handler, asked, one);
+            let got = Got {
+                message,
+                arrival,
+                asked,
+            };
+            let delivery = delivery::deliver(shared, turns, got, handler, one);
             self.deliveries.push(Box::pin(delivery));
         }
         self.use_places();
@@ -361,13 +372,10 @@ async fn prefetch(shared: &Shared, places: usize) -> Option<(usize, Option<Owned
     Some((permits.num_permits(), Some(permits)))
 }
 
-/// Says for each message of a batch whether it is to share no run: one that would go to the poison
-/// queue next takes no other one there, and one that was rejected with others has to show whose fault
-/// it was.
-fn alone(shared: &Shared, batch: &[Message]) -> Vec<bool> {
-    let attempts = shared.attempts();
-    let last = |one: &Message| attempts.of(one) >= shared.config.max_dequeue_count;
-    let alone =
-        |one: &Message| attempts.is_isolated(&one.id) || shared.poison.is_some() && last(one);
-    batch.iter().map(alone).collect()
+/// Decides what is done with the messages of a batch, for all of it at one time: a message that is
+/// to share no run and one that goes to the poison queue next are the same.
+fn arrivals(shared: &Shared, batch: &[Message]) -> Vec<Arrival> {
+    let (attempts, now) = (shared.attempts(), wall());
+    let arrived = |message: &Message| attempts.arrived(message, now);
+    batch.iter().map(arrived).collect()
 }

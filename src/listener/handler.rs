@@ -11,7 +11,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{batch::RejectedTogether, stream::Pickup};
+use super::{attempts::Verdict, batch::RejectedTogether, stream::Pickup};
 use crate::{queue::Message, words::QueueAddress};
 
 /// Why a handler did not handle a message.
@@ -103,17 +103,6 @@ pub enum Outcome {
     Reject(HandlerError),
     /// It was not tried: it is handed out again after so long, and nothing has failed.
     Postpone(Duration),
-}
-
-/// What an error says of its message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Retry,
-    RetryAfter(Duration),
-    Rejected,
-    /// Rejected with others of its batch.
-    RejectedTogether,
-    Postponed(Duration),
 }
 
 /// What makes an error recognisable that was wrapped: its outermost cause. Wrappers such as

@@ -13,7 +13,7 @@ use tokio::sync::{Notify as Signal, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempts::Attempts,
+    attempts::{AttemptLimits, Attempts},
     batch::Handlers,
     config::ListenerConfig,
     hooks::{Action, AnyHooks, ListenerError},
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     clock::{Clock, Tick},
     error::Error,
+    fault::Fault,
     log_limiter::LogLimiter,
     queue::{MessageId, WorkQueue},
     scaling::Scaler,
@@ -91,6 +92,11 @@ impl Shared {
             Some(seed) => fastrand::Rng::with_seed(seed),
             None => fastrand::Rng::new(),
         };
+        let limits = AttemptLimits {
+            max_dequeue_count: config.max_dequeue_count,
+            visibility_timeout: config.visibility_timeout,
+            poisons: poison.is_some(),
+        };
         Self {
             number: config.budget.number(),
             queue,
@@ -108,7 +114,7 @@ impl Shared {
             prefetch: prefetch.map(|most| Arc::new(Semaphore::new(most))),
             core: Mutex::new(Core { scaler, rng }),
             log_limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
-            attempts: Mutex::default(),
+            attempts: Mutex::new(Attempts::new(limits, Fault::NONE)),
         }
     }
 

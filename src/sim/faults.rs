@@ -106,6 +106,14 @@ impl World {
                 self.scaled_gets_pause(listener, until);
                 self.impair(listener, until);
             }
+            T::StoreAway => {
+                let until = self.until(2_000, 90_000);
+                prolong(&mut self.outages.store, until);
+            }
+            T::Postponing => {
+                let until = self.until(2_000, 90_000);
+                prolong(&mut self.outages.handlers, until);
+            }
             T::FewerTasks => self.scaled_task_limit(listener),
             // These happen by themselves, where the seed allows them.
             T::ReportsLost
@@ -114,7 +122,8 @@ impl World {
             | T::GetsFail
             | T::GetsHang
             | T::HandlersHang
-            | T::PauseBusy => {}
+            | T::PauseBusy
+            | T::CallsFail => {}
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
     oracle::SOON,
     plan::Trouble,
     queue::MessageId,
+    scaled::LOOKED,
     world::{Event, World},
 };
 use crate::{
@@ -410,7 +411,12 @@ impl World {
             let ended = self.relay.fleets.of(queue, &group).ended;
             let from = believed.into_iter().chain(ended);
             let from = from.fold(self.calm(&members, due), Tick::max);
-            let by = from + CLAIM * self.tries(&members) + SOON;
+            // A machine looks by its tasks.
+            let within = match self.plan.attempts.is_own() {
+                true => LOOKED,
+                false => SOON,
+            };
+            let by = from + CLAIM * self.tries(&members) + within;
             if self.now > by {
                 self.violate(|| {
                     format!(

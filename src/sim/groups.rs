@@ -9,7 +9,6 @@ use super::{
     oracle::SOON,
     plan::{ListenerPlan, Plan, Shape, Trouble, Work, address, seconds},
     queue::{Announced, MessageId},
-    scaled::Scaled,
     world::{Event, World},
 };
 use crate::{
@@ -293,7 +292,9 @@ impl World {
             let worker = listener.workers.get(&queue);
             let awake = listener.session.is_some() && listener.paused_until <= self.now;
             // With each of its tasks at work it has no slot free to look: the next free one does (R18).
-            let full = listener.scaled.get(&queue).is_some_and(Scaled::is_full);
+            let full = listener.scaled.get(&queue).is_some_and(|scaled| {
+                scaled.is_full() || self.plan.attempts.is_own() && scaled.is_excused(self.now)
+            });
             awake && !listener.leaving && (full || worker.is_some_and(|worker| worker.active))
         })
     }

@@ -123,14 +123,17 @@ impl World {
             .streams
             .values()
             .any(|other| (other.listener, other.listener_life) == (listener, life));
-        let due = self.now + later(stream.visibility + Duration::from_secs(2));
+        let span = stream.visibility + Duration::from_secs(2);
+        let (timer, due) = (self.now + span, self.now + later(span));
         for id in self.queues.open().collect::<Vec<_>>() {
             let message = &mut self.queues.messages[id];
             if message.announced != Announced::Listener(listener, life) {
                 continue;
             }
             let place = stream.places.get(&message.queue);
-            if place.is_some_and(|place| place.is_busy(stream, self.now)) {
+            // One that was given back for longer is visible after that timer.
+            let in_time = message.holder.is_some() || message.visible_at <= timer;
+            if in_time && place.is_some_and(|place| place.is_busy(stream, self.now)) {
                 message.announced = Announced::Due(due);
             } else if !alive && !others {
                 message.announced = Announced::Nobody;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{groups, limits::PositionRoom, resume::FewPositions};
+use super::{attempts::AttemptPlan, groups, limits::PositionRoom, resume::FewPositions};
 use crate::words::{GroupName, QueueAddress, Selector};
 
 /// How the fleet looks.
@@ -54,6 +54,12 @@ pub(super) enum Trouble {
     /// All members of a fleet stop at once, and all but one for long.
     FleetStops,
     TableFull,
+    /// The blob store with the bodies of messages is away.
+    StoreAway,
+    /// Handlers postpone messages.
+    Postponing,
+    /// Deletes, releases and puts into the poison queue fail, or their answers are lost.
+    CallsFail,
 }
 
 /// Something that the workload does.
@@ -110,6 +116,8 @@ pub(super) struct Plan {
     pub(super) room: Option<PositionRoom>,
     /// Listeners state few positions, where they do.
     pub(super) few: Option<FewPositions>,
+    /// How messages are handled, and how often.
+    pub(super) attempts: AttemptPlan,
 }
 
 /// One listener.
@@ -213,11 +221,11 @@ const CROWD: usize = 70;
 impl Plan {
     /// A quarter of the runs meet the relay's limits, or share connections; in half of them the
     /// listeners state few positions. One in sixteen is a fleet that hangs, one a full table under
-    /// streams that rotate.
+    /// streams that rotate, and one a queue with a poison queue whose listeners share its counts.
     pub(super) fn of(seed: u64, rng: &mut fastrand::Rng) -> Self {
         let shape = match seed % 16 {
             5 => Shape::Fleet,
-            13 => Shape::Sparse,
+            12 | 13 => Shape::Sparse,
             _ => match rng.u32(0..50) {
                 0 => Shape::Wide,
                 1 => Shape::Crowd,
@@ -229,6 +237,7 @@ impl Plan {
         let mut own = fastrand::Rng::with_seed(seed);
         match seed % 16 {
             5 => plan.hang_all(&mut own),
+            12 => plan.share_queue(seed, &mut own),
             13 => plan.rotate_in_full_table(&mut own),
             _ if seed % 4 == 3 => plan.limit(&mut own),
             _ => {}
@@ -321,6 +330,7 @@ impl Plan {
             shared: None,
             room: None,
             few: None,
+            attempts: AttemptPlan::default(),
         };
         if shape == Shape::Fleet {
             plan.strain(rng);

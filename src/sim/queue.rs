@@ -30,6 +30,37 @@ pub(super) struct Message {
     pub(super) holder: Option<(usize, u64)>,
     pub(super) announced: Announced,
     pub(super) done: bool,
+    /// A handler has handled it; it is in the poison queue.
+    pub(super) handled: bool,
+    pub(super) poisoned: bool,
+    /// How often it was got, as the queue says.
+    dequeue_count: u32,
+    /// All of its gets; a receipt is the number of one, from 1 on.
+    pub(super) history: Vec<Get>,
+}
+
+/// One get of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Get {
+    /// The listener, and its life.
+    by: (usize, u64),
+    /// The dequeue count that came with it.
+    pub(super) count: u32,
+    pub(super) end: End,
+}
+
+/// How a get ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its answer was lost, its listener has died, or it has not ended.
+    Unknown,
+    Failed,
+    /// It came to no try, and its listener knows: the queue has to take it back where it can.
+    Untried,
+    /// The queue cannot, or was not reached.
+    Untaken,
+    /// The queue has taken it back, and the listener has not heard of it.
+    Unheard,
 }
 
 /// Who owes a wake-up for a message.
@@ -84,6 +115,10 @@ impl Queues {
             holder: None,
             announced: by,
             done: false,
+            handled: false,
+            poisoned: false,
+            dequeue_count: 0,
+            history: Vec::new(),
         });
         let id = self.messages.len() - 1;
         self.list[queue].messages.push(id);
@@ -103,21 +138,43 @@ impl Queues {
         let message = &mut self.messages[id];
         message.visible_at = hidden_until;
         message.gets += 1;
+        message.dequeue_count += 1;
+        message.history.push(Get {
+            by,
+            count: message.dequeue_count,
+            end: End::Unknown,
+        });
         message.holder = Some(by);
         Some((id, message.gets))
     }
 
-    /// Deletes a message, where the receipt is still the newest.
-    pub(super) fn delete(&mut self, id: MessageId, receipt: u64) {
+    /// Deletes a message, where the receipt is still the newest; returns whether it was.
+    pub(super) fn delete(&mut self, id: MessageId, receipt: u64) -> bool {
         let message = &mut self.messages[id];
         if message.gets != receipt || message.done {
-            return;
+            return false;
         }
         message.done = true;
         message.holder = None;
         self.list[message.queue]
             .messages
             .retain(|other| *other != id);
+        true
+    }
+
+    /// Takes a get back from a message's count, where the receipt is still the newest; returns whether
+    /// it was.
+    pub(super) fn take_back(&mut self, (id, receipt): (MessageId, u64)) -> bool {
+        let message = &mut self.messages[id];
+        let newest = message.gets == receipt && !message.done;
+        message.dequeue_count -= u32::from(newest);
+        newest
+    }
+
+    /// Notes how a get of a message ended.
+    pub(super) fn ended(&mut self, (id, receipt): (MessageId, u64), end: End) {
+        let number = usize::try_from(receipt).expect("few") - 1;
+        self.messages[id].history[number].end = end;
     }
 
     /// Shows a message again, where the receipt is still the newest; returns whether it was.
@@ -136,5 +193,35 @@ impl Queues {
         self.list
             .iter()
             .flat_map(|queue| queue.messages.iter().copied())
+    }
+}
+
+impl Message {
+    pub(super) fn get(&self, receipt: u64) -> Get {
+        self.history[usize::try_from(receipt).expect("few") - 1]
+    }
+
+    /// Returns how often its handler failed.
+    pub(super) fn failed(&self) -> u32 {
+        let failed = self.history.iter().filter(|get| get.end == End::Failed);
+        u32::try_from(failed.count()).expect("few")
+    }
+
+    /// Returns how many of its gets, up to this one, a listener has to take for attempts, and of how many
+    /// of the others it cannot know that the queue has taken them back.
+    pub(super) fn attempts(&self, receipt: u64, by: (usize, u64)) -> (u32, u32) {
+        let gets = &self.history[..usize::try_from(receipt).expect("few")];
+        let counts = |get: &&Get| match get.end {
+            End::Unknown | End::Failed => true,
+            End::Untaken => get.by != by,
+            End::Untried | End::Unheard => false,
+        };
+        let in_doubt = |get: &&Get| get.end == End::Unheard && get.by == by;
+        let count = |some: usize| u32::try_from(some).expect("few");
+        let (attempts, in_doubt) = (
+            gets.iter().filter(counts).count(),
+            gets.iter().filter(in_doubt).count(),
+        );
+        (count(attempts), count(in_doubt))
     }
 }

@@ -25,7 +25,7 @@ const MANY_FAULTS: [Row; 1] = [(
     "a quarter of all queues that wait for a stream have their turns in one step",
 )];
 
-const FAULTS: [Row; 83] = [
+const FAULTS: [Row; 89] = [
     (
         Fault::WakeUnbounded,
         "R1",
@@ -432,6 +432,36 @@ const FAULTS: [Row; 83] = [
         Fault::LeavingStays,
         "R18",
         "a task that was to end does not go on when its listener does",
+    ),
+    (
+        Fault::UntriedGetCounted,
+        "attempts",
+        "a get that came to no try counts as one",
+    ),
+    (
+        Fault::TakenBackTwice,
+        "attempts",
+        "a get that the queue has taken back is taken off by the listener as well",
+    ),
+    (
+        Fault::AbandonedGetCounted,
+        "attempts",
+        "what a listener that stops gives back counts as tried",
+    ),
+    (
+        Fault::PoisonedUntried,
+        "attempts",
+        "what was got too often is poisoned without a try",
+    ),
+    (
+        Fault::LastTryShared,
+        "attempts",
+        "a message's last try shares a run with others",
+    ),
+    (
+        Fault::SettledHandledAgain,
+        "attempts",
+        "what was handled and not deleted is handled again by the same listener",
     ),
 ];
 

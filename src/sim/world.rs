@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    attempts::Outages,
     limits::FullTable,
     listener::Listener,
     log::Log,
@@ -36,6 +37,7 @@ pub(super) struct World {
     /// The connections that listeners share, where they are one client's.
     pub(super) shared: Option<Shared>,
     pub(super) full: FullTable,
+    pub(super) outages: Outages,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
@@ -76,6 +78,9 @@ pub(super) struct Totals {
     pub(super) reports: u64,
     pub(super) reassigned: u64,
     pub(super) looks: u64,
+    /// Gets that came to no try, and messages that went to the poison queue.
+    pub(super) spared: u64,
+    pub(super) poisoned: u64,
 }
 
 /// Something that happens at its time.
@@ -162,6 +167,7 @@ impl World {
             conns: Vec::new(),
             shared: plan.shared.map(|streams| Shared::new(streams, fault)),
             full: FullTable::default(),
+            outages: Outages::default(),
             totals: Totals::default(),
             healed: false,
             held: false,
@@ -373,6 +379,8 @@ impl Totals {
             self.reports,
             self.reassigned,
             self.looks,
+            self.spared,
+            self.poisoned,
         ];
         kinds.into_iter().min().unwrap_or_default()
     }
@@ -397,6 +405,8 @@ impl Totals {
         self.reports += other.reports;
         self.reassigned += other.reassigned;
         self.looks += other.looks;
+        self.spared += other.spared;
+        self.poisoned += other.poisoned;
     }
 }
 

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        attempts::Settled,
-        handler::{HandlerError, Verdict},
+        attempts::{Disposition, Settled, Verdict},
+        handler::HandlerError,
         hooks::Action,
         poison,
         shared::{Shared, count},
@@ -35,6 +35,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A delete has as long to answer at least.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
+/// What became of a handler that was not waited for.
+const GIVEN_UP: &str = "the handler was given up";
 /// A message that was handled is kept hidden for so long while it cannot be deleted; then its place
 /// is worth more than a second handling elsewhere.
 const DELETE_WITHIN: Duration = Duration::from_secs(300);
@@ -104,60 +106,56 @@ impl InFlightMessage<'_> {
     }
 
     /// Does with a message that was not handled what its handler's error says.
-    pub(super) async fn judge(&mut self, error: HandlerError, verdict: Verdict) {
+    pub(super) async fn judge(&mut self, error: HandlerError, verdict: Verdict, attempts: u32) {
         let shared = self.shared;
-        match verdict {
-            Verdict::Postponed(delay) => self.spare(delay).await,
-            Verdict::Rejected if shared.poison.is_some() => {
-                count(&shared.counters.failed);
-                self.poison(error).await;
+        let disposition = shared.attempts().judge(self.message, attempts, verdict);
+        if !matches!(disposition, Disposition::Spare(_)) {
+            count(&shared.counters.failed);
+            // What was rejected is told by its way to the poison queue.
+            if (verdict, disposition) != (Verdict::Rejected, Disposition::Poison) {
+                let (id, gets) = (&self.message.id, self.message.dequeue_count);
+                let text = format!("message `{id}`, got {gets} times: {error}");
+                self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
             }
-            Verdict::RejectedTogether => {
-                shared.attempts().isolate(&self.message.id);
-                self.failed(error, None).await;
-            }
-            Verdict::RetryAfter(delay) => self.failed(error, Some(delay)).await,
-            Verdict::Retry | Verdict::Rejected => self.failed(error, None).await,
         }
+        self.dispose(disposition, error, attempts).await;
     }
 
-    async fn failed(&mut self, error: HandlerError, after: Option<Duration>) {
-        let (shared, attempts) = (self.shared, self.attempts);
-        count(&shared.counters.failed);
-        shared.attempts().tried(self.message);
-        let (id, gets) = (&self.message.id, self.message.dequeue_count);
-        let text = format!("message `{id}`, got {gets} times: {error}");
-        self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
-        if attempts >= shared.config.max_dequeue_count && shared.poison.is_some() {
-            return self.poison(error).await;
-        }
-        let delay = after.unwrap_or_else(|| shared.retry_after(attempts));
-        self.release(delay).await;
-    }
-
-    /// Does not bother the handler with a body that is none. What passes is no fault of the message's,
-    /// however often it was got meanwhile.
+    /// Does not bother the handler with a body that is none.
     pub(super) async fn unreadable(&mut self, fault: Error) {
-        let (shared, passes) = (self.shared, fault.is_retryable());
+        let shared = self.shared;
         count(&shared.counters.failed);
         self.complain(Action::Handle, fault.clone());
-        if passes || shared.poison.is_none() {
-            // A queue that takes such gets back from its count counts none of them.
-            let untried = shared.attempts().untried(&self.message.id);
-            let gets = self.message.dequeue_count.max(untried.saturating_add(1));
-            let delay = shared.retry_after(gets);
-            return match passes {
-                true => self.spare(delay).await,
-                false => self.release(delay).await,
-            };
-        }
-        self.poison(fault.into()).await;
+        let (disposition, untried) = {
+            let mut attempts = shared.attempts();
+            let disposition = attempts.unreadable(self.message, &fault);
+            (disposition, attempts.untried(&self.message.id))
+        };
+        // A queue that takes such gets back from its count counts none of them.
+        let gets = self.message.dequeue_count.max(untried);
+        self.dispose(disposition, fault.into(), gets).await;
     }
 
-    /// Gives back a message that was not tried. Recorded first, as its next get may come before the
-    /// answer.
-    pub(super) async fn spare(&mut self, delay: Duration) {
-        self.shared.attempts().uncount(&self.message.id);
+    /// Gives back a message that was not tried to its end.
+    pub(super) async fn abandon(&mut self) {
+        let disposition = self.shared.attempts().abandon(self.message);
+        self.dispose(disposition, GIVEN_UP.into(), 1).await;
+    }
+
+    /// Moves the message to the poison queue with its error, or gives it back; the listener's own
+    /// wait grows with the `tries`.
+    async fn dispose(&mut self, disposition: Disposition, error: HandlerError, tries: u32) {
+        let own = |wait: Option<Duration>| wait.unwrap_or_else(|| self.shared.retry_after(tries));
+        match disposition {
+            Disposition::Poison => self.poison(error).await,
+            Disposition::Spare(wait) => self.spare(own(wait)).await,
+            Disposition::Retry(wait) => self.release(own(wait)).await,
+        }
+    }
+
+    /// Gives back a message that was not tried: so it is recorded before, as its next get may come
+    /// before the answer.
+    async fn spare(&mut self, delay: Duration) {
         let delay = delay.min(self.shared.queue.limits().delay);
         let released = || self.shared.queue.release_untried(&self.receipt, delay);
         let (outcome, in_doubt) = self.retry(released).await;

@@ -1,0 +1,107 @@
+//! What is promised of such listeners.
+
+use std::time::Duration;
+
+use super::{
+    super::{plan::Trouble, queue::MessageId, reports::ANSWER, world::World},
+    LOOKED, POLLED, Scaled,
+};
+use crate::clock::Tick;
+
+impl World {
+    /// What is promised of these listeners besides (R8, R18, W4).
+    pub(in crate::sim) fn check_scaled(&mut self, number: usize) {
+        let (now, listener) = (self.now, &self.listeners[number]);
+        if listener.session.is_none() || listener.leaving || listener.paused_until > now {
+            return;
+        }
+        let from = listener.paused_until.max(listener.started_at);
+        let alone = listener.alone_since.map(|since| since.max(from));
+        let mut wrong = None;
+        for (queue, scaled) in &listener.scaled {
+            let seen = scaled.looked_at.max(scaled.excused_until);
+            let seen = seen.max(scaled.hangs_until).max(scaled.depth_at);
+            let batch = self.plan.listeners[number].batch;
+            if let Some(alone) = alone
+                && scaled.has_places(batch)
+                && now > alone.max(seen) + POLLED
+            {
+                wrong = Some(format!(
+                    "W4: listener {number} has no stream, and does not look into queue {queue}: \
+                     {:?}",
+                    scaled.scaler
+                ));
+            }
+            if let Some(message) = self.held_in_secret(number, *queue, scaled) {
+                wrong = Some(format!(
+                    "R8: listener {number} holds message {message} of queue {queue}, and the relay \
+                     takes it to be idle: {:?}",
+                    scaled.scaler
+                ));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violate(|| wrong);
+        }
+    }
+
+    /// Returns a message that is held for long although the relay does not know of it.
+    fn held_in_secret(&self, number: usize, queue: usize, scaled: &Scaled) -> Option<MessageId> {
+        const LONG: Duration = Duration::from_millis(2_500);
+        let listener = &self.listeners[number];
+        let quiet = self.plan.may(Trouble::ReportsLost)
+            || !self.is_well(number)
+            || self.was_full()
+            || self.now < listener.ok_from + LONG
+            || self.now < listener.partition_until + ANSWER + LONG
+            || self.now < listener.stalled_until.max(self.relay.paused_until) + LONG;
+        if quiet {
+            return None;
+        }
+        let stream = self.relay.streams.get(&listener.conn?)?;
+        let place = stream.places.get(&queue).copied().unwrap_or_default();
+        if place.is_busy(stream, self.now) {
+            return None;
+        }
+        let held = scaled.held.values().flatten();
+        held.map(|(id, _)| *id)
+            .find(|id| self.now > self.queues.messages[*id].got_at + LONG)
+    }
+}
+
+impl Scaled {
+    /// Returns whether there is room for one more message.
+    pub(super) fn has_places(&self, batch: usize) -> bool {
+        let full = |held: &&Vec<_>| held.len() >= batch;
+        self.held.values().filter(full).count() < self.max_tasks
+    }
+
+    /// Returns whether its gets fail or hang just now.
+    pub(in crate::sim) fn is_excused(&self, now: Tick) -> bool {
+        now < self.excused_until.max(self.hangs_until) + LOOKED
+    }
+
+    /// Returns whether no slot is free for another task.
+    pub(in crate::sim) fn is_full(&self) -> bool {
+        self.scaler.active().0 >= self.max_tasks
+    }
+
+    /// Returns whether the queue was looked into since, or need not or cannot be now: it was when the
+    /// message was due, by tasks that have work since, no task has a place left, or the queue fails, or
+    /// one has work, or there may be one only, and the next get hangs.
+    pub(in crate::sim) fn has_looked(
+        &self,
+        batch: usize,
+        due: Tick,
+        from: Tick,
+        now: Tick,
+    ) -> bool {
+        let stuck = now < self.hangs_until && (!self.held.is_empty() || self.is_full());
+        let seen = !self.held.is_empty() && self.looked_at >= due;
+        self.looked_at >= from
+            || seen
+            || !self.has_places(batch)
+            || stuck
+            || now < self.excused_until + LOOKED
+    }
+}

@@ -1,0 +1,280 @@
+//! What becomes of the messages that its tasks hold: the production decides, the model does it.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        attempts::{Kind, wall},
+        plan::Trouble,
+        queue::{Announced, End, MessageId},
+        world::{Event, World},
+    },
+    Happens, InFlight,
+};
+use crate::{
+    listener::attempts::{Arrival, Disposition, Settled, Verdict},
+    queue,
+    scaling::TaskId,
+};
+
+/// A message and the receipt of its get.
+type Got = (MessageId, u64);
+
+impl World {
+    /// Decides what is done with the messages of a get, and has it done.
+    pub(super) fn arrive(&mut self, number: usize, queue: usize, task: TaskId, batch: Vec<Got>) {
+        let now = wall(self.now);
+        let as_got = |(id, receipt): &Got| self.as_got(*id, *receipt);
+        let messages: Vec<_> = batch.iter().map(as_got).collect();
+        let attempts = &self.scaled(number, queue).attempts;
+        let arrivals = messages.iter().map(|one| attempts.arrived(one, now));
+        let arrivals: Vec<_> = arrivals.collect();
+        let together = self.plan.attempts.together;
+        let shares = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone, .. } if together && !alone);
+        let shared = std::iter::zip(&batch, &arrivals).filter(|(_, one)| shares(one));
+        let shared: Vec<MessageId> = shared.map(|((id, _), _)| *id).collect();
+        let by = (number, self.listeners[number].life);
+        for ((got, message), arrival) in batch.into_iter().zip(messages).zip(arrivals) {
+            self.log.note(
+                self.now,
+                "got",
+                &[number as u64, queue as u64, got.0 as u64],
+            );
+            let handles = matches!(arrival, Arrival::Handle { .. });
+            let run = match shares(&arrival) {
+                true => shared.clone(),
+                false => vec![got.0],
+            };
+            let one = InFlight {
+                message,
+                arrival,
+                run,
+                in_doubt: self.queues.messages[got.0].attempts(got.1, by).1,
+            };
+            self.scaled(number, queue).in_flight.insert(got, one);
+            let takes = match handles {
+                true => self.hands_over(number, queue, got),
+                false => 10,
+            };
+            let handled = Happens::Handled(task, got.0, got.1);
+            self.within_millis(takes, Event::Scaled(number, by.1, queue, handled));
+        }
+    }
+
+    /// Hands a message to its handler; returns how long that takes at most, in milliseconds.
+    fn hands_over(&mut self, number: usize, queue: usize, got: Got) -> u64 {
+        self.check_handed_over(number, queue, got.0);
+        if !self.healed && self.kind_of(got.0) == Kind::Deadly {
+            let life = self.listeners[number].life;
+            self.after_millis(20, Event::ListenerCrashes(number, life));
+        }
+        self.handling(number, got)
+    }
+
+    /// Chooses how long a message is handled at most, in milliseconds; it is kept hidden meanwhile,
+    /// unless somebody else has got it since.
+    fn handling(&mut self, number: usize, (id, receipt): Got) -> u64 {
+        // Handlers need what the relay is behind as well.
+        let alone = self.listeners[number].alone_since;
+        let alone = alone.is_some_and(|since| since <= self.now);
+        let hangs = self.may(Trouble::HandlersHang) && (alone || self.rng.u32(0..4) == 0);
+        let takes = match hangs {
+            // What fails is to be tried again before the end.
+            true if self.plan.attempts.is_own() => 30_000,
+            // Longer than a listener whose relay is away may go without a look.
+            true => 100_000,
+            false if self.healed => 20,
+            false => self.plan.listeners[number].handling,
+        };
+        let visibility = self.plan.listeners[number].visibility;
+        let message = &mut self.queues.messages[id];
+        if message.gets == receipt {
+            message.visible_at = self.now + Duration::from_millis(takes) + visibility;
+        }
+        takes
+    }
+
+    pub(super) fn has_handled(&mut self, number: usize, queue: usize, task: TaskId, got: Got) {
+        if let Some(one) = self.scaled(number, queue).in_flight.remove(&got) {
+            self.ends(number, queue, got, &one);
+        }
+        let (now, batch) = (self.now, self.plan.listeners[number].batch);
+        let scaled = self.scaled(number, queue);
+        if !scaled.has_places(batch) {
+            // There was no room to look for anything until now.
+            scaled.excused_until = scaled.excused_until.max(now);
+        }
+        let Some(held) = scaled.held.get_mut(&task) else {
+            return;
+        };
+        held.retain(|(other, _)| *other != got.0);
+        if !held.is_empty() {
+            return self.places_free(number, queue, task);
+        }
+        scaled.held.remove(&task);
+        // What its get on the way brings is looked at when it is there.
+        if !scaled.scaler.tasks().is_getting(task) {
+            let rest = scaled.scaler.done(task, now);
+            self.rests(number, queue, task, rest);
+        }
+    }
+
+    fn ends(&mut self, number: usize, queue: usize, got: Got, one: &InFlight) {
+        let attempts = match &one.arrival {
+            Arrival::Handle { attempts, .. } => *attempts,
+            Arrival::Delete(settled) => {
+                return self.deletes(number, queue, got, one, *settled);
+            }
+            Arrival::Unreadable(error) => {
+                self.was_untried(got);
+                let attempts = &mut self.scaled(number, queue).attempts;
+                let disposition = attempts.unreadable(&one.message, error);
+                return self.disposes(number, queue, got, one, disposition, None);
+            }
+            Arrival::PoisonUntried => {
+                let disposition = Disposition::Poison;
+                return self.disposes(number, queue, got, one, disposition, None);
+            }
+        };
+        let Some(verdict) = self.verdict(got.0, &one.run) else {
+            self.queues.messages[got.0].handled = true;
+            self.scaled(number, queue).handled.insert(got.0);
+            self.log
+                .note(self.now, "done", &[number as u64, got.0 as u64]);
+            return self.deletes(number, queue, got, one, Settled::Handled);
+        };
+        let untried = matches!(verdict, Verdict::Postponed(_));
+        match untried {
+            true => self.was_untried(got),
+            false => self.queues.ended(got, End::Failed),
+        }
+        let gone = self.queues.messages[got.0].gets != got.1;
+        let records = &mut self.scaled(number, queue).attempts;
+        if !gone {
+            let disposition = records.judge(&one.message, attempts, verdict);
+            self.disposes(number, queue, got, one, disposition, Some(verdict));
+        } else if untried {
+            records.uncount(&one.message.id);
+        }
+    }
+
+    /// Notes that a get came to no try. The queue takes it back where it can, and where it is the newest.
+    fn was_untried(&mut self, got: Got) {
+        let gone = self.queues.messages[got.0].gets != got.1;
+        let end = match gone || !self.plan.attempts.takes_back {
+            true => End::Untaken,
+            false => End::Untried,
+        };
+        self.queues.ended(got, end);
+    }
+
+    /// Gives back what a listener holds that stops.
+    pub(super) fn abandons(&mut self, number: usize, queue: usize, got: Got) {
+        let Some(one) = self.scaled(number, queue).in_flight.remove(&got) else {
+            // Its get has not come back.
+            return self.gives_back(number, queue, got, Duration::ZERO);
+        };
+        self.was_untried(got);
+        let attempts = &mut self.scaled(number, queue).attempts;
+        let disposition = attempts.abandon(&one.message);
+        self.disposes(number, queue, got, &one, disposition, None);
+    }
+
+    /// Does with a message that was not handled what was decided.
+    fn disposes(
+        &mut self,
+        number: usize,
+        queue: usize,
+        got: Got,
+        one: &InFlight,
+        disposition: Disposition,
+        verdict: Option<Verdict>,
+    ) {
+        let mut delay = |wait: Option<Duration>| {
+            wait.unwrap_or_else(|| Duration::from_millis(self.rng.u64(0..5_000)))
+        };
+        match disposition {
+            Disposition::Spare(wait) => {
+                let delay = delay(wait);
+                self.spares(number, queue, got, one, delay);
+            }
+            Disposition::Retry(wait) => {
+                let delay = delay(wait);
+                if verdict.is_some() {
+                    self.check_tried_again(number, got, one.in_doubt);
+                }
+                self.gives_back(number, queue, got, delay);
+            }
+            Disposition::Poison => {
+                if self.may(Trouble::CallsFail) && self.rng.u32(0..4) == 0 {
+                    // The poison queue is away.
+                    return self.gives_back(number, queue, got, Duration::from_secs(1));
+                }
+                self.check_poisoned(number, got, verdict);
+                self.queues.messages[got.0].poisoned = true;
+                let numbers = [number as u64, got.0 as u64];
+                self.log.note(self.now, "poisoned", &numbers);
+                self.deletes(number, queue, got, one, Settled::Poisoned);
+            }
+        }
+    }
+
+    /// Gives back a message that was not tried. The call may fail, or its answer be lost.
+    fn spares(&mut self, number: usize, queue: usize, got: Got, one: &InFlight, delay: Duration) {
+        self.totals.spared += 1;
+        let fails = self.may(Trouble::CallsFail) && self.rng.u32(0..4) == 0;
+        if fails && self.rng.bool() {
+            self.queues.ended(got, End::Untaken);
+            let visibility = self.plan.listeners[number].visibility;
+            return self.gives_back(number, queue, got, visibility);
+        }
+        if self.plan.attempts.takes_back && self.queues.take_back(got) {
+            self.queues.ended(got, End::Unheard);
+            if !fails {
+                let (life, message) = (self.listeners[number].life, one.message.id.clone());
+                let heard = Happens::TakenBack(got.0, got.1, message);
+                self.within_millis(200, Event::Scaled(number, life, queue, heard));
+            }
+        }
+        self.gives_back(number, queue, got, delay);
+    }
+
+    /// The answer to a release comes: the queue has taken the get back.
+    pub(super) fn taken_back(
+        &mut self,
+        number: usize,
+        queue: usize,
+        got: Got,
+        id: &queue::MessageId,
+    ) {
+        self.queues.ended(got, End::Untried);
+        self.scaled(number, queue).attempts.count_again(id);
+    }
+
+    /// Deletes a message for which nothing else is left to be done. The call may fail, or its answer
+    /// be lost.
+    fn deletes(&mut self, number: usize, queue: usize, got: Got, one: &InFlight, why: Settled) {
+        self.check_deleted(got.0);
+        let fails = self.may(Trouble::CallsFail) && self.rng.u32(0..3) == 0;
+        let happens = !fails || self.rng.bool();
+        let deleted = happens && self.queues.delete(got.0, got.1);
+        let attempts = &mut self.scaled(number, queue).attempts;
+        match deleted && !fails {
+            true => attempts.forget(&one.message.id),
+            false => attempts.settle(&one.message, why),
+        }
+        if !happens {
+            let visibility = self.plan.listeners[number].visibility;
+            self.gives_back(number, queue, got, visibility);
+        }
+    }
+
+    /// Shows a message again after `delay`, and has it said.
+    fn gives_back(&mut self, number: usize, queue: usize, got: Got, delay: Duration) {
+        let (now, life) = (self.now, self.listeners[number].life);
+        if self.queues.release(got.0, got.1, now + delay) {
+            self.queues.messages[got.0].announced = Announced::Listener(number, life);
+            self.machine(number, queue).hidden(delay, now);
+        }
+    }
+}
