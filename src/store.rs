@@ -390,6 +390,8 @@ mod tests {
         let url = format!("sqlite:{}", directory.path().join("blobs.db").display());
         for url in ["memory:", &url] {
             let none = Variables::new();
+            // A container's file must be there.
+            open(url).await.expect(url);
             container::contract::check(&*container::connect(url, &none).await.expect(url)).await;
             let account = container::Account::open(url, &none).await.expect(url);
             let folder = account.container("folder").expect("a name");

@@ -157,8 +157,8 @@ fn what_follows_two_dashes_belongs_to_the_command() {
 }
 
 #[test]
-fn the_readme_names_every_setting_of_serve() {
-    let readme = include_str!("../../README.md");
+fn the_documentation_names_every_setting_of_serve() {
+    let readme = include_str!("../../docs/configuration.md");
     let command = Cli::command();
     let serve = command.find_subcommand("serve").expect("a verb");
     let settings = serve.get_arguments().filter(|arg| arg.get_env().is_some());

@@ -29,6 +29,8 @@ impl Files {
 
     /// Makes a sweeper of `source`, whose dead go to `dead`; `more` is added to its file.
     async fn sweeper(&self, more: &str) -> Sweeper {
+        // A container's file must be there.
+        self.store("source").await;
         let [state, source, dead] = ["state", "source", "dead"].map(|name| self.url(name));
         let text = format!(
             r#"{{"name": "job", "state": "{state}", "dead": {{"account": "{dead}"}},
