@@ -21,10 +21,8 @@ use super::serve::LogFormat;
 
 /// What client verbs log where `RUST_LOG` says nothing.
 pub(super) const CLIENT_LOG: &str = "error";
-/// What `wait` and `flag watch` log: also that another node waits under the same listener id, and
-/// that the relay is away.
-pub(super) const WAIT_LOG: &str =
-    "error,reveille::client::flag_watch=warn,reveille::client::stream=warn";
+/// What `wait` logs: also that another node waits under the same listener id.
+pub(super) const WAIT_LOG: &str = "error,reveille::client::flag_watch=warn";
 
 /// Lines that wait for their reader: about 1 MiB of usual ones.
 const BUFFERED_LINES: usize = 8 * 1024;

@@ -32,6 +32,8 @@ pub(super) struct Stored {
 pub(super) struct Parked {
     url: String,
     name: FlagName,
+    /// No relay releases the node: an error that stays ends the command, which tells of it.
+    alone: bool,
     shared: Arc<Shared>,
 }
 
@@ -101,11 +103,12 @@ impl Stored {
 }
 
 impl Parked {
-    pub(super) fn new(url: &str, name: FlagName) -> Result<Self, Usage> {
+    pub(super) fn new(url: &str, name: FlagName, alone: bool) -> Result<Self, Usage> {
         shared(url)?;
         Ok(Self {
             url: url.to_owned(),
             name,
+            alone,
             shared: Arc::default(),
         })
     }
@@ -124,11 +127,15 @@ impl Parked {
         let failing = trouble.is_some();
         let before = self.shared.failing.swap(failing, Ordering::Relaxed);
         match trouble {
-            // Any other error ends the command, which tells of it.
-            Some(error) if !before && (error.is_retryable() || self.shared.flag.initialized()) => {
+            Some(error) if !before => {
+                let lasts = !error.is_retryable() && !self.shared.flag.initialized();
+                if lasts && self.alone {
+                    return;
+                }
+                let next = if lasts { "" } else { "; still trying" };
                 let cause = error.source().map(|cause| format!(": {cause}"));
                 let cause = cause.unwrap_or_default();
-                output::note(format_args!("{error}{cause}; still trying"));
+                output::note(format_args!("{error}{cause}{next}"));
             }
             None if before => output::note(format_args!("{} can be read again", self.url)),
             _ => {}

@@ -28,7 +28,7 @@ Example:
 A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read \
 every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and \
 --store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where \
-signal N ended it), without one with 0; with 6 where the flag is not set within --timeout.")]
+signal N ended it), without one with 0; with 6 where the flag is not set within --timeout, and with 3 where the relay was not reached within it.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
@@ -100,7 +100,7 @@ impl Args {
     /// Returns how the node is released, and the relay where one has a part in it.
     fn release(&self, target: &Target, named: bool) -> anyhow::Result<(Release, Option<Client>)> {
         let interval = self.interval.unwrap_or_default();
-        let parked = |url| Parked::new(url, self.flag.clone());
+        let parked = |url| Parked::new(url, self.flag.clone(), !named);
         let parked = self.store.as_deref().map(parked).transpose()?;
         if let Some(parked) = parked.as_ref().filter(|_| !named) {
             let release = Release::reading(self.flag.clone(), parked.clone(), interval);

@@ -74,9 +74,9 @@ const ASKING: [(&[&str], i32); 13] = [
     (&["unleash", "go"], 3),
     (&["unleash", "go", "--expect", "1"], 3),
     (&["leash", "go"], 3),
-    // What these wait for may come later than any relay.
+    (&["wait", "go"], 3),
+    // These have no end but the time that is given.
     (&["flag", "watch", "go"], 6),
-    (&["wait", "go"], 6),
     (&["subscribe", "acct/orders"], 6),
 ];
 

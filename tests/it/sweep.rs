@@ -202,6 +202,7 @@ async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
 #[tokio::test]
 async fn what_cannot_be_done_is_said_with_its_code() {
     let place = Place::new();
+    place.names("source").await;
     let good = place.job();
     let with = |field: &str, value: Value| {
         let mut job = good.clone();
