@@ -34,7 +34,7 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     // It has to be read first: so it is certain, unless that took too long.
-    let certain = complaint.contains("`go` was not set, and nobody was told");
+    let certain = complaint.contains("`go` was not set, and no watcher was notified");
     assert!(
         certain || complaint.contains("may have happened"),
         "{complaint}"

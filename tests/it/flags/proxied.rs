@@ -31,7 +31,7 @@ async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() 
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     for words in [
         "may or may not be set",
-        "nobody was told",
+        "no watcher was notified",
         "`flag get` tells",
     ] {
         assert!(complaint.contains(words), "{complaint}");
@@ -56,7 +56,10 @@ async fn an_unleash_that_never_arrived_is_reported_and_was_none() {
     for (fault, words) in [
         (Fault::CutBefore, "may or may not be set"),
         (Fault::CutWithin, "may or may not be set"),
-        (Fault::Answer(503), "was not set, and nobody was told"),
+        (
+            Fault::Answer(503),
+            "was not set, and no watcher was notified",
+        ),
         (Fault::Answer(429), "more often than it allows"),
         (Fault::Answer(403), "refuses the credential"),
     ] {

@@ -6,26 +6,26 @@
 
 use std::{task::Waker, time::Duration};
 
-use super::{Event, Watch};
+use super::{Event, WatchGuard};
 use crate::{
     backoff::{about, jitter},
     clock::Tick,
     words::{Goodbye, GoodbyeReason, clamp_heartbeat},
 };
 
-/// How a stream lives.
+/// Heartbeat and age of a stream.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FeedConfig {
-    /// Silence after which a heartbeat is sent; clamped, zero is the default.
+pub(crate) struct WatchStreamConfig {
+    /// Silence after which a heartbeat is sent. It is clamped; zero selects the default.
     pub(crate) heartbeat: Duration,
-    /// The stream ends by itself at this age, give or take a tenth.
+    /// Age at which the stream ends by itself, give or take a tenth.
     pub(crate) max_age: Duration,
 }
 
-/// One stream's messages. Whoever drives it also awaits its watch's [`Watch::settle`].
+/// The messages of one stream. Its driver also awaits [`WatchGuard::sync`].
 #[derive(Debug)]
-pub(crate) struct Feed {
-    watch: Watch,
+pub(crate) struct WatchStream {
+    watch: WatchGuard,
     heartbeat: Duration,
     heartbeat_at: Tick,
     ends_at: Tick,
@@ -33,24 +33,24 @@ pub(crate) struct Feed {
     ended: bool,
 }
 
-/// What a stream does next.
+/// The next action of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Send this, then ask again.
+pub(crate) enum StreamAction {
+    /// Send this event, then call `next` again.
     Send(Event),
-    /// Nothing before this time, or until the waker is woken.
+    /// Wait until this time, or until the waker is woken.
     Wait(Tick),
     /// End with OK.
     End,
 }
 
-/// Reconnections after a shutdown are spread over this span.
+/// Clients' reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
-impl Feed {
+impl WatchStream {
     pub(crate) fn new(
-        watch: Watch,
-        config: FeedConfig,
+        watch: WatchGuard,
+        config: WatchStreamConfig,
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Self {
@@ -65,38 +65,38 @@ impl Feed {
         }
     }
 
-    /// Returns the watch, to settle it.
+    /// Returns the watch, so that tests can synchronize it.
     #[cfg(test)]
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &WatchGuard {
         &self.watch
     }
 
-    /// Returns what to send next; `draining` while the relay shuts down.
-    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+    /// Returns the next action. `draining` means that the relay shuts down.
+    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction {
         if self.ended {
-            return Next::End;
+            return StreamAction::End;
         }
         // Before any Goodbye: a set that is not told here is known to nobody else (R21).
-        if let Some(event) = self.watch.owed(waker) {
+        if let Some(event) = self.watch.next_event(waker) {
             self.heartbeat_at = now + self.heartbeat;
-            return Next::Send(event);
+            return StreamAction::Send(event);
         }
         if draining || now >= self.ends_at {
-            return Next::Send(self.goodbye(draining));
+            return StreamAction::Send(self.goodbye(draining));
         }
-        if !self.watch.is_settled() {
-            return Next::Wait(self.ends_at);
+        if !self.watch.is_synced() {
+            return StreamAction::Wait(self.ends_at);
         }
         if now >= self.heartbeat_at {
             self.heartbeat_at = now + self.heartbeat;
-            return Next::Send(Event::Heartbeat);
+            return StreamAction::Send(Event::Heartbeat);
         }
-        Next::Wait(self.heartbeat_at.min(self.ends_at))
+        StreamAction::Wait(self.heartbeat_at.min(self.ends_at))
     }
 
     fn goodbye(&mut self, draining: bool) -> Event {
         self.ended = true;
-        self.watch.depart();
+        self.watch.mark_away();
         let (reason, reconnect_after) = if draining {
             (GoodbyeReason::Draining, self.reconnect_after)
         } else {
