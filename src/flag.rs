@@ -24,6 +24,7 @@ mod store_flags;
 mod wakers;
 mod watch_guard;
 mod watch_stream;
+mod writes;
 
 #[cfg(test)]
 mod tests;
@@ -41,24 +42,23 @@ pub(crate) use self::{
     event::Event,
     local::LocalWatch,
     presence::{WatcherView, WatchersQuery},
-    wakers::PendingWakes,
     watch_guard::WatchGuard,
     watch_stream::{StreamAction, WatchStream, WatchStreamConfig},
 };
 use self::{
-    document::{FOLDER, FlagDocument, Version, blob_name, flag_names},
+    document::{FOLDER, Version, blob_name, flag_names},
     keyed_mutex::KeyedMutex,
-    registry::{WatchRegistry, WriteOutcome, if_active},
+    registry::{WatchRegistry, if_active},
     store_flags::check_prefix,
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
-    fault::{Fault, planted},
+    fault::Fault,
     store::{Blob, BlobStore, ETag, PageOptions},
     sync::lock,
-    words::{FlagName, FlagState, Limits, ListenerId, UnleashOptions},
+    words::{FlagName, FlagState, Limits, ListenerId},
 };
 
 /// Reads the wall clock. Tests and simulations supply their own.
@@ -118,20 +118,9 @@ struct Inner {
     fault: Fault,
 }
 
-/// A local write in progress. Dropping it before its end reports the write as abandoned.
-struct WriteGuard<'a> {
-    inner: &'a Inner,
-    name: &'a FlagName,
-    began: u64,
-    ended: bool,
-}
-
 /// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
 /// cloud store serves thousands of requests a second.
 const READS_AT_ONCE: usize = 32;
-
-/// Attempts at a write that conflicts with other writers of the same flag.
-const ATTEMPTS: u32 = 16;
 
 impl Flags {
     pub(crate) fn new(store: Arc<dyn BlobStore>, config: FlagsConfig) -> Self {
@@ -147,118 +136,6 @@ impl Flags {
         };
         Self {
             inner: Arc::new(inner),
-        }
-    }
-
-    /// Sets a flag durably, then notifies its watchers. Returns the state and the number of
-    /// watchers. A flag that is set keeps its generation and each value that the options leave out.
-    ///
-    /// # Errors
-    /// `Invalid`. `Exhausted` if too many flags are set; nothing was written. `Unavailable` if the
-    /// store failed; no watcher was notified, but the write may have happened.
-    ///
-    /// # Cancel safety
-    /// If it is dropped early, the flag may be set. The next [`Flags::refresh`] notifies the
-    /// watchers.
-    pub(crate) async fn unleash(
-        &self,
-        name: &FlagName,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> Result<(FlagState, u32)> {
-        Ok(self.set(name, options, wall).await?.wake_watchers().await)
-    }
-
-    /// Like [`Flags::unleash`], but leaves the waking of the watchers to the caller.
-    pub(crate) async fn set(
-        &self,
-        name: &FlagName,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> Result<PendingWakes<(FlagState, u32)>> {
-        options.check()?;
-        let _guard = self.inner.writes.lock(name).await;
-        // The outcome of the last attempt that was answered with a conflict.
-        let mut tried: Option<WriteOutcome> = None;
-        let mut new = false;
-        for _ in 0..ATTEMPTS {
-            let write = WriteGuard::begin(&self.inner, name);
-            let found = self.inner.get_blob(name).await.map_err(|error| {
-                let doing = match tried {
-                    // The conflict may be with our own write, if the network repeated the request.
-                    Some(_) => {
-                        "may or may not be set, and no watcher was notified: check with `flag get`"
-                    }
-                    None => "was not set, and no watcher was notified: it could not be read first",
-                };
-                self.inner.unavailable(name, doing, error)
-            })?;
-            if found.is_none() {
-                new |= self.inner.registry().admit_set(name)?;
-            }
-            let (current, etag) = found.unzip();
-            // A network that repeats a request returns the second answer: a conflict with our own
-            // write. No other writer uses this generation with this time.
-            if let Some(own) = tried.take_if(|own| current.as_ref() == own.state()) {
-                return Ok(write.end(own));
-            }
-            let (document, written) = self.inner.plan_write(name, current, options, wall);
-            if planted!(self.inner.fault, FlagTellsBeforeDurable) {
-                WriteGuard::begin(&self.inner, name)
-                    .end(written.clone())
-                    .wake_watchers()
-                    .await;
-            }
-            match self.inner.put(name, &document, etag.as_ref()).await {
-                Ok(_) => return Ok(write.end(written)),
-                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
-                Err(error) => {
-                    let doing = match is_refusal(&error) {
-                        true if new => {
-                            self.inner.registry().set.remove(name);
-                            "was not set, and no watcher was notified"
-                        }
-                        true => "was not set, and no watcher was notified",
-                        false => {
-                            "may or may not be set, and no watcher was notified: check with `flag get`"
-                        }
-                    };
-                    return Err(self.inner.unavailable(name, doing, error));
-                }
-            }
-        }
-        let message = format!("flag `{name}` was not set: other writers keep changing it");
-        Err(Error::new(ErrorKind::Unavailable, message))
-    }
-
-    /// Clears a flag durably, then notifies its watchers. Clearing an unset flag is no error.
-    ///
-    /// # Errors
-    /// `Unavailable` as for [`Flags::unleash`].
-    pub(crate) async fn leash(&self, name: &FlagName) -> Result<FlagState> {
-        let (state, _) = self.clear(name).await?.wake_watchers().await;
-        Ok(state)
-    }
-
-    /// Like [`Flags::leash`], but leaves the waking of the watchers to the caller. Also returns the
-    /// number of watchers.
-    pub(crate) async fn clear(&self, name: &FlagName) -> Result<PendingWakes<(FlagState, u32)>> {
-        let _guard = self.inner.writes.lock(name).await;
-        let write = WriteGuard::begin(&self.inner, name);
-        match self.inner.store.delete(&blob_name(name), None).await {
-            Ok(_) => {
-                self.inner.registry().set.remove(name);
-                Ok(write.end(WriteOutcome::Unset))
-            }
-            Err(error) => {
-                let doing = match is_refusal(&error) {
-                    true => "was not cleared, and no watcher was notified",
-                    false => {
-                        "may or may not be cleared, and no watcher was notified: check with `flag get`"
-                    }
-                };
-                Err(self.inner.unavailable(name, doing, error))
-            }
         }
     }
 
@@ -426,42 +303,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns the document to write over the `current` state, and the outcome to report.
-    fn plan_write(
-        &self,
-        name: &FlagName,
-        current: Option<FlagState>,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> (FlagDocument, WriteOutcome) {
-        match if_active(current, wall) {
-            Some(state) => {
-                let document = FlagDocument::new(state.generation, options, Some(&state), wall);
-                let written = WriteOutcome::Kept(document.state(name));
-                (document, written)
-            }
-            None => {
-                let generation = self.registry().new_generation(wall);
-                let document = FlagDocument::new(generation, options, None, wall);
-                let written = WriteOutcome::Unleashed(document.state(name));
-                (document, written)
-            }
-        }
-    }
-
-    async fn put(
-        &self,
-        name: &FlagName,
-        document: &FlagDocument,
-        etag: Option<&ETag>,
-    ) -> Result<ETag> {
-        let name = blob_name(name);
-        match etag {
-            Some(etag) => self.store.update(&name, document.content(), etag).await,
-            None => self.store.create(&name, document.content()).await,
-        }
-    }
-
     #[cold]
     fn unavailable(&self, name: &FlagName, what: &str, error: Error) -> Error {
         if error.kind() == ErrorKind::Unsupported {
@@ -471,48 +312,4 @@ impl Inner {
         let message = format!("flag `{name}` {what} ({} failed)", self.store);
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     }
-}
-
-impl<'a> WriteGuard<'a> {
-    fn begin(inner: &'a Inner, name: &'a FlagName) -> Self {
-        let began = inner.registry().begin_write();
-        Self {
-            inner,
-            name,
-            began,
-            ended: false,
-        }
-    }
-
-    /// Reports the outcome to the registry, which returns the watchers to wake.
-    fn end(mut self, written: WriteOutcome) -> PendingWakes<(FlagState, u32)> {
-        self.ended = true;
-        let ended = self
-            .inner
-            .registry()
-            .finish_write(self.name, self.began, written);
-        let (state, watching, wakers) = ended;
-        let outcome = (state, watching);
-        PendingWakes { outcome, wakers }
-    }
-}
-
-impl Drop for WriteGuard<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.inner.registry().abandon_write(self.name);
-        }
-    }
-}
-
-/// Returns whether the error proves that the store changed nothing.
-fn is_refusal(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Denied
-            | ErrorKind::Exhausted
-            | ErrorKind::Invalid
-            | ErrorKind::NotFound
-            | ErrorKind::Unsupported
-    )
 }

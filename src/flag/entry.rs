@@ -81,7 +81,7 @@ pub(super) enum StateOrigin {
     /// A local write that set the flag under a new generation.
     Unleash(u64),
     /// Another successful local write.
-    WriteGuard(u64),
+    Write(u64),
     /// A read of the store.
     Read(u64),
 }
@@ -196,9 +196,8 @@ impl FlagEntry {
             self.present = Some(SharedState::new(state));
             self.note_set(source);
         }
-        let (StateOrigin::Unleash(began)
-        | StateOrigin::WriteGuard(began)
-        | StateOrigin::Read(began)) = source;
+        let (StateOrigin::Unleash(began) | StateOrigin::Write(began) | StateOrigin::Read(began)) =
+            source;
         wakers.reserve(if same { 0 } else { self.watchers.len() });
         let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
         for watcher in self.watchers.values_mut() {
@@ -212,7 +211,7 @@ impl FlagEntry {
                 // for itself.
                 watcher.delivered = self.change;
             }
-            let write = matches!(source, StateOrigin::Unleash(_) | StateOrigin::WriteGuard(_));
+            let write = matches!(source, StateOrigin::Unleash(_) | StateOrigin::Write(_));
             if write && same && watcher.is_new && watcher.registered < began {
                 // An older read has seen this write before it ended, and was not for this watcher:
                 // the write is (R21).
@@ -246,13 +245,15 @@ impl FlagEntry {
 
     /// Takes the watcher's next event. If there is none, `waker` is woken when one is ready.
     pub(super) fn next_event(&mut self, id: u64, waker: &Waker) -> Option<Event> {
+        let ignores_reads = planted!(self.fault, FlagReadBeforeRegister);
+        let conflates_sets = planted!(self.fault, FlagSetConflated);
         let watcher = self.watchers.get_mut(&id)?;
         #[cfg(test)]
         if watcher.is_new && watcher.stale.is_some() {
             watcher.is_new = false;
             return watcher.stale.take().map(Event::State);
         }
-        if planted!(self.fault, FlagReadBeforeRegister) && !watcher.synced {
+        if ignores_reads && !watcher.synced {
             watcher.waker = Some(waker.clone());
             return None;
         }
@@ -261,9 +262,7 @@ impl FlagEntry {
             // set", so that it does not take the set for an older one.
             watcher.is_new = false;
             Some(SharedState::new(FlagState::unset(self.name.clone(), 0)))
-        } else if watcher.delivered < self.newest_set_change
-            && !planted!(self.fault, FlagSetConflated)
-        {
+        } else if watcher.delivered < self.newest_set_change && !conflates_sets {
             watcher.mark_delivered(self.newest_set_change);
             self.newest_set.clone()
         } else if watcher.synced && watcher.is_new

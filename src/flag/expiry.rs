@@ -11,9 +11,10 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    ATTEMPTS, Flags, READS_AT_ONCE, WriteGuard,
+    Flags, READS_AT_ONCE,
     document::{FOLDER, blob_name, flag_names},
     registry::{WriteOutcome, if_active},
+    writes::{ATTEMPTS, WriteGuard},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -83,6 +84,7 @@ impl Flags {
 
     async fn expire_one(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let inner = &*self.inner;
+        let unconditional = planted!(inner.fault, FlagExpiryUnconditional);
         let _guard = inner.writes.lock(name).await;
         for _ in 0..ATTEMPTS {
             let write = WriteGuard::begin(inner, name);
@@ -96,7 +98,7 @@ impl Flags {
                 write.end(WriteOutcome::Found(state)).wake_watchers().await;
                 return Ok(());
             }
-            let condition = if planted!(inner.fault, FlagExpiryUnconditional) {
+            let condition = if unconditional {
                 None
             } else if inner.store.capabilities().conditional_delete {
                 Some(&etag)

@@ -158,13 +158,14 @@ impl WatchRegistry {
         let (found, version) = found.unzip();
         self.note_generation(found.as_ref());
         let fault = self.fault;
+        let accepts_any_read = planted!(fault, FlagReadDuringWrite);
         if let Some(entry) = self.entries.get_mut(name) {
             #[cfg(test)]
             if planted!(fault, FlagReadBeforeRegister) {
                 let state = if_active(found.clone(), wall).unwrap_or_else(|| entry.unset());
                 entry.register_late(&state, &mut wakers);
             }
-            if entry.accepts_read(reading.began) || planted!(fault, FlagReadDuringWrite) {
+            if entry.accepts_read(reading.began) || accepts_any_read {
                 entry.mark_updated(now);
                 entry.version = version;
                 self.apply_found(name, found, wall, reading.began, &mut wakers);
@@ -183,7 +184,7 @@ impl WatchRegistry {
         version: Option<&Version>,
         wakers: &mut Wakers,
     ) -> bool {
-        let fault = self.fault;
+        let accepts_any_list = planted!(self.fault, FlagListDuringWrite);
         let now = self.next_sequence();
         let Some(entry) = self.entries.get_mut(name) else {
             return false;
@@ -191,7 +192,7 @@ impl WatchRegistry {
         if version.is_some() {
             return entry.version.as_ref() != version;
         }
-        if entry.accepts_read(reading.began) || planted!(fault, FlagListDuringWrite) {
+        if entry.accepts_read(reading.began) || accepts_any_list {
             entry.mark_updated(now);
             let unset = entry.unset();
             self.apply(name, unset, None, StateOrigin::Read(reading.began), wakers);
@@ -233,9 +234,9 @@ impl WatchRegistry {
         let mut wakers = Wakers::default();
         let (state, source) = match written {
             WriteOutcome::Unleashed(state) => (Some(state), StateOrigin::Unleash(began)),
-            WriteOutcome::Kept(state) => (Some(state), StateOrigin::WriteGuard(began)),
+            WriteOutcome::Kept(state) => (Some(state), StateOrigin::Write(began)),
             WriteOutcome::Found(state) => (Some(state), StateOrigin::Read(began)),
-            WriteOutcome::Unset => (None, StateOrigin::WriteGuard(began)),
+            WriteOutcome::Unset => (None, StateOrigin::Write(began)),
         };
         self.note_generation(state.as_ref());
         let state = state.unwrap_or_else(|| self.unset(name));
