@@ -9,7 +9,7 @@ use crate::{
     clock::wall,
     duration::Span,
     error::{Error, ErrorKind, Result},
-    lease::{Held, Lease, LeaseConfig},
+    lease::{Lease, LeaseConfig, LeaseGuard},
     store::{BlobName, BlobStore, ETag, PageOptions, container::HeadPage},
 };
 
@@ -128,7 +128,7 @@ impl Turns {
     }
 
     /// Waits for the lease, and not for ever: a store that is away is said.
-    async fn hold(&self, wish: &Wish, stop: &CancellationToken) -> Result<Option<Held>> {
+    async fn hold(&self, wish: &Wish, stop: &CancellationToken) -> Result<Option<LeaseGuard>> {
         let patience = if wish.stop { LAST_WORDS } else { PATIENCE };
         tokio::select! {
             held = tokio::time::timeout(patience, self.lease.acquire()) => match held {
