@@ -70,7 +70,7 @@ impl Flags {
     /// then tells its watchers. Returns whether the store was asked for anything.
     ///
     /// # Errors
-    /// Whatever kept the store from answering; what did not end now is still due.
+    /// Any error of the store. Flags that did not end now stay due.
     pub(crate) async fn expire(&self, wall: SystemTime) -> Result<bool> {
         let due = self.inner.registry().due(wall);
         let asked = !due.is_empty();

@@ -1,4 +1,4 @@
-//! The board: which flags are watched, what is known of them, and what may be told when.
+//! The registry of watches: the watched flags, their known states, and the events of watchers.
 //!
 //! The decisions of PROTOCOL section 8, pure and synchronous. A watcher registers first; a read of
 //! the store counts for those who had registered when it began, and only if no local write of its

@@ -59,7 +59,7 @@ impl WatchGuard {
     /// another watcher's. Until then no first state is told but that of an unleash here.
     ///
     /// # Errors
-    /// `Unavailable`, with whatever kept the store from answering; it may be called again.
+    /// `Unavailable` for any error of the store. It may be called again.
     ///
     /// # Cancel safety
     /// Safe.

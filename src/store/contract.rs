@@ -177,7 +177,11 @@ async fn same_content_has_the_same_etag(store: &dyn BlobStore) {
     let blob = name("etag/a");
     let first = store.create(&blob, bytes(b"same")).await.expect("create");
     let second = store.update(&blob, bytes(b"same"), &first).await;
-    assert_eq!(second.expect("update"), first, "they are unique: say so");
+    assert_eq!(
+        second.expect("update"),
+        first,
+        "ETags are unique: the capabilities must say so"
+    );
 }
 
 async fn lists_come_in_pages_and_in_order(store: &dyn BlobStore) {

@@ -257,7 +257,7 @@ async fn rounds_begin_at_multiples_of_the_interval() {
         numbers
     };
     let numbers = tokio::select! {
-        () = running => unreachable!("it goes on for ever"),
+        () = running => unreachable!("it runs for ever"),
         numbers = putting => numbers,
     };
     let mut sorted = numbers.clone();

@@ -67,7 +67,7 @@ async fn the_first_id_is_the_stored_number_or_the_start() {
     let ids = generator(&store, from(7, 10));
     assert_eq!(ids.next_id().await.ok(), Some(7));
     assert_eq!(content(&store).await, "17");
-    // A second generator continues after the first one's range, whatever its own start.
+    // A second generator continues after the first one's range, regardless of its own start.
     let ids = generator(&store, by(5));
     assert_eq!(ids.next_ids(7).await.ok(), Some((17..24).collect()));
 }

@@ -77,7 +77,7 @@ async fn ids_continue_after_the_last_command() {
     assert_eq!(
         printed(&home, &["orders", "--count", "3"]).await,
         "1\n2\n3\n",
-        "nothing is lost where just what is wanted is taken"
+        "without fetch-ahead no id is lost"
     );
     assert_eq!(
         printed(&home, &["orders", "--range-size", "10"]).await,
@@ -86,7 +86,7 @@ async fn ids_continue_after_the_last_command() {
     assert_eq!(
         printed(&home, &["orders", "--count", "2", "-o", "jsonl"]).await,
         "{\"id\":14}\n{\"id\":15}\n",
-        "what was left of the ten is lost"
+        "the rest of the range of ten is lost"
     );
     let document = printed(&home, &["orders", "--count", "2", "-o", "json"]).await;
     let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
@@ -398,7 +398,7 @@ async fn without_deaths(shared: &Shared<'_>) {
         assert_eq!(
             all.len() as u64,
             expected,
-            "{name}: each has all of its own"
+            "{name}: each process has all its ids"
         );
         assert_eq!(all.iter().max(), Some(&(expected - 1)), "{name}: a gap");
         // So the blob was written once for each range, and never for an unused range.

@@ -209,7 +209,7 @@ async fn a_stopped_holder_ends_its_command_when_it_continues() {
     let process = place.written("pid");
     assert!(
         is_alive(&process),
-        "nobody could end it: the token is for that"
+        "no process could end it: the token covers that"
     );
     paused.signal("CONT");
     let output = paused.ends().await;

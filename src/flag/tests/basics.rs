@@ -573,7 +573,7 @@ async fn a_state_is_encoded_once_for_all_its_watchers() {
             last = Some(event);
         }
         let Some(Event::State(state)) = last else {
-            panic!("the set is told last");
+            panic!("the set is the last event");
         };
         let encoded = state.encoded(|state| {
             encodings += 1;

@@ -115,7 +115,7 @@ fn check(store: &SteppedStore, told: &[FlagState], newest: Option<u64>) -> Resul
         Some(last) if last.set == stored => {}
         last => {
             return Err(format!(
-                "told {last:?} in the end, but the store says {stored}"
+                "received {last:?} at last, but the store has {stored}"
             ));
         }
     }
@@ -128,7 +128,7 @@ fn check(store: &SteppedStore, told: &[FlagState], newest: Option<u64>) -> Resul
                 .iter()
                 .any(|state| state.set && state.generation == newest) =>
         {
-            Err(format!("never told of {newest}: {told:?}"))
+            Err(format!("never received {newest}: {told:?}"))
         }
         _ => Ok(()),
     }
@@ -245,7 +245,7 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
         let told = take_states(&watch.expect("a watch"));
         match told.last() {
             Some(last) if last.expires_at == Some(at(70)) => Ok(()),
-            last => Err(format!("told {last:?} in the end")),
+            last => Err(format!("received {last:?} at last")),
         }
     })
 }
@@ -288,7 +288,7 @@ fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
         let told = lock(&told).clone();
         match told.iter().all(|state| !state.set) && told.len() == 1 {
             true => Ok(()),
-            false => Err(format!("told {told:?}, and it was cleared before")),
+            false => Err(format!("received {told:?}, but it was cleared before")),
         }
     });
     assert_eq!(explored.violation, None, "{explored:?}");
@@ -323,7 +323,7 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         if told == usize::from(stored) {
             Ok(())
         } else {
-            Err(format!("told {told} times in the end, stored: {stored}"))
+            Err(format!("received {told} sets, stored: {stored}"))
         }
     })
 }

@@ -129,7 +129,7 @@ async fn an_outage_of_the_store_delays_nothing_for_ever() {
     world.store.fail(Failing::Everything);
     let mut watch = world.watch();
     let nothing = timeout(Duration::from_secs(60), watch.next()).await;
-    assert!(nothing.is_err(), "nothing is known, and nothing is told");
+    assert!(nothing.is_err(), "no state is known or sent");
     world.store.fail(Failing::Nothing);
     assert!(!next(&mut watch).await.set, "the flag has expired");
     sleep(Duration::from_secs(60)).await;

@@ -69,7 +69,7 @@ impl Harness {
 
     fn answer(&mut self, answer: Answer) {
         let taken = self.machine.answered(self.tick(), answer);
-        taken.expect("what it reads are leases");
+        taken.expect("the content is a lease");
     }
 
     /// Writes the requested record without a condition. Returns its version.
@@ -364,7 +364,7 @@ fn an_own_write_that_has_expired_is_replaced_with_a_new_token() {
     assert_eq!(
         (record.token, &*version),
         (7, "2"),
-        "nobody else's to wait for"
+        "no other contender's lease to wait for"
     );
 }
 

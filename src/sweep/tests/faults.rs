@@ -101,7 +101,7 @@ async fn a_malformed_document_stops_the_job_and_is_left_unchanged() {
     sweeper
         .sweep_once(false)
         .await
-        .expect("it goes on as the error says");
+        .expect("the next round begins at once");
 }
 
 #[tokio::test]
