@@ -11,40 +11,35 @@ mod container;
 mod environment;
 mod error;
 mod listing;
+mod metadata;
 mod probe;
+mod purpose;
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMode, PutOptions, RetryConfig, UpdateVersion,
-    aws::AmazonS3,
-    azure::MicrosoftAzure,
-    client::HttpClient,
-    gcp::GoogleCloudStorage,
-    list::{PaginatedListOptions, PaginatedListStore},
-    path::Path,
+    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
+    aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient, gcp::GoogleCloudStorage,
+    list::PaginatedListOptions, path::Path,
 };
 use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
-use self::{azure_rest::AzureRest, error::CloudError, listing::Listing};
+use self::{
+    azure_rest::AzureRest,
+    error::CloudError,
+    listing::Listing,
+    metadata::{attributes, metadata, seconds},
+    purpose::Client,
+};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    https::Patience,
-};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A container or bucket, or a prefix in it.
 pub struct CloudStore {
@@ -78,19 +73,6 @@ pub(super) enum Service {
     Gcs,
 }
 
-/// A client that lists by page as well.
-trait Client: ObjectStore + PaginatedListStore {}
-
-impl<T: ObjectStore + PaginatedListStore> Client for T {}
-
-/// The purpose of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Reads,
-    Writes,
-    Contents,
-}
-
 /// The client that provides the credential.
 enum CredentialClient {
     Azure(Arc<MicrosoftAzure>),
@@ -98,17 +80,8 @@ enum CredentialClient {
     Gcs(Arc<GoogleCloudStorage>),
 }
 
-/// Time-outs of a request, and of each piece of large content.
-const REQUEST: Duration = Duration::from_secs(10);
-const PIECE: Duration = Duration::from_secs(30);
-/// How long a failing read is retried.
-const RETRY: Duration = Duration::from_secs(15);
-/// Time-out of large content, over all attempts.
-const CONTENT: Duration = Duration::from_secs(12 * 3600);
 /// Time-out of a credential that must be requested.
 const CREDENTIAL: Duration = Duration::from_secs(10);
-const READS: usize = 3;
-const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl CloudStore {
     /// Makes a store of one client for each purpose.
@@ -442,49 +415,6 @@ impl Service {
             Self::Gcs => "gs",
         }
     }
-}
-
-impl Purpose {
-    /// Reads are retried, writes never.
-    fn retry(self) -> RetryConfig {
-        RetryConfig {
-            max_retries: if self == Self::Writes { 0 } else { READS },
-            retry_timeout: if self == Self::Contents {
-                CONTENT
-            } else {
-                RETRY
-            },
-            ..RetryConfig::default()
-        }
-    }
-
-    fn patience(self) -> Patience {
-        match self {
-            Self::Reads | Self::Writes => Patience::Whole(REQUEST),
-            Self::Contents => Patience::Pieces(PIECE),
-        }
-    }
-}
-
-fn attributes(metadata: BTreeMap<String, String>) -> Attributes {
-    let pairs = metadata.into_iter().map(|(name, value)| {
-        let value: AttributeValue = value.into();
-        (Attribute::Metadata(name.into()), value)
-    });
-    pairs.collect()
-}
-
-fn metadata(attributes: &Attributes) -> BTreeMap<String, String> {
-    let pairs = attributes.iter().filter_map(|(name, value)| match name {
-        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
-        _ => None,
-    });
-    pairs.collect()
-}
-
-/// Headers have whole seconds, lists a finer time. The same blob must have the same time.
-fn seconds(since: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(since).unwrap_or_default())
 }
 
 impl fmt::Display for CloudStore {

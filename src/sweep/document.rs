@@ -106,7 +106,7 @@ impl Document {
             let start: String = text.chars().take(60).collect();
             let message = format!(
                 "{shown} is not a valid job document: {what}; it begins with {start:?}. Repair or \
-                  delete it; after a deletion the next round begins at once"
+                 delete it; after a deletion the next round begins at once"
             );
             Error::new(ErrorKind::Invalid, message)
         };

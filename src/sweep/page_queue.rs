@@ -145,8 +145,8 @@ impl PageQueue {
                 Err(_) if request.stop => Ok(None),
                 Err(_) => {
                     let message = format!(
-                            "{} was not acquired within {LEASE_TIMEOUT:?}: its store does not answer, or its \
-                              holder hangs",
+                        "{} was not acquired within {LEASE_TIMEOUT:?}: its store does not answer, \
+                         or its holder hangs",
                         self.lease
                     );
                     Err(Error::new(ErrorKind::Unavailable, message))

@@ -337,7 +337,7 @@ impl RangeSource {
     fn conflict_error(&self, config: &IdConfig, conflicts: u32) -> Error {
         let message = format!(
             "other generators wrote first {conflicts} times within {} at {}; a greater range_size \
-                  than {} writes less often",
+             than {} writes less often",
             Span(config.retry_for),
             self.store,
             config.range_size

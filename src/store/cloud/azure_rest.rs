@@ -19,9 +19,9 @@ use reqwest::Url;
 
 use super::{
     super::{ETag, PageOptions},
-    READS, RETRY_AFTER,
     error::CloudError,
     listing::{self, Listing},
+    purpose::{READS, RETRY_AFTER},
 };
 
 /// A client for requests to one container of Azure.

@@ -10,7 +10,11 @@ use object_store::{
     PutMultipartOptions, PutOptions, path::Path,
 };
 
-use super::{CloudError, CloudStore, Service, metadata, probe::is_not_implemented, seconds};
+use super::{
+    CloudError, CloudStore, Service,
+    metadata::{attributes, metadata, seconds},
+    probe::is_not_implemented,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{
@@ -236,7 +240,7 @@ impl CloudStore {
             Service::Azure => container::identifiers(metadata),
             Service::S3 | Service::Gcs => metadata,
         };
-        let mut attributes = super::attributes(metadata);
+        let mut attributes = attributes(metadata);
         for (attribute, header) in HEADERS {
             if let Some(value) = headers.get(header) {
                 attributes.insert(attribute, AttributeValue::from(value.clone()));

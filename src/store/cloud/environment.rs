@@ -15,7 +15,8 @@ use object_store::{
 };
 
 use super::{
-    CloudStore, CredentialClient, Purpose, Service, azure_rest::AzureRest, error::CloudError,
+    CloudStore, CredentialClient, Service, azure_rest::AzureRest, error::CloudError,
+    purpose::Purpose,
 };
 use crate::{
     azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
