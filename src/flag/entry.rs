@@ -1,9 +1,9 @@
-//! What the relay remembers of one flag, and what each of its watchers is owed.
+//! The state of one flag, and the pending events of its watchers.
 //!
-//! The flag's states are counted; a watcher remembers the number up to which it was told, and the
-//! flag the newest set beside the present state. So a set is never conflated away (R21), and the
-//! memory for a watcher is the same however much it missed. Plain data: locks nothing, waits for
-//! nothing, reads no clock.
+//! Each state of the flag has a number. A watcher stores the number of the newest state that it has
+//! received, and the flag stores the newest set beside the present state. R21: a set is never
+//! conflated away. The memory of a watcher is constant, however many changes it has missed. Plain
+//! data: no locks, no waits, no clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,7 +62,8 @@ pub(super) struct FlagEntry {
 struct Watcher {
     /// The registry's sequence number at the registration.
     registered: u64,
-    /// Whether a read that counts has told the present state (R20).
+    /// Whether a read that counts has supplied the present state (R20: only a fresh read settles a
+    /// watcher).
     synced: bool,
     /// Whether it has received no state yet.
     is_new: bool,
@@ -148,9 +149,9 @@ impl FlagEntry {
         !self.acked.is_empty() && self.present.as_ref().is_some_and(|state| state.set)
     }
 
-    /// Returns whether a read that began then counts (R20): no local write has ended since, and no
-    /// other read that counted, which may have seen newer content. An entry that was made since
-    /// knows nothing of the writes before.
+    /// R20: returns whether a read that began at this sequence number counts. It does not if a
+    /// local write has ended since, or another read that counted and may have seen newer content.
+    /// Nor does it if this entry was created since, because the entry does not know earlier writes.
     pub(super) fn accepts_read(&self, began: u64) -> bool {
         self.created < began && self.updated < began
     }
@@ -213,8 +214,8 @@ impl FlagEntry {
             }
             let write = matches!(source, StateOrigin::Unleash(_) | StateOrigin::Write(_));
             if write && same && watcher.is_new && watcher.registered < began {
-                // An older read has seen this write before it ended, and was not for this watcher:
-                // the write is (R21).
+                // An older read has seen this write before it ended, and does not count for this
+                // watcher. R21: a set is never conflated away, so the write is sent.
                 watcher.delivered = watcher.delivered.min(self.change.saturating_sub(1));
             }
             if syncs || !same {

@@ -1,7 +1,8 @@
-//! How flags end by themselves: the relay judges it, by the wall clock that it is given.
+//! Expiry of flags by the wall clock of the relay, which is an argument.
 //!
-//! What is over reads as not set from that moment on. Its blob is removed afterwards, and only if
-//! it is still the one that was judged (R22): another relay may have given it more time.
+//! An expired flag reads as not set at once. Its blob is removed afterwards, and only if it has not
+//! changed since it was read (R22: an expired flag is removed only as it was read): another relay
+//! may have extended it.
 
 use std::{
     task::{Poll, Waker},
@@ -66,8 +67,9 @@ impl Flags {
         Poll::Pending
     }
 
-    /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22),
-    /// then tells its watchers. Returns whether the store was asked for anything.
+    /// Ends the expired flags: removes each blob with a delete conditional on its ETag (R22: only
+    /// as it was read), then notifies the watchers. Returns whether a request was sent to the
+    /// store.
     ///
     /// # Errors
     /// Any error of the store. Flags that did not end now stay due.

@@ -1,9 +1,10 @@
-//! The periodic refresh: what other writers of the store have changed.
+//! The periodic refresh: it finds changes of other writers.
 //!
-//! A few watched flags are read one by one. Of many the relay reads one list of the store, and then
-//! only the flags whose blob is another one than at the last read. R20 holds for a list as for a
-//! read: it counts for a flag only if its watchers had registered before its first page was asked
-//! for, and no local write of the flag ended since.
+//! A few watched flags are read one by one. For many, the relay reads one list of the store, and
+//! then only the flags whose blobs have changed since their last read. R20 (only a fresh read
+//! settles a watcher) holds for a list as for a read. A list counts for a flag only if its watchers
+//! registered before the request of the first page, and if no local write of the flag has ended
+//! since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,7 +86,7 @@ impl Flags {
     }
 
     async fn refresh_by_list(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        // Before the first page is asked for (R20).
+        // R20: the read begins before the first page is requested.
         let reading = self.inner.registry().begin_read();
         let listed = self.list_all(names).await?;
         self.inner

@@ -1,10 +1,10 @@
 //! The registry of watches: the watched flags, their known states, and the events of watchers.
 //!
-//! The decisions of PROTOCOL section 8, pure and synchronous. A watcher registers first; a read of
-//! the store counts for those who had registered when it began, and only if no local write of its
-//! flag ended during it (R20). Whoever works with the store says here when a read or a write began
-//! and how it ended. Everything that happens is numbered by one count, which is all the time the
-//! board knows.
+//! The decisions of docs/protocol.md section 8, pure and synchronous. A watcher first registers. A
+//! read of the store counts for the watchers that registered before it began, and only if no local
+//! write of the flag ended during it (R20: only a fresh read settles a watcher). Callers report the
+//! begin and the end of each read and write. One sequence number orders all of these steps; the
+//! registry knows no other time.
 
 mod acknowledge;
 mod watchers;
@@ -57,7 +57,8 @@ pub(super) struct WatchRegistry {
     ack_task: Option<Waker>,
     /// The task that waits for the next expiry.
     expiry_task: Option<Waker>,
-    /// Whether the store can remove what is over (R22).
+    /// Whether the store has a conditional delete (R22: an expired flag is removed only as it was
+    /// read).
     can_remove_expired: bool,
     fault: Fault,
 }
@@ -144,8 +145,8 @@ impl WatchRegistry {
         }
     }
 
-    /// Says what a read has found, be it over or not. It counts for nothing where a local write
-    /// ended during it: its outcome may be from before that write (R20).
+    /// Applies the result of a read, also of an expired flag. R20: the read does not count if a
+    /// local write ended during it, because its result may be older than that write.
     pub(super) fn finish_read(
         &mut self,
         name: &FlagName,

@@ -54,9 +54,10 @@ impl WatchGuard {
         }
     }
 
-    /// Makes sure that the present state is known: by a read of the store that began after this
-    /// watcher was registered, and during which no local write ended (R20), be it this one's own or
-    /// another watcher's. Until then no first state is told but that of an unleash here.
+    /// Makes the present state known: by a read of the store that began after this watcher
+    /// registered, and during which no local write ended (R20: a fresh read). The read may be this
+    /// watcher's own or another watcher's. Until then the only first state that is sent is that of
+    /// a local unleash.
     ///
     /// # Errors
     /// `Unavailable` for any error of the store. It may be called again.

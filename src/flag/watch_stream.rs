@@ -1,8 +1,8 @@
-//! What one watch's stream sends, message by message: states, acknowledgements, heartbeats, Goodbye.
+//! The messages of one watch's stream: states, acknowledgements, heartbeats, Goodbye.
 //!
-//! A state machine that is asked whenever its stream is ready to send and never sooner. A heartbeat
-//! is sent only after the board was asked and owed nothing (R6), the first state included: while
-//! the store has not been read, there is none.
+//! A state machine. Its driver polls it only when the stream is ready to send. A heartbeat is sent
+//! only when no event is pending (R6: a heartbeat proves that nothing is pending). The first state
+//! counts as pending, so there is no heartbeat before the store has been read.
 
 use std::{task::Waker, time::Duration};
 
@@ -76,7 +76,8 @@ impl WatchStream {
         if self.ended {
             return StreamAction::End;
         }
-        // Before any Goodbye: a set that is not told here is known to nobody else (R21).
+        // Before any Goodbye. R21: a set is never conflated away, and no other stream knows of this
+        // one.
         if let Some(event) = self.watch.next_event(waker) {
             self.heartbeat_at = now + self.heartbeat;
             return StreamAction::Send(event);
