@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reveille::{
-    lease::{Held, Lease, LeaseConfig},
+    lease::{Lease, LeaseConfig, LeaseGuard},
     store::{BlobStore, SqliteStore},
 };
 
@@ -48,7 +48,7 @@ async fn node(number: u32, store: Arc<dyn BlobStore>) -> reveille::Result<()> {
     Ok(())
 }
 
-async fn lead(held: &Held) {
+async fn lead(held: &LeaseGuard) {
     for _ in 0..3 {
         // What it writes carries the token, and is refused where a greater one was there before: a
         // machine that slept for an hour still believes for a moment.

@@ -11,7 +11,7 @@ use std::{
 
 use reveille::{
     store::{self, BlobName},
-    sweep::{SweepJob, Sweeper, mark},
+    sweep::{SweepJob, Sweeper, set_expiry},
 };
 
 #[tokio::main]
@@ -32,7 +32,7 @@ async fn main() -> reveille::Result<()> {
             .create(&BlobName::new(name)?, "state".into())
             .await?;
         let blob = format!("{}#{name}", url("sessions"));
-        mark(&blob, Some(end), grave, &environment).await?;
+        set_expiry(&blob, Some(end), grave, &environment).await?;
     }
 
     let job = format!(

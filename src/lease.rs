@@ -1,12 +1,13 @@
-//! Leases: one holder at a time among any number of processes, on nothing but a blob store.
+//! Leases: one holder at a time among any number of processes, on a blob store alone.
 //!
-//! A [`Lease`] is a name that several want; who gets it has a [`Held`], which renews it in the
-//! background and says when it is lost. What may be believed is decided by `tenure`, without I/O;
-//! this module carries its questions to the store and its answers back. Knows nothing of what the
-//! lease is for: what the holder writes elsewhere is guarded by the token, not by the lease.
+//! A [`Lease`] is a name for which processes contend. The holder has a [`LeaseGuard`], which renews
+//! the lease in the background and reports its loss. `machine` decides without I/O how long a lease
+//! is valid; this module sends its requests to the store. The purpose of a lease is unknown here.
+//! The token, not the lease, guards the holder's writes to other systems.
 
 mod contender;
-mod held;
+mod guard;
+pub(crate) mod machine;
 
 #[cfg(test)]
 mod tests;
@@ -19,39 +20,39 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use self::contender::{Contender, Turn};
-pub use self::held::Held;
+use self::contender::{Contender, StepOutcome};
+pub use self::guard::LeaseGuard;
+use self::machine::{ContenderConfig, MAX_DURATION, MIN_DURATION, Record, Unreadable};
 use crate::{
     error::{Error, Result},
     fault::Fault,
     store::{BlobName, BlobStore},
-    tenure::{LONGEST, Record, SHORTEST, Terms, Unreadable},
     words::{Limits, check_text},
 };
 
-/// The folder of the leases' blobs. Nothing may sweep it: where a blob is deleted its tokens begin
-/// anew, and its holder is robbed.
+/// The folder of the leases' blobs. Never sweep it: after a deletion tokens start again, and the
+/// holder loses its lease.
 pub const FOLDER: &str = "leases/";
 
-/// How a lease is held, and how it is waited for.
+/// How a lease is held and waited for.
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
-    /// For how long a write keeps others away; 1 second to 24 hours, as whole milliseconds. A
-    /// holder believes in it for four fifths of that, and renews at a third. A crash costs the
-    /// others this much.
+    /// How long a write excludes other processes: 1 second to 24 hours, in whole milliseconds. The
+    /// holder relies on the lease for four fifths of it and renews it at a third. After a crash the
+    /// others wait this long.
     pub duration: Duration,
-    /// Who holds it, for people: 1 to 128 bytes without control characters. Two holders may have
-    /// the same name.
+    /// The holder's name, for people: 1 to 128 bytes without control characters. Two holders may
+    /// have the same name.
     pub holder: String,
-    /// How often a lease is read that another has, and so how late a release is seen; 10
-    /// milliseconds to `duration`. Each read is a transaction.
+    /// Interval of reads while another process holds the lease: 10 milliseconds to `duration`. A
+    /// release is seen within it. Each read is a transaction.
     pub poll: Duration,
 }
 
-/// A name that one of many may hold at a time.
+/// A name that one process at a time may hold.
 ///
-/// Clones are one contender: their calls wait in turn. A holding that has ended is no help in the
-/// next: whoever lost it waits like anybody.
+/// Clones are one contender: their calls wait in order. A process that lost the lease waits like
+/// any other contender.
 ///
 /// # Examples
 /// ```
@@ -60,14 +61,14 @@ pub struct LeaseConfig {
 /// use reveille::lease::{Lease, LeaseConfig};
 /// use reveille::store;
 ///
-/// let store = store::open("memory:").await?; // and a store that all nodes share
+/// let store = store::open("memory:").await?; // in production: a store that all nodes share
 /// let config = LeaseConfig { holder: "node-7".into(), ..LeaseConfig::default() };
 /// let lease = Lease::new(store, "billing", config)?;
 ///
-/// let held = lease.acquire().await?;
+/// let guard = lease.acquire().await?;
 /// tokio::select! {
-///     lost = held.lost() => return Err(lost),
-///     () = bill(held.token()) => held.release().await?,
+///     lost = guard.lost() => return Err(lost),
+///     () = bill(guard.token()) => guard.release().await?,
 /// }
 /// # Ok(())
 /// # }
@@ -80,31 +81,31 @@ pub struct Lease {
 
 #[derive(Debug)]
 struct Inner {
-    place: Place,
-    terms: Terms,
+    lease_blob: LeaseBlob,
+    config: ContenderConfig,
     contender: Mutex<Contender>,
 }
 
-/// What is in the store.
+/// The state of a lease in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseState {
-    /// The holder's, or the last one's.
+    /// The token of the present or last holder.
     pub token: u64,
-    /// Who holds it, or did so last.
+    /// The name of the present or last holder.
     pub holder: String,
-    /// It was not released. Whether its holder still lives is not known: where `written` is longer
-    /// ago than `duration`, whoever waits has it soon.
+    /// Whether the lease was not released. The holder may have died: if `written` is longer ago
+    /// than `duration`, a waiting contender takes the lease soon.
     pub held: bool,
-    /// For how long a write keeps others away.
+    /// How long a write excludes other processes.
     pub duration: Duration,
-    /// When it was taken, renewed or released last, by the store's clock.
+    /// When it was last taken, renewed or released, by the store's clock.
     pub written: SystemTime,
 }
 
-/// Where a lease is kept.
+/// The blob of a lease.
 #[derive(Debug, Clone)]
-struct Place {
+struct LeaseBlob {
     name: Arc<str>,
     blob: BlobName,
     store: Arc<dyn BlobStore>,
@@ -112,12 +113,13 @@ struct Place {
 
 /// Often enough for people who wait; 2.6 million reads a month.
 const POLL: Duration = Duration::from_secs(1);
-const SHORTEST_POLL: Duration = Duration::from_millis(10);
+const MIN_POLL: Duration = Duration::from_millis(10);
 
 impl Default for LeaseConfig {
     fn default() -> Self {
         Self {
-            // The shortest that Azure's own leases have: a store's hiccup of 5 s is survived.
+            // The shortest duration of Azure's own leases. It survives a failure of the store of 5
+            // s.
             duration: Duration::from_secs(15),
             holder: format!("process-{}-{:08x}", std::process::id(), fastrand::u32(..)),
             poll: POLL,
@@ -126,12 +128,12 @@ impl Default for LeaseConfig {
 }
 
 impl LeaseConfig {
-    fn terms(self) -> Result<Terms> {
-        if !(SHORTEST..=LONGEST).contains(&self.duration) {
+    fn into_contender_config(self) -> Result<ContenderConfig> {
+        if !(MIN_DURATION..=MAX_DURATION).contains(&self.duration) {
             let rule = format_args!("must be 1s to 24h, not {:?}", self.duration);
             return Err(Error::invalid("duration", rule));
         }
-        if !(SHORTEST_POLL..=self.duration).contains(&self.poll) {
+        if !(MIN_POLL..=self.duration).contains(&self.poll) {
             let rule = format_args!("must be 10ms to the duration, not {:?}", self.poll);
             return Err(Error::invalid("poll", rule));
         }
@@ -139,7 +141,7 @@ impl LeaseConfig {
         if self.holder.is_empty() {
             return Err(Error::invalid("holder", "must not be empty"));
         }
-        Ok(Terms {
+        Ok(ContenderConfig {
             holder: self.holder,
             duration: self.duration,
             poll: self.poll,
@@ -149,24 +151,24 @@ impl LeaseConfig {
 }
 
 impl Lease {
-    /// Makes a contender for the lease of this name, which is the blob `leases/NAME`; nothing is
-    /// read yet. A name is what follows [`FOLDER`] in a [`BlobName`].
+    /// Makes a contender for the lease of this name, which is the blob `leases/NAME`. Reads nothing
+    /// yet. A name is the part after [`FOLDER`] in a [`BlobName`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name or a setting that breaks its
-    /// rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed name or a setting out of
+    /// range.
     pub fn new(store: Arc<dyn BlobStore>, name: &str, config: LeaseConfig) -> Result<Self> {
-        let terms = config.terms()?;
-        let place = Place {
+        let config = config.into_contender_config()?;
+        let lease_blob = LeaseBlob {
             blob: BlobName::new(&format!("{FOLDER}{name}"))?,
             name: name.into(),
             store,
         };
-        let contender = Mutex::new(Contender::new(&place, &terms));
+        let contender = Mutex::new(Contender::new(&lease_blob, &config));
         Ok(Self {
             inner: Arc::new(Inner {
-                place,
-                terms,
+                lease_blob,
+                config,
                 contender,
             }),
         })
@@ -174,31 +176,30 @@ impl Lease {
 
     /// Returns the name.
     pub fn name(&self) -> &str {
-        &self.inner.place.name
+        &self.inner.lease_blob.name
     }
 
-    /// Waits until the lease is free, and takes it. Others are not asked for their place: whoever
-    /// writes first has it.
+    /// Waits until the lease is free, and takes it. Contenders are not queued: the first one to
+    /// write takes it.
     ///
-    /// A store that fails is tried again, for ever, and logged once.
+    /// A failing store is retried for ever and logged once.
     ///
     /// # Errors
-    /// What does not pass by waiting: [`ErrorKind::Denied`](crate::ErrorKind::Denied),
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store ignores the
-    /// conditions of writes, or
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the blob is no lease, which is left
-    /// as it is.
+    /// Errors that waiting does not solve: [`ErrorKind::Denied`](crate::ErrorKind::Denied),
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the store ignores conditions of
+    /// writes, and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the blob is no lease; such
+    /// a blob is left as it is.
     ///
     /// # Cancel safety
-    /// Safe: the next call goes on where this one was, so that waiting in short pieces comes to its
-    /// end, too. A lease that was being taken just then has no holder until the next call finds it,
-    /// or it ends by itself.
-    pub async fn acquire(&self) -> Result<Held> {
+    /// Safe: the next call continues this one, so that several short waits add up to a long one. If
+    /// a call is dropped while it takes the lease, the lease has no holder until the next call
+    /// finds it or it ends by itself.
+    pub async fn acquire(&self) -> Result<LeaseGuard> {
         let mut contender = self.inner.contender.lock().await;
         loop {
-            match contender.turn().await? {
-                Turn::Wait(until) => contender.rest(until).await,
-                Turn::Answered | Turn::Failed(_) | Turn::Ended(_) => {}
+            match contender.run_step().await? {
+                StepOutcome::Wait(until) => contender.sleep_until(until).await,
+                StepOutcome::Answered | StepOutcome::Failed(_) | StepOutcome::Ended(_) => {}
             }
             if let Some(held) = self.held(&mut contender) {
                 return Ok(held);
@@ -206,27 +207,27 @@ impl Lease {
         }
     }
 
-    /// Takes the lease where it is free, and returns `None` where it is not: a lease whose holder
-    /// died is free to whoever has tried for all of its duration, by this method or by
+    /// Takes the lease if it is free; returns `None` if it is not. After a holder's death the lease
+    /// is free for a contender that has tried for all of its duration, with this method or with
     /// [`acquire`](Self::acquire).
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), and what kept the store from answering. It may have been taken
-    /// all the same, as the next call finds out.
+    /// As [`acquire`](Self::acquire), and any error of the store. The lease may have been taken
+    /// nevertheless; the next call finds it.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<Held>> {
-        // Somebody here waits for it already.
+    pub async fn try_acquire(&self) -> Result<Option<LeaseGuard>> {
+        // Another call in this process already waits for it.
         let Ok(mut contender) = self.inner.contender.try_lock() else {
             return Ok(None);
         };
-        contender.look_now();
+        contender.read_now();
         loop {
-            match contender.turn().await? {
-                Turn::Wait(_) => return Ok(None),
-                Turn::Failed(error) => return Err(error),
-                Turn::Answered | Turn::Ended(_) => {}
+            match contender.run_step().await? {
+                StepOutcome::Wait(_) => return Ok(None),
+                StepOutcome::Failed(error) => return Err(error),
+                StepOutcome::Answered | StepOutcome::Ended(_) => {}
             }
             if let Some(held) = self.held(&mut contender) {
                 return Ok(Some(held));
@@ -234,18 +235,18 @@ impl Lease {
         }
     }
 
-    /// Reads who holds the lease; `None` where nobody ever did.
+    /// Reads the state of the lease; `None` if it was never taken.
     ///
     /// # Errors
-    /// Whatever kept the store from answering;
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the blob is no lease.
+    /// Any error of the store; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the blob is no
+    /// lease.
     pub async fn state(&self) -> Result<Option<LeaseState>> {
-        let place = &self.inner.place;
-        let Some(blob) = place.store.get(&place.blob).await? else {
+        let lease_blob = &self.inner.lease_blob;
+        let Some(blob) = lease_blob.store.get(&lease_blob.blob).await? else {
             return Ok(None);
         };
         let record = Record::read(&blob.content.bytes);
-        let record = record.map_err(|unreadable| place.unreadable(&unreadable))?;
+        let record = record.map_err(|unreadable| lease_blob.unreadable(&unreadable))?;
         Ok(Some(LeaseState {
             token: record.token,
             held: !record.released,
@@ -255,16 +256,18 @@ impl Lease {
         }))
     }
 
-    /// Hands a lease over that was taken; the next call begins anew.
-    fn held(&self, contender: &mut Contender) -> Option<Held> {
-        let (token, until) = contender.believed()?;
-        let Inner { place, terms, .. } = &*self.inner;
-        let taken = std::mem::replace(contender, Contender::new(place, terms));
-        Some(Held::start(place, token, until, taken))
+    /// Makes the guard of a lease that was taken. The next call starts with a new contender.
+    fn held(&self, contender: &mut Contender) -> Option<LeaseGuard> {
+        let (token, until) = contender.validity()?;
+        let Inner {
+            lease_blob, config, ..
+        } = &*self.inner;
+        let taken = std::mem::replace(contender, Contender::new(lease_blob, config));
+        Some(LeaseGuard::start(lease_blob, token, until, taken))
     }
 }
 
-impl Place {
+impl LeaseBlob {
     fn unreadable(&self, unreadable: &Unreadable) -> Error {
         let rule = format_args!(
             "must be a lease's record, but is {unreadable}; it was left as it is in {}",
@@ -276,7 +279,7 @@ impl Place {
 
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = &self.inner.place;
-        write!(f, "lease `{}` in {}", place.name, place.store)
+        let lease_blob = &self.inner.lease_blob;
+        write!(f, "lease `{}` in {}", lease_blob.name, lease_blob.store)
     }
 }

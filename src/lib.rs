@@ -8,7 +8,7 @@
 //! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault`, `eviction`, `log_limiter` |
 //! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
 //! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
-//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `tenure` (who may believe in a lease), `sim` |
+//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
 //! | stores | [`store`] (blobs), `relay` (the hub on tokio) |
 //! | on stores | [`flag`], [`lease`], [`queue`], [`unique_id`] |
 //! | drivers | `client`, [`listener`], [`release`], `sweep` |
@@ -79,8 +79,6 @@ pub mod sweep;
 #[cfg(feature = "store")]
 mod sync;
 mod task;
-#[cfg(feature = "coordination")]
-mod tenure;
 #[cfg(any(feature = "listener", feature = "relay"))]
 pub mod testing;
 #[cfg(feature = "coordination")]

@@ -1,11 +1,11 @@
-//! How a parked node waits until it is released.
+//! How a parked node waits for its release.
 //!
-//! Three ways to wait for a flag: [`PollingRelease`] reads it now and then, [`ListeningRelease`]
-//! hears of it at once but not of what came before, and [`Release`], which is what to take, misses
-//! nothing: with a relay, with a store alone, or with both. Knows neither relay nor store: a [`FlagWatch`] and a
-//! [`GlobalFlag`](crate::GlobalFlag) is all there is to it.
+//! There are three ways to wait for a flag. [`PollingRelease`] reads it at an interval.
+//! [`ListeningRelease`] is notified at once, but misses a set that happened before. [`Release`],
+//! the usual choice, misses nothing: with a relay, with a store alone, or with both. The types know
+//! neither relay nor store, only a [`FlagWatch`] and a [`GlobalFlag`](crate::GlobalFlag).
 
-mod both;
+mod combined;
 mod listening;
 mod polling;
 
@@ -14,19 +14,19 @@ mod tests;
 
 use std::time::Duration;
 
-pub use self::{both::Release, listening::ListeningRelease, polling::PollingRelease};
+pub use self::{combined::Release, listening::ListeningRelease, polling::PollingRelease};
 use crate::{
     backoff::Backoff,
     error::{Error, ErrorKind, Result},
     words::{FlagState, FlagWatch},
 };
 
-/// Attempts at an acknowledgement: with the waits between them about half a minute, longer than a
-/// stream takes to come back.
-const ACKS: u32 = 12;
+/// Attempts at an acknowledgement. With the waits between them they take about half a minute,
+/// longer than a stream takes to reconnect.
+const ACK_ATTEMPTS: u32 = 12;
 
-/// The waits between the attempts.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Back-off between the attempts: first and longest wait.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Waits for the watch's next state.
 async fn next(watch: &mut dyn FlagWatch) -> Result<FlagState> {
@@ -34,10 +34,10 @@ async fn next(watch: &mut dyn FlagWatch) -> Result<FlagState> {
     watch.next().await.ok_or_else(closed)?
 }
 
-/// Acknowledges a generation, again and again while that may help.
+/// Acknowledges a generation and retries transient errors.
 async fn acknowledge(watch: &mut dyn FlagWatch, generation: u64) -> Result<()> {
-    let mut backoff = Backoff::new(RETRY.0, RETRY.1);
-    for _ in 1..ACKS {
+    let mut backoff = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
+    for _ in 1..ACK_ATTEMPTS {
         match watch.ack(generation).await {
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(backoff.next(&mut fastrand::Rng::new())).await;

@@ -1,9 +1,8 @@
-//! Blob storage: small named values with ETags, on which flags, ids, leases and sweeping stand.
+//! Blob storage: small named values with ETags, for flags, ids, leases and sweeping.
 //!
-//! A [`BlobStore`] is what every cloud's blob service can do: read, write under a condition,
-//! delete, list. What one of them cannot do it says in its [`Capabilities`]. All of them keep the
-//! same contract, and one suite of checks (`contract`) holds them to it. Knows nothing of what is
-//! stored.
+//! A [`BlobStore`] has what every cloud's blob service supports: reads, conditional writes,
+//! deletions and lists. Its [`Capabilities`] name what a store does not support. All stores pass
+//! one suite of checks (`contract`). The meaning of the content is unknown here.
 
 #[cfg(feature = "cloud")]
 mod cloud;
@@ -40,94 +39,92 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Named values that several processes share.
 ///
-/// A write that has returned is durable, as far as the store is. One that failed with
-/// [`ErrorKind::Unavailable`] or [`ErrorKind::Timeout`] may have happened all the same; any other
-/// error, [`ErrorKind::Conflict`] among them, says for certain that this request wrote nothing.
+/// A write that has returned is durable, as far as the store is. A write that failed with
+/// [`ErrorKind::Unavailable`] or [`ErrorKind::Timeout`] may have happened. Any other error,
+/// [`ErrorKind::Conflict`] among them, proves that this request wrote nothing.
 ///
-/// That holds as each request is sent once. Where something between here and a cloud's service
-/// repeats requests on its own account, the answer that comes is the second one's: a write may then
-/// come back as a conflict with itself, and a deletion as of what was not there. Whoever must know
-/// puts something of its own into the content, and reads it again after a conflict.
+/// This holds because each request is sent once. If the network repeats a request, the second
+/// answer is returned: a write may then conflict with itself, and a deletion may find no blob. A
+/// caller that must recognise its own write puts a unique value into the content, and reads the
+/// blob again after a conflict.
 #[async_trait]
 pub trait BlobStore: Display + Debug + Send + Sync + 'static {
-    /// Reads a blob; `None` where there is none.
+    /// Reads a blob; `None` if there is none.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Any error of the store.
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>>;
 
-    /// Makes a blob, and returns its ETag.
+    /// Creates a blob and returns its ETag.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it exists; [`ErrorKind::Invalid`] where the content breaks a
-    /// rule.
+    /// [`ErrorKind::Conflict`] if it exists; [`ErrorKind::Invalid`] if the content is invalid.
     async fn create(&self, name: &BlobName, content: BlobContent) -> Result<ETag>;
 
-    /// Writes a blob that is still the one with this ETag, and returns its new ETag.
+    /// Writes a blob if it still has this ETag, and returns its new ETag.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it was changed or is gone; [`ErrorKind::Invalid`] where the
-    /// content breaks a rule.
+    /// [`ErrorKind::Conflict`] if it was changed or deleted; [`ErrorKind::Invalid`] if the content
+    /// is invalid.
     async fn update(&self, name: &BlobName, content: BlobContent, etag: &ETag) -> Result<ETag>;
 
-    /// Deletes a blob, where an ETag is given only if it is still that one; returns whether there
-    /// was one to delete.
+    /// Deletes a blob; with an ETag, only if the blob still has it. Returns whether the blob
+    /// existed.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it is there, but another one;
-    /// [`ErrorKind::Unsupported`] for a condition that the store has not
-    /// ([`Capabilities::conditional_delete`]).
+    /// [`ErrorKind::Conflict`] if the blob has another ETag; [`ErrorKind::Unsupported`] for a
+    /// condition on a store without [`Capabilities::conditional_delete`].
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool>;
 
     /// Lists the blobs whose names begin with `prefix`, in the order of their names' bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a page token that is none.
+    /// [`ErrorKind::Invalid`] for a malformed page token.
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page>;
 
-    /// Returns what the store can do.
+    /// Returns what the store supports.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 }
 
-/// A blob as it was read.
+/// A blob with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
-    /// What it holds.
+    /// The content.
     pub content: BlobContent,
-    /// Another one after each write, of this blob or of a later one of its name.
+    /// New after each write, also of a later blob with the same name.
     pub etag: ETag,
     /// When it was written, by the store's clock.
     pub last_modified: SystemTime,
 }
 
-/// What is written.
+/// The content of a blob.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlobContent {
     /// The value.
     pub bytes: Bytes,
-    /// Names and values beside it. A name is an identifier of at most 64 bytes of
-    /// `[A-Za-z0-9_]`, a value at most 1,024 printable ASCII characters: what all clouds take. Names
-    /// are the same in any case, and are read in lower case: they are names of HTTP headers.
+    /// Metadata. A name is an identifier of at most 64 bytes of `[A-Za-z0-9_]`, a value at most
+    /// 1,024 printable ASCII characters: all clouds accept these. Names are HTTP header names: they
+    /// are not case-sensitive, and are read in lower case.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Which part of a list to read.
+/// Which page of a list to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageOptions {
-    /// Entries at most; 0 counts as 1.
+    /// Largest number of entries; 0 counts as 1.
     pub size: usize,
-    /// From the page before; `None` is the first page.
+    /// The token from the previous page; `None` for the first page.
     pub token: Option<String>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// The blobs, in the order of their names' bytes.
     pub entries: Vec<BlobEntry>,
-    /// For the next page; `None` on the last one.
+    /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
@@ -142,20 +139,20 @@ pub struct BlobEntry {
     pub last_modified: SystemTime,
 }
 
-/// What a store can do; by default everything.
+/// What a store supports; by default everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Deletes under the condition of an ETag.
+    /// Conditional deletion with an ETag.
     pub conditional_delete: bool,
-    /// Keeps metadata.
+    /// Metadata.
     pub metadata: bool,
-    /// An ETag stands for a write. Where not, it stands for a content, and two writes of the same
-    /// bytes have the same one: S3.
+    /// Whether an ETag identifies a write. On S3 it identifies the content, so two writes of the
+    /// same bytes have the same ETag.
     pub unique_etags: bool,
 }
 
-/// What [`open`] understands, for its error.
+/// The URLs that [`open`] accepts, for its error.
 const SUPPORTED: &str = if cfg!(feature = "cloud") && cfg!(feature = "sqlite") {
     "`memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`, `s3://BUCKET[/PREFIX]` and \
      `gs://BUCKET[/PREFIX]`"
@@ -168,31 +165,31 @@ const SUPPORTED: &str = if cfg!(feature = "cloud") && cfg!(feature = "sqlite") {
 /// An environment: names and values.
 type Variables = BTreeMap<String, String>;
 
-/// Entries of a page, where nothing is said.
+/// Default number of entries of a page.
 const PAGE: usize = 100;
 
-/// Opens the store that a URL names: `memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`,
+/// Opens the store of a URL: `memory:`, `sqlite:PATH`, `az://CONTAINER[/PREFIX]`,
 /// `s3://BUCKET[/PREFIX]`, `gs://BUCKET[/PREFIX]`.
 ///
-/// A cloud's account, credential and endpoint come from the environment, by the names that
+/// A cloud's account, credential and endpoint come from the environment variables that
 /// `object_store` reads: `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`,
-/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`, and so
-/// on. On Azure `AZURE_STORAGE_CONNECTION_STRING` comes before all others, and
-/// `AZURE_STORAGE_ACCOUNT` and `AZURE_STORAGE_KEY` are read as well.
+/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_ENDPOINT`, `GOOGLE_SERVICE_ACCOUNT`, and
+/// so on. On Azure `AZURE_STORAGE_CONNECTION_STRING` takes precedence, and `AZURE_STORAGE_ACCOUNT`
+/// and `AZURE_STORAGE_KEY` are read as well.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a URL that names no store, with a list of those that do; what is
-/// wrong with the path, in one line. For a cloud's: [`ErrorKind::NotFound`] where there is no such
-/// container, [`ErrorKind::Denied`] where the credential is refused.
+/// [`ErrorKind::Invalid`] for an unknown URL, with a list of the known ones, or for an invalid
+/// path. For a cloud: [`ErrorKind::NotFound`] if the container does not exist,
+/// [`ErrorKind::Denied`] if the credential is refused.
 pub async fn open(url: &str) -> Result<Arc<dyn BlobStore>> {
     open_with(url, &environment()).await
 }
 
-/// Opens a store as [`open`] does, but makes none: for what only reads, where a path that was
-/// mistyped must not become an empty store.
+/// Opens a store like [`open`], but creates none. For commands that only read, where a mistyped
+/// path must not create an empty store.
 ///
 /// # Errors
-/// As [`open`]; [`ErrorKind::NotFound`] where the file of a `sqlite:` store is not there.
+/// As [`open`]; [`ErrorKind::NotFound`] if the file of a `sqlite:` store does not exist.
 pub async fn open_existing(url: &str) -> Result<Arc<dyn BlobStore>> {
     must_exist(url)?;
     open(url).await
@@ -204,13 +201,15 @@ pub(crate) fn must_exist(url: &str) -> Result<()> {
         && !path.is_empty()
         && !std::path::Path::new(path).exists()
     {
-        let message = format!("store `{url}`: there is no such file, and this command makes none");
+        let message =
+            format!("store `{url}`: the file does not exist, and this command creates none");
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     Ok(())
 }
 
-/// Returns the process's environment, without what is no text: that is no setting of a store.
+/// Returns the process's environment without values that are not Unicode: no setting of a store has
+/// one.
 pub fn environment() -> BTreeMap<String, String> {
     let variables = std::env::vars_os();
     let texts = variables
@@ -231,7 +230,7 @@ pub(crate) async fn open_with(url: &str, variables: &Variables) -> Result<Arc<dy
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) => Ok(Arc::new(open_sqlite(path).await?)),
         _ => {
-            // It may be a connection string, or an address with its signature.
+            // The URL may be a connection string or a signed address.
             let shown = url.split(['?', ';', '=']).next().unwrap_or_default();
             let shown: String = shown.chars().take(60).collect();
             let rule = format_args!("`{shown}` names no store that is supported: {SUPPORTED}");
@@ -256,10 +255,10 @@ async fn open_sqlite(path: &str) -> Result<SqliteStore> {
 }
 
 impl BlobContent {
-    /// Checks the metadata's rule, and returns it with its names in lower case.
+    /// Checks the metadata and returns it with its names in lower case.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with the name of what breaks it.
+    /// [`ErrorKind::Invalid`] with the name of the invalid entry.
     pub fn checked(self) -> Result<Self> {
         let mut metadata = BTreeMap::new();
         for (name, value) in self.metadata {
@@ -268,7 +267,8 @@ impl BlobContent {
                 && !first.is_ascii_digit()
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
             if !fits {
-                let rule = format_args!("the name {name:?} is no identifier of at most 64 bytes");
+                let rule =
+                    format_args!("the name {name:?} is not an identifier of at most 64 bytes");
                 return Err(Error::invalid("metadata", rule));
             }
             let printable = value.bytes().all(|b| (b' '..=b'~').contains(&b));
@@ -311,12 +311,13 @@ impl Default for PageOptions {
 }
 
 impl PageOptions {
-    /// Returns the name after which the page begins: our own stores' tokens are names.
+    /// Returns the name after which the page begins. The tokens of the SQLite and memory stores are
+    /// names.
     fn after(&self, prefix: &str) -> Result<Option<&str>> {
         match self.token.as_deref() {
             Some(token) if !token.starts_with(prefix) || token.is_empty() => Err(Error::invalid(
                 "page_token",
-                "is not of a list with this prefix",
+                "does not belong to a list with this prefix",
             )),
             token => Ok(token),
         }
@@ -324,8 +325,9 @@ impl PageOptions {
 }
 
 impl Page {
-    /// Makes a page of what was found, of which one more than asked for was looked for.
-    fn cut(mut entries: Vec<BlobEntry>, size: usize) -> Self {
+    /// Makes a page of at most `size` entries. One entry more was read, to know whether the page is
+    /// the last.
+    fn truncated(mut entries: Vec<BlobEntry>, size: usize) -> Self {
         let more = entries.len() > size;
         entries.truncate(size);
         let last = entries.last().filter(|_| more);
@@ -344,15 +346,15 @@ impl Default for Capabilities {
     }
 }
 
-/// The error of a blob that should not be there yet.
+/// The error of a creation if the blob exists.
 fn exists(store: &dyn BlobStore, name: &BlobName) -> Error {
     let message = format!("blob `{name}` exists already in {store}");
     Error::new(ErrorKind::Conflict, message)
 }
 
-/// The error of a blob that somebody else wrote or deleted first.
+/// The error of a conditional write or deletion if the blob was changed or deleted.
 fn changed(store: &dyn BlobStore, name: &BlobName) -> Error {
-    let message = format!("blob `{name}` in {store} was changed by somebody else or is gone");
+    let message = format!("blob `{name}` in {store} was changed by another writer or is gone");
     Error::new(ErrorKind::Conflict, message)
 }
 
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_only_reads_makes_no_file() {
+    async fn opening_an_existing_store_makes_no_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("flags.db");
         let url = format!("sqlite:{}", path.display());
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stores_of_our_own_keep_the_contract_of_containers() {
+    async fn sqlite_and_memory_stores_keep_the_contract_of_containers() {
         let directory = tempfile::tempdir().expect("a directory");
         let url = format!("sqlite:{}", directory.path().join("blobs.db").display());
         for url in ["memory:", &url] {
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_names_no_store_is_told_which_do() {
+    async fn an_invalid_url_is_refused_with_the_valid_ones() {
         for (url, words) in [
             ("ftp://host/x", "`memory:`, `sqlite:PATH`"),
             ("flags.db", "`memory:`, `sqlite:PATH`"),

@@ -1,10 +1,10 @@
-//! Time to live for blobs: what has expired is deleted, or moved to a dead-blob container.
+//! Time to live for blobs: expired blobs are deleted, or moved to a dead-blob container.
 //!
-//! A blob says in its metadata from when on nobody needs it (`TimeToLive`), and where it goes then
-//! (`DeadBlobContainer`; nowhere: it is deleted). Any number of [`Sweeper`]s share the work by one
-//! document under a lease: each takes a page at a time, gives the lease back at once, and works the
-//! page then. What is to become of a blob and of the document is decided without I/O. Knows nothing
-//! of what the blobs hold.
+//! A blob's metadata holds its expiry (`TimeToLive`) and the container it is moved to
+//! (`DeadBlobContainer`; without one it is deleted). Any number of [`Sweeper`]s share the work
+//! through one document under a lease. Each takes a page at a time, releases the lease at once, and
+//! then works the page. Decisions on blobs and on the document are made without I/O. The content of
+//! blobs is never read for a decision.
 
 #[cfg(feature = "console")]
 mod console;
@@ -12,9 +12,9 @@ mod counts;
 mod document;
 mod job;
 mod judge;
-mod mark;
 mod page;
-mod turns;
+mod page_queue;
+mod set_expiry;
 
 #[cfg(test)]
 mod tests;
@@ -33,12 +33,12 @@ pub use self::{
     counts::Counts,
     job::{DeadAccount, SCHEMA, SweepContainer, SweepJob},
     judge::{DEAD_BLOB_CONTAINER, SWEPT_AT, SWEPT_FROM, TIME_TO_LIVE},
-    mark::mark,
+    set_expiry::set_expiry,
 };
 use self::{
     judge::Verdict,
-    page::{Reaper, with_metadata},
-    turns::{Memory, Taken, Turns, Wish},
+    page::{BlobRemover, with_metadata},
+    page_queue::{NextPage, PageQueue, PageRequest, Unreported},
 };
 use crate::{
     backoff::Backoff,
@@ -51,10 +51,10 @@ use crate::{
     sync::lock,
 };
 
-/// The folder of the jobs' documents. Nothing may sweep it.
+/// The folder of the jobs' documents. Never sweep it.
 pub const FOLDER: &str = "sweeps/";
 
-/// One of the instances that sweep a job's containers.
+/// An instance that sweeps a job's containers.
 ///
 /// # Examples
 /// ```
@@ -74,56 +74,56 @@ pub const FOLDER: &str = "sweeps/";
 #[derive(Debug)]
 pub struct Sweeper {
     job: SweepJob,
-    sources: Vec<Source>,
-    reaper: Reaper,
-    turns: Turns,
+    sources: Vec<SourceContainer>,
+    remover: BlobRemover,
+    page_queue: PageQueue,
     stop: CancellationToken,
     stats: Mutex<SweepStats>,
-    memory: tokio::sync::Mutex<Memory>,
+    unreported: tokio::sync::Mutex<Unreported>,
 }
 
-/// What an instance has done since it began.
+/// What an instance has done since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepStats {
-    /// What became of blobs.
+    /// Blobs, by outcome.
     pub done: Counts,
     /// Pages worked.
     pub pages: u64,
-    /// Rounds that it went along with to their end.
+    /// Finished rounds in which it worked a page.
     pub rounds: u64,
-    /// When the last of them ended, by this machine's clock.
+    /// The end of the last of these rounds, by this machine's clock.
     pub last_round_at: Option<SystemTime>,
-    /// Why the job's own store could not be used, where the last attempt failed.
+    /// Why the job's own store failed in the last attempt, if it did.
     pub failure: Option<String>,
 }
 
 /// A container that is swept.
 #[derive(Debug)]
-struct Source {
+struct SourceContainer {
     id: String,
     prefix: String,
-    /// `None` where it is off.
+    /// `None` if it is switched off.
     container: Option<Arc<dyn Container>>,
 }
 
-/// What came of a round, as far as this instance went with it.
+/// The result of a round for this instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepRound {
-    /// Its number: its start's multiple of the interval.
+    /// The round's number: its start as a multiple of the interval.
     pub round: u64,
     /// What this instance did.
     pub done: Counts,
     /// Pages that this instance worked.
     pub pages: u64,
-    /// What all instances did, as far as they have said so.
+    /// What all instances have reported.
     pub of_all: Counts,
-    /// Every page was taken; others may be at work on theirs.
+    /// Whether every page was taken. Other instances may still work on theirs.
     pub finished: bool,
 }
 
-/// What would become of a blob.
+/// The planned action on a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlannedBlob {
@@ -133,20 +133,20 @@ pub struct PlannedBlob {
     pub blob: String,
     /// `delete`, `move` or `leave`.
     pub action: &'static str,
-    /// Where it would be moved to, or why it would be left.
+    /// The destination of a move, or the reason to leave the blob.
     pub detail: String,
 }
 
-/// A round begins this much later at most than it might: not all instances at one time.
+/// Largest random delay of a round's start, so that instances do not start together.
 const JITTER: Duration = Duration::from_secs(1);
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 impl Sweeper {
-    /// Makes an instance. Containers are looked at when they are swept, and not now.
+    /// Makes an instance. Containers are accessed when they are swept.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for what is no container, no account, or a
-    /// variable that is not set; what kept the job's own store from being opened.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an invalid container or account, or a
+    /// variable that is not set; any error from opening the job's own store.
     pub async fn new(job: SweepJob, environment: &BTreeMap<String, String>) -> Result<Self> {
         let mut sources = Vec::with_capacity(job.containers.len());
         for place in &job.containers {
@@ -154,7 +154,7 @@ impl Sweeper {
                 true => None,
                 false => Some(connect(place, environment).await?),
             };
-            sources.push(Source {
+            sources.push(SourceContainer {
                 id: place.id(),
                 prefix: place.prefix.clone(),
                 container,
@@ -165,11 +165,12 @@ impl Sweeper {
                 let variables = job::environment(&dead.environment, environment)?;
                 let account = job::resolve(&dead.account, environment)?;
                 if account == "memory:" {
-                    let rule = "a store in memory ends with this process, and the dead with it";
+                    let rule =
+                        "must not be a store in memory: moved blobs would end with this process";
                     return Err(Error::invalid("dead.account", rule));
                 }
                 let account = Account::open(&account, &variables).await?;
-                // What is wrong with the account is not a blob's fault.
+                // Finds an error of the account now, instead of at each blob.
                 account.container("graves")?;
                 Some(account)
             }
@@ -178,18 +179,18 @@ impl Sweeper {
         let state = job::resolve(&job.state, environment)?;
         let state = store::open_with(&state, environment).await?;
         Ok(Self {
-            turns: Turns::new(state, &job.name)?,
-            reaper: Reaper::new(dead, job.parallel),
+            page_queue: PageQueue::new(state, &job.name)?,
+            remover: BlobRemover::new(dead, job.parallel),
             stop: CancellationToken::new(),
             stats: Mutex::default(),
-            memory: tokio::sync::Mutex::default(),
+            unreported: tokio::sync::Mutex::default(),
             sources,
             job,
         })
     }
 
-    /// Has this instance end when it has worked the page that it has taken: [`Sweeper::run`] and
-    /// [`Sweeper::sweep_once`] return then.
+    /// Stops this instance after the page that it works on. [`Sweeper::run`] and
+    /// [`Sweeper::sweep_once`] then return.
     pub fn stop(&self) {
         self.stop.cancel();
     }
@@ -199,9 +200,9 @@ impl Sweeper {
         lock(&self.stats).clone()
     }
 
-    /// Returns whether the job's document ends with this process: it is in memory.
+    /// Returns whether the job's document is in memory, and so ends with this process.
     pub fn is_alone(&self) -> bool {
-        self.turns.store().to_string() == "memory:"
+        self.page_queue.store().to_string() == "memory:"
     }
 
     /// Returns the job.
@@ -209,10 +210,10 @@ impl Sweeper {
         &self.job
     }
 
-    /// Looks whether every container is there and may be listed.
+    /// Checks that every container exists and can be listed.
     ///
     /// # Errors
-    /// The first container's that is not or may not; that of the account for the dead.
+    /// The error of the first container that fails, or of the account for dead blobs.
     pub async fn check(&self) -> Result<()> {
         let one = PageOptions {
             size: 1,
@@ -223,19 +224,19 @@ impl Sweeper {
                 container.list(&source.prefix, &one).await?;
             }
         }
-        self.reaper.check().await
+        self.remover.check().await
     }
 
-    /// Takes part in the round that runs, or begins this interval's, until no page is left to take.
-    /// `again` begins one more where this interval has had its round.
+    /// Takes part in the running round, or begins this interval's round, until no page is left to
+    /// take. `again` begins one more round in an interval that has had its round.
     ///
-    /// Not cancel safe: a page that was taken is worked by nobody else in this round. To end it,
-    /// [`Sweeper::stop`].
+    /// Not cancel safe: a page of a cancelled call is not worked by any instance in this round. Use
+    /// [`Sweeper::stop`] instead.
     ///
     /// # Errors
-    /// What kept the job's own store from being read or written.
+    /// Any error from reading or writing the job's document.
     pub async fn sweep_once(&self, again: bool) -> Result<SweepRound> {
-        let round = self.go_along(again).await;
+        let round = self.join_round(again).await;
         let mut stats = lock(&self.stats);
         stats.failure = round.as_ref().err().map(ToString::to_string);
         if round
@@ -248,38 +249,42 @@ impl Sweeper {
         round
     }
 
-    async fn go_along(&self, again: bool) -> Result<SweepRound> {
-        // Two calls at a time would tell the same twice.
-        let mut memory = self.memory.lock().await;
+    async fn join_round(&self, again: bool) -> Result<SweepRound> {
+        // Two calls at a time would report the same counts twice.
+        let mut unreported = self.unreported.lock().await;
         let mut round = SweepRound::default();
-        let mut wish = Wish {
+        let mut request = PageRequest {
             again,
-            ..Wish::default()
+            ..PageRequest::default()
         };
         loop {
-            wish.stop = self.stop.is_cancelled();
-            let Some(turn) = self.turns.take(self, &wish, &mut memory).await? else {
-                if wish.stop || memory.untold.is_empty() {
+            request.stop = self.stop.is_cancelled();
+            let Some(claim) = self
+                .page_queue
+                .take(self, &request, &mut unreported)
+                .await?
+            else {
+                if request.stop || unreported.counts.is_empty() {
                     return Ok(round);
                 }
                 continue;
             };
-            round.round = turn.document.round;
-            round.of_all = turn.document.counts;
-            round.finished = turn.document.is_finished();
-            (wish.round, wish.again) = (Some(turn.document.serial), false);
-            let counts = match turn.taken {
-                Taken::Nothing => return Ok(round),
-                Taken::Page { source, page } => {
+            round.round = claim.document.round;
+            round.of_all = claim.document.counts;
+            round.finished = claim.document.is_finished();
+            (request.round, request.again) = (Some(claim.document.serial), false);
+            let counts = match claim.page {
+                NextPage::Empty => return Ok(round),
+                NextPage::Page { source, page } => {
                     let container = self.sources[source].container.as_deref();
                     round.pages += 1;
                     lock(&self.stats).pages += 1;
-                    self.reaper
+                    self.remover
                         .work(container.expect("it is on"), page, wall())
                         .await
                 }
-                Taken::Failed { source } => {
-                    wish.skipped.insert(source);
+                NextPage::ListFailed { source } => {
+                    request.skipped.insert(source);
                     Counts {
                         failed: 1,
                         ..Counts::default()
@@ -287,17 +292,17 @@ impl Sweeper {
                 }
             };
             round.done.add(&counts);
-            memory.untold.add(&counts);
+            unreported.counts.add(&counts);
             lock(&self.stats).done.add(&counts);
         }
     }
 
-    /// Sweeps at each multiple of the interval, and tells `report` of each round in which this
-    /// instance worked a page, until it is stopped. Where the job's own store fails it says so and
-    /// tries again.
+    /// Sweeps at each multiple of the interval until it is stopped. Calls `report` for each round
+    /// in which this instance worked a page. A failure of the job's own store is logged and
+    /// retried.
     pub async fn run(&self, mut report: impl FnMut(&SweepRound)) {
         let mut rng = fastrand::Rng::new();
-        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        let mut backoff = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
         while !self.stop.is_cancelled() {
             let wait = match self.sweep_once(false).await {
                 Ok(round) => {
@@ -308,7 +313,7 @@ impl Sweeper {
                     self.until_next(wall(), &mut rng)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the job cannot go on, and is tried again");
+                    tracing::warn!(%error, "the sweep job failed; retrying");
                     backoff.next(&mut rng)
                 }
             };
@@ -319,10 +324,10 @@ impl Sweeper {
         }
     }
 
-    /// Says what a round would do, and does nothing: neither lease nor document is touched.
+    /// Lists what a round would do, without doing it. Neither lease nor document is accessed.
     ///
     /// # Errors
-    /// What kept a container from being read.
+    /// Any error from reading a container.
     pub async fn dry_run(&self, mut plan: impl FnMut(PlannedBlob)) -> Result<Counts> {
         let mut counts = Counts::default();
         for source in &self.sources {
@@ -349,9 +354,9 @@ impl Sweeper {
                     let Some(head) = with_metadata(container, head).await? else {
                         continue;
                     };
-                    let verdict = self.reaper.judge(container, &head, wall())?;
+                    let verdict = self.remover.judge(container, &head, wall())?;
                     counts.expect(&verdict);
-                    if let Some((action, detail)) = said(&verdict) {
+                    if let Some((action, detail)) = describe(&verdict) {
                         plan(PlannedBlob {
                             container: container.address(),
                             blob: head.name.to_string(),
@@ -387,7 +392,7 @@ async fn connect(
     container::connect(&url, &variables).await
 }
 
-fn said(verdict: &Verdict) -> Option<(&'static str, String)> {
+fn describe(verdict: &Verdict) -> Option<(&'static str, String)> {
     match verdict {
         Verdict::Unmarked | Verdict::Alive => None,
         Verdict::Delete => Some(("delete", String::new())),

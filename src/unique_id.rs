@@ -1,8 +1,8 @@
-//! Unique ids for any number of nodes, on nothing but a blob that holds one number.
+//! Unique ids for any number of nodes, from a blob that holds one number.
 //!
-//! A [`UniqueIdGenerator`] takes a range of ids by adding its size to the blob, under the condition
-//! that nobody else wrote meanwhile, and hands the range out of memory. A crash loses what is left
-//! of its ranges, and repeats nothing. Knows nothing of what the ids are for.
+//! A [`UniqueIdGenerator`] takes a range of ids: it adds the range's size to the blob with a
+//! conditional write. Then it gives out the ids from memory. A crash loses the rest of its ranges
+//! and repeats no id. The use of the ids is unknown here.
 
 mod generator;
 mod sync_store;

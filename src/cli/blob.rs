@@ -65,7 +65,7 @@ impl Args {
         let Verb::Ttl(ttl) = self.verb;
         let end = ttl.after.map(|after| SystemTime::now() + after);
         let dead = ttl.dead_container.as_deref();
-        let marked = sweep::mark(&ttl.blob, end, dead, &store::environment()).await?;
+        let marked = sweep::set_expiry(&ttl.blob, end, dead, &store::environment()).await?;
         // What follows may be a signature.
         let blob = ttl.blob.split('?').next().unwrap_or_default().to_owned();
         let line = match &marked {

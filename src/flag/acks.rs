@@ -1,4 +1,4 @@
-//! How many acknowledgements the relay remembers, of one flag and of all flags together.
+//! The limits of remembered acknowledgements, for one flag and for all flags together.
 //!
 //! A refused acknowledgement is not counted, so a count is never higher than the number of
 //! listeners that acknowledged: `unleash --expect` may report "unmet", never a false "met".
@@ -13,13 +13,13 @@ use crate::{
     words::{FlagName, ListenerId},
 };
 
-/// The room for acknowledgements.
+/// The limits and the number in use.
 #[derive(Debug)]
 pub(super) struct AckBudget {
     used: usize,
-    /// Of one flag and generation.
+    /// Limit of one flag and generation.
     per_flag: usize,
-    /// Of all flags together.
+    /// Limit of all flags together.
     total: usize,
     /// Random, so that a client cannot choose listener ids that collide.
     hasher: RandomState,
@@ -47,18 +47,18 @@ impl AckBudget {
     }
 
     /// Returns whether a flag may remember one more. It may use at most as much room as it leaves
-    /// free: one flag can take half of the room, a second one a quarter, and so on, and a flag
-    /// with few acknowledgements always finds some.
+    /// free. One flag can take half of the room, a second flag a quarter, and so on. A flag with
+    /// few acknowledgements always finds room.
     fn has_share(&self, held: usize) -> bool {
         held < self.total.saturating_sub(self.used)
     }
 
-    /// Returns whether forgetting other flags' acknowledgements would help.
+    /// Returns whether room would be found if other flags' acknowledgements were forgotten.
     pub(super) fn is_short(&self, held: usize) -> bool {
         held < self.per_flag && !self.has_share(held)
     }
 
-    /// Counts one more of a flag that has `held`.
+    /// Takes room for one more acknowledgement of a flag that has `held`.
     ///
     /// # Errors
     /// `Exhausted`, naming the limit.

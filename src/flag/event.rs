@@ -1,4 +1,4 @@
-//! What a watch tells, with a state that all watchers of a flag share.
+//! The events that a watcher receives, with a state that all watchers of a flag share.
 
 use std::{
     fmt,
@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use crate::words::{FlagEvent, FlagState, Goodbye};
 
-/// What a watch tells.
+/// An event for a watcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The state at first, and each change of it.
+    /// The first state, and each change of it.
     State(Arc<SharedState>),
-    /// How many have acknowledged.
+    /// New counts of acknowledgements.
     Acks(Acks),
     /// Nothing changed.
     Heartbeat,
@@ -22,7 +22,7 @@ pub(crate) enum Event {
     Goodbye(Goodbye),
 }
 
-/// Acknowledgements as they are told.
+/// Counts of acknowledgements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Acks {
     pub(crate) generation: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Acks {
     pub(crate) watchers: u32,
 }
 
-/// A state that is encoded once for all its watchers.
+/// A state that is encoded once for all watchers.
 pub(crate) struct SharedState {
     state: FlagState,
     encoded: OnceLock<Bytes>,
@@ -44,7 +44,7 @@ impl SharedState {
         })
     }
 
-    /// Returns what `encode` makes of the state, which it is called for once.
+    /// Returns the encoded state. `encode` is called once.
     pub(crate) fn encoded(&self, encode: impl FnOnce(&FlagState) -> Bytes) -> Bytes {
         self.encoded.get_or_init(|| encode(&self.state)).clone()
     }

@@ -1,8 +1,8 @@
-//! How flags end by themselves: the relay judges it, by the wall clock that it is given.
+//! Expiry of flags by the wall clock of the relay, which is an argument.
 //!
-//! What is over reads as not set from that moment on. Its blob is removed afterwards, and only if
-//! it is still the blob that was judged (R22: an expired flag is removed only as it was read):
-//! another relay may have given it more time.
+//! An expired flag reads as not set at once. Its blob is removed afterwards, and only if it has not
+//! changed since it was read (R22: an expired flag is removed only as it was read): another relay
+//! may have extended it.
 
 use std::{
     task::{Poll, Waker},
@@ -12,9 +12,10 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    ATTEMPTS, Flags, READS_AT_ONCE, Write,
-    board::{Written, judge},
-    body::{FOLDER, blob_name, flag_names},
+    Flags, READS_AT_ONCE,
+    document::{FOLDER, blob_name, flag_names},
+    registry::{WriteOutcome, if_active},
+    writes::{ATTEMPTS, WriteGuard},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -24,10 +25,11 @@ use crate::{
 };
 
 impl Flags {
-    /// Looks for flags that end by themselves, set by an earlier life of this relay or by another.
+    /// Searches the store for flags with an expiry, set before this relay started or by another
+    /// relay.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Any error of the store.
     pub(crate) async fn recover(&self, wall: SystemTime) -> Result<()> {
         let mut page = PageOptions {
             size: Limits::PAGE_MAX,
@@ -40,7 +42,7 @@ impl Flags {
             let mut reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
             while let Some(found) = reads.try_next().await? {
                 let Some((state, _)) = found else { continue };
-                let wakers = self.inner.board().remember(state, wall);
+                let wakers = self.inner.registry().add_found(state, wall);
                 wakers.wake();
             }
             page.token = found.next;
@@ -50,33 +52,33 @@ impl Flags {
         }
     }
 
-    /// Returns when the next flag ends by itself.
+    /// Returns the time of the next expiry.
     pub(crate) fn next_expiry(&self) -> Option<SystemTime> {
-        self.inner.board().next_expiry()
+        self.inner.registry().next_expiry()
     }
 
-    /// Waits until the next expiry is another one than `known`.
+    /// Ready when the time of the next expiry differs from `known`.
     pub(crate) fn poll_expiry_moved(&self, known: Option<SystemTime>, waker: &Waker) -> Poll<()> {
-        let mut board = self.inner.board();
-        if board.next_expiry() != known {
+        let mut registry = self.inner.registry();
+        if registry.next_expiry() != known {
             return Poll::Ready(());
         }
-        board.set_driver(waker);
+        registry.set_expiry_task(waker);
         Poll::Pending
     }
 
-    /// Ends the flags whose time has come: removes each by a delete conditional on its ETag (R22:
-    /// only as it was read), then tells its watchers. Returns whether the store was asked for
-    /// anything.
+    /// Ends the expired flags: removes each blob with a delete conditional on its ETag (R22: only
+    /// as it was read), then notifies the watchers. Returns whether a request was sent to the
+    /// store.
     ///
     /// # Errors
-    /// Whatever kept the store from answering; what did not end now is still due.
+    /// Any error of the store. Flags that did not end now stay due.
     pub(crate) async fn expire(&self, wall: SystemTime) -> Result<bool> {
-        let due = self.inner.board().due(wall);
+        let due = self.inner.registry().due(wall);
         let asked = !due.is_empty();
         let mut outcome = Ok(asked);
         for name in due {
-            // One flag's failure holds no other one up.
+            // One flag's failure does not delay the others.
             outcome = self.expire_one(&name, wall).await.and(outcome);
         }
         outcome
@@ -84,45 +86,47 @@ impl Flags {
 
     async fn expire_one(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let inner = &*self.inner;
-        let _turn = inner.writes.take(name).await;
+        let unconditional = planted!(inner.fault, FlagExpiryUnconditional);
+        let _guard = inner.writes.lock(name).await;
         for _ in 0..ATTEMPTS {
-            let write = Write::begin(inner, name);
-            // Read again: another writer may have given it more time.
+            let write = WriteGuard::begin(inner, name);
+            // Read again: another writer may have extended it.
             let Some((state, etag)) = inner.read(name).await? else {
-                inner.board().set.remove(name);
-                write.end(Written::Unset).tell().await;
+                inner.registry().set.remove(name);
+                write.end(WriteOutcome::Unset).wake_watchers().await;
                 return Ok(());
             };
-            if let Some(state) = judge(Some(state), wall) {
-                write.end(Written::Found(state)).tell().await;
+            if let Some(state) = if_active(Some(state), wall) {
+                write.end(WriteOutcome::Found(state)).wake_watchers().await;
                 return Ok(());
             }
-            let condition = if planted!(inner.fault, FlagExpiryUnconditional) {
+            let condition = if unconditional {
                 None
             } else if inner.store.capabilities().conditional_delete {
                 Some(&etag)
             } else {
-                // It stays, and reads as not set.
-                write.end(Written::Unset).tell().await;
+                // The blob stays, and reads as not set.
+                write.end(WriteOutcome::Unset).wake_watchers().await;
                 return Ok(());
             };
             match inner.store.delete(&blob_name(name), condition).await {
                 Ok(_) => {
-                    inner.board().set.remove(name);
-                    write.end(Written::Unset).tell().await;
+                    inner.registry().set.remove(name);
+                    write.end(WriteOutcome::Unset).wake_watchers().await;
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                // Found out by asking. It stays, and reads as not set.
+                // The store turned out to have no conditional delete. The blob stays, and reads as
+                // not set.
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    inner.board().cannot_remove();
-                    write.end(Written::Unset).tell().await;
+                    inner.registry().set_cannot_remove();
+                    write.end(WriteOutcome::Unset).wake_watchers().await;
                     return Ok(());
                 }
                 Err(error) => return Err(error),
             }
         }
-        let message = format!("flag `{name}` is over, but others keep changing it");
+        let message = format!("flag `{name}` has expired, but other writers keep changing it");
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 }

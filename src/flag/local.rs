@@ -1,50 +1,55 @@
-//! A flag's watch within the relay's own process.
+//! A watch of a flag within the relay's own process.
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Event, Flags, Wall, Watch};
+use super::{Event, Flags, WallClock, WatchGuard};
 use crate::{
     backoff::Backoff,
     error::Result,
     words::{FlagName, FlagState, FlagWatch, ListenerId},
 };
 
-/// Watches a flag in this process; registered from the beginning.
+/// Watches a flag in this process. It is registered on creation.
 pub(crate) struct LocalWatch {
-    watch: Watch,
-    wall: Wall,
+    watch: WatchGuard,
+    wall: WallClock,
 }
 
-/// A store that cannot be read is tried again after a wait that grows so far.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Back-off after a failed read of the store: first and longest wait.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl LocalWatch {
-    pub(crate) fn new(flags: &Flags, name: &FlagName, listener: ListenerId, wall: Wall) -> Self {
+    pub(crate) fn new(
+        flags: &Flags,
+        name: &FlagName,
+        listener: ListenerId,
+        wall: WallClock,
+    ) -> Self {
         let watch = flags.watch(name, listener, false);
         Self { watch, wall }
     }
 
-    /// Reads the store until that counts; returns only what is final.
-    async fn settle(&self) -> Result<()> {
-        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+    /// Reads the store until a read counts. Returns only final errors.
+    async fn sync(&self) -> Result<()> {
+        let mut backoff = Backoff::new(RETRY_BACKOFF.0, RETRY_BACKOFF.1);
         loop {
-            match self.watch.settle((self.wall)()).await {
+            match self.watch.sync((self.wall)()).await {
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%error, "a flag cannot be watched yet");
                     tokio::time::sleep(backoff.next(&mut fastrand::Rng::new())).await;
                 }
-                settled => return settled,
+                synced => return synced,
             }
         }
     }
 
-    /// Waits for what is owed, and takes the states out of it.
+    /// Waits for the next state and skips other events.
     async fn state(&self) -> FlagState {
         poll_fn(|context| {
             loop {
-                match self.watch.owed(context.waker()) {
+                match self.watch.next_event(context.waker()) {
                     Some(Event::State(state)) => return Poll::Ready(FlagState::clone(&state)),
                     Some(_) => {}
                     None => return Poll::Pending,
@@ -61,8 +66,8 @@ impl FlagWatch for LocalWatch {
         tokio::select! {
             biased;
             state = self.state() => Some(Ok(state)),
-            // Once it is settled, a state is all that is waited for.
-            Err(error) = self.settle() => Some(Err(error)),
+            // After the synchronization, only states are waited for.
+            Err(error) = self.sync() => Some(Err(error)),
         }
     }
 

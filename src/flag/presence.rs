@@ -1,7 +1,7 @@
-//! Which listeners watch which flag, and which of them have left: what operators ask for.
+//! The present and recent listeners of each flag, for operators.
 //!
-//! Decides nothing of what is told or when. Plain data under the board's lock. A page is read from
-//! where the one before ended, so its cost does not grow with the number of watchers.
+//! It has no influence on events. Plain data under the registry's lock. A page starts where the
+//! previous one ended, so its cost does not grow with the number of watchers.
 
 use std::{
     collections::BTreeMap,
@@ -17,8 +17,8 @@ use crate::{
 /// The listeners of all flags, by name.
 #[derive(Debug)]
 pub(super) struct Presence {
-    flags: BTreeMap<FlagName, BTreeMap<ListenerId, Entry>>,
-    /// The listeners that are away, the one that left first at the beginning.
+    flags: BTreeMap<FlagName, BTreeMap<ListenerId, ListenerEntry>>,
+    /// Listeners that are away, the oldest departure first.
     away: BTreeMap<u64, (FlagName, ListenerId)>,
     max_away: usize,
     departures: u64,
@@ -26,42 +26,42 @@ pub(super) struct Presence {
 
 /// One listener of one flag.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
-    /// 0: it is away.
+struct ListenerEntry {
+    /// 0 while it is away.
     streams: u32,
-    /// When the first of its streams began, or the last one ended.
+    /// The start of its first stream, or the end of its last one.
     since: Tick,
     /// Its key in `away`.
     departure: u64,
 }
 
-/// A listener that watches a flag, or did.
+/// A present or recent listener of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WatcherView {
     pub(crate) flag: FlagName,
     pub(crate) listener: ListenerId,
-    /// Streams that it holds; 0: it is away.
+    /// Number of its streams; 0 while it is away.
     pub(crate) streams: u32,
-    /// How long it has watched, or has been away.
+    /// Time since its first stream began or its last one ended.
     pub(crate) since: Duration,
     /// Whether it has acknowledged the flag's newest generation.
     pub(crate) acknowledged: bool,
 }
 
-/// What is asked of the list of watchers.
+/// A query of the list of watchers.
 #[derive(Debug)]
 pub(crate) struct WatchersQuery {
-    /// Only of this flag; `None`: of all.
+    /// Lists this flag only; `None` lists all.
     pub(crate) flag: Option<FlagName>,
-    /// Also those that are away.
+    /// Includes listeners that are away.
     pub(crate) away: bool,
-    /// The list goes on after this entry.
+    /// Starts after this entry.
     pub(crate) after: Option<(FlagName, ListenerId)>,
-    /// At most so many.
+    /// Largest number of entries.
     pub(crate) count: usize,
 }
 
-/// Listeners that are away and remembered, of all flags: at about 350 bytes each, 3.5 MB.
+/// Remembered listeners that are away, of all flags: at about 350 bytes each, 3.5 MB.
 const MAX_AWAY: usize = 10_000;
 
 impl Presence {
@@ -78,10 +78,15 @@ impl Presence {
         }
     }
 
-    /// Notes a stream of this listener. Returns whether it holds another one already.
-    pub(super) fn arrive(&mut self, flag: &FlagName, listener: &ListenerId, now: Tick) -> bool {
+    /// Notes a new stream of this listener. Returns whether it has another one already.
+    pub(super) fn stream_opened(
+        &mut self,
+        flag: &FlagName,
+        listener: &ListenerId,
+        now: Tick,
+    ) -> bool {
         let listeners = self.flags.entry(flag.clone()).or_default();
-        let entry = listeners.entry(listener.clone()).or_insert(Entry {
+        let entry = listeners.entry(listener.clone()).or_insert(ListenerEntry {
             streams: 0,
             since: now,
             departure: 0,
@@ -95,8 +100,8 @@ impl Presence {
         again
     }
 
-    /// Notes that a stream of this listener has ended.
-    pub(super) fn leave(&mut self, flag: &FlagName, listener: &ListenerId, now: Tick) {
+    /// Notes the end of a stream of this listener.
+    pub(super) fn stream_closed(&mut self, flag: &FlagName, listener: &ListenerId, now: Tick) {
         let listeners = self.flags.get_mut(flag);
         let Some(entry) = listeners.and_then(|listeners| listeners.get_mut(listener)) else {
             return;
@@ -126,9 +131,9 @@ impl Presence {
         }
     }
 
-    /// Returns the next entries by flag and listener; the acknowledgements are not filled in.
+    /// Returns the next entries by flag and listener, without the acknowledgements.
     ///
-    /// Entries that are skipped because they are away are at most as many as are remembered.
+    /// The number of skipped entries is at most the number of remembered listeners that are away.
     pub(super) fn page(&self, query: &WatchersQuery, now: Tick) -> Vec<WatcherView> {
         let after = query.after.as_ref();
         let first_flag = query.flag.as_ref().or_else(|| after.map(|(flag, _)| flag));
@@ -196,10 +201,13 @@ mod tests {
     #[test]
     fn listeners_are_listed_by_name_page_by_page_with_their_streams() {
         let mut presence = Presence::new();
-        assert!(!presence.arrive(&flag("go"), &listener("b"), at(1)));
-        assert!(!presence.arrive(&flag("go"), &listener("a"), at(2)));
-        assert!(!presence.arrive(&flag("at"), &listener("z"), at(3)));
-        assert!(presence.arrive(&flag("go"), &listener("b"), at(4)), "twice");
+        assert!(!presence.stream_opened(&flag("go"), &listener("b"), at(1)));
+        assert!(!presence.stream_opened(&flag("go"), &listener("a"), at(2)));
+        assert!(!presence.stream_opened(&flag("at"), &listener("z"), at(3)));
+        assert!(
+            presence.stream_opened(&flag("go"), &listener("b"), at(4)),
+            "twice"
+        );
         assert_eq!(
             listed(&presence, &all(false)),
             ["at/z*1", "go/a*1", "go/b*2"]
@@ -230,18 +238,18 @@ mod tests {
     fn a_listener_is_away_when_its_last_stream_ends_until_it_returns() {
         let mut presence = Presence::new();
         let (go, node) = (flag("go"), listener("node-1"));
-        presence.arrive(&go, &node, at(1));
-        presence.arrive(&go, &node, at(2));
-        presence.leave(&go, &node, at(3));
+        presence.stream_opened(&go, &node, at(1));
+        presence.stream_opened(&go, &node, at(2));
+        presence.stream_closed(&go, &node, at(3));
         assert_eq!(listed(&presence, &all(true)), ["go/node-1*1"]);
-        presence.leave(&go, &node, at(5));
+        presence.stream_closed(&go, &node, at(5));
         assert_eq!(listed(&presence, &all(false)), [""; 0]);
         let away = presence.page(&all(true), at(15));
         assert_eq!(
             (away[0].streams, away[0].since),
             (0, Duration::from_secs(10))
         );
-        presence.arrive(&go, &node, at(20));
+        presence.stream_opened(&go, &node, at(20));
         assert_eq!(listed(&presence, &all(true)), ["go/node-1*1"]);
         assert!(presence.away.is_empty());
     }
@@ -251,8 +259,8 @@ mod tests {
         let mut presence = Presence::with_max_away(2);
         for number in 0..4 {
             let (go, node) = (flag("go"), listener(&format!("node-{number}")));
-            presence.arrive(&go, &node, at(number));
-            presence.leave(&go, &node, at(number));
+            presence.stream_opened(&go, &node, at(number));
+            presence.stream_closed(&go, &node, at(number));
         }
         assert_eq!(
             listed(&presence, &all(true)),
@@ -260,10 +268,10 @@ mod tests {
         );
         let (at_two, three) = (flag("two"), listener("n"));
         for _ in 0..2 {
-            presence.arrive(&at_two, &three, at(9));
-            presence.leave(&at_two, &three, at(9));
+            presence.stream_opened(&at_two, &three, at(9));
+            presence.stream_closed(&at_two, &three, at(9));
         }
-        presence.arrive(&flag("go"), &listener("node-3"), at(10));
+        presence.stream_opened(&flag("go"), &listener("node-3"), at(10));
         assert_eq!(presence.away.len(), 1);
     }
 }

@@ -1,9 +1,10 @@
-//! The periodic refresh: what other writers of the store have changed.
+//! The periodic refresh: it finds changes of other writers.
 //!
-//! A few watched flags are read one by one. Of many the relay reads one list of the store, and then
-//! only the flags whose blob is another one than at the last read. R20 (only a fresh read settles a
-//! watcher) holds for a list as for a read: it counts for a flag only if its watchers had
-//! registered before its first page was asked for, and no local write of the flag ended since.
+//! A few watched flags are read one by one. For many, the relay reads one list of the store, and
+//! then only the flags whose blobs have changed since their last read. R20 (only a fresh read
+//! settles a watcher) holds for a list as for a read. A list counts for a flag only if its watchers
+//! registered before the request of the first page, and if no local write of the flag has ended
+//! since.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +15,8 @@ use futures_util::{StreamExt as _, stream};
 
 use super::{
     Flags, READS_AT_ONCE,
-    board::Reading,
-    body::{FOLDER, Version, flag_name},
+    document::{FOLDER, Version, flag_name},
+    registry::ReadStart,
     wakers::Wakers,
 };
 use crate::{
@@ -24,42 +25,43 @@ use crate::{
     words::{FlagName, Limits},
 };
 
-/// What the refresh has to look at.
+/// The flags that a refresh reads.
 #[derive(Debug)]
-pub(super) struct Watched {
-    /// By name.
+pub(super) struct RefreshPlan {
+    /// Names of the watched flags, sorted.
     pub(super) names: Vec<FlagName>,
-    /// Set flags that are known, of all.
+    /// Number of known set flags, watched or not.
     pub(super) set: usize,
-    /// Whether the number of set flags is at its limit: only a list finds out that others have
+    /// Whether the number of set flags is at its limit. Only a list shows that other writers have
     /// cleared some.
     pub(super) is_full: bool,
 }
 
-/// What a list of the store has shown.
+/// The result of a complete list of the store.
 #[derive(Debug, Default)]
-struct Listed {
-    /// The blobs of the watched flags.
+struct ListedFlags {
+    /// Blobs of the watched flags.
     watched: BTreeMap<FlagName, Version>,
-    /// All flags, at most as many as may be set.
+    /// All flags, up to the limit of set flags.
     names: BTreeSet<FlagName>,
 }
 
-/// Flags that are compared with a list under one hold of the board's lock.
+/// Flags that are compared with a list under one hold of the registry's lock.
 const CHUNK: usize = 256;
 
 impl Flags {
-    /// Finds out what another writer of the store has changed of the watched flags, and tells it.
+    /// Reads changes that other writers of the store made to watched flags, and notifies the
+    /// watchers.
     ///
-    /// Returns whether the store was asked for anything.
+    /// Returns whether a request was sent to the store.
     ///
     /// # Errors
-    /// Whatever kept the store from answering; flags that could be read were refreshed all the same.
+    /// The store's error. Flags that could be read were refreshed nevertheless.
     ///
     /// # Cancel safety
-    /// Safe: what was read counts, and the rest is read by the next call.
+    /// Safe: reads that ended count, and the next call does the rest.
     pub(crate) async fn refresh(&self, wall: SystemTime) -> Result<bool> {
-        let watched = self.inner.board().to_refresh();
+        let watched = self.inner.registry().refresh_plan();
         let pages = watched.set / Limits::PAGE_MAX + 1;
         let count = watched.names.len();
         let few = count <= self.inner.refresh_reads || count < pages;
@@ -71,11 +73,11 @@ impl Flags {
         Ok(true)
     }
 
-    /// Reads flags, many at a time. One that cannot be read does not keep the others from being read.
+    /// Reads flags, many at a time. A flag that cannot be read does not stop the others.
     async fn read_each(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
         let reads = names.iter().cloned().map(|name| async move {
-            let _turn = self.inner.reads.take(&name).await;
-            self.inner.observe(&name, wall).await
+            let _guard = self.inner.reads.lock(&name).await;
+            self.inner.read_and_apply(&name, wall).await
         });
         let reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
         reads
@@ -84,10 +86,12 @@ impl Flags {
     }
 
     async fn refresh_by_list(&self, names: &[FlagName], wall: SystemTime) -> Result<()> {
-        // R20: the read begins before the first page is asked for.
-        let reading = self.inner.board().read_begins();
+        // R20: the read begins before the first page is requested.
+        let reading = self.inner.registry().begin_read();
         let listed = self.list_all(names).await?;
-        self.inner.board().set_flags_are(&listed.names, reading);
+        self.inner
+            .registry()
+            .replace_set_flags(&listed.names, reading);
         let mut changed = Vec::new();
         for chunk in names.chunks(CHUNK) {
             changed.extend(self.compare(chunk, &listed, reading).await);
@@ -100,15 +104,15 @@ impl Flags {
     async fn compare(
         &self,
         names: &[FlagName],
-        listed: &Listed,
-        reading: Reading,
+        listed: &ListedFlags,
+        reading: ReadStart,
     ) -> Vec<FlagName> {
         let (mut changed, mut wakers) = (Vec::new(), Wakers::default());
         {
-            let mut board = self.inner.board();
+            let mut registry = self.inner.registry();
             for name in names {
                 let version = listed.watched.get(name);
-                if board.list_ends(name, reading, version, &mut wakers) {
+                if registry.apply_listed(name, reading, version, &mut wakers) {
                     changed.push(name.clone());
                 }
             }
@@ -117,10 +121,10 @@ impl Flags {
         changed
     }
 
-    /// Reads the list to its end: half of one says of no flag that it is missing.
-    async fn list_all(&self, watched: &[FlagName]) -> Result<Listed> {
-        let max = self.inner.board().max_flags();
-        let mut listed = Listed::default();
+    /// Reads the whole list: a part of it does not show that a flag is missing.
+    async fn list_all(&self, watched: &[FlagName]) -> Result<ListedFlags> {
+        let max = self.inner.registry().max_flags();
+        let mut listed = ListedFlags::default();
         let mut page = PageOptions {
             size: Limits::PAGE_MAX,
             token: None,

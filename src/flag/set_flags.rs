@@ -1,7 +1,7 @@
-//! Which flags are set in the store, as far as this relay knows: for the limit of their number.
+//! The flags that are set in the store, as far as this relay knows. Their number is limited.
 //!
-//! Local writes are noted as they begin and end, other writers' at each list of the store. Names
-//! only, at most as many as the limit and the local writes under way. Plain data.
+//! Local writes are noted at their begin and end, other writers' changes at each list of the store.
+//! Holds only names: at most the limit plus the local writes in progress. Plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct SetFlags {
     max: usize,
-    /// Each with the board's count at its newest local write.
+    /// Each flag with the registry's sequence number at its newest local write.
     by_name: BTreeMap<FlagName, u64>,
 }
 
@@ -38,15 +38,15 @@ impl SetFlags {
         self.by_name.len() >= self.max
     }
 
-    /// Reserves room for a flag that is about to be set; one that is set already has it. Returns
-    /// whether it is new.
+    /// Reserves room for a flag that is about to be set, unless it is set already. Returns whether
+    /// it is new.
     ///
     /// # Errors
     /// `Exhausted`, naming the limit.
     pub(super) fn reserve(&mut self, name: &FlagName, now: u64) -> Result<bool> {
         if self.is_full() && !self.by_name.contains_key(name) {
             let message = format!(
-                "flag `{name}` was not set: the limit is {} set flags; clear one that is not needed",
+                "flag `{name}` was not set: the limit is {} set flags; clear a flag that is not needed",
                 self.max
             );
             return Err(Error::new(ErrorKind::Exhausted, message));
@@ -54,7 +54,7 @@ impl SetFlags {
         Ok(self.by_name.insert(name.clone(), now).is_none())
     }
 
-    /// Notes a flag that was found set; beyond the limit the number is all that matters.
+    /// Notes a flag that was found set. Beyond the limit only the number matters.
     pub(super) fn found(&mut self, name: &FlagName) {
         if !self.is_full() {
             self.by_name.entry(name.clone()).or_insert(0);
@@ -65,8 +65,8 @@ impl SetFlags {
         self.by_name.remove(name);
     }
 
-    /// Takes a whole list of the store that began at this count: what was written here since then
-    /// may be missing in it, and stays.
+    /// Takes a complete list of the store that began at this sequence number. Flags that were
+    /// written here since then stay, because the list may lack them.
     pub(super) fn replace(&mut self, listed: &BTreeSet<FlagName>, began: u64) {
         self.by_name
             .retain(|name, written| *written > began || listed.contains(name));

@@ -1,4 +1,4 @@
-//! A flag straight on a blob store, without a relay: whoever reads it polls.
+//! A flag directly on a blob store, without a relay: its readers poll.
 
 use std::{
     fmt,
@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    Wall,
-    body::{self, Body, blob_name},
+    WallClock,
+    document::{self, FlagDocument, blob_name},
 };
 use crate::{
     clock::micros,
@@ -19,29 +19,30 @@ use crate::{
     words::{FlagName, FlagState, GlobalFlag, UnleashOptions},
 };
 
-/// A flag whose blob's existence means set, whatever is inside; clearing deletes it. One whose
-/// time is over, by the store's clock and with five seconds' allowance, is not set.
+/// A flag on a blob store. The blob's existence means "set", with any content; clearing deletes the
+/// blob. A flag is also unset once its expiry has passed by the store's clock, with five seconds'
+/// allowance.
 #[derive(Clone)]
 pub struct StoreFlag {
     store: Arc<dyn BlobStore>,
     name: FlagName,
     blob: BlobName,
-    wall: Wall,
+    wall: WallClock,
 }
 
-/// How far the clocks of the store, of the relay and of this machine may be apart.
+/// The largest expected difference between the clocks of the store, the relay and this machine.
 const ALLOWANCE: Duration = Duration::from_secs(5);
 
-/// Attempts at setting a flag that others keep setting and clearing.
+/// Attempts at setting a flag that other writers keep setting and clearing.
 const ATTEMPTS: u32 = 16;
 
 impl StoreFlag {
-    /// Makes the flag of this name: the one that a relay on the same store has.
+    /// Makes the flag of this name. A relay on the same store has the same flag.
     pub fn new(store: Arc<dyn BlobStore>, name: FlagName) -> Self {
         Self::with_wall(store, name, crate::clock::wall)
     }
 
-    /// Makes the flag of this name, with another clock than the system's.
+    /// Makes the flag of this name, with a clock other than the system's.
     pub fn with_wall(
         store: Arc<dyn BlobStore>,
         name: FlagName,
@@ -50,7 +51,7 @@ impl StoreFlag {
         Self::with_shared(store, name, Arc::new(wall))
     }
 
-    pub(super) fn with_shared(store: Arc<dyn BlobStore>, name: FlagName, wall: Wall) -> Self {
+    pub(super) fn with_shared(store: Arc<dyn BlobStore>, name: FlagName, wall: WallClock) -> Self {
         let blob = blob_name(&name);
         Self {
             store,
@@ -60,18 +61,18 @@ impl StoreFlag {
         }
     }
 
-    /// Reads the flag's state; `None` where it is not set, or over.
+    /// Reads the flag's state; `None` if it is not set or has expired.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Any error of the store.
     pub(super) async fn state(&self) -> Result<Option<FlagState>> {
         let found = self.read().await?;
-        let set = found.filter(|blob| !self.is_over(blob));
-        Ok(set.map(|blob| body::state(&self.name, &blob)))
+        let set = found.filter(|blob| !self.has_expired(blob));
+        Ok(set.map(|blob| document::state(&self.name, &blob)))
     }
 
-    fn is_over(&self, blob: &Blob) -> bool {
-        let ttl = Body::read(blob).map_or(Duration::ZERO, |body| body.ttl());
+    fn has_expired(&self, blob: &Blob) -> bool {
+        let ttl = FlagDocument::read(blob).map_or(Duration::ZERO, |document| document.ttl());
         if ttl.is_zero() {
             return false;
         }
@@ -86,17 +87,19 @@ impl StoreFlag {
         })
     }
 
-    /// Sets the flag, unless it is set; `Conflict` where somebody came in between.
-    async fn raise(&self) -> Result<()> {
+    /// Sets the flag unless it is set. Returns `Conflict` if another writer changed it.
+    async fn try_set(&self) -> Result<()> {
         let found = self.read().await?;
-        let set = found.as_ref().filter(|blob| !self.is_over(blob));
-        let ends = |blob: &Blob| Body::read(blob).is_some_and(|body| !body.ttl().is_zero());
+        let set = found.as_ref().filter(|blob| !self.has_expired(blob));
+        let ends = |blob: &Blob| {
+            FlagDocument::read(blob).is_some_and(|document| !document.ttl().is_zero())
+        };
         if set.is_some_and(|blob| !ends(blob)) {
             return Ok(());
         }
         let wall = (self.wall)();
-        // One that would end by itself goes on, as the same.
-        let current = set.map(|blob| body::state(&self.name, blob));
+        // A flag with an expiry keeps its generation and loses the expiry.
+        let current = set.map(|blob| document::state(&self.name, blob));
         let generation = match &current {
             Some(state) => state.generation,
             None => micros(wall).max(1),
@@ -105,14 +108,14 @@ impl StoreFlag {
             ttl: Some(Duration::ZERO),
             ..UnleashOptions::default()
         };
-        let body = Body::new(generation, &for_ever, current.as_ref(), wall);
+        let document = FlagDocument::new(generation, &for_ever, current.as_ref(), wall);
         let written = match found {
             Some(blob) => {
                 self.store
-                    .update(&self.blob, body.content(), &blob.etag)
+                    .update(&self.blob, document.content(), &blob.etag)
                     .await
             }
-            None => self.store.create(&self.blob, body.content()).await,
+            None => self.store.create(&self.blob, document.content()).await,
         };
         written.map(drop)
     }
@@ -129,12 +132,15 @@ impl GlobalFlag for StoreFlag {
             return self.store.delete(&self.blob, None).await.map(drop);
         }
         for _ in 0..ATTEMPTS {
-            match self.raise().await {
+            match self.try_set().await {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 outcome => return outcome,
             }
         }
-        let message = format!("flag `{}` was not set: others keep changing it", self.name);
+        let message = format!(
+            "flag `{}` was not set: other writers keep changing it",
+            self.name
+        );
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 }

@@ -1,7 +1,7 @@
-//! All flags of a blob store, without a relay: for an operator who has none.
+//! All flags of a blob store, for operators without a relay.
 //!
-//! What is written here is durable, and nobody is told of it: whoever polls sees it at its next
-//! reading, a relay on the same store at its own.
+//! Changes are durable, but no watcher is notified. A node that polls the store sees them at its
+//! next read, a relay on the same store at its next refresh.
 
 use std::{
     fmt,
@@ -12,8 +12,8 @@ use std::{
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    Flags, FlagsConfig, READS_AT_ONCE, StoreFlag, Wall,
-    body::{FOLDER, flag_names},
+    Flags, FlagsConfig, READS_AT_ONCE, StoreFlag, WallClock,
+    document::{FOLDER, flag_names},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -21,12 +21,11 @@ use crate::{
     words::{FlagName, FlagState, Limits, UnleashOptions},
 };
 
-/// How long a page of a list may take, with all its flags: several requests in a row that are each
-/// tried again.
+/// Limit for one page of a list with all its flags: several requests in a row, each with retries.
 const PAGE: Duration = Duration::from_secs(30);
 
-/// The flags of a store: those that a relay on it has. The same verbs as a relay's, but nobody is
-/// told.
+/// The flags of a store, the same as a relay's on that store. It has the same verbs as a relay, but
+/// notifies no watchers.
 ///
 /// # Examples
 /// ```
@@ -34,7 +33,7 @@ const PAGE: Duration = Duration::from_secs(30);
 /// # async fn main() -> reveille::Result<()> {
 /// use reveille::{FlagName, UnleashOptions, flag::StoreFlags, release::PollingRelease, store};
 ///
-/// let store = store::open("memory:").await?; // and one that all nodes share
+/// let store = store::open("memory:").await?; // in production: a store that all nodes share
 /// let (flags, go) = (StoreFlags::new(store), FlagName::new("go-live")?);
 /// let parked = PollingRelease::new(flags.global(go.clone()), PollingRelease::INTERVAL);
 /// flags.unleash(&go, &UnleashOptions::default()).await?;
@@ -44,7 +43,7 @@ const PAGE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct StoreFlags {
     store: Arc<dyn BlobStore>,
-    wall: Wall,
+    wall: WallClock,
 }
 
 impl StoreFlags {
@@ -53,7 +52,7 @@ impl StoreFlags {
         Self::with_wall(store, crate::clock::wall)
     }
 
-    /// Makes the flags of this store, with another clock than the system's.
+    /// Makes the flags of this store, with a clock other than the system's.
     pub fn with_wall(
         store: Arc<dyn BlobStore>,
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
@@ -62,18 +61,18 @@ impl StoreFlags {
         Self { store, wall }
     }
 
-    /// Sets a flag durably. One that is set keeps its generation, and what the options leave out.
+    /// Sets a flag durably. A flag that is set keeps its generation and each value that the options
+    /// leave out.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a text or ttl out of range;
-    /// [`ErrorKind::Unavailable`] where the store failed, and the
-    /// message says whether it may have happened all the same.
+    /// [`ErrorKind::Invalid`] for a text or ttl out of range; [`ErrorKind::Unavailable`] if the
+    /// store failed. The message says whether the write may have happened.
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
         let unleashed = self.flags().unleash(flag, options, (self.wall)()).await?;
         Ok(unleashed.0)
     }
 
-    /// Clears a flag durably. One that is not set is no error.
+    /// Clears a flag durably. Clearing an unset flag is no error.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] as for [`StoreFlags::unleash`].
@@ -81,21 +80,21 @@ impl StoreFlags {
         self.flags().leash(flag).await
     }
 
-    /// Reads a flag; one that was never set is not set, and neither is one that is over.
+    /// Reads a flag. An expired flag is not set, nor is an unknown one.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Any error of the store.
     pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
         let state = self.global(flag.clone()).state().await?;
         Ok(state.unwrap_or_else(|| FlagState::unset(flag.clone(), 0)))
     }
 
-    /// Lists the flags that are set and begin with `prefix`, by name. The store is read page by page,
+    /// Lists the set flags whose names begin with `prefix`, by name. Reads the store page by page,
     /// and many flags of a page at a time.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a prefix that no name has; [`ErrorKind::Timeout`] where one page of
-    /// up to 1,000 flags takes more than 30 seconds; whatever kept the store from answering.
+    /// [`ErrorKind::Invalid`] for a malformed prefix; [`ErrorKind::Timeout`] if one page of up to
+    /// 1,000 flags takes more than 30 seconds; any error of the store.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
         check_prefix(prefix)?;
         let prefix = format!("{FOLDER}{prefix}");
@@ -106,7 +105,7 @@ impl StoreFlags {
         let mut flags = Vec::new();
         loop {
             let read = tokio::time::timeout(PAGE, self.read_page(&prefix, &page)).await;
-            let (found, next) = read.unwrap_or_else(|_| Err(self.late()))?;
+            let (found, next) = read.unwrap_or_else(|_| Err(self.late_error()))?;
             flags.extend(found);
             page.token = next;
             if page.token.is_none() {
@@ -121,7 +120,7 @@ impl StoreFlags {
         page: &PageOptions,
     ) -> Result<(Vec<FlagState>, Option<String>)> {
         let found = self.store.list(prefix, page).await?;
-        // What else is kept beside the flags is none.
+        // Other blobs in the folder are skipped.
         let names = flag_names(found.entries).into_iter();
         let reads = names.map(|name| async move { self.global(name).state().await });
         let reads = stream::iter(reads).buffered(READS_AT_ONCE);
@@ -130,7 +129,7 @@ impl StoreFlags {
     }
 
     #[cold]
-    fn late(&self) -> Error {
+    fn late_error(&self) -> Error {
         let message = format!(
             "{} did not list a page of flags within {PAGE:?}",
             self.store
@@ -144,13 +143,13 @@ impl StoreFlags {
         StoreFlag::with_shared(Arc::clone(&self.store), flag, Arc::clone(&self.wall))
     }
 
-    /// A relay's flags, whose board nobody watches.
+    /// Makes a relay's flags, with an empty registry of watchers.
     fn flags(&self) -> Flags {
         Flags::new(Arc::clone(&self.store), FlagsConfig::default())
     }
 }
 
-/// Checks what a list of flags is asked for.
+/// Checks the prefix of a list of flags.
 pub(super) fn check_prefix(prefix: &str) -> Result<()> {
     let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if prefix.len() <= Limits::NAME && prefix.bytes().all(part) {

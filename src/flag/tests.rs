@@ -1,4 +1,4 @@
-//! The flag as a whole: what it does, what it survives, and what no interleaving may do to it.
+//! Tests of flags: operations, failures, and all interleavings.
 
 mod basics;
 mod kept;
@@ -21,7 +21,7 @@ fn listener(id: &str) -> ListenerId {
     ListenerId::new(id).expect("an id")
 }
 
-/// The wall clock, so many seconds after some day.
+/// The wall clock, in seconds after a fixed day.
 fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_700_000_000 + seconds)
 }
@@ -37,15 +37,15 @@ fn lasting(seconds: u64) -> UnleashOptions {
     }
 }
 
-/// Takes all that a watcher is owed.
-fn take_all(watch: &super::Watch) -> Vec<FlagEvent> {
-    std::iter::from_fn(|| watch.owed(std::task::Waker::noop()))
+/// Takes all pending events of a watcher.
+fn take_all(watch: &super::WatchGuard) -> Vec<FlagEvent> {
+    std::iter::from_fn(|| watch.next_event(std::task::Waker::noop()))
         .map(FlagEvent::from)
         .collect()
 }
 
-/// Takes the states that a watcher is owed.
-fn take_states(watch: &super::Watch) -> Vec<FlagState> {
+/// Takes the pending states of a watcher.
+fn take_states(watch: &super::WatchGuard) -> Vec<FlagState> {
     let states = take_all(watch).into_iter().filter_map(|event| match event {
         FlagEvent::State(state) => Some(state),
         _ => None,

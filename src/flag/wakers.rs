@@ -1,32 +1,32 @@
-//! The watchers to wake once the board is unlocked.
+//! The watchers to wake after the registry is unlocked.
 
 use std::task::Waker;
 
-/// Those to wake. Dropping it wakes them.
+/// The wakers of watchers. Dropping it wakes them.
 #[derive(Debug, Default)]
-#[must_use = "they are woken when it is dropped, which must not be under the board's lock"]
+#[must_use = "its drop wakes the watchers, which must not happen under the registry's lock"]
 pub(super) struct Wakers(Vec<Waker>);
 
-/// What a write has come to, and those who are still to be woken for it. Dropping it wakes them.
+/// The outcome of a write, with the watchers still to wake. Dropping it wakes them.
 #[derive(Debug)]
-#[must_use = "the watchers are told by `tell`"]
-pub(crate) struct Told<T> {
+#[must_use = "`wake_watchers` wakes the watchers"]
+pub(crate) struct PendingWakes<T> {
     pub(super) outcome: T,
     pub(super) wakers: Wakers,
 }
 
-impl<T> Told<T> {
+impl<T> PendingWakes<T> {
     /// Wakes the watchers.
     ///
     /// # Cancel safety
-    /// Those left are woken when it is dropped.
-    pub(crate) async fn tell(self) -> T {
+    /// The watchers left are woken on drop.
+    pub(crate) async fn wake_watchers(self) -> T {
         self.wakers.wake_in_slices().await;
         self.outcome
     }
 }
 
-/// Woken before other tasks have their turn: some 50 us.
+/// Watchers woken before the task yields: some 50 us.
 const SLICE: usize = 256;
 
 impl Wakers {
@@ -35,10 +35,10 @@ impl Wakers {
         drop(self);
     }
 
-    /// Wakes them some at a time: 100,000 watchers must not keep a thread from all else.
+    /// Wakes one slice at a time: 100,000 watchers must not block a thread.
     ///
     /// # Cancel safety
-    /// Those left are woken when it is dropped.
+    /// The watchers left are woken on drop.
     pub(super) async fn wake_in_slices(mut self) {
         loop {
             let left = self.0.len().saturating_sub(SLICE);
@@ -50,7 +50,7 @@ impl Wakers {
         }
     }
 
-    /// Makes room for so many at once.
+    /// Reserves room for `count` more wakers.
     pub(super) fn reserve(&mut self, count: usize) {
         self.0.reserve(count);
     }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_wakes_a_slice_and_dropping_the_rest_of_them() {
+    fn each_poll_wakes_a_slice_and_the_drop_wakes_the_rest() {
         let counter = Arc::new(Counter::default());
         let woken = || counter.0.load(Ordering::Relaxed);
         let mut waking = Box::pin(wakers(&counter, 3 * SLICE).wake_in_slices());

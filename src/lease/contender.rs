@@ -1,49 +1,51 @@
-//! A contender at its store: asks what its machine wants to know, each time for a limited time.
+//! A contender with its store. Sends the machine's requests, each with a time-out.
 
 use std::{sync::Arc, time::Duration};
 
-use super::Place;
+use super::{
+    LeaseBlob,
+    machine::{Action, Answer, ContenderConfig, Content, EndReason, LeaseMachine, Record, Version},
+};
 use crate::{
     clock::{Clock, Tick, micros, wall},
     duration::Span,
     error::{Error, ErrorKind, Result},
     store::{Blob, BlobContent, ETag},
-    tenure::{Answer, Content, End, Record, Step, Tenure, Terms, Version},
 };
 
 #[derive(Debug)]
 pub(super) struct Contender {
-    place: Place,
+    lease_blob: LeaseBlob,
     clock: Clock,
-    tenure: Tenure,
-    /// The store failed last time, and that was said.
-    troubled: bool,
-    /// The store was read once: what it refuses later is a credential that is being changed, and
-    /// ends nobody who waits.
+    machine: LeaseMachine,
+    /// Whether the last request failed and that was logged.
+    failing: bool,
+    /// Whether the store was read once. A later refusal is a credential that is being changed, and
+    /// does not end the wait.
     was_read: bool,
-    /// A write has succeeded once: the store takes writes under a condition.
+    /// Whether a write has succeeded once: then the store supports conditional writes.
     was_written: bool,
 }
 
-/// What a turn came to.
+/// The outcome of one step.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum StepOutcome {
     Answered,
-    /// The store failed in a way that may pass.
+    /// The store failed with an error that may pass.
     Failed(Error),
-    /// There is nothing to ask before this.
+    /// No request is due before this time.
     Wait(Tick),
-    Ended(End),
+    Ended(EndReason),
 }
 
 impl Contender {
-    pub(super) fn new(place: &Place, terms: &Terms) -> Self {
+    pub(super) fn new(lease_blob: &LeaseBlob, config: &ContenderConfig) -> Self {
         let seed = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..));
         Self {
-            place: place.clone(),
+            lease_blob: lease_blob.clone(),
             clock: Clock::new(),
-            tenure: Tenure::new(terms.clone(), fastrand::Rng::with_seed(seed)),
-            troubled: false,
+            machine: LeaseMachine::new(config.clone(), fastrand::Rng::with_seed(seed)),
+            failing: false,
             was_read: false,
             was_written: false,
         }
@@ -53,70 +55,72 @@ impl Contender {
         self.clock
     }
 
-    pub(super) fn believed(&self) -> Option<(u64, Tick)> {
-        self.tenure.believed(self.clock.now())
+    pub(super) fn validity(&self) -> Option<(u64, Tick)> {
+        self.machine.validity(self.clock.now())
     }
 
-    /// Gives the lease back in the turns that follow.
+    /// Releases the lease in the steps that follow.
     pub(super) fn release(&mut self) {
-        self.tenure.release(self.clock.now());
+        self.machine.release(self.clock.now());
     }
 
-    /// Reads in the next turn, whenever it would have been due.
-    pub(super) fn look_now(&mut self) {
-        self.tenure.look_now();
+    /// Reads the store in the next step, without a wait.
+    pub(super) fn read_now(&mut self) {
+        self.machine.read_now();
     }
 
-    /// Asks the store what is to be asked now, and takes in its answer.
+    /// Sends the request that is due, and passes its answer to the machine.
     ///
     /// # Errors
-    /// What waiting does not change.
+    /// An error that waiting does not solve.
     ///
     /// # Cancel safety
-    /// Safe: what was asked counts as unanswered.
-    pub(super) async fn turn(&mut self) -> Result<Turn> {
-        let asked = match self.tenure.step(self.clock.now(), micros(wall())) {
-            Step::Wait(until) => return Ok(Turn::Wait(until)),
-            Step::Ended(end) => return Ok(Turn::Ended(end)),
-            Step::Read => self.in_time(self.read()).await,
-            Step::Create(record) => self.in_time(self.create(record)).await,
-            Step::Update(record, version) => self.in_time(self.update(record, version)).await,
+    /// Safe: the request counts as unanswered.
+    pub(super) async fn run_step(&mut self) -> Result<StepOutcome> {
+        let asked = match self.machine.step(self.clock.now(), micros(wall())) {
+            Action::Wait(until) => return Ok(StepOutcome::Wait(until)),
+            Action::Ended(end) => return Ok(StepOutcome::Ended(end)),
+            Action::Read => self.with_timeout(self.read()).await,
+            Action::Create(record) => self.with_timeout(self.create(record)).await,
+            Action::Update(record, version) => {
+                self.with_timeout(self.update(record, version)).await
+            }
         };
         let (answer, failure) = match asked {
             Ok(answer) => (answer, None),
             Err(error) if error.kind() == ErrorKind::Conflict => (Answer::Conflict, None),
-            // One that says that nothing was done is believed no more than the others: that costs
+            // An error that proves that nothing was written is treated as unknown as well. It costs
             // a read.
             Err(error) => (Answer::Unknown, Some(error)),
         };
         self.was_read |= matches!(answer, Answer::Found(_));
         self.was_written |= matches!(answer, Answer::Written(_));
-        let taken = self.tenure.answered(self.clock.now(), answer);
-        taken.map_err(|unreadable| self.place.unreadable(&unreadable))?;
-        self.tell(failure.as_ref());
+        let taken = self.machine.answered(self.clock.now(), answer);
+        taken.map_err(|unreadable| self.lease_blob.unreadable(&unreadable))?;
+        self.log_failure(failure.as_ref());
         match failure {
-            None => Ok(Turn::Answered),
+            None => Ok(StepOutcome::Answered),
             Some(error) if self.is_final(error.kind()) => Err(error),
-            Some(error) => Ok(Turn::Failed(error)),
+            Some(error) => Ok(StepOutcome::Failed(error)),
         }
     }
 
-    /// Returns whether the same call would fail in the same way, however long one waits.
+    /// Returns whether the same call would always fail in the same way.
     fn is_final(&self, kind: ErrorKind) -> bool {
         match kind {
             ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::NotFound => !self.was_read,
-            // Reads succeed on a store that has no conditional writes.
+            // Reads succeed on a store without conditional writes.
             ErrorKind::Unsupported => !self.was_written,
             _ => false,
         }
     }
 
-    pub(super) async fn rest(&self, until: Tick) {
+    pub(super) async fn sleep_until(&self, until: Tick) {
         tokio::time::sleep_until(self.clock.instant(until)).await;
     }
 
     async fn read(&self) -> Result<Answer> {
-        let found = self.place.store.get(&self.place.blob).await?;
+        let found = self.lease_blob.store.get(&self.lease_blob.blob).await?;
         let content = |blob: Blob| Content {
             version: blob.etag.as_str().into(),
             bytes: blob.content.bytes,
@@ -126,40 +130,44 @@ impl Contender {
 
     async fn create(&self, record: Record) -> Result<Answer> {
         let content = BlobContent::from(record.bytes());
-        let written = self.place.store.create(&self.place.blob, content).await?;
+        let written = self
+            .lease_blob
+            .store
+            .create(&self.lease_blob.blob, content)
+            .await?;
         Ok(Answer::Written(Arc::from(written.as_str())))
     }
 
     async fn update(&self, record: Record, version: Version) -> Result<Answer> {
         let (content, etag) = (BlobContent::from(record.bytes()), ETag::new(&version));
         let written = self
-            .place
+            .lease_blob
             .store
-            .update(&self.place.blob, content, &etag)
+            .update(&self.lease_blob.blob, content, &etag)
             .await?;
         Ok(Answer::Written(Arc::from(written.as_str())))
     }
 
-    async fn in_time(&self, asked: impl Future<Output = Result<Answer>>) -> Result<Answer> {
-        let patience: Duration = self.tenure.terms().patience();
-        let answered = tokio::time::timeout(patience, asked).await;
+    async fn with_timeout(&self, asked: impl Future<Output = Result<Answer>>) -> Result<Answer> {
+        let timeout: Duration = self.machine.config().request_timeout();
+        let answered = tokio::time::timeout(timeout, asked).await;
         answered.unwrap_or_else(|_| {
-            let (store, span) = (&self.place.store, Span(patience));
+            let (store, span) = (&self.lease_blob.store, Span(timeout));
             let message = format!("{store} did not answer within {span}");
             Err(Error::new(ErrorKind::Timeout, message))
         })
     }
 
-    /// Logs that the store fails, once until it answers.
-    fn tell(&mut self, failure: Option<&Error>) {
-        let lease = &*self.place.name;
+    /// Logs a failure of the store once until it answers again.
+    fn log_failure(&mut self, failure: Option<&Error>) {
+        let lease = &*self.lease_blob.name;
         match failure {
-            Some(error) if !self.troubled => {
-                tracing::warn!(lease, %error, "the store of a lease fails; trying again");
+            Some(error) if !self.failing => {
+                tracing::warn!(lease, %error, "the lease's store fails; retrying");
             }
-            None if self.troubled => tracing::info!(lease, "the store of a lease answers again"),
+            None if self.failing => tracing::info!(lease, "the lease's store answers again"),
             _ => {}
         }
-        self.troubled = failure.is_some();
+        self.failing = failure.is_some();
     }
 }

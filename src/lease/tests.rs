@@ -1,4 +1,4 @@
-//! Holders on real stores, with real waits on a paused clock, and on a store that fails.
+//! Holders on real stores, with a paused clock, and on a failing store.
 
 #[cfg(feature = "cloud")]
 mod cloud;
@@ -41,28 +41,28 @@ fn blob() -> BlobName {
     BlobName::new("leases/job").expect("a name")
 }
 
-/// How a store misbehaves.
+/// How the store fails.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum Failure {
     #[default]
     Sound,
-    /// It answers nothing.
+    /// It answers no request.
     Silent,
-    /// What it writes it does not tell.
+    /// It executes writes and loses their answers.
     Mute,
     Fails(ErrorKind),
 }
 
 #[derive(Debug, Default)]
-struct Moody {
+struct FailingStore {
     inner: MemoryStore,
-    mood: Mutex<Mood>,
+    failure: Mutex<Failure>,
     asked: AtomicU64,
 }
 
-impl Moody {
-    fn set(&self, mood: Mood) {
-        *lock(&self.mood) = mood;
+impl FailingStore {
+    fn set(&self, failure: Failure) {
+        *lock(&self.failure) = failure;
     }
 
     fn asked(&self) -> u64 {
@@ -71,27 +71,27 @@ impl Moody {
 
     async fn answer<T>(&self, write: bool, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mood = *lock(&self.mood);
-        match mood {
-            Mood::Silent => std::future::pending().await,
-            Mood::Fails(kind) => Err(Error::new(kind, "it fails")),
-            Mood::Mute if write => {
+        let failure = *lock(&self.failure);
+        match failure {
+            Failure::Silent => std::future::pending().await,
+            Failure::Fails(kind) => Err(Error::new(kind, "it fails")),
+            Failure::Mute if write => {
                 work.await?;
                 Err(Error::new(ErrorKind::Unavailable, "cut off"))
             }
-            Mood::Sound | Mood::Mute => work.await,
+            Failure::Sound | Failure::Mute => work.await,
         }
     }
 }
 
-impl fmt::Display for Moody {
+impl fmt::Display for FailingStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a moody store")
+        f.write_str("a failing_store store")
     }
 }
 
 #[async_trait]
-impl BlobStore for Moody {
+impl BlobStore for FailingStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
         self.answer(false, self.inner.get(name)).await
     }
@@ -110,8 +110,8 @@ impl BlobStore for Moody {
     }
 }
 
-fn moody() -> (Arc<Moody>, Arc<dyn BlobStore>) {
-    let store = Arc::<Moody>::default();
+fn failing_store() -> (Arc<FailingStore>, Arc<dyn BlobStore>) {
+    let store = Arc::<FailingStore>::default();
     (Arc::clone(&store), store)
 }
 
@@ -120,7 +120,7 @@ async fn seconds(count: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_has_one_holder_and_a_release_hands_it_on_with_a_greater_token() {
+async fn after_a_release_the_next_holder_has_a_greater_token() {
     let store = memory();
     let (a, b) = (lease(&store, "a"), lease(&store, "b"));
     assert_eq!(a.state().await.expect("read"), None);
@@ -131,7 +131,7 @@ async fn a_lease_has_one_holder_and_a_release_hands_it_on_with_a_greater_token()
     assert_eq!((state.token, state.duration), (held.token(), D));
     let waiting = b.clone();
     let waiting = tokio::spawn(async move { waiting.acquire().await });
-    // Long after the first write: it is renewed.
+    // Longer than the duration, so the lease was renewed.
     seconds(60).await;
     assert!(held.is_held() && !waiting.is_finished());
     let (token, released) = (held.token(), Instant::now());
@@ -147,7 +147,7 @@ async fn a_lease_has_one_holder_and_a_release_hands_it_on_with_a_greater_token()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_is_dropped_is_waited_for() {
+async fn a_contender_waits_for_the_duration_of_a_dropped_guard() {
     let store = memory();
     let (a, b) = (lease(&store, "a"), lease(&store, "b"));
     drop(a.acquire().await.expect("free"));
@@ -158,7 +158,7 @@ async fn a_holder_that_is_dropped_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_in_short_pieces_comes_to_its_end() {
+async fn several_short_waits_add_up_to_a_long_one() {
     let store = memory();
     let (a, b) = (lease(&store, "a"), lease(&store, "b"));
     drop(a.acquire().await.expect("free"));
@@ -180,47 +180,48 @@ async fn a_wait_in_short_pieces_comes_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_store_costs_the_lease_before_another_can_have_it() {
-    let (moody, store) = moody();
+async fn without_an_answer_the_lease_is_lost_before_another_contender_takes_it() {
+    let (failing_store, store) = failing_store();
     let (a, b) = (lease(&store, "a"), lease(&memory(), "b"));
     drop(b);
     let held = a.acquire().await.expect("free");
     let taken = Instant::now();
-    moody.set(Mood::Silent);
+    failing_store.set(Failure::Silent);
     held.ends_within(Duration::from_secs(2)).await;
     assert_eq!(taken.elapsed(), Duration::from_secs(6));
     assert!(held.is_held());
     let loss = held.lost().await;
     assert_eq!(taken.elapsed(), Duration::from_secs(8));
     assert_eq!(loss.kind(), ErrorKind::Timeout);
-    let told = "lease `job` was lost: it was not renewed in time: a moody store did not answer";
+    let told =
+        "lease `job` was lost: it was not renewed in time: a failing_store store did not answer";
     assert!(loss.message().starts_with(told), "{loss}");
-    moody.set(Mood::Sound);
+    failing_store.set(Failure::Sound);
     seconds(1).await;
-    assert!(!held.is_held(), "for good");
+    assert!(!held.is_held(), "a loss is final");
     assert!(held.release().await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hiccup_costs_nothing() {
-    let (moody, store) = moody();
+async fn a_short_failure_of_the_store_does_not_lose_the_lease() {
+    let (failing_store, store) = failing_store();
     let held = lease(&store, "a").acquire().await.expect("free");
-    for mood in [
-        Mood::Silent,
-        Mood::Fails(ErrorKind::Unavailable),
-        Mood::Fails(ErrorKind::Denied),
-        Mood::Fails(ErrorKind::Internal),
+    for failure in [
+        Failure::Silent,
+        Failure::Fails(ErrorKind::Unavailable),
+        Failure::Fails(ErrorKind::Denied),
+        Failure::Fails(ErrorKind::Internal),
     ] {
         seconds(2).await;
-        moody.set(mood);
-        // A third of the duration, less what a retry waits at most.
+        failing_store.set(failure);
+        // A third of the duration, less the longest wait of a retry.
         seconds(3).await;
-        moody.set(Mood::Sound);
+        failing_store.set(Failure::Sound);
         seconds(20).await;
-        assert!(held.is_held(), "{mood:?}");
+        assert!(held.is_held(), "{failure:?}");
     }
-    // Each write succeeds and none is answered: the nonce tells.
-    moody.set(Mood::Mute);
+    // Each write succeeds and loses its answer. The nonce identifies the writer.
+    failing_store.set(Failure::Mute);
     seconds(100).await;
     assert!(held.is_held());
     held.release().await.expect("released");
@@ -229,29 +230,33 @@ async fn a_hiccup_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_goes_on_while_the_store_fails_and_not_too_fast() {
-    let (moody, store) = moody();
-    moody.set(Mood::Fails(ErrorKind::Unavailable));
+async fn a_failing_store_is_retried_with_a_backoff() {
+    let (failing_store, store) = failing_store();
+    failing_store.set(Failure::Fails(ErrorKind::Unavailable));
     let a = lease(&store, "a");
     let error = a.try_acquire().await.expect_err("it fails");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let waiting = tokio::spawn(async move { a.acquire().await });
     seconds(100).await;
     assert!(!waiting.is_finished());
-    assert!((50..500).contains(&moody.asked()), "{}", moody.asked());
-    moody.set(Mood::Sound);
+    assert!(
+        (50..500).contains(&failing_store.asked()),
+        "{}",
+        failing_store.asked()
+    );
+    failing_store.set(Failure::Sound);
     let held = waiting.await.expect("no panic").expect("acquired");
     assert!(held.is_held());
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_credentials_and_strange_content_are_final() {
-    let (moody, store) = moody();
+async fn refused_credentials_and_foreign_content_are_final_errors() {
+    let (failing_store, store) = failing_store();
     let a = lease(&store, "a");
-    moody.set(Mood::Fails(ErrorKind::Denied));
+    failing_store.set(Failure::Fails(ErrorKind::Denied));
     let error = a.acquire().await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied);
-    moody.set(Mood::Sound);
+    failing_store.set(Failure::Sound);
     store.create(&blob(), "my notes".into()).await.expect("new");
     let error = a.acquire().await.expect_err("no lease");
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -264,7 +269,7 @@ async fn refused_credentials_and_strange_content_are_final() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blob_that_is_deleted_or_written_by_others_is_a_loss_that_is_named() {
+async fn a_deleted_or_overwritten_blob_is_a_loss_with_its_reason() {
     let store = memory();
     let a = lease(&store, "a");
     let held = a.acquire().await.expect("free");
@@ -284,9 +289,9 @@ async fn a_blob_that_is_deleted_or_written_by_others_is_a_loss_that_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_without_an_answer_ends_in_time() {
-    let (moody, store) = moody();
+    let (failing_store, store) = failing_store();
     let held = lease(&store, "a").acquire().await.expect("free");
-    moody.set(Mood::Silent);
+    failing_store.set(Failure::Silent);
     let begun = Instant::now();
     let error = held.release().await.expect_err("not released");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -295,7 +300,7 @@ async fn a_release_without_an_answer_ends_in_time() {
 }
 
 #[test]
-fn settings_that_break_a_rule_are_refused_by_name() {
+fn invalid_settings_are_refused_by_name() {
     let default = LeaseConfig::default;
     for (name, config, words) in [
         ("", default(), "blob: "),

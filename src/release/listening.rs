@@ -1,4 +1,4 @@
-//! Waits by listening only: released at once, and deaf to what came before.
+//! Waits with a watch only: released at once, but misses a set that happened before.
 
 use super::{acknowledge, next};
 use crate::{
@@ -6,52 +6,52 @@ use crate::{
     words::{FlagState, FlagWatch},
 };
 
-/// Waits for an unleash that comes after it began to listen. Stateless on purpose: one that came
-/// before is none of its business, and a node that starts too late waits for ever. [`Release`]
-/// does not.
+/// Waits for an unleash after it began to listen. It is stateless on purpose: it ignores an earlier
+/// unleash, and a node that starts too late waits for ever. [`Release`] does not.
 ///
 /// [`Release`]: super::Release
 #[derive(Debug)]
 pub struct ListeningRelease {
     watch: Box<dyn FlagWatch>,
-    /// Whether the flag was set when it was last heard of, and with which generation.
-    heard: Option<(bool, u64)>,
+    /// Whether the flag was set in the last state, and its generation.
+    last_state: Option<(bool, u64)>,
 }
 
 impl ListeningRelease {
-    /// Makes one that listens on `watch`, and listens from its beginning.
+    /// Makes a release that listens on `watch` from the watch's beginning.
     pub fn new(watch: impl FlagWatch) -> Self {
         Self {
             watch: Box::new(watch),
-            heard: None,
+            last_state: None,
         }
     }
 
     /// Waits until the flag is set anew, and returns its state.
     ///
     /// # Errors
-    /// Only what is final: the watch was refused or closed.
+    /// Only a final error: the watch was refused or closed.
     ///
     /// # Cancel safety
-    /// Safe: it may be called again, and has missed nothing in between.
+    /// Safe: it may be called again, and misses nothing in between.
     pub async fn wait(&mut self) -> Result<FlagState> {
         loop {
             let state = next(&mut *self.watch).await?;
-            let before = self.heard.replace((state.set, state.generation));
-            // The first state is the one that was there already.
-            if state.set && before.is_some_and(|heard| heard != (true, state.generation)) {
+            let before = self.last_state.replace((state.set, state.generation));
+            // The first state is older than the watch.
+            if state.set && before.is_some_and(|last_state| last_state != (true, state.generation))
+            {
                 return Ok(state);
             }
         }
     }
 
-    /// Says that this node was released by the newest set, trying again for about half a minute.
-    /// Meant to run beside what was waited for, which it shall not delay.
+    /// Acknowledges the newest set, with retries for about half a minute. Run it beside the
+    /// released work, which must not wait for it.
     ///
     /// # Errors
-    /// Whatever kept the acknowledgement from arriving; the node is released all the same.
+    /// The error of the last attempt. The node is released nevertheless.
     pub async fn acknowledge(mut self) -> Result<()> {
-        match self.heard {
+        match self.last_state {
             Some((true, generation)) => acknowledge(&mut *self.watch, generation).await,
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Waits by reading the flag now and then: simple, robust, up to an interval late.
+//! Waits by reading the flag at an interval: simple, robust, up to an interval late.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,46 +11,45 @@ use crate::{
     words::GlobalFlag,
 };
 
-/// Waits by reading the flag now and then. A setting that is shorter than two intervals may pass
-/// unseen.
+/// Waits by reading the flag at an interval. It may miss a set that is shorter than two intervals.
 #[derive(Debug)]
 pub struct PollingRelease {
-    flag: Polled,
+    flag: FlagReader,
     interval: Duration,
 }
 
-/// A flag that is read again and again, whatever becomes of a single reading.
+/// Reads a flag repeatedly and survives single failures.
 #[derive(Debug)]
-pub(super) struct Polled {
+pub(super) struct FlagReader {
     flag: Box<dyn GlobalFlag>,
-    /// It was read before: what refuses the reading now has changed meanwhile, and may change back.
+    /// Whether the flag was read before. A later refusal is then treated as transient.
     was_read: AtomicBool,
-    /// The last reading failed, and that was said.
+    /// Whether the last read failed and that was logged.
     failing: AtomicBool,
 }
 
 impl PollingRelease {
-    /// The usual interval: a parked node is released 1.2 s late on average, and reads 38,400 times
-    /// a day.
+    /// The default interval. A parked node is released 1.2 s late on average, and reads 38,400
+    /// times a day.
     pub const INTERVAL: Duration = Duration::from_millis(2500);
 
-    /// Makes one that reads the flag every `interval`; zero is [`PollingRelease::INTERVAL`].
+    /// Makes a release that reads the flag every `interval`; zero is [`PollingRelease::INTERVAL`].
     pub fn new(flag: impl GlobalFlag, interval: Duration) -> Self {
         Self {
-            flag: Polled::new(flag),
-            interval: or_usual(interval, Self::INTERVAL),
+            flag: FlagReader::new(flag),
+            interval: or_default(interval, Self::INTERVAL),
         }
     }
 
-    /// Waits until the flag is set; reads it at once, and every interval from then on, up to a fifth
-    /// of an interval early by chance; the second reading comes anywhere within the first interval,
-    /// so that a fleet that was started at one moment does not read at one moment. A store that
-    /// cannot be reached just now is read again at the next interval, and that is logged once. So
-    /// is one that refuses the reading after it has allowed another: a credential that is being
-    /// changed ends no fleet that is parked.
+    /// Waits until the flag is set. Reads it at once and then at every interval, up to a fifth of
+    /// an interval early at random. The second read comes at a random time within the first
+    /// interval, so that nodes of a fleet do not read at the same time. If the store cannot be
+    /// reached, the read is repeated at the next interval, and that is logged once. The same holds
+    /// if the store refuses a read after it has allowed one: a change of the credential must not
+    /// end a parked fleet.
     ///
     /// # Errors
-    /// Only what is final: the store refuses the reading from the beginning.
+    /// Only a final error: the store refuses the first read.
     ///
     /// # Cancel safety
     /// Safe: it may be called again.
@@ -59,12 +58,16 @@ impl PollingRelease {
     }
 }
 
-/// Returns `interval`, or the usual one where none is stated: never a loop without a pause.
-pub(super) fn or_usual(interval: Duration, usual: Duration) -> Duration {
-    if interval.is_zero() { usual } else { interval }
+/// Returns `interval`, or the default for zero: there is never a loop without a pause.
+pub(super) fn or_default(interval: Duration, default: Duration) -> Duration {
+    if interval.is_zero() {
+        default
+    } else {
+        interval
+    }
 }
 
-impl Polled {
+impl FlagReader {
     pub(super) fn new(flag: impl GlobalFlag) -> Self {
         Self {
             flag: Box::new(flag),
@@ -88,9 +91,9 @@ impl Polled {
                         return Ok(());
                     }
                 }
-                Err(error) if self.may_pass(&error) => {
+                Err(error) if self.is_transient(&error) => {
                     if !self.failing.swap(true, Relaxed) {
-                        tracing::warn!(%error, "the flag cannot be read; trying again");
+                        tracing::warn!(%error, "the flag cannot be read; retrying");
                     }
                 }
                 Err(error) => return Err(error),
@@ -100,7 +103,7 @@ impl Polled {
         }
     }
 
-    fn may_pass(&self, error: &Error) -> bool {
+    fn is_transient(&self, error: &Error) -> bool {
         error.is_retryable() || self.was_read.load(Relaxed)
     }
 }

@@ -1,4 +1,4 @@
-//! Parked nodes on a paused clock, with a scripted watch and a flag that is a switch.
+//! Parked nodes on a paused clock, with a scripted watch and a switchable flag.
 
 use std::{
     sync::{
@@ -38,12 +38,12 @@ fn unset(generation: u64) -> FlagState {
     FlagState::unset(name(), generation)
 }
 
-/// A watch that is told what to tell.
+/// A watch with scripted states.
 #[derive(Debug)]
 struct Script {
     states: mpsc::Receiver<Result<FlagState>>,
     acked: mpsc::Sender<u64>,
-    /// Acknowledgements that fail first.
+    /// Number of acknowledgements that fail first.
     deaf: u32,
 }
 
@@ -65,7 +65,10 @@ fn script(deaf: u32) -> (Stage, Script) {
 
 impl Stage {
     async fn tell(&self, state: FlagState) {
-        self.tell.send(Ok(state)).await.expect("somebody listens");
+        self.tell
+            .send(Ok(state))
+            .await
+            .expect("the release listens");
     }
 }
 
@@ -80,12 +83,15 @@ impl FlagWatch for Script {
             self.deaf -= 1;
             return Err(Error::new(ErrorKind::Unavailable, "no stream just now"));
         }
-        self.acked.send(generation).await.expect("the stage stands");
+        self.acked
+            .send(generation)
+            .await
+            .expect("the test reads acknowledgements");
         Ok(())
     }
 }
 
-/// A flag that is a switch, counts how often it is read, and may be out of order.
+/// A flag that can be switched, counts its reads, and can fail.
 #[derive(Debug, Clone, Default)]
 struct Switch {
     on: Arc<AtomicBool>,
@@ -119,7 +125,7 @@ impl Switch {
     }
 }
 
-/// Asserts that it is still waiting after an hour.
+/// Asserts that a wait is not over after an hour.
 async fn assert_waits<T: std::fmt::Debug>(wait: impl Future<Output = T>) {
     if let Ok(ended) = timeout(HOUR, wait).await {
         panic!("did not wait: {ended:?}");
@@ -147,7 +153,7 @@ async fn polling_is_at_most_an_interval_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_are_parked_at_one_moment_do_not_read_at_one_moment() {
+async fn nodes_that_park_together_do_not_read_together() {
     const NODES: u32 = 1000;
     let switch = Switch::default();
     let nodes = (0..NODES).map(|_| {
@@ -164,7 +170,7 @@ async fn nodes_that_are_parked_at_one_moment_do_not_read_at_one_moment() {
         most = most.max(reads - before);
         before = reads;
     }
-    // Evenly spread it would be 11 in 10 ms; all at once, 1000.
+    // Evenly spread, 10 ms would have 11 reads; without a spread, 1000.
     assert!(most < 60, "{most} reads in 10 ms");
     for node in nodes {
         node.abort();
@@ -172,7 +178,7 @@ async fn nodes_that_are_parked_at_one_moment_do_not_read_at_one_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn polling_outlasts_a_store_that_is_away_and_not_one_that_refuses() {
+async fn polling_survives_an_outage_of_the_store_and_ends_on_a_refusal() {
     let switch = Switch::default();
     switch.break_with(Some(ErrorKind::Unavailable));
     let release = PollingRelease::new(switch.clone(), SECOND);
@@ -183,7 +189,7 @@ async fn polling_outlasts_a_store_that_is_away_and_not_one_that_refuses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_be_read_once_is_waited_for_whatever_refuses_it_later() {
+async fn after_a_first_read_a_refusal_does_not_end_the_wait() {
     let switch = Switch::default();
     let release = PollingRelease::new(switch.clone(), SECOND);
     assert_waits(release.wait()).await;
@@ -213,13 +219,13 @@ async fn a_release_that_reads_alone_is_at_most_an_interval_late() {
         let state = state.expect("released");
         assert!(state.set && state.generation == 0);
         assert!(began.elapsed() <= late / 2 + late, "{:?}", began.elapsed());
-        release.acknowledge().await.expect("nobody to tell");
+        release.acknowledge().await.expect("there is no relay");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_ways_each_goes_on_without_the_other() {
-    // The store refuses: the relay is listened to.
+async fn each_of_two_ways_continues_without_the_other() {
+    // The store refuses. The watch releases the node.
     let (stage, watch) = script(0);
     let switch = Switch::default();
     switch.break_with(Some(ErrorKind::Denied));
@@ -228,17 +234,17 @@ async fn of_two_ways_each_goes_on_without_the_other() {
     stage.tell(set(7)).await;
     assert_eq!(release.wait().await.expect("released"), set(7));
 
-    // The relay refuses: the store is read.
+    // The relay refuses. A read of the store releases the node.
     let (stage, watch) = script(0);
     let refusal = Err(Error::new(ErrorKind::Denied, "on purpose"));
-    stage.tell.send(refusal).await.expect("somebody listens");
+    stage.tell.send(refusal).await.expect("the release listens");
     let switch = Switch::default();
     let mut release = Release::new(watch).with_flag(name(), switch.clone(), SECOND);
     assert_waits(release.wait()).await;
     switch.set(true).await.expect("set");
     assert!(release.wait().await.expect("released").set);
 
-    // Neither is left, or what was asked for breaks a rule.
+    // Both ways have failed, or the request is invalid.
     for (relay, store, last) in [
         (ErrorKind::Denied, ErrorKind::NotFound, ErrorKind::NotFound),
         (
@@ -249,22 +255,22 @@ async fn of_two_ways_each_goes_on_without_the_other() {
     ] {
         let (stage, watch) = script(0);
         let refusal = Err(Error::new(relay, "on purpose"));
-        stage.tell.send(refusal).await.expect("somebody listens");
+        stage.tell.send(refusal).await.expect("the release listens");
         let switch = Switch::default();
         switch.break_with(Some(store));
         let mut release = Release::new(watch).with_flag(name(), switch, SECOND);
-        let error = release.wait().await.expect_err("nothing is left");
+        let error = release.wait().await.expect_err("both ways have ended");
         assert_eq!(error.kind(), last);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn listening_hears_only_what_comes_after_it_began() {
+async fn listening_only_sees_sets_after_its_begin() {
     let (stage, watch) = script(0);
     let mut release = ListeningRelease::new(watch);
     stage.tell(set(1)).await;
     assert_waits(release.wait()).await;
-    // The same setting with another end or reason is none that came after.
+    // The same generation with another expiry or reason is no new set.
     stage.tell(set(1)).await;
     assert_waits(release.wait()).await;
     stage.tell(unset(1)).await;
@@ -274,7 +280,7 @@ async fn listening_hears_only_what_comes_after_it_began() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn listening_is_released_by_a_set_that_took_the_place_of_another() {
+async fn listening_is_released_by_a_set_that_replaced_another() {
     let (stage, watch) = script(0);
     let mut release = ListeningRelease::new(watch);
     stage.tell(set(1)).await;
@@ -288,7 +294,7 @@ async fn listening_is_released_by_a_set_that_took_the_place_of_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_takes_what_came_before_and_what_comes_after() {
+async fn a_release_sees_a_set_before_and_after_its_begin() {
     for before in [
         &[set(1)][..],
         &[unset(0), set(1)],
@@ -324,7 +330,7 @@ async fn a_release_with_a_flag_needs_no_relay() {
     let state = release.wait().await.expect("released");
     assert!(state.set && state.generation == 0);
 
-    // The watch is faster where there is one, and its end leaves the flag.
+    // The watch is faster. If it ends, the flag's reads remain.
     switch.set(false).await.expect("clear");
     stage.tell(set(7)).await;
     assert_eq!(release.wait().await.expect("released"), set(7));
@@ -335,14 +341,14 @@ async fn a_release_with_a_flag_needs_no_relay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_acknowledgement_delays_nothing_and_is_tried_again() {
+async fn the_acknowledgement_delays_nothing_and_is_retried() {
     let (mut stage, watch) = script(3);
     let mut release = Release::new(watch);
     stage.tell(set(7)).await;
     let began = Instant::now();
     release.wait().await.expect("released");
     assert_eq!(began.elapsed(), Duration::ZERO);
-    assert!(stage.acks.try_recv().is_err(), "nothing was said yet");
+    assert!(stage.acks.try_recv().is_err(), "no acknowledgement yet");
     tokio::spawn(release.acknowledge());
     assert_eq!(stage.acks.recv().await, Some(7));
 
@@ -357,7 +363,7 @@ async fn the_acknowledgement_delays_nothing_and_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_read_the_flag_itself_acknowledges_when_it_hears_the_generation() {
+async fn a_node_that_read_the_flag_acknowledges_once_it_knows_the_generation() {
     let (mut stage, watch) = script(0);
     let switch = Switch::default();
     switch.set(true).await.expect("set");
@@ -371,7 +377,7 @@ async fn a_node_that_read_the_flag_itself_acknowledges_when_it_hears_the_generat
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_may_be_given_up_and_taken_up_again() {
+async fn a_cancelled_wait_can_be_repeated() {
     let (stage, watch) = script(0);
     let mut release = Release::new(watch).with_flag(name(), Switch::default(), Duration::ZERO);
     for _ in 0..10 {

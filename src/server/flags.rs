@@ -17,7 +17,9 @@ use super::{admin::page_size, answers::Answers};
 use crate::{
     clock::{Clock, wall},
     error::{Error, ErrorKind, Result},
-    flag::{Event, Feed, FeedConfig, Flags, Next, WatcherView, WatchersQuery},
+    flag::{
+        Event, Flags, StreamAction, WatchStream, WatchStreamConfig, WatcherView, WatchersQuery,
+    },
     log_limiter::LimitedCounts,
     task::{Work, poll_turn, spend},
     wire::{
@@ -42,7 +44,7 @@ pub(super) struct FlagsService {
 
 /// A watcher's stream on the wire.
 pub(crate) struct Watching {
-    feed: Feed,
+    feed: WatchStream,
     clock: Clock,
     /// Reads the store until the present state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
@@ -88,14 +90,14 @@ impl FlagsService {
         if duplicate {
             self.log_duplicate(&flag, &listener);
         }
-        let settling = Box::pin(in_time(watch.settling(wall())));
-        let config = FeedConfig {
+        let settling = Box::pin(in_time(watch.sync_future(wall())));
+        let config = WatchStreamConfig {
             heartbeat,
             max_age: self.max_age,
         };
         let now = self.clock.now();
         let watching = Watching {
-            feed: Feed::new(watch, config, now, &mut fastrand::Rng::new()),
+            feed: WatchStream::new(watch, config, now, &mut fastrand::Rng::new()),
             clock: self.clock,
             settling: Some(settling),
             draining: Box::pin(self.draining.clone().cancelled_owned()),
@@ -126,7 +128,7 @@ impl FlagsService {
         };
         let told = in_time(self.flags.set(&flag, &options, wall())).await?;
         // The store has answered: telling very many watchers has the time that it takes.
-        let (state, watchers) = told.tell().await;
+        let (state, watchers) = told.wake_watchers().await;
         let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
         let ttl = ttl.map(tracing::field::debug);
         // As it is now, what was kept included.
@@ -148,7 +150,7 @@ impl FlagsService {
         };
         options.check()?;
         let told = in_time(self.flags.clear(&flag)).await?;
-        let (state, watchers) = told.tell().await;
+        let (state, watchers) = told.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
         Ok(proto::LeashResponse {
@@ -314,12 +316,12 @@ impl Stream for Watching {
                 .feed
                 .next(this.clock.now(), this.is_draining, cx.waker())
             {
-                Next::Send(event) => {
+                StreamAction::Send(event) => {
                     spend(Work::Message(0));
                     return Poll::Ready(Some(Ok(to_wire(event))));
                 }
-                Next::End => return Poll::Ready(None),
-                Next::Wait(at) => {
+                StreamAction::End => return Poll::Ready(None),
+                StreamAction::Wait(at) => {
                     this.sleep.as_mut().reset(this.clock.instant(at));
                     std::task::ready!(this.sleep.as_mut().poll(cx));
                 }

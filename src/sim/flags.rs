@@ -21,7 +21,7 @@ use self::store::ShakyStore;
 use super::{first, number_from_env, table};
 use crate::{
     fault::Fault,
-    flag::{Event, Flags, FlagsConfig, Watch},
+    flag::{Event, Flags, FlagsConfig, WatchGuard},
     sync::lock,
     words::{FlagName, FlagState, ListenerId, UnleashOptions},
 };
@@ -95,7 +95,7 @@ struct Unleashed {
 
 struct Watcher {
     number: u32,
-    watch: Watch,
+    watch: WatchGuard,
     settling: Option<Settling>,
     settling_woken: Arc<Woken>,
     woken: Arc<Woken>,
@@ -374,7 +374,7 @@ impl World {
         let watch = self.here.watch(&self.flag, listener, false);
         self.watchers.push(Watcher {
             number,
-            settling: Some(Box::pin(watch.settling(self.store.wall()))),
+            settling: Some(Box::pin(watch.sync_future(self.store.wall()))),
             watch,
             settling_woken: Woken::new(),
             woken: Woken::new(),
@@ -433,7 +433,7 @@ impl World {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => watcher.settling = None,
             Poll::Ready(Err(_)) => {
-                watcher.settling = Some(Box::pin(watcher.watch.settling(wall)));
+                watcher.settling = Some(Box::pin(watcher.watch.sync_future(wall)));
                 watcher.settling_woken = Woken::new();
             }
         }
@@ -444,7 +444,7 @@ impl World {
         let watcher = &mut self.watchers[index];
         let waker = watcher.woken.rearm();
         let before = watcher.told.len();
-        while let Some(event) = watcher.watch.owed(&waker) {
+        while let Some(event) = watcher.watch.next_event(&waker) {
             if let Event::State(state) = event {
                 watcher.told.push(FlagState::clone(&state));
             }

@@ -1,6 +1,6 @@
 //! The leases' part of the simulation: several contenders, one blob, and never two who believe.
 //!
-//! The production machine (`tenure`) is stepped by each contender on a clock of its own, which runs
+//! The production machine (`lease::machine`) is stepped by each contender on its own clock, which runs
 //! up to a twentieth too fast or too slow. The store (`store`) answers late, twice or not at all,
 //! and what is written arrives late, after newer writes; contenders stand still, crash, are cut off
 //! and release. Then the troubles end, and somebody must hold the lease, keep it, and hand it on.
@@ -14,7 +14,7 @@ use super::{first, number_from_env, table};
 use crate::{
     clock::Tick,
     fault::Fault,
-    tenure::{Answer, End, Step, Tenure, Terms},
+    lease::machine::{Action, Answer, ContenderConfig, EndReason, LeaseMachine},
 };
 
 /// Seeds of a plain run.
@@ -63,7 +63,7 @@ struct Shape {
 
 /// A contender.
 struct Node {
-    tenure: Tenure,
+    machine: LeaseMachine,
     /// Of this life; what belongs to another is dropped.
     life: u32,
     alive: bool,
@@ -153,7 +153,7 @@ impl Node {
             shape.skew * skew.signum()
         };
         Self {
-            tenure: tenure(number, world_rng, shape, fault),
+            machine: machine(number, world_rng, shape, fault),
             life: 0,
             alive: true,
             rate: (1_000 + skew).unsigned_abs(),
@@ -179,19 +179,19 @@ impl Node {
     }
 
     fn believed(&self, now: u64) -> Option<u64> {
-        let believed = self.tenure.believed(self.local(now))?;
+        let believed = self.machine.validity(self.local(now))?;
         self.alive.then_some(believed.0)
     }
 }
 
-fn tenure(number: usize, rng: &mut fastrand::Rng, shape: &Shape, fault: Fault) -> Tenure {
-    let terms = Terms {
+fn machine(number: usize, rng: &mut fastrand::Rng, shape: &Shape, fault: Fault) -> LeaseMachine {
+    let terms = ContenderConfig {
         holder: number.to_string(),
         duration: Duration::from_nanos(shape.durations[number]),
         poll: Duration::from_nanos(shape.poll),
         fault,
     };
-    Tenure::new(terms, rng.fork())
+    LeaseMachine::new(terms, rng.fork())
 }
 
 impl World {
@@ -327,19 +327,19 @@ impl World {
         }
         let (local, life) = (node.local(self.now), node.life);
         let micros = node.wall + self.now / 1_000;
-        let step = node.tenure.step(local, micros);
+        let step = node.machine.step(local, micros);
         let ask = match step {
-            Step::Wait(until) => {
+            Action::Wait(until) => {
                 let at = node.when(until).max(self.now);
                 let late = self.rng.u64(..5 * MILLI);
                 return self.after(at - self.now + late, Event::Turn(number, life));
             }
-            Step::Ended(end) => return self.ended(number, &end),
-            Step::Read => Ask::Read,
-            Step::Create(record) => Ask::Write(record.bytes(), None),
-            Step::Update(record, version) => Ask::Write(record.bytes(), Some(version)),
+            Action::Ended(end) => return self.ended(number, &end),
+            Action::Read => Ask::Read,
+            Action::Create(record) => Ask::Write(record.bytes(), None),
+            Action::Update(record, version) => Ask::Write(record.bytes(), Some(version)),
         };
-        let patience = node.tenure.terms().patience();
+        let patience = node.machine.config().request_timeout();
         let gives_up = node.when(local + patience) - self.now;
         self.log(|_| format!("{number} asks {ask:?}"));
         self.count += 1;
@@ -416,17 +416,17 @@ impl World {
         let answer = said.map_or(Answer::Unknown, store::Said::answer);
         self.totals.renewed +=
             u64::from(matches!(answer, Answer::Written(_)) && node.believes.is_some());
-        node.tenure
+        node.machine
             .answered(local, answer)
             .expect("only leases are written");
         self.turn(number);
     }
 
-    fn ended(&mut self, number: usize, end: &End) {
+    fn ended(&mut self, number: usize, end: &EndReason) {
         self.log(|_| format!("{number} ends: {end:?}"));
         match end {
-            End::Lapsed => self.totals.lapsed += 1,
-            End::Released => self.totals.released += 1,
+            EndReason::Lapsed => self.totals.lapsed += 1,
+            EndReason::Released => self.totals.released += 1,
             // Not known, or seen by `check` already.
             _ => {}
         }
@@ -436,9 +436,9 @@ impl World {
     }
 
     fn begin(&mut self, number: usize) {
-        let tenure = tenure(number, &mut self.rng, &self.shape, self.fault);
+        let machine = machine(number, &mut self.rng, &self.shape, self.fault);
         let node = &mut self.nodes[number];
-        node.tenure = tenure;
+        node.machine = machine;
         node.life += 1;
         (node.alive, node.asked, node.believes) = (true, None, None);
         node.held_back = None;
@@ -450,7 +450,7 @@ impl World {
         self.log(|_| format!("{number} releases"));
         let node = &mut self.nodes[number];
         let local = node.local(self.now);
-        node.tenure.release(local);
+        node.machine.release(local);
         let life = node.life;
         self.after(0, Event::Turn(number, life));
     }

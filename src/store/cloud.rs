@@ -1,76 +1,71 @@
-//! Blob storage of the clouds: Azure Blob Storage, Amazon S3 and what speaks its protocol, Google
+//! Blob storage of the clouds: Azure Blob Storage, Amazon S3 and services with its protocol, Google
 //! Cloud Storage.
 //!
-//! A write is sent once: tried again by the client, one that was applied would come back as a
-//! conflict that is none. So a conflict here says for certain that nothing was written, and a write
-//! without an answer is an error that leaves it open. Reads are tried again. What a service does not
-//! do under a condition is said in the store's capabilities and never done without one.
+//! A write is sent once. If the client retried a write that was applied, it would report a false
+//! conflict. So a conflict here proves that nothing was written, and a write without an answer is
+//! an error with unknown outcome. Reads are retried. Capabilities name the conditions that a
+//! service lacks; such a request is never sent without its condition.
 
+mod azure_rest;
 mod container;
-mod direct;
 mod environment;
 mod error;
 mod listing;
+mod metadata;
 mod probe;
+mod purpose;
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMode, PutOptions, RetryConfig, UpdateVersion,
-    aws::AmazonS3,
-    azure::MicrosoftAzure,
-    client::HttpClient,
-    gcp::GoogleCloudStorage,
-    list::{PaginatedListOptions, PaginatedListStore},
-    path::Path,
+    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
+    aws::AmazonS3, azure::MicrosoftAzure, client::HttpClient, gcp::GoogleCloudStorage,
+    list::PaginatedListOptions, path::Path,
 };
 use tokio::sync::OnceCell;
 
 pub(super) use self::environment::{connect, container_at, open};
-use self::{direct::Direct, error::CloudError, listing::Listing};
+use self::{
+    azure_rest::AzureRest,
+    error::CloudError,
+    listing::Listing,
+    metadata::{attributes, metadata, seconds},
+    purpose::Client,
+};
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
 };
-use crate::{
-    error::{Error, ErrorKind, Result},
-    https::Patience,
-};
+use crate::error::{Error, ErrorKind, Result};
 
-/// A container or bucket, or what lies under a prefix in one.
+/// A container or bucket, or a prefix in it.
 pub struct CloudStore {
     service: Service,
     bucket: String,
-    /// Where the bucket is, for people and to be told from others: without a credential.
+    /// The bucket's address, for messages and to compare containers. It contains no credential.
     url: String,
-    /// Empty, or it ends in `/`.
+    /// Empty, or ends in `/`.
     prefix: String,
     reads: Arc<dyn Client>,
     writes: Arc<dyn Client>,
-    /// What others wrote, which may be large: patient from piece to piece.
+    /// For blobs of other programs, which may be large: its time-out is per piece.
     contents: Arc<dyn Client>,
-    /// Whose credential is asked for before anything else is.
-    holder: Holder,
-    /// For what the clients do not ask.
+    /// The provider of the credential, which is checked first.
+    credential_client: CredentialClient,
+    /// For requests that the clients do not support.
     http: HttpClient,
-    /// For what the client cannot ask: on Azure.
-    direct: Option<Direct>,
-    /// Set when the service has shown that it keeps the conditions of writes.
+    /// For Azure's requests that the client does not support.
+    azure_rest: Option<AzureRest>,
+    /// Set when the service was shown to support conditional writes.
     conditions: OnceCell<()>,
-    /// Whether the service keeps the conditions of deletions, once that is known.
+    /// Whether the service supports conditional deletions, once it is known.
     deletions: OnceCell<bool>,
 }
 
-/// Whose store it is.
+/// The service of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Service {
     Azure,
@@ -78,45 +73,23 @@ pub(super) enum Service {
     Gcs,
 }
 
-/// A client that lists by page as well.
-trait Client: ObjectStore + PaginatedListStore {}
-
-impl<T: ObjectStore + PaginatedListStore> Client for T {}
-
-/// What a client is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Reads,
-    Writes,
-    Contents,
-}
-
-/// Who has the credential.
-enum Holder {
+/// The client that provides the credential.
+enum CredentialClient {
     Azure(Arc<MicrosoftAzure>),
     S3(Arc<AmazonS3>),
     Gcs(Arc<GoogleCloudStorage>),
 }
 
-/// How long a request may take; of what is large, each piece.
-const REQUEST: Duration = Duration::from_secs(10);
-const PIECE: Duration = Duration::from_secs(30);
-/// How long a read that fails is tried again.
-const RETRY: Duration = Duration::from_secs(15);
-/// How long large content may take, over all its tries.
-const CONTENT: Duration = Duration::from_secs(12 * 3600);
-/// How long a credential may take that the environment only leads to.
+/// Time-out of a credential that must be requested.
 const CREDENTIAL: Duration = Duration::from_secs(10);
-const READS: usize = 3;
-const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl CloudStore {
-    /// Makes one of a client for each purpose.
+    /// Makes a store of one client for each purpose.
     fn new<T: Client>(
         service: Service,
         (bucket, prefix): (String, String),
         url: String,
-        (holder, http): (Holder, HttpClient),
+        (credential_client, http): (CredentialClient, HttpClient),
         [reads, writes, contents]: [Arc<T>; 3],
     ) -> Self {
         Self {
@@ -127,15 +100,15 @@ impl CloudStore {
             reads,
             writes,
             contents,
-            holder,
+            credential_client,
             http,
-            direct: None,
+            azure_rest: None,
             conditions: OnceCell::new(),
             deletions: OnceCell::new(),
         }
     }
 
-    /// Refuses a store that is not there, or that may not be used: by a list of one.
+    /// Lists one blob, to refuse a store that does not exist or cannot be accessed.
     async fn check(&self) -> Result<()> {
         self.check_credential().await?;
         let one = PageOptions {
@@ -145,14 +118,20 @@ impl CloudStore {
         self.list("", &one).await.map(drop)
     }
 
-    /// Where no credential stands in the environment the client asks around on this machine's
-    /// network; what comes of that is told from the store's own answers.
+    /// Without a credential in the environment the client requests one from this machine's network.
+    /// This check separates its failures from the store's own errors.
     async fn check_credential(&self) -> Result<()> {
         let asked = async {
-            match &self.holder {
-                Holder::Azure(client) => client.credentials().get_credential().await.map(drop),
-                Holder::S3(client) => client.credentials().get_credential().await.map(drop),
-                Holder::Gcs(client) => client.credentials().get_credential().await.map(drop),
+            match &self.credential_client {
+                CredentialClient::Azure(client) => {
+                    client.credentials().get_credential().await.map(drop)
+                }
+                CredentialClient::S3(client) => {
+                    client.credentials().get_credential().await.map(drop)
+                }
+                CredentialClient::Gcs(client) => {
+                    client.credentials().get_credential().await.map(drop)
+                }
             }
         };
         let cause = match tokio::time::timeout(CREDENTIAL, asked).await {
@@ -164,15 +143,15 @@ impl CloudStore {
             "{self} has no credential: the environment has none, and this machine's own identity \
              was not given one"
         );
-        // Who gives identities out may be away for a while.
-        let kind = match cause.may_pass() {
+        // The identity service may be unavailable for a while.
+        let kind = match cause.is_transient() {
             true => ErrorKind::Unavailable,
             false => ErrorKind::Denied,
         };
         Err(Error::new(kind, message).with_source(cause))
     }
 
-    /// Returns what a name is in the container: as it stands, nothing of it encoded.
+    /// Returns a name's path in the container, without any encoding.
     fn path(&self, name: &BlobName) -> Result<Path> {
         let full = format!("{}{name}", self.prefix);
         Path::parse(&full).map_err(|error| {
@@ -194,8 +173,8 @@ impl CloudStore {
         self.etag(put.e_tag, name)
     }
 
-    /// Google's condition is the object's generation, and not its ETag: the one that has this ETag
-    /// now.
+    /// Google's condition is the object's generation and not its ETag. Returns the generation that
+    /// has this ETag now.
     async fn version(&self, name: &BlobName, etag: &ETag) -> Result<UpdateVersion> {
         if self.service != Service::Gcs {
             return Ok(UpdateVersion {
@@ -217,7 +196,7 @@ impl CloudStore {
         })
     }
 
-    /// Deletes what is there, by one request.
+    /// Deletes a blob with one request.
     async fn delete_path(&self, path: &Path, name: &BlobName) -> Result<bool> {
         match self.writes.delete(path).await {
             Ok(()) => Ok(true),
@@ -226,7 +205,7 @@ impl CloudStore {
         }
     }
 
-    /// Deletes under a condition where the service has shown that it keeps it.
+    /// Deletes with a condition if the service was shown to support it.
     async fn delete_unless_changed(
         &self,
         path: &Path,
@@ -238,11 +217,11 @@ impl CloudStore {
             None => false,
         };
         let Some(client) = self.s3().filter(|_| supported) else {
-            let message = format!("{self} does not delete under a condition");
+            let message = format!("{self} does not support conditional deletion");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let deleted = self.delete_if(client, path, etag).await;
-        deleted.map_err(|error| error.of(format_args!("blob `{name}` of {self}")))
+        deleted.map_err(|error| error.about(format_args!("blob `{name}` of {self}")))
     }
 
     async fn is_there(&self, path: &Path, name: &BlobName) -> Result<bool> {
@@ -254,17 +233,17 @@ impl CloudStore {
     }
 
     fn conflict(&self, name: &BlobName) -> Error {
-        let message = format!("blob `{name}` of {self} is not the one that was read");
+        let message = format!("blob `{name}` of {self} has changed since it was read");
         Error::new(ErrorKind::Conflict, message)
     }
 
-    /// Turns the client's error into ours: nothing of it is passed on that may hold a signature.
+    /// Converts the client's error. Text that may contain a signature is dropped.
     fn failed(&self, error: object_store::Error, name: &BlobName) -> Error {
         let error = CloudError::from(error);
         if error.names_the_container() {
             return self.no_container(error);
         }
-        error.of(format_args!("blob `{name}` of {self}"))
+        error.about(format_args!("blob `{name}` of {self}"))
     }
 
     fn no_container(&self, error: CloudError) -> Error {
@@ -289,7 +268,7 @@ impl CloudStore {
     fn not_listed(&self, error: CloudError) -> Error {
         match error.kind() == ErrorKind::NotFound {
             true => self.no_container(error),
-            false => error.of(format_args!("{self}")),
+            false => error.about(format_args!("{self}")),
         }
     }
 
@@ -307,12 +286,12 @@ impl CloudStore {
         }
     }
 
-    /// Returns what a blob of the container is called here; `None` for what is no name of ours.
+    /// Returns the blob's name without the prefix; `None` for an invalid name.
     fn own_name(&self, name: &str) -> Option<BlobName> {
         BlobName::new(name.strip_prefix(&self.prefix)?).ok()
     }
 
-    /// Returns an entry of a list; `None` for a name that is none of ours.
+    /// Returns an entry of a list; `None` for an invalid name.
     fn entry(&self, meta: ObjectMeta) -> Result<Option<BlobEntry>> {
         let Some(name) = self.own_name(meta.location.as_ref()) else {
             return Ok(None);
@@ -365,12 +344,12 @@ impl BlobStore for CloudStore {
 
     async fn delete(&self, name: &BlobName, etag: Option<&ETag>) -> Result<bool> {
         let path = self.path(name)?;
-        match (etag, &self.direct) {
+        match (etag, &self.azure_rest) {
             // The client would send a batch of one.
-            (etag, Some(direct)) => {
-                return match direct.delete(&path, etag).await {
+            (etag, Some(azure_rest)) => {
+                return match azure_rest.delete(&path, etag).await {
                     Ok(deleted) => Ok(deleted),
-                    // The condition is not met by what is not there, either.
+                    // A missing blob also fails the condition.
                     Err(error) if etag.is_some() && error.kind() == ErrorKind::Conflict => {
                         match self.is_there(&path, name).await? {
                             true => Err(self.conflict(name)),
@@ -378,13 +357,13 @@ impl BlobStore for CloudStore {
                         }
                     }
                     Err(error) if error.names_the_container() => Err(self.no_container(error)),
-                    Err(error) => Err(error.of(format_args!("blob `{name}` of {self}"))),
+                    Err(error) => Err(error.about(format_args!("blob `{name}` of {self}"))),
                 };
             }
             (Some(etag), None) => return self.delete_unless_changed(&path, name, etag).await,
             (None, None) => {}
         }
-        // S3 says yes to whatever is not there.
+        // S3 reports success for a missing blob.
         if self.service == Service::S3 && !self.is_there(&path, name).await? {
             return Ok(false);
         }
@@ -393,8 +372,8 @@ impl BlobStore for CloudStore {
 
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<Page> {
         let prefix = format!("{}{prefix}", self.prefix);
-        if let Some(direct) = &self.direct {
-            let listing = direct.list(&prefix, page).await;
+        if let Some(azure_rest) = &self.azure_rest {
+            let listing = azure_rest.list(&prefix, page).await;
             return Ok(self.page(listing.map_err(|error| self.not_listed(error))?));
         }
         let options = PaginatedListOptions {
@@ -436,49 +415,6 @@ impl Service {
             Self::Gcs => "gs",
         }
     }
-}
-
-impl Purpose {
-    /// Reads are tried again, writes never.
-    fn retry(self) -> RetryConfig {
-        RetryConfig {
-            max_retries: if self == Self::Writes { 0 } else { READS },
-            retry_timeout: if self == Self::Contents {
-                CONTENT
-            } else {
-                RETRY
-            },
-            ..RetryConfig::default()
-        }
-    }
-
-    fn patience(self) -> Patience {
-        match self {
-            Self::Reads | Self::Writes => Patience::Whole(REQUEST),
-            Self::Contents => Patience::Pieces(PIECE),
-        }
-    }
-}
-
-fn attributes(metadata: BTreeMap<String, String>) -> Attributes {
-    let pairs = metadata.into_iter().map(|(name, value)| {
-        let value: AttributeValue = value.into();
-        (Attribute::Metadata(name.into()), value)
-    });
-    pairs.collect()
-}
-
-fn metadata(attributes: &Attributes) -> BTreeMap<String, String> {
-    let pairs = attributes.iter().filter_map(|(name, value)| match name {
-        Attribute::Metadata(name) => Some((name.to_ascii_lowercase(), value.to_string())),
-        _ => None,
-    });
-    pairs.collect()
-}
-
-/// The services' headers know whole seconds, their lists more: the same blob has the same time.
-fn seconds(since: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(since).unwrap_or_default())
 }
 
 impl fmt::Display for CloudStore {

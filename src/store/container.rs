@@ -1,10 +1,10 @@
-//! Containers whose blobs others wrote: what a time to live needs of them.
+//! Containers with blobs of other programs, for sweeping.
 //!
-//! A [`BlobStore`](super::BlobStore) holds small values of ours. What lies in a container may be
-//! large, so its content goes by in pieces and is never held whole; and what counts is its
-//! metadata, which some stores have in a list and others must be asked for, blob by blob.
+//! A [`BlobStore`](super::BlobStore) holds small values of this crate. Blobs in a container may be
+//! large, so their content is read in pieces and never held whole. Some stores return metadata in a
+//! list; others need a request for each blob.
 
-mod of_store;
+mod blob_store_adapter;
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -20,42 +20,42 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::{TryStreamExt, stream::BoxStream};
 
-pub(super) use self::of_store::StoreContainer;
+pub(super) use self::blob_store_adapter::BlobStoreAdapter;
 use super::{BlobName, ETag, PageOptions};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Blobs that others wrote: to find, move and delete them.
+/// The blobs of other programs: to list, move and delete them.
 #[async_trait]
 pub trait Container: Display + Debug + Send + Sync + 'static {
-    /// Lists the blobs whose names begin with `prefix`, in the order of the names. Names that no
-    /// [`BlobName`] can have are counted and left out.
+    /// Lists the blobs whose names begin with `prefix`, in the order of the names. Names that are
+    /// no valid [`BlobName`] are counted and left out.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where the container is not there.
+    /// [`ErrorKind::NotFound`] if the container does not exist.
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage>;
 
-    /// Asks for a blob without its content; `None` where there is none. Its metadata is known.
+    /// Reads a blob's properties and metadata without its content; `None` if there is no blob.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Any error of the store.
     async fn head(&self, name: &BlobName) -> Result<Option<Head>>;
 
-    /// Reads a blob's content while it is still the one with this ETag.
+    /// Reads a blob's content if it still has this ETag.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it was changed or is gone; the same may come within the
-    /// content.
+    /// [`ErrorKind::Conflict`] if it was changed or deleted. The content may end with the same
+    /// error.
     async fn read(&self, name: &BlobName, etag: &ETag) -> Result<Content>;
 
-    /// Writes a blob: a new one, or over the one that has the ETag `over`. Names and values of
-    /// metadata that the store cannot take are changed to what it can, or left out.
+    /// Writes a new blob, or overwrites the blob with the ETag `over`. Metadata that the store
+    /// cannot hold is changed to a valid form or left out.
     ///
-    /// What is large is written in parts, which some services put together under no condition: there
-    /// it is looked before, and what is written between the look and the end is overwritten.
+    /// Large content is written in parts, which some services combine without a condition. There
+    /// the blob is read before, and a write between that read and the end is overwritten.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is another one; whatever kept it from being written whole,
-    /// and there is no part of it then.
+    /// [`ErrorKind::Conflict`] if another blob exists; any error of the transfer, after which no
+    /// part of the blob is visible.
     async fn write(
         &self,
         name: &BlobName,
@@ -64,10 +64,10 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
         over: Option<&ETag>,
     ) -> Result<()>;
 
-    /// Replaces a blob's metadata while it is still the one with this ETag.
+    /// Replaces a blob's metadata if it still has this ETag.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it was changed or is gone.
+    /// [`ErrorKind::Conflict`] if it was changed or deleted.
     async fn set_metadata(
         &self,
         name: &BlobName,
@@ -75,25 +75,25 @@ pub trait Container: Display + Debug + Send + Sync + 'static {
         etag: &ETag,
     ) -> Result<()>;
 
-    /// Deletes a blob if it is still the one that was seen; returns whether it was there. Where
-    /// [`Container::deletes_under_condition`] is false it is looked at once more before, at its
-    /// metadata too, and what is written between that look and the deletion is deleted.
+    /// Deletes a blob if it has not changed since it was `seen`. Returns whether it existed. If
+    /// [`Container::deletes_under_condition`] is false, the blob and its metadata are read once
+    /// more first, and a write between that read and the deletion is deleted.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it was changed.
+    /// [`ErrorKind::Conflict`] if it was changed.
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool>;
 
-    /// Returns where it is: another container of whatever account has another address. Holds nothing of
-    /// a credential.
+    /// Returns the address, which differs between containers of all accounts. It contains no
+    /// credential.
     fn address(&self) -> String;
 
     /// Returns whether the store itself compares and deletes in one step.
     fn deletes_under_condition(&self) -> bool;
 
-    /// Makes the container where it is not there.
+    /// Creates the container if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where only an operator can.
+    /// [`ErrorKind::Unsupported`] if only an operator can create it.
     async fn ensure(&self) -> Result<()>;
 }
 
@@ -106,34 +106,34 @@ pub struct Head {
     pub etag: ETag,
     /// When it was written, by the store's clock.
     pub last_modified: SystemTime,
-    /// Its metadata, with names in lower case; `None` where a list does not have it.
+    /// Its metadata, with names in lower case; `None` if a list does not contain it.
     pub metadata: Option<BTreeMap<String, String>>,
 }
 
 impl Head {
-    /// Returns whether a blob that was seen is another by now. An ETag may be the content's hash:
-    /// other metadata is another blob.
+    /// Returns whether a blob has changed since it was `seen`. The metadata is compared as well,
+    /// because an ETag may be the content's hash.
     pub(crate) fn differs_from(&self, seen: &Self) -> bool {
         self.etag != seen.etag || (seen.metadata.is_some() && self.metadata != seen.metadata)
     }
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeadPage {
     /// The blobs.
     pub heads: Vec<Head>,
-    /// Blobs whose names no [`BlobName`] can have.
+    /// Number of blobs whose names are no valid [`BlobName`].
     pub unnameable: u64,
-    /// For the next page; `None` on the last one.
+    /// The token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
-/// What a blob holds, in pieces.
+/// A blob's content, in pieces.
 pub struct Content {
-    /// Bytes of it, together.
+    /// Its size in bytes.
     pub size: u64,
-    /// `content-type` and its like, by their names as HTTP headers.
+    /// `content-type` and similar properties, by their HTTP header names.
     pub headers: BTreeMap<String, String>,
     /// The pieces.
     pub pieces: BoxStream<'static, Result<Bytes>>,
@@ -149,10 +149,11 @@ impl Debug for Content {
 }
 
 impl Content {
-    /// Holds it whole.
+    /// Reads the content whole.
     ///
     /// # Errors
-    /// Whatever ended it early; [`ErrorKind::Unavailable`] where less came than there is.
+    /// The error that ended it early; [`ErrorKind::Unavailable`] if fewer bytes arrived than its
+    /// size.
     pub async fn into_bytes(self) -> Result<Bytes> {
         let size = self.size;
         let whole = self.pieces.try_fold(BytesMut::new(), |mut all, piece| {
@@ -163,7 +164,7 @@ impl Content {
         check_size(whole.len() as u64, size).map(|()| whole)
     }
 
-    /// Makes content of what is held whole.
+    /// Makes content of bytes.
     pub fn whole(bytes: Bytes) -> Self {
         let size = bytes.len() as u64;
         let piece = futures_util::stream::once(async { Ok(bytes) });
@@ -180,16 +181,16 @@ impl Content {
 pub struct Account {
     scheme: String,
     variables: super::Variables,
-    /// An own store stands for an account, with a folder for each container.
+    /// A SQLite or memory store in place of an account, with a folder for each container.
     own: Option<Arc<dyn super::BlobStore>>,
 }
 
 impl Account {
-    /// Opens an account: `az:`, `s3:` or `gs:`, whose containers are the cloud's, or a store of our
-    /// own, where each container is a folder.
+    /// Opens an account: `az:`, `s3:` or `gs:` with the cloud's containers, or a SQLite or memory
+    /// store, where each container is a folder.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a URL that names none.
+    /// [`ErrorKind::Invalid`] for a URL of no account.
     pub async fn open(url: &str, variables: &BTreeMap<String, String>) -> Result<Self> {
         let scheme = url.trim_end_matches('/');
         let cloud = matches!(scheme, "az:" | "s3:" | "gs:") && cfg!(feature = "cloud");
@@ -209,21 +210,21 @@ impl Account {
         })
     }
 
-    /// Returns a container of the account, which need not be there yet.
+    /// Returns a container of the account, which need not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a name that none can have.
+    /// [`ErrorKind::Invalid`] for a name that no container can have.
     pub fn container(&self, name: &str) -> Result<Arc<dyn Container>> {
         if let Some(own) = &self.own {
             let folder = BlobName::new(name)?;
             let folder = format!("{folder}/");
-            return Ok(Arc::new(StoreContainer::new(Arc::clone(own), folder)));
+            return Ok(Arc::new(BlobStoreAdapter::new(Arc::clone(own), folder)));
         }
-        self.of_cloud(name)
+        self.cloud_container(name)
     }
 
     #[cfg(feature = "cloud")]
-    fn of_cloud(&self, name: &str) -> Result<Arc<dyn Container>> {
+    fn cloud_container(&self, name: &str) -> Result<Arc<dyn Container>> {
         let scheme = self.scheme.trim_end_matches(':');
         let found = super::cloud::connect(scheme, &format!("//{name}"), &self.variables);
         let none = || Error::invalid("account", format_args!("`{}` is none", self.scheme));
@@ -231,7 +232,7 @@ impl Account {
     }
 
     #[cfg(not(feature = "cloud"))]
-    fn of_cloud(&self, _name: &str) -> Result<Arc<dyn Container>> {
+    fn cloud_container(&self, _name: &str) -> Result<Arc<dyn Container>> {
         let rule = format_args!(
             "`{}` is none with {} variables",
             self.scheme,
@@ -241,19 +242,18 @@ impl Account {
     }
 }
 
-/// Shows no variable: there are credentials among them.
+/// Shows no variables, because there are credentials among them.
 impl Debug for Account {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Account").field(&self.scheme).finish()
     }
 }
 
-/// Returns the container that a store's URL names, or an address with its signature; a prefix in it
-/// is a folder that stands for one. A cloud's is not looked at.
+/// Returns the container of a store's URL or of a signed address. A prefix in it is a folder that
+/// is used as a container. A cloud's container is not accessed.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for what names none; [`ErrorKind::NotFound`] for a file that is not there;
-/// what kept a store of our own from being opened.
+/// [`ErrorKind::Invalid`] for a URL of no container; any error from opening a SQLite store.
 pub async fn connect(
     url: &str,
     variables: &BTreeMap<String, String>,
@@ -269,14 +269,14 @@ pub async fn connect(
     };
     super::must_exist(url)?;
     let store = super::open_with(url, variables).await?;
-    Ok(Arc::new(StoreContainer::new(store, folder)))
+    Ok(Arc::new(BlobStoreAdapter::new(store, folder)))
 }
 
-/// Returns the container and the blob that a URL names: `az://CONTAINER/BLOB` and its like,
+/// Returns the container and the blob of a URL: `az://CONTAINER/BLOB` and similar, or
 /// `sqlite:PATH#BLOB`.
 ///
 /// # Errors
-/// As [`connect`]; [`ErrorKind::Invalid`] for a URL that names no blob.
+/// As [`connect`]; [`ErrorKind::Invalid`] for a URL without a blob.
 pub(crate) async fn open_blob(
     url: &str,
     variables: &BTreeMap<String, String>,
@@ -301,16 +301,16 @@ pub(crate) async fn open_blob(
     Ok((connect(&container, variables).await?, name))
 }
 
-/// Refuses content that was cut short.
+/// Refuses truncated content.
 pub(super) fn check_size(passed: u64, size: u64) -> Result<()> {
     if passed == size {
         return Ok(());
     }
-    let message = format!("of {size} bytes {passed} came");
+    let message = format!("the content was cut: {passed} of {size} bytes arrived");
     Err(Error::new(ErrorKind::Unavailable, message))
 }
 
-/// Makes identifiers of the names of metadata, as Azure and our own stores want them.
+/// Changes names of metadata to identifiers, as Azure, SQLite and memory stores require.
 pub(super) fn identifiers(metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let named = metadata.into_iter().map(|(name, value)| {
         let fits = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
@@ -324,8 +324,8 @@ pub(super) fn identifiers(metadata: BTreeMap<String, String>) -> BTreeMap<String
     named.collect()
 }
 
-/// What a store that is not asked under a condition does instead: it looks before.
+/// The conflict found by a read before an unconditional request.
 pub(super) fn changed(container: &dyn Container, name: &BlobName) -> Error {
-    let message = format!("blob `{name}` of {container} was changed since it was looked at");
+    let message = format!("blob `{name}` of {container} was changed since it was read");
     Error::new(ErrorKind::Conflict, message)
 }

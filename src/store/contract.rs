@@ -1,6 +1,6 @@
-//! The contract of blob stores, as checks that every one of them passes.
+//! The contract of blob stores: a suite of checks that each of them passes.
 //!
-//! Each check works on names of its own, so that all of them may run on one store.
+//! Each check uses its own names, so that all can run on one store.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 
 /// Runs all checks that need one handle.
 pub(crate) async fn check(store: &dyn BlobStore) {
-    what_was_written_is_read(store).await;
+    a_written_blob_is_read(store).await;
     creating_what_exists_is_a_conflict(store).await;
     updating_needs_the_newest_etag(store).await;
     deleting_keeps_its_condition(store).await;
@@ -23,7 +23,7 @@ pub(crate) async fn check(store: &dyn BlobStore) {
     bad_requests_are_refused(store).await;
 }
 
-/// Runs all checks that need several handles on one store; they may be the same one.
+/// Runs all checks that need several handles on one store. They may be clones.
 pub(crate) async fn check_races(stores: &[Arc<dyn BlobStore>]) {
     only_one_of_many_creates_a_blob(stores).await;
     no_conditional_update_is_lost(stores).await;
@@ -48,7 +48,7 @@ fn assert_conflict<T: std::fmt::Debug>(outcome: Result<T>, blob: &str) {
     assert!(error.message().contains(blob), "{error}");
 }
 
-async fn what_was_written_is_read(store: &dyn BlobStore) {
+async fn a_written_blob_is_read(store: &dyn BlobStore) {
     assert_eq!(read(store, "read/none").await, None);
     let everything: Vec<u8> = (0..=255).collect();
     let mut content = BlobContent::from(Bytes::from(everything));
@@ -96,7 +96,7 @@ async fn updating_needs_the_newest_etag(store: &dyn BlobStore) {
     assert_eq!(
         read(store, "update/one").await,
         None,
-        "an update makes nothing"
+        "an update creates no blob"
     );
 
     let first = store.create(&blob, bytes(b"1")).await.expect("create");
@@ -158,7 +158,7 @@ async fn etags_are_never_used_twice(store: &dyn BlobStore) {
     let mut seen = HashSet::new();
     for blob in [name("etag/a"), name("etag/b")] {
         for _ in 0..3 {
-            // The same bytes each time: an ETag stands for a write, not for a content.
+            // The same bytes each time: an ETag identifies a write, not the content.
             let first = store.create(&blob, bytes(b"same")).await.expect("create");
             let second = store
                 .update(&blob, bytes(b"same"), &first)
@@ -171,12 +171,17 @@ async fn etags_are_never_used_twice(store: &dyn BlobStore) {
     }
 }
 
-/// Where it is so, it is said, and whoever stands on ETags writes no bytes twice.
+/// Such a store reports it in its capabilities. Users of ETags must then never write the same bytes
+/// twice.
 async fn same_content_has_the_same_etag(store: &dyn BlobStore) {
     let blob = name("etag/a");
     let first = store.create(&blob, bytes(b"same")).await.expect("create");
     let second = store.update(&blob, bytes(b"same"), &first).await;
-    assert_eq!(second.expect("update"), first, "they are unique: say so");
+    assert_eq!(
+        second.expect("update"),
+        first,
+        "ETags are unique: the capabilities must say so"
+    );
 }
 
 async fn lists_come_in_pages_and_in_order(store: &dyn BlobStore) {
@@ -203,7 +208,7 @@ async fn lists_come_in_pages_and_in_order(store: &dyn BlobStore) {
     assert_eq!(page.entries[0].last_modified, blob.last_modified);
     assert_eq!(page.next, None, "the only page is the last one");
 
-    // A page goes on behind the last one's names, whatever was deleted since.
+    // A page continues after the last name, also after deletions.
     let page = store
         .list(
             "list/",

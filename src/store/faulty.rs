@@ -1,8 +1,8 @@
-//! A store that fails as seeded, around any other one: for tests of what stands on stores.
+//! A wrapper of any store that fails by a seed, for tests of users of stores.
 //!
-//! A call fails before it does anything, or after it was done: its answer is lost. Both look alike
-//! to the caller, as they do with a service that is cut off. Calls also take their time before and
-//! after, so that others come in between. What fails is told from what happened by the counts.
+//! A call fails before its effect, or after it with a lost answer. Both look alike to the caller,
+//! as on a broken connection. Calls also wait before and after, so that other callers run in
+//! between. The counts tell whether a failed call had an effect.
 
 use std::{
     fmt,
@@ -21,18 +21,18 @@ use crate::{
     sync::{Mutex, lock},
 };
 
-/// What goes wrong; by default nothing.
+/// What fails; by default nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Calls of a hundred that fail, and have done nothing.
+    /// Percentage of calls that fail before their effect.
     pub(crate) before: u32,
-    /// Calls of a hundred that are done, and whose answer is lost.
+    /// Percentage of calls that fail after their effect.
     pub(crate) after: u32,
-    /// A call takes up to this before it is done, and again before its answer comes.
+    /// Longest wait of a call before its effect, and again before its answer.
     pub(crate) delay: Duration,
 }
 
-/// Passes calls on, or does not.
+/// Passes calls on, or fails.
 pub(crate) struct FaultyStore {
     inner: Arc<dyn BlobStore>,
     faults: Faults,
@@ -52,41 +52,41 @@ impl FaultyStore {
         }
     }
 
-    /// Returns the store that never fails.
+    /// Returns the wrapped store, which never fails.
     pub(crate) fn inner(&self) -> Arc<dyn BlobStore> {
         Arc::clone(&self.inner)
     }
 
-    /// Returns how many blobs were made, changed or deleted, whoever was told of it. Calls that were
-    /// dropped are not among them.
+    /// Returns the number of blobs that were created, changed or deleted, with or without an
+    /// answer. Dropped calls are not counted.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Returns how many of them were answered by an error.
+    /// Returns how many of them were answered with an error.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Lets a read fail, or passes it on.
+    /// Fails a read, or passes it on.
     async fn read<T>(&self, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.passes(self.faults.before).await?;
+        self.wait_or_fail(self.faults.before).await?;
         let answer = call.await;
-        self.passes(self.faults.after).await?;
+        self.wait_or_fail(self.faults.after).await?;
         answer
     }
 
-    /// Lets a write fail, or passes it on; counts it where it has `changed` anything.
+    /// Fails a write, or passes it on. Counts it if it `changed` a blob.
     async fn write<T>(
         &self,
         call: impl Future<Output = Result<T>> + Send,
         changed: impl Fn(&T) -> bool + Send,
     ) -> Result<T> {
-        self.passes(self.faults.before).await?;
+        self.wait_or_fail(self.faults.before).await?;
         let answer = call.await;
         let changed = u64::from(answer.as_ref().is_ok_and(changed));
         self.written.fetch_add(changed, Ordering::Relaxed);
-        let passed = self.passes(self.faults.after).await;
+        let passed = self.wait_or_fail(self.faults.after).await;
         if passed.is_err() {
             self.lost.fetch_add(changed, Ordering::Relaxed);
         }
@@ -94,8 +94,8 @@ impl FaultyStore {
         answer
     }
 
-    /// Takes its time, and fails so many times of a hundred.
-    async fn passes(&self, percent: u32) -> Result<()> {
+    /// Waits, and fails with this probability in percent.
+    async fn wait_or_fail(&self, percent: u32) -> Result<()> {
         let (fails, wait) = {
             let mut rng = lock(&self.rng);
             let fails = (rng.u32(0..100) < percent).then(|| rng.bool());
@@ -112,7 +112,7 @@ impl FaultyStore {
     }
 }
 
-// A method that is added to the trait must go through the faults as well.
+// A method that is added to the trait must fail by the seed as well.
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl BlobStore for FaultyStore {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nothing_fails_it_keeps_the_contract_however_slow_it_is() {
+    async fn without_faults_it_keeps_the_contract_at_any_speed() {
         for delay in [Duration::ZERO, Duration::from_secs(1)] {
             let faults = Faults {
                 delay,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_failed_before_was_not_done_and_what_lost_its_answer_was() {
+    async fn an_early_failure_has_no_effect_and_a_lost_answer_has() {
         let blob = BlobName::new("a").expect("a name");
         for (before, after, there) in [(100, 0, false), (0, 100, true)] {
             let faults = Faults {

@@ -1,4 +1,4 @@
-//! A store in memory: for tests, demonstrations and relays that may forget.
+//! A store in memory: for tests, demonstrations, and relays whose flags may be lost at a restart.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{error::Result, sync::lock};
 
-/// Blobs in this process's memory; clones share them.
+/// Blobs in this process's memory. Clones share them.
 #[derive(Clone)]
 pub struct MemoryStore {
     blobs: Arc<Mutex<Blobs>>,
@@ -25,7 +25,7 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Blobs {
     by_name: BTreeMap<BlobName, Blob>,
-    /// Writes so far: the next one's ETag.
+    /// Number of writes so far, which is the next ETag.
     writes: u64,
 }
 
@@ -117,7 +117,7 @@ impl BlobStore for MemoryStore {
                 etag: blob.etag.clone(),
                 last_modified: blob.last_modified,
             });
-        Ok(Page::cut(entries.collect(), size))
+        Ok(Page::truncated(entries.collect(), size))
     }
 }
 

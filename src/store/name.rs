@@ -1,15 +1,16 @@
-//! What identifies a blob, and what identifies a write of it.
+//! Names of blobs, and ETags of writes.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 use crate::error::{Error, Result};
 
 /// A blob's name: 1 to 1,024 bytes in parts with `/` between them. No part is empty, `.` or `..`,
-/// and there are neither control characters nor `\`: what all stores take, files included.
+/// and control characters and `\` are excluded. All stores, including file systems, accept such
+/// names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlobName(Arc<str>);
 
-/// Identifies one write of a blob: no other write, of whatever blob of the store, has the same.
+/// Identifies one write: no other write to any blob of the store has the same ETag.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ETag(Arc<str>);
 
@@ -20,7 +21,7 @@ impl BlobName {
     /// Makes a blob's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a malformed name.
     pub fn new(name: &str) -> Result<Self> {
         let part = |part: &str| !matches!(part, "" | "." | "..");
         let character = |c: char| !c.is_control() && c != '\\';
@@ -42,18 +43,18 @@ impl BlobName {
 }
 
 impl ETag {
-    /// Makes an ETag of what a store calls it.
+    /// Makes an ETag from the store's text.
     pub fn new(etag: &str) -> Self {
         Self(etag.into())
     }
 
-    /// Returns what the store calls it.
+    /// Returns the store's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Ordered as its text is.
+/// Sorts like its text.
 impl Borrow<str> for BlobName {
     fn borrow(&self) -> &str {
         &self.0

@@ -37,17 +37,17 @@ const SCHEMA: Schema = Schema {
 };
 
 impl SqliteStore {
-    /// Opens the file, and makes it where it is missing; its directory must exist.
+    /// Opens the file, and creates it if it is missing. Its directory must exist.
     ///
     /// # Errors
-    /// One line that names the file and what is wrong with it.
+    /// One line with the file and the reason.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let database = Database::open(path, SCHEMA).await?;
         Ok(Self { database })
     }
 }
 
-/// A write, made ready for the database's thread.
+/// A write, prepared for the database's thread.
 struct Write {
     name: BlobName,
     bytes: bytes::Bytes,
@@ -60,9 +60,8 @@ impl Write {
     fn new(name: &BlobName, content: BlobContent) -> Result<Self> {
         let content = content.checked()?;
         let internal = |what| Error::new(ErrorKind::Internal, what);
-        let metadata = serde_json::to_string(&content.metadata).map_err(|error| {
-            internal("metadata that cannot be written as text").with_source(error)
-        })?;
+        let metadata = serde_json::to_string(&content.metadata)
+            .map_err(|error| internal("metadata could not be serialized").with_source(error))?;
         let random = getrandom::u64().map_err(|error| {
             internal("no randomness from the system").with_source(error.to_string())
         })?;
@@ -71,14 +70,14 @@ impl Write {
             name: name.clone(),
             bytes: content.bytes,
             metadata,
-            // The time and chance: a copy of the file that is put back does not bring a counter
-            // back with it.
+            // The time and a random number: a counter would repeat ETags after an older copy of the
+            // file is restored.
             etag: format!("{modified:x}-{random:016x}"),
             modified,
         })
     }
 
-    /// Writes it by a statement; returns whether there was a row to write.
+    /// Runs a statement. Returns whether a row was written.
     fn run(&self, transaction: &Transaction<'_>, sql: &str) -> rusqlite::Result<bool> {
         let parameters = named_params! {
             ":name": self.name.as_str(), ":bytes": &self.bytes[..], ":metadata": self.metadata,
@@ -174,7 +173,7 @@ impl BlobStore for SqliteStore {
                 Ok(entries)
             })
             .await?;
-        Ok(Page::cut(entries, size))
+        Ok(Page::truncated(entries, size))
     }
 }
 
@@ -249,7 +248,7 @@ mod tests {
         let name = BlobName::new("flags/go").expect("a name");
         let store = SqliteStore::open(&path).await.expect("open");
         let etag = store.create(&name, "go".into()).await.expect("create");
-        // Not closed: what is read here is what a killed process leaves.
+        // The store is still open: another process reads the same file after a kill.
         let other = SqliteStore::open(&path).await.expect("open");
         let blob = other.get(&name).await.expect("get").expect("a blob");
         assert_eq!((&blob.content.bytes[..], &blob.etag), (&b"go"[..], &etag));

@@ -1,32 +1,32 @@
-//! What became of the blobs, counted.
+//! Counts of blobs by outcome.
 
 use serde::{Deserialize, Serialize};
 
-/// What a sweep did, in blobs.
+/// Blobs of a sweep, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Looked at.
+    /// Seen.
     pub seen: u64,
-    /// Without a time to live.
+    /// Without an expiry.
     pub unmarked: u64,
-    /// With one that has not come.
+    /// Not expired.
     pub alive: u64,
     /// Deleted.
     pub deleted: u64,
     /// Moved to a dead-blob container.
     pub moved: u64,
-    /// Changed or gone while they were worked on, and so left to the next round.
+    /// Changed or deleted during the work, and left to the next round.
     pub changed: u64,
-    /// Left alone for a reason that stays until somebody does something about it.
+    /// Left alone for a reason that an operator must remove.
     pub left: u64,
-    /// Failed, and tried again in the next round.
+    /// Failed. The next round retries them.
     pub failed: u64,
 }
 
 impl Counts {
-    /// Returns how many are there no more.
+    /// Returns the number of blobs that were deleted or moved.
     pub fn removed(&self) -> u64 {
         self.deleted.saturating_add(self.moved)
     }

@@ -1,7 +1,7 @@
-//! The job's shared document: how far this round has come, decided without I/O.
+//! The job's shared document: the state of the round, decided without I/O.
 //!
-//! All instances of a job read and write it, each write under the condition of the ETag that was
-//! read. So what is taken is taken once: a page's token moves on before the page is worked.
+//! All instances of a job read and write it. Each write is conditional on the ETag that was read,
+//! and moves a page's token before the page is worked. So each page is taken once.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 use super::{counts::Counts, judge::stamp};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the blob holds, as JSON.
+/// The content of the blob, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
     version: u32,
-    /// Another one with each write: by it an instance knows its own.
+    /// New in each write. An instance recognises its own write by it.
     pub(super) nonce: String,
-    /// Numbers the rounds: the start's multiple of the interval.
+    /// Number of the round: its start as a multiple of the interval.
     pub(super) round: u64,
     /// Counts the rounds.
     pub(super) serial: u64,
-    /// When the round began, in seconds since 1970. The next one begins at a later multiple of the
-    /// interval, however long the interval was then.
+    /// Start of the round, in seconds since 1970. The next one begins at a later multiple of the
+    /// interval, also if the interval has changed.
     began: u64,
-    pub(super) state: State,
+    pub(super) state: RoundState,
     pub(super) started: Option<String>,
     pub(super) finished: Option<String>,
     /// When a page was last taken, in seconds since 1970.
     progressed: u64,
-    pub(super) containers: Vec<Progress>,
-    /// Of the round that runs, or ran last.
+    pub(super) containers: Vec<ContainerProgress>,
+    /// Of the running or last round.
     pub(super) counts: Counts,
     /// Of all rounds.
     pub(super) total: Counts,
@@ -38,44 +38,44 @@ pub(super) struct Document {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum State {
+pub(super) enum RoundState {
     /// No round runs.
     Init,
-    /// One does.
+    /// A round runs.
     Current,
 }
 
-/// How far a container has come.
+/// The progress of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Progress {
+pub(super) struct ContainerProgress {
     /// Its address without a signature, and its prefix.
     pub(super) id: String,
-    pub(super) status: Status,
-    /// Where its next page begins.
+    pub(super) status: ContainerStatus,
+    /// The start of its next page.
     pub(super) token: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
+pub(super) enum ContainerStatus {
     /// No page was taken.
     Init,
-    /// Some were.
+    /// Some pages were taken.
     Current,
-    /// The last one was.
+    /// The last page was taken.
     Last,
-    /// The only one was.
+    /// The only page was taken.
     FirstAndLast,
     /// It is not swept.
     Off,
 }
 
 const VERSION: u32 = 1;
-/// A round whose rest nobody here knows is begun anew when nobody has gone on with it for so long:
-/// for three intervals, and no less than this.
+/// A round whose open containers are unknown here is restarted when no page was taken for three
+/// intervals, and at least for this time.
 const STUCK: Duration = Duration::from_secs(600);
-/// So far the clocks of two instances may be apart.
+/// Largest expected difference between the clocks of two instances.
 const SKEW: Duration = Duration::from_secs(300);
 
 impl Document {
@@ -86,7 +86,7 @@ impl Document {
             round: 0,
             serial: 0,
             began: 0,
-            state: State::Init,
+            state: RoundState::Init,
             started: None,
             finished: None,
             progressed: 0,
@@ -96,17 +96,17 @@ impl Document {
         }
     }
 
-    /// Reads the blob.
+    /// Parses the blob.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for what is none, which is shown: somebody has edited it by hand.
+    /// [`ErrorKind::Invalid`] for a malformed document, with its beginning. It was edited by hand.
     pub(super) fn parse(text: &[u8], shown: &str) -> Result<Self> {
         let bad = |what: String| {
             let text = String::from_utf8_lossy(text);
             let start: String = text.chars().take(60).collect();
             let message = format!(
-                "{shown} is no job document: {what}; it begins with {start:?}. Mend it, or delete \
-                 it: the next round then begins at once"
+                "{shown} is not a valid job document: {what}; it begins with {start:?}. Repair or \
+                 delete it; after a deletion the next round begins at once"
             );
             Error::new(ErrorKind::Invalid, message)
         };
@@ -121,14 +121,15 @@ impl Document {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// Returns the number of the round that this moment belongs to.
+    /// Returns the number of the round at this time.
     pub(super) fn round_at(now: SystemTime, interval: Duration) -> u64 {
         let nanos = since(now).as_nanos() / interval.as_nanos().max(1);
         u64::try_from(nanos).unwrap_or(u64::MAX)
     }
 
-    /// Begins a round, if it is time for one; returns whether one runs now. `again` begins one in an
-    /// interval that has had its round, and gives up a rest that nobody here knows.
+    /// Begins a round if one is due. Returns whether a round runs now. `again` begins one more
+    /// round in an interval that has had its round. It also gives up a round whose open containers
+    /// are unknown here.
     pub(super) fn begin(
         &mut self,
         containers: &[(String, bool)],
@@ -138,38 +139,44 @@ impl Document {
     ) -> bool {
         let round = Self::round_at(now, interval);
         let began = SystemTime::UNIX_EPOCH + Duration::from_secs(self.began);
-        // A clock that ran far ahead once holds up nobody.
+        // A clock that once ran far ahead must not block later rounds.
         let due = round > Self::round_at(began, interval) || began > now + SKEW;
         let quiet = since(now).saturating_sub(Duration::from_secs(self.progressed));
         let may = match self.state {
-            State::Current => {
+            RoundState::Current => {
                 let ours = |id: &str| containers.iter().any(|(own, off)| own == id && !off);
                 let given_up = (due && quiet > STUCK.max(interval * 3)) || again;
                 given_up && self.next(ours).is_none()
             }
-            State::Init => due || again,
+            RoundState::Init => due || again,
         };
         if may {
-            self.state = State::Current;
+            self.state = RoundState::Current;
             (self.round, self.serial) = (round, self.serial + 1);
             self.began = since(now).as_secs();
             (self.started, self.finished) = (Some(stamp(now)), None);
             self.progressed = since(now).as_secs();
             self.counts = Counts::default();
-            let progress = containers.iter().map(|(id, off)| Progress {
+            let progress = containers.iter().map(|(id, off)| ContainerProgress {
                 id: id.clone(),
-                status: if *off { Status::Off } else { Status::Init },
+                status: if *off {
+                    ContainerStatus::Off
+                } else {
+                    ContainerStatus::Init
+                },
                 token: None,
             });
             self.containers = progress.collect();
             self.finish_if_done(now);
         }
-        self.state == State::Current
+        self.state == RoundState::Current
     }
 
-    /// Returns the container of which a page is to be taken next, among those that are known.
+    /// Returns the known container of the next page, and the page's token.
     pub(super) fn next(&self, known: impl Fn(&str) -> bool) -> Option<(usize, Option<String>)> {
-        let open = |p: &Progress| matches!(p.status, Status::Init | Status::Current);
+        let open = |p: &ContainerProgress| {
+            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
+        };
         let at = self
             .containers
             .iter()
@@ -177,53 +184,57 @@ impl Document {
         Some((at, self.containers[at].token.clone()))
     }
 
-    /// Passes over containers that are off by now.
+    /// Skips containers that were switched off.
     pub(super) fn turn_off(&mut self, is_off: impl Fn(&str) -> bool, now: SystemTime) {
-        let open = |p: &Progress| matches!(p.status, Status::Init | Status::Current);
-        let off = |p: &&mut Progress| open(p) && is_off(&p.id);
+        let open = |p: &ContainerProgress| {
+            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
+        };
+        let off = |p: &&mut ContainerProgress| open(p) && is_off(&p.id);
         let mut any = false;
         for progress in self.containers.iter_mut().filter(off) {
-            (progress.status, any) = (Status::Off, true);
+            (progress.status, any) = (ContainerStatus::Off, true);
         }
         if any {
             self.finish_if_done(now);
         }
     }
 
-    /// A page was taken; `next` is where the following one begins.
-    pub(super) fn took(&mut self, at: usize, next: Option<String>, now: SystemTime) {
+    /// Notes a taken page. `next` is the token of the page after it.
+    pub(super) fn record_page(&mut self, at: usize, next: Option<String>, now: SystemTime) {
         let progress = &mut self.containers[at];
         progress.status = match (progress.status, next.is_some()) {
-            (_, true) => Status::Current,
-            (Status::Init, false) => Status::FirstAndLast,
-            (_, false) => Status::Last,
+            (_, true) => ContainerStatus::Current,
+            (ContainerStatus::Init, false) => ContainerStatus::FirstAndLast,
+            (_, false) => ContainerStatus::Last,
         };
         progress.token = next;
         self.progressed = since(now).as_secs();
         self.finish_if_done(now);
     }
 
-    /// Adds what became of pages.
+    /// Adds the counts of worked pages.
     pub(super) fn add(&mut self, counts: &Counts) {
         self.counts.add(counts);
         self.total.add(counts);
     }
 
-    /// Every page was taken.
+    /// Returns whether every page was taken.
     pub(super) fn is_finished(&self) -> bool {
-        self.state == State::Init
+        self.state == RoundState::Init
     }
 
     fn finish_if_done(&mut self, now: SystemTime) {
-        let open = |p: &Progress| matches!(p.status, Status::Init | Status::Current);
+        let open = |p: &ContainerProgress| {
+            matches!(p.status, ContainerStatus::Init | ContainerStatus::Current)
+        };
         if !self.containers.iter().any(open) {
-            self.state = State::Init;
+            self.state = RoundState::Init;
             self.finished = Some(stamp(now));
         }
     }
 }
 
-/// Returns when the next round may begin.
+/// Returns the earliest start of the next round.
 pub(super) fn next_boundary(now: SystemTime, interval: Duration) -> SystemTime {
     let next = u128::from(Document::round_at(now, interval)) + 1;
     let nanos = u64::try_from(next * interval.as_nanos()).unwrap_or(u64::MAX);
@@ -259,15 +270,22 @@ mod tests {
         assert!(document.begin(&names, at(6_001), INTERVAL, false));
         assert_eq!(document.round, 10);
         assert_eq!(document.next(|_| true), Some((0, None)));
-        document.took(0, Some("2".into()), at(6_002));
+        document.record_page(0, Some("2".into()), at(6_002));
         assert_eq!(document.next(|_| true), Some((0, Some("2".into()))));
-        document.took(0, None, at(6_003));
+        document.record_page(0, None, at(6_003));
         assert_eq!(document.next(|_| true), Some((2, None)));
-        assert_eq!(document.next(|id| id != "b"), None, "another instance's");
-        document.took(2, None, at(6_004));
+        assert_eq!(document.next(|id| id != "b"), None, "of another instance");
+        document.record_page(2, None, at(6_004));
         let statuses: Vec<_> = document.containers.iter().map(|p| p.status).collect();
-        assert_eq!(statuses, [Status::Last, Status::Off, Status::FirstAndLast]);
-        assert_eq!(document.state, State::Init);
+        assert_eq!(
+            statuses,
+            [
+                ContainerStatus::Last,
+                ContainerStatus::Off,
+                ContainerStatus::FirstAndLast
+            ]
+        );
+        assert_eq!(document.state, RoundState::Init);
         assert_eq!(document.finished.as_deref(), Some("1970-01-01T01:40:04Z"));
 
         assert!(
@@ -283,35 +301,38 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_takes_long_is_gone_on_with() {
+    fn a_long_round_is_continued() {
         let mut document = Document::new();
         let names = containers(&["a"]);
         document.begin(&names, at(6_000), INTERVAL, false);
-        document.took(0, Some("2".into()), at(6_500));
-        // However long a page takes, and however short the interval is.
+        document.record_page(0, Some("2".into()), at(6_500));
+        // A round is continued regardless of the time of a page and of the interval.
         assert!(
             document.begin(&names, at(60_000), INTERVAL, false),
-            "it runs on"
+            "it is continued"
         );
         assert_eq!(document.next(|_| true), Some((0, Some("2".into()))));
         assert_eq!(document.round, 10);
     }
 
     #[test]
-    fn a_round_whose_rest_nobody_knows_is_given_up_in_time() {
+    fn a_round_with_only_unknown_open_containers_is_given_up_in_time() {
         let mut document = Document::new();
         document.begin(&containers(&["renamed"]), at(6_000), INTERVAL, false);
-        document.took(0, Some("2".into()), at(6_500));
+        document.record_page(0, Some("2".into()), at(6_500));
         let names = containers(&["a"]);
         assert!(document.begin(&names, at(6_500 + 1_800), INTERVAL, false));
-        assert_eq!(document.containers[0].id, "renamed", "others may be at it");
+        assert_eq!(
+            document.containers[0].id, "renamed",
+            "another instance may work on it"
+        );
         assert!(document.begin(&names, at(6_501 + 1_800), INTERVAL, false));
         assert_eq!(document.next(|_| true), Some((0, None)));
         assert_eq!((document.round, &*document.containers[0].id), (13, "a"));
     }
 
     #[test]
-    fn another_interval_and_a_clock_that_ran_ahead_hold_up_nobody() {
+    fn another_interval_and_a_clock_that_ran_ahead_block_no_round() {
         let mut document = Document::new();
         let names = containers(&["off"]);
         let minute = Duration::from_secs(60);
@@ -320,7 +341,7 @@ mod tests {
             "done at once"
         );
         assert_eq!((document.round, document.serial), (1_000, 1));
-        // Ten times as long: the number is smaller now, and the multiple is later.
+        // With a ten times longer interval the number is smaller and the multiple is later.
         document.begin(&names, at(60_599), INTERVAL, false);
         assert_eq!(document.serial, 1);
         document.begin(&names, at(60_600), INTERVAL, false);
@@ -331,21 +352,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_by_now_is_passed_over() {
+    fn a_container_switched_off_during_a_round_is_skipped() {
         let mut document = Document::new();
         document.begin(&containers(&["a", "b"]), at(6_000), INTERVAL, false);
-        document.took(0, None, at(6_001));
+        document.record_page(0, None, at(6_001));
         document.turn_off(|id| id == "b", at(6_002));
-        assert_eq!(document.containers[1].status, Status::Off);
+        assert_eq!(document.containers[1].status, ContainerStatus::Off);
         assert!(document.is_finished());
     }
 
     #[test]
-    fn by_hand_a_round_may_be_begun_again() {
+    fn another_round_may_be_begun_by_hand() {
         let mut document = Document::new();
         let names = containers(&["off"]);
         document.begin(&names, at(6_000), INTERVAL, false);
-        assert_eq!(document.state, State::Init, "nothing to do is done");
+        assert_eq!(
+            document.state,
+            RoundState::Init,
+            "an empty round is finished"
+        );
         let names = containers(&["a"]);
         assert!(!document.begin(&names, at(6_001), INTERVAL, false));
         assert!(document.begin(&names, at(6_001), INTERVAL, true));
@@ -353,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_edited_into_nonsense_is_shown() {
+    fn a_malformed_document_is_reported_with_its_beginning() {
         let good = Document::new().to_bytes();
         assert_eq!(
             Document::parse(&good, "x").expect("our own"),
@@ -365,7 +390,7 @@ mod tests {
             assert!(
                 error
                     .message()
-                    .contains("blob `sweeps/a` is no job document"),
+                    .contains("blob `sweeps/a` is not a valid job document"),
                 "{error}"
             );
         }

@@ -1,4 +1,4 @@
-//! A job's file: which containers are swept, how often, and where the dead go.
+//! A job's file: the containers to sweep, the interval, and the account for dead blobs.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -10,16 +10,16 @@ use crate::{
     store::BlobName,
 };
 
-/// The schema of a job's file, as JSON Schema has them.
+/// The JSON Schema of a job's file.
 pub const SCHEMA: &str = include_str!("job.schema.json");
 
-/// A job: what its file says, checked.
+/// A checked job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepJob {
-    /// Names its document and its lease: all instances of a job have the same.
+    /// Names the job's document and lease. All instances of a job use the same name.
     pub name: String,
-    /// The store in which document and lease are.
+    /// The store of the document and the lease.
     pub state: String,
     /// Rounds begin at its multiples since 1970; 1 second to 30 days.
     pub interval: Duration,
@@ -27,42 +27,42 @@ pub struct SweepJob {
     pub page_size: usize,
     /// Blobs that are worked on at the same time; 1 to 256.
     pub parallel: usize,
-    /// What is swept.
+    /// The containers to sweep.
     pub containers: Vec<SweepContainer>,
-    /// Whose containers take the dead.
+    /// The account whose containers take dead blobs.
     pub dead: Option<DeadAccount>,
 }
 
-/// A container that is swept.
+/// A container to sweep.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SweepContainer {
-    /// What it is called in the job's document and in messages; else its address without a
-    /// signature, and its prefix. Two containers of one name in two accounts need one.
+    /// Its name in the job's document and in messages. The default is its address without a
+    /// signature, and its prefix. Set it if two accounts have containers of one name.
     #[serde(default)]
     pub id: Option<String>,
-    /// A store's URL, or an `https` address with its signature; `env:NAME` stands for a variable.
+    /// A store's URL, or an `https` address with its signature. `env:NAME` stands for a variable.
     pub url: String,
-    /// Only blobs whose names begin so.
+    /// Only blobs with this prefix are swept.
     #[serde(default)]
     pub prefix: String,
-    /// It is passed over.
+    /// Whether it is skipped.
     #[serde(default)]
     pub off: bool,
-    /// Stands before the process's own environment; a value `env:NAME` stands for a variable.
+    /// Overrides the process's environment. A value `env:NAME` stands for a variable.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
 }
 
-/// The account whose containers take the dead.
+/// The account whose containers take dead blobs.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DeadAccount {
-    /// `az:`, `s3:`, `gs:`, or a store of our own with a folder for each container.
+    /// `az:`, `s3:`, `gs:`, or a SQLite or memory store with a folder for each container.
     pub account: String,
-    /// As a container's.
+    /// Like a container's `environment`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
 }
@@ -81,17 +81,17 @@ struct File {
     dead: Option<DeadAccount>,
 }
 
-const INTERVAL: Duration = Duration::from_secs(600);
-const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
-const PAGE: usize = 100;
-const PARALLEL: usize = 15;
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(600);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(30 * 24 * 3600);
+const DEFAULT_PAGE_SIZE: usize = 100;
+const DEFAULT_PARALLEL: usize = 15;
 
 impl SweepJob {
     /// Reads and checks a job's file.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] with the field, or the line, and the rule.
+    /// [`ErrorKind::Invalid`] with the field or line, and the rule.
     pub fn parse(text: &str) -> Result<Self> {
         let file: File = serde_json::from_str(text).map_err(|error| {
             let what = without_texts(&error.to_string());
@@ -101,14 +101,14 @@ impl SweepJob {
             Some(text) => {
                 duration::parse(text).map_err(|e| Error::invalid("interval", e.to_string()))?
             }
-            None => INTERVAL,
+            None => DEFAULT_INTERVAL,
         };
         let job = Self {
             name: file.name,
             state: file.state,
             interval,
-            page_size: file.page_size.unwrap_or(PAGE),
-            parallel: file.parallel.unwrap_or(PARALLEL),
+            page_size: file.page_size.unwrap_or(DEFAULT_PAGE_SIZE),
+            parallel: file.parallel.unwrap_or(DEFAULT_PARALLEL),
             containers: file.containers,
             dead: file.dead,
         };
@@ -124,7 +124,7 @@ impl SweepJob {
         if self.state.is_empty() {
             return Err(Error::invalid("state", "must be a store's URL"));
         }
-        if !(SHORTEST..=LONGEST).contains(&self.interval) {
+        if !(MIN_INTERVAL..=MAX_INTERVAL).contains(&self.interval) {
             return Err(Error::invalid("interval", "must be 1s to 30d"));
         }
         if !(1..=5_000).contains(&self.page_size) {
@@ -134,7 +134,7 @@ impl SweepJob {
             return Err(Error::invalid("parallel", "must be 1 to 256"));
         }
         if self.containers.is_empty() {
-            return Err(Error::invalid("containers", "must name one at least"));
+            return Err(Error::invalid("containers", "must have at least one entry"));
         }
         for (at, container) in self.containers.iter().enumerate() {
             let before = &self.containers[..at];
@@ -143,7 +143,7 @@ impl SweepJob {
                 return Err(Error::invalid(&format!("containers[{at}].url"), rule));
             }
             if before.iter().any(|other| other.id() == container.id()) {
-                let rule = format_args!("stands there twice: {}", container.id());
+                let rule = format_args!("is a duplicate of {}", container.id());
                 return Err(Error::invalid(&format!("containers[{at}]"), rule));
             }
         }
@@ -173,7 +173,7 @@ impl fmt::Debug for DeadAccount {
 }
 
 impl SweepContainer {
-    /// Returns what it is called in the job's document and in messages: nothing of a signature.
+    /// Returns its name in the job's document and in messages, without a signature.
     pub(super) fn id(&self) -> String {
         if let Some(id) = &self.id {
             return id.clone();
@@ -186,7 +186,7 @@ impl SweepContainer {
     }
 }
 
-/// Takes what was found out of a message: it may be an address with its signature.
+/// Removes a quoted value from a message: it may be an address with its signature.
 fn without_texts(message: &str) -> String {
     const FOUND: &str = "string \"";
     let Some((before, rest)) = message.split_once(FOUND) else {
@@ -196,15 +196,15 @@ fn without_texts(message: &str) -> String {
     format!("{before}a text, {after}")
 }
 
-/// The variables of a cloud.
+/// Prefixes of the variables of each cloud.
 const FAMILIES: [&[&str]; 3] = [
     &["AZURE_", "AZURITE_", "MSI_ENDPOINT", "IDENTITY_"],
     &["AWS_"],
     &["GOOGLE_", "SERVICE_ACCOUNT"],
 ];
 
-/// Puts a file's environment before the process's own: where it says anything of a cloud, nothing of
-/// the process's counts for that cloud.
+/// Adds a file's environment to the process's. If the file sets any variable of a cloud, all of the
+/// process's variables for that cloud are ignored.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a variable that is not set.
@@ -213,7 +213,7 @@ pub(super) fn environment(
     process: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>> {
     let mut all = process.clone();
-    // Half of one credential and half of another would be a third.
+    // Two half credentials must not be combined.
     for family in FAMILIES {
         let is_of = |name: &str| family.iter().any(|prefix| name.starts_with(prefix));
         if own.keys().any(|name| is_of(name)) {
@@ -226,7 +226,7 @@ pub(super) fn environment(
     Ok(all)
 }
 
-/// Returns what a text stands for: `env:NAME` for a variable.
+/// Resolves `env:NAME` to the variable's value.
 pub(super) fn resolve(text: &str, process: &BTreeMap<String, String>) -> Result<String> {
     match text.strip_prefix("env:") {
         None => Ok(text.to_owned()),
@@ -265,11 +265,11 @@ mod tests {
         let job = SweepJob::parse(least).expect("a job");
         assert_eq!((job.page_size, job.parallel, job.dead), (100, 15, None));
         assert_eq!(job.containers[0].id(), "memory:");
-        assert_eq!(job.interval, INTERVAL);
+        assert_eq!(job.interval, DEFAULT_INTERVAL);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_its_field() {
         for (was, is, words) in [
             (
                 "\"interval\": \"10m\"",
@@ -318,15 +318,13 @@ mod tests {
             "containers": [{"url": "memory:"}, {"url": "memory:"}]}"#;
         let error = SweepJob::parse(twice).expect_err("twice");
         assert!(
-            error
-                .message()
-                .contains("containers[1]: stands there twice"),
+            error.message().contains("containers[1]: is a duplicate of"),
             "{error}"
         );
     }
 
     #[test]
-    fn a_variable_stands_for_what_no_file_should_hold() {
+    fn a_variable_replaces_a_secret_in_the_file() {
         let process = BTreeMap::from([("DEAD".to_owned(), "secret".to_owned())]);
         let own = BTreeMap::from([("KEY".to_owned(), "env:DEAD".to_owned())]);
         let all = environment(&own, &process).expect("set");
@@ -351,7 +349,7 @@ mod tests {
         assert!(error.message().contains("DEAD is not set"), "{error}");
     }
 
-    /// Each property of the schema is one that the file takes, and the other way round.
+    /// The schema and the file have the same properties.
     #[test]
     fn the_schema_and_the_file_agree() {
         let schema: serde_json::Value = serde_json::from_str(SCHEMA).expect("JSON");

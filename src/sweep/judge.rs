@@ -1,4 +1,4 @@
-//! What becomes of a blob: decided by its name, its metadata and the time, without I/O.
+//! What happens to a blob: decided by its name, its metadata and the time, without I/O.
 
 use std::{collections::BTreeMap, str::FromStr, time::SystemTime};
 
@@ -11,53 +11,53 @@ use crate::{
     unique_id,
 };
 
-/// The metadata that says from when on nobody needs a blob. Names of metadata are the same in any
-/// case.
+/// The metadata with a blob's expiry. Names of metadata are not case-sensitive.
 pub const TIME_TO_LIVE: &str = "timetolive";
-/// The metadata that says where it goes then; without it, it is deleted.
+/// The metadata with the destination of an expired blob. Without it the blob is deleted.
 pub const DEAD_BLOB_CONTAINER: &str = "deadblobcontainer";
-/// On what was moved: where it came from.
+/// Metadata of a moved blob: its source.
 pub const SWEPT_FROM: &str = "sweptfrom";
-/// On what was moved: when.
+/// Metadata of a moved blob: the time of the move.
 pub const SWEPT_AT: &str = "sweptat";
 
-/// What is to be done with a blob.
+/// The decision on a blob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It has no time to live.
+    /// It has no expiry.
     Unmarked,
-    /// Its time has not come.
+    /// It has not expired.
     Alive,
     Delete,
     Move(Destination),
     Leave(Reason),
 }
 
-/// Why an expired blob, or one that cannot be read as such, is left alone.
+/// Why a blob with an expiry is left alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Reason {
-    /// Its time to live is no time.
+    /// Its expiry is malformed.
     BadTime,
-    /// It names a dead-blob container, and none may be used.
+    /// It names a dead-blob container, but the job has no account for dead blobs.
     NoDeadAccount,
-    /// Its dead-blob container is no name.
+    /// Its dead-blob container is not a valid name.
     BadDestination,
     /// It would be moved onto itself.
     OntoItself,
-    /// A lease's, or a job's own.
+    /// It belongs to a lease or a job, or would overwrite such a blob.
     Protected,
-    /// Another blob lies where it would go.
+    /// Another blob has the destination's name.
     Occupied,
 }
 
-/// Where a blob is moved to.
+/// The destination of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Destination {
     pub(super) container: String,
     pub(super) name: BlobName,
 }
 
-/// Judges a blob whose metadata is known. `dead` says whether there is an account for the dead.
+/// Decides on a blob whose metadata is known. `dead` is whether the job has an account for dead
+/// blobs.
 pub(super) fn judge(
     name: &BlobName,
     metadata: &BTreeMap<String, String>,
@@ -87,8 +87,8 @@ pub(super) fn judge(
     }
 }
 
-/// Returns whether a blob is one of ours: neither swept nor written over, as leases would be held
-/// twice then, ids come again and flags be forgotten.
+/// Returns whether a blob belongs to a flag, a lease, a counter of ids or a job. Such a blob is neither
+/// swept nor overwritten: a lease would have two holders, and ids would repeat.
 pub(super) fn is_protected(name: &BlobName) -> bool {
     let own = [
         lease::FOLDER,
@@ -99,8 +99,8 @@ pub(super) fn is_protected(name: &BlobName) -> bool {
     own.iter().any(|folder| name.as_str().starts_with(folder))
 }
 
-/// Reads a time to live: RFC 3339 with its zone, or as HTTP has dates. `None` for what is no time: it
-/// is not guessed at, for a wrong guess deletes.
+/// Parses an expiry: RFC 3339 with a zone, or an HTTP date. Returns `None` for anything else. It is
+/// not guessed, because a wrong guess deletes.
 pub(super) fn time(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     // Other forms of a date are older, one of them with two digits for the year.
@@ -110,7 +110,7 @@ pub(super) fn time(text: &str) -> Option<SystemTime> {
     {
         return Some(time);
     }
-    // A day alone, or a time without its zone, is read by nobody as by everybody.
+    // A date alone, or a time without a zone, is ambiguous.
     let clock = text.is_ascii().then(|| text.get(10..)).flatten()?;
     if !clock.ends_with(['Z', 'z']) && !clock.contains(['+', '-']) {
         return None;
@@ -118,8 +118,8 @@ pub(super) fn time(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(Timestamp::from_str(text).ok()?).ok()
 }
 
-/// Applies the three rules of names: what ends in `/` has the blob's name appended, what has no `/`
-/// is a container for it, anything else is exactly what it says.
+/// Applies the three rules of names. A value that ends in `/` has the blob's name appended. A value
+/// without `/` is a container. Any other value is the complete name.
 fn destination(value: &str, name: &BlobName) -> Option<Destination> {
     let value = value.trim_start_matches('/');
     let full = match value.contains('/') {
@@ -138,8 +138,8 @@ fn destination(value: &str, name: &BlobName) -> Option<Destination> {
     })
 }
 
-/// Returns the metadata of the copy: without the time to live, which the source keeps until it is
-/// gone, and with where it came from.
+/// Returns the copy's metadata: without the expiry, and with the source. The source blob keeps its
+/// expiry until it is deleted.
 pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap<String, String> {
     let mut metadata = head.metadata.clone().unwrap_or_default();
     metadata.remove(TIME_TO_LIVE);
@@ -149,12 +149,12 @@ pub(super) fn provenance(head: &Head, source: &str, now: SystemTime) -> BTreeMap
     metadata
 }
 
-/// Where a blob is, as its copy says it.
+/// Returns a blob's address in the form that its copy records.
 pub(super) fn origin(head: &Head, source: &str) -> String {
     printable(&format!("{source}/{}", head.name))
 }
 
-/// A time of the wall clock as RFC 3339, to the second.
+/// Formats a wall-clock time as RFC 3339, to the second.
 pub(super) fn stamp(time: SystemTime) -> String {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -163,9 +163,9 @@ pub(super) fn stamp(time: SystemTime) -> String {
     Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// Metadata takes ASCII, and so much of it.
+/// Metadata must be ASCII of limited length.
 fn printable(text: &str) -> String {
-    const LONGEST: usize = 1024;
+    const MAX_LENGTH: usize = 1024;
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -173,21 +173,21 @@ fn printable(text: &str) -> String {
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
-    out.truncate(LONGEST);
+    out.truncate(MAX_LENGTH);
     out
 }
 
 impl Reason {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::BadTime => "its TimeToLive is no time",
+            Self::BadTime => "its TimeToLive is not a valid time",
             Self::NoDeadAccount => {
                 "it names a dead-blob container, and the job has no dead account"
             }
-            Self::BadDestination => "its DeadBlobContainer is no name",
-            Self::OntoItself => "its DeadBlobContainer is where it lies already",
-            Self::Protected => "it is a lease's or a job's own, or would go where those are",
-            Self::Occupied => "another blob lies where its DeadBlobContainer says",
+            Self::BadDestination => "its DeadBlobContainer is not a valid name",
+            Self::OntoItself => "its DeadBlobContainer is its own place",
+            Self::Protected => "it belongs to a lease or a job, or would overwrite such a blob",
+            Self::Occupied => "another blob exists at its DeadBlobContainer",
         }
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blob_dies_when_its_time_has_come_and_not_before() {
+    fn a_blob_expires_at_its_time_and_not_before() {
         assert_eq!(judged("a", &[]), Verdict::Unmarked);
         for (time, verdict) in [
             ("2026-11-20T12:00:00Z", Verdict::Delete),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_container_is_named_in_three_ways() {
+    fn a_dead_blob_container_has_three_forms() {
         let dead = |value| {
             judged(
                 "in/a.txt",
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_moved_is_left_alone() {
+    fn protected_blobs_and_moves_without_an_account_are_left_alone() {
         let metadata = [
             (TIME_TO_LIVE.to_owned(), "2000-01-01T00:00:00Z".to_owned()),
             (DEAD_BLOB_CONTAINER.to_owned(), "dead".to_owned()),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_says_where_it_came_from_and_lives() {
+    fn the_copy_records_its_source_and_has_no_expiry() {
         let head = Head {
             name: name("ä b%"),
             etag: crate::store::ETag::new("x"),

@@ -1,4 +1,4 @@
-//! A page's blobs: each judged, and deleted, moved or left.
+//! The blobs of a page: each is deleted, moved or left.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,18 +21,18 @@ use crate::{
     sync::lock,
 };
 
-/// Takes what has died out of containers.
+/// Deletes or moves expired blobs.
 #[derive(Debug)]
-pub(super) struct Reaper {
+pub(super) struct BlobRemover {
     dead: Option<Account>,
-    /// Dead-blob containers, once they were made or found.
-    there: Mutex<HashMap<String, Arc<dyn Container>>>,
+    /// Dead-blob containers that were created or found.
+    dead_containers: Mutex<HashMap<String, Arc<dyn Container>>>,
     parallel: usize,
 }
 
-/// What became of a blob.
+/// What happened to a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum BlobOutcome {
     Unmarked,
     Alive,
     Deleted,
@@ -42,16 +42,16 @@ enum Fate {
     Failed,
 }
 
-impl Reaper {
+impl BlobRemover {
     pub(super) fn new(dead: Option<Account>, parallel: usize) -> Self {
         Self {
             dead,
-            there: Mutex::default(),
+            dead_containers: Mutex::default(),
             parallel,
         }
     }
 
-    /// Works a page. One blob's failure is said and counted, and stops no other.
+    /// Works a page. A failure of one blob is logged and counted, and does not stop the others.
     pub(super) async fn work(
         &self,
         container: &dyn Container,
@@ -69,9 +69,9 @@ impl Reaper {
             (name, self.handle(container, head, now).await)
         });
         let mut handled = futures_util::stream::iter(handled).buffer_unordered(self.parallel);
-        while let Some((name, fate)) = handled.next().await {
-            counts.count(fate);
-            if let Fate::Left(reason) = fate {
+        while let Some((name, outcome)) = handled.next().await {
+            counts.count(outcome);
+            if let BlobOutcome::Left(reason) = outcome {
                 left.entry(reason).or_insert((0, name)).0 += 1;
             }
         }
@@ -82,15 +82,15 @@ impl Reaper {
         counts
     }
 
-    async fn handle(&self, container: &dyn Container, head: Head, now: SystemTime) -> Fate {
+    async fn handle(&self, container: &dyn Container, head: Head, now: SystemTime) -> BlobOutcome {
         let name = head.name.clone();
         match self.try_handle(container, head, now).await {
-            Ok(fate) => fate,
-            // Somebody has written it since: its new time counts, in the next round.
-            Err(error) if error.kind() == ErrorKind::Conflict => Fate::Changed,
+            Ok(outcome) => outcome,
+            // Another writer has changed it. The next round uses its new expiry.
+            Err(error) if error.kind() == ErrorKind::Conflict => BlobOutcome::Changed,
             Err(error) => {
-                tracing::warn!(%container, blob = %name, %error, "an expired blob stays");
-                Fate::Failed
+                tracing::warn!(%container, blob = %name, %error, "an expired blob could not be removed");
+                BlobOutcome::Failed
             }
         }
     }
@@ -100,27 +100,27 @@ impl Reaper {
         container: &dyn Container,
         head: Head,
         now: SystemTime,
-    ) -> Result<Fate> {
+    ) -> Result<BlobOutcome> {
         let Some(head) = with_metadata(container, head).await? else {
-            return Ok(Fate::Changed);
+            return Ok(BlobOutcome::Changed);
         };
         let deleted = match self.judge(container, &head, now)? {
-            Verdict::Unmarked => return Ok(Fate::Unmarked),
-            Verdict::Alive => return Ok(Fate::Alive),
-            Verdict::Leave(reason) => return Ok(Fate::Left(reason)),
-            Verdict::Delete => Fate::Deleted,
+            Verdict::Unmarked => return Ok(BlobOutcome::Unmarked),
+            Verdict::Alive => return Ok(BlobOutcome::Alive),
+            Verdict::Leave(reason) => return Ok(BlobOutcome::Left(reason)),
+            Verdict::Delete => BlobOutcome::Deleted,
             Verdict::Move(to) => match self.copy(container, &head, &to, now).await? {
-                true => Fate::Moved,
-                false => return Ok(Fate::Left(Reason::Occupied)),
+                true => BlobOutcome::Moved,
+                false => return Ok(BlobOutcome::Left(Reason::Occupied)),
             },
         };
         match container.delete_unchanged(&head).await? {
             true => Ok(deleted),
-            false => Ok(Fate::Changed),
+            false => Ok(BlobOutcome::Changed),
         }
     }
 
-    /// Says what is to be done with a blob whose metadata is known.
+    /// Decides on a blob whose metadata is known.
     pub(super) fn judge(
         &self,
         container: &dyn Container,
@@ -144,8 +144,8 @@ impl Reaper {
         }
     }
 
-    /// Copies a blob that is still what it was; returns whether its place was free. What an earlier
-    /// round has copied of it, and not deleted, is written over.
+    /// Copies a blob if it is unchanged. Returns `false` if another blob has the destination's
+    /// name. A copy that an earlier round made of the same blob is overwritten.
     async fn copy(
         &self,
         container: &dyn Container,
@@ -153,7 +153,7 @@ impl Reaper {
         to: &Destination,
         now: SystemTime,
     ) -> Result<bool> {
-        let dead = self.there(&to.container).await?;
+        let dead = self.dead_container(&to.container).await?;
         let over = dead.head(&to.name).await?;
         let origin = origin(head, &container.address());
         let is_ours = |found: &Head| {
@@ -168,32 +168,32 @@ impl Reaper {
         let over = over.map(|found| found.etag);
         let written = dead.write(&to.name, content, metadata, over.as_ref()).await;
         if written.is_err() {
-            // It may have been deleted: looked for again with the next blob.
-            lock(&self.there).remove(&to.container);
+            // The container may have been deleted: the next blob looks it up again.
+            lock(&self.dead_containers).remove(&to.container);
         }
         written.map(|()| true)
     }
 
-    /// Returns a dead-blob container, which is made where it is missing.
-    async fn there(&self, name: &str) -> Result<Arc<dyn Container>> {
-        if let Some(found) = lock(&self.there).get(name) {
+    /// Returns a dead-blob container, and creates a missing one.
+    async fn dead_container(&self, name: &str) -> Result<Arc<dyn Container>> {
+        if let Some(found) = lock(&self.dead_containers).get(name) {
             return Ok(Arc::clone(found));
         }
         let dead = self.container(name)?;
         dead.ensure().await?;
-        lock(&self.there).insert(name.to_owned(), Arc::clone(&dead));
+        lock(&self.dead_containers).insert(name.to_owned(), Arc::clone(&dead));
         Ok(dead)
     }
 
     fn container(&self, name: &str) -> Result<Arc<dyn Container>> {
-        if let Some(found) = lock(&self.there).get(name) {
+        if let Some(found) = lock(&self.dead_containers).get(name) {
             return Ok(Arc::clone(found));
         }
         let dead = self.dead.as_ref().expect("judged with one");
         dead.container(name)
     }
 
-    /// Looks whether the dead's account lets us in.
+    /// Checks that the account for dead blobs can be accessed.
     pub(super) async fn check(&self) -> Result<()> {
         let Some(dead) = &self.dead else {
             return Ok(());
@@ -210,7 +210,7 @@ impl Reaper {
     }
 }
 
-/// Asks for a blob's metadata where the list had none; `None` for one that is gone.
+/// Reads a blob's metadata if the list had none. Returns `None` for a deleted blob.
 pub(super) async fn with_metadata(container: &dyn Container, head: Head) -> Result<Option<Head>> {
     match head.metadata {
         Some(_) => Ok(Some(head)),
@@ -219,16 +219,16 @@ pub(super) async fn with_metadata(container: &dyn Container, head: Head) -> Resu
 }
 
 impl Counts {
-    fn count(&mut self, fate: Fate) {
+    fn count(&mut self, outcome: BlobOutcome) {
         self.seen += 1;
-        let count = match fate {
-            Fate::Unmarked => &mut self.unmarked,
-            Fate::Alive => &mut self.alive,
-            Fate::Deleted => &mut self.deleted,
-            Fate::Moved => &mut self.moved,
-            Fate::Changed => &mut self.changed,
-            Fate::Left(_) => &mut self.left,
-            Fate::Failed => &mut self.failed,
+        let count = match outcome {
+            BlobOutcome::Unmarked => &mut self.unmarked,
+            BlobOutcome::Alive => &mut self.alive,
+            BlobOutcome::Deleted => &mut self.deleted,
+            BlobOutcome::Moved => &mut self.moved,
+            BlobOutcome::Changed => &mut self.changed,
+            BlobOutcome::Left(_) => &mut self.left,
+            BlobOutcome::Failed => &mut self.failed,
         };
         *count += 1;
     }

@@ -27,7 +27,7 @@ impl Files {
         store::open(&self.url(name)).await.expect("a store")
     }
 
-    /// Makes a sweeper of `source`, whose dead go to `dead`; `more` is added to its file.
+    /// Makes a sweeper of `source` whose dead blobs go to `dead`. `more` is added to its file.
     async fn sweeper(&self, more: &str) -> Sweeper {
         // A container's file must be there.
         self.store("source").await;
@@ -113,7 +113,7 @@ async fn a_round_deletes_moves_and_leaves() {
         .await;
     assert_eq!(planned.expect("a plan").removed(), 4);
     assert_eq!(plan.len(), 7, "{plan:?}");
-    assert_eq!(names(&*source).await.len(), 9, "nothing was done");
+    assert_eq!(names(&*source).await.len(), 9, "nothing was changed");
     assert!(
         names(&*files.store("state").await).await.is_empty(),
         "nothing was written"
@@ -184,7 +184,7 @@ async fn a_blob_is_never_moved_onto_itself() {
 }
 
 #[tokio::test]
-async fn without_a_dead_account_the_dead_stay() {
+async fn without_an_account_for_dead_blobs_they_stay() {
     let files = Files::new();
     let source = files.store("source").await;
     put(
@@ -229,7 +229,7 @@ async fn many_instances_share_a_round_and_no_blob_is_taken_twice() {
     assert_eq!((all.seen, all.deleted, all.changed), (200, 200, 0));
     assert!(names(&*source).await.is_empty());
 
-    // The interval has had its round.
+    // This interval has had its round.
     put(&*source, "late", &[("TimeToLive", EXPIRED)]).await;
     let round = sweepers[0].sweep_once(false).await.expect("a round");
     assert_eq!((round.pages, round.of_all.deleted), (0, 200));
@@ -259,7 +259,7 @@ async fn rounds_begin_at_multiples_of_the_interval() {
         numbers
     };
     let numbers = tokio::select! {
-        () = running => unreachable!("it goes on for ever"),
+        () = running => unreachable!("it runs for ever"),
         numbers = putting => numbers,
     };
     let mut sorted = numbers.clone();
@@ -274,14 +274,14 @@ async fn rounds_begin_at_multiples_of_the_interval() {
 }
 
 #[tokio::test]
-async fn a_blob_is_marked_and_the_mark_is_taken_off() {
+async fn an_expiry_is_set_and_removed() {
     let files = Files::new();
     let source = files.store("source").await;
     put(&*source, "in/a", &[("color", "red")]).await;
     let none = BTreeMap::new();
     let url = format!("{}#in/a", files.url("source"));
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    let marked = mark(&url, Some(end), Some("grave/"), &none).await;
+    let marked = set_expiry(&url, Some(end), Some("grave/"), &none).await;
     assert_eq!(
         marked.expect("marked").as_deref(),
         Some("2001-09-09T01:46:40Z")
@@ -293,7 +293,10 @@ async fn a_blob_is_marked_and_the_mark_is_taken_off() {
         .await
         .expect("a plan");
     assert_eq!(plan, ["grave/in/a"]);
-    assert_eq!(mark(&url, None, None, &none).await.expect("unmarked"), None);
+    assert_eq!(
+        set_expiry(&url, None, None, &none).await.expect("unmarked"),
+        None
+    );
     let blob = source.get(&BlobName::new("in/a").expect("a name")).await;
     let metadata = blob.expect("get").expect("it is there").content.metadata;
     assert_eq!(metadata, [("color".to_owned(), "red".to_owned())].into());
@@ -305,13 +308,15 @@ async fn a_blob_is_marked_and_the_mark_is_taken_off() {
         (files.url("source"), crate::ErrorKind::Invalid),
         ("az://container".to_owned(), crate::ErrorKind::Invalid),
     ] {
-        let error = mark(&url, Some(end), None, &none).await.expect_err(&url);
+        let error = set_expiry(&url, Some(end), None, &none)
+            .await
+            .expect_err(&url);
         assert_eq!(error.kind(), kind, "{error}");
     }
 }
 
 #[tokio::test]
-async fn only_what_a_job_names_is_swept() {
+async fn only_the_containers_and_prefixes_of_a_job_are_swept() {
     let files = Files::new();
     let [on, off] = [files.store("on").await, files.store("off").await];
     for name in ["tmp/a", "tmpb", "other"] {
@@ -334,9 +339,9 @@ async fn only_what_a_job_names_is_swept() {
     assert_eq!(names(&*off).await, ["a"]);
 }
 
-/// Who is told to stop works what it has taken, says so, and takes no more.
+/// A stopped sweeper works the page that it has taken, reports it, and takes no more.
 #[tokio::test]
-async fn a_stop_leaves_the_rest_to_others() {
+async fn a_stopped_sweeper_leaves_the_rest_to_others() {
     let files = Files::new();
     let source = files.store("source").await;
     for number in 0..10 {
@@ -355,14 +360,14 @@ async fn a_stop_leaves_the_rest_to_others() {
 }
 
 #[tokio::test]
-async fn a_sweeper_whose_clock_is_off_removes_nothing() {
+async fn a_sweeper_with_a_wrong_clock_removes_nothing() {
     let files = Files::new();
     let source = files.store("source").await;
     put(&*source, "gone", &[("TimeToLive", EXPIRED)]).await;
     let mut sweeper = files.sweeper("").await;
     let store_is_at = |now: fn() -> SystemTime| {
         let store = Arc::new(store::MemoryStore::with_wall(now));
-        Turns::new(store, "job").expect("a job's name")
+        PageQueue::new(store, "job").expect("a job's name")
     };
     for (now, words) in [
         (
@@ -374,7 +379,7 @@ async fn a_sweeper_whose_clock_is_off_removes_nothing() {
             "behind that of memory:",
         ),
     ] {
-        sweeper.turns = store_is_at(now);
+        sweeper.page_queue = store_is_at(now);
         for _ in 0..2 {
             let error = sweeper.sweep_once(false).await.expect_err("refused");
             assert!(error.message().contains(words), "{error}");
@@ -384,8 +389,8 @@ async fn a_sweeper_whose_clock_is_off_removes_nothing() {
         assert!(failure.contains(words), "{failure}");
         assert_eq!(names(&*source).await, ["gone"]);
     }
-    // Half a minute is no reason, and the lease was given back each time.
-    sweeper.turns = store_is_at(|| wall() + Duration::from_secs(30));
+    // A difference of half a minute is allowed. The lease was released each time.
+    sweeper.page_queue = store_is_at(|| wall() + Duration::from_secs(30));
     let round = sweeper.sweep_once(false).await.expect("a round");
     assert_eq!(round.done.deleted, 1);
 }

@@ -1,7 +1,7 @@
-//! Takes ranges of ids, and hands them out.
+//! Takes ranges of ids and gives out the ids.
 //!
-//! The next range is fetched when half of the present one is gone, by a task of its own: whoever
-//! asks for an id waits for the store only where ids go faster than ranges come.
+//! A task fetches the next range when half of the present range is used. So a caller waits for the
+//! store only if ids are used faster than ranges arrive.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -22,27 +22,28 @@ use crate::{
 /// How ids are taken.
 #[derive(Debug, Clone)]
 pub struct IdConfig {
-    /// Ids taken at once; at least 1. A crash loses at most two ranges of them.
+    /// Ids of a range; at least 1. A crash loses at most two ranges.
     pub range_size: u64,
-    /// The next range is fetched when half of the present one is gone. Where it is not, whoever
-    /// needs a range waits for it, and none is fetched in vain: for a known number of ids.
+    /// Whether the next range is fetched when half of the present range is used. If not, the caller
+    /// that needs a range waits for it, and no range is fetched in vain: for a known number of ids.
     pub fetch_ahead: bool,
-    /// How long a range is tried for while other generators are faster: of many that ask at the same
-    /// moment one gets a range in each round trip to the store, about 50 to 100 a second on a cloud.
-    /// 4,000 nodes that start together need 40 to 80 seconds. A store that does not answer is tried
-    /// again for this long too, but at most for 10 seconds after its last answer. Zero: one try.
+    /// How long a range is retried while other generators write first. Of many generators that
+    /// write at the same moment, one gets a range per round trip to the store: about 50 to 100 a
+    /// second on a cloud. 4,000 nodes that start together need 40 to 80 seconds. A store that does
+    /// not answer is retried for this time as well, but at most for 10 seconds after its last
+    /// answer. Zero means one attempt.
     pub retry_for: Duration,
-    /// The first id of all, where the blob is not there yet.
+    /// The first id, if the blob does not exist.
     pub start: u64,
-    /// For repeatable waits between tries; `None` is by chance.
+    /// Seed for repeatable waits between attempts; `None` for random waits.
     pub seed: Option<u64>,
 }
 
-/// Hands out ids that no other generator on the same blob hands out: whichever process, whatever
-/// crashes.
+/// Gives out ids that no other generator on the same blob gives out, in any process and after any
+/// crash.
 ///
-/// Ids of one generator grow; those of several interleave range by range. The first id is the
-/// number in the blob.
+/// The ids of one generator grow; ids of several generators interleave range by range. The first id
+/// is the number in the blob.
 ///
 /// # Examples
 /// ```
@@ -51,7 +52,7 @@ pub struct IdConfig {
 /// use reveille::store::{self, BlobName};
 /// use reveille::unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator};
 ///
-/// let store = store::open("memory:").await?; // and a store that all nodes share
+/// let store = store::open("memory:").await?; // in production: a store that all nodes share
 /// let blob = BlobSyncStore::new(store, BlobName::new("ids/orders")?);
 /// let orders = UniqueIdGenerator::new(blob, IdConfig::default())?;
 /// assert_eq!(orders.next_id().await?, 0);
@@ -61,46 +62,46 @@ pub struct IdConfig {
 /// ```
 #[derive(Debug)]
 pub struct UniqueIdGenerator {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     scope: Scope,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     config: IdConfig,
-    ids: Mutex<Ids>,
-    source: AsyncMutex<Source>,
+    ids: Mutex<IdRanges>,
+    source: AsyncMutex<RangeSource>,
 }
 
-/// What is in memory.
+/// The ranges in memory.
 #[derive(Debug, Default)]
-struct Ids {
+struct IdRanges {
     present: Range<u64>,
     /// The range after it.
     next: Option<Range<u64>>,
-    /// What comes of the fetch that runs.
+    /// The result of the running fetch.
     fetch: Option<watch::Receiver<Option<Result<()>>>>,
 }
 
 #[derive(Debug)]
-struct Source {
+struct RangeSource {
     store: Box<dyn OptimisticSyncStore>,
-    /// The blob was there once, so its absence is no beginning.
+    /// Whether the blob existed once. Its absence is then an error and not the first start.
     seen: bool,
     rng: fastrand::Rng,
 }
 
-/// Ids fit a signed number of 64 bits, as other languages and databases have it.
-const MOST: u64 = i64::MAX as u64;
-/// Whoever was too slow waits up to this the first time, then up to twice as long.
-const WAIT: Duration = Duration::from_millis(2);
-/// 4,000 that wait so make 1,600 tries a second. More often they would only take the service's
-/// requests from each other.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Ids fit a signed number of 64 bits, as in other languages and databases.
+const MAX_ID: u64 = i64::MAX as u64;
+/// Longest wait after the first conflict. It doubles with each further conflict.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+/// With this wait 4,000 generators make 1,600 attempts a second. More attempts would only use up
+/// the service's request rate.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 /// See [`IdConfig::retry_for`].
 const RETRY_FOR: Duration = Duration::from_secs(120);
-/// A store that has not answered for so long is away.
-const AWAY: Duration = Duration::from_secs(10);
+/// A store without an answer for this time counts as unavailable.
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Default for IdConfig {
     fn default() -> Self {
@@ -115,25 +116,25 @@ impl Default for IdConfig {
 }
 
 impl UniqueIdGenerator {
-    /// Makes a generator; nothing is read yet.
+    /// Makes a generator. Reads nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for ranges of no ids, for numbers above `i64::MAX`, and for a start
+    /// [`ErrorKind::Invalid`] for an empty range, for numbers above `i64::MAX`, and for a start
     /// that leaves no room for a range.
     pub fn new(store: impl OptimisticSyncStore, config: IdConfig) -> Result<Self> {
         for (field, value) in [("range_size", config.range_size), ("start", config.start)] {
-            if value > MOST {
-                let rule = format_args!("must be at most {MOST}, not {value}");
+            if value > MAX_ID {
+                let rule = format_args!("must be at max {MAX_ID}, not {value}");
                 return Err(Error::invalid(field, rule));
             }
         }
         if config.range_size == 0 {
             return Err(Error::invalid("range_size", "must be at least 1"));
         }
-        let last_start = MOST - config.range_size;
+        let last_start = MAX_ID - config.range_size;
         if config.start > last_start {
             let rule = format_args!(
-                "must be at most {last_start}, so that {} ids are left, not {}",
+                "must be at max {last_start}, so that {} ids are left, not {}",
                 config.range_size, config.start
             );
             return Err(Error::invalid("start", rule));
@@ -141,12 +142,12 @@ impl UniqueIdGenerator {
         let rng = config
             .seed
             .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let source = Source {
+        let source = RangeSource {
             store: Box::new(store),
             seen: false,
             rng,
         };
-        let shared = Shared {
+        let shared = SharedState {
             config,
             ids: Mutex::default(),
             source: AsyncMutex::new(source),
@@ -160,12 +161,12 @@ impl UniqueIdGenerator {
     /// Returns the next id.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where others were faster for all of `retry_for`;
-    /// [`ErrorKind::Invalid`] where the blob holds no number, is gone though it was there, or no ids
-    /// are left; what the store said at last. The next call tries again.
+    /// [`ErrorKind::Conflict`] if other generators wrote first during all of `retry_for`;
+    /// [`ErrorKind::Invalid`] if the blob holds no number, was deleted, or has no ids left; the
+    /// store's last error. The next call tries again.
     ///
     /// # Cancel safety
-    /// Safe: no id is lost but what a crash would lose.
+    /// Safe: it loses at most the ids that a crash would lose.
     pub async fn next_id(&self) -> Result<u64> {
         loop {
             if let Some(range) = self.take(1) {
@@ -175,13 +176,13 @@ impl UniqueIdGenerator {
         }
     }
 
-    /// Returns the next `count` ids, in growing order, from as many ranges as that takes.
+    /// Returns the next `count` ids in growing order, from as many ranges as needed.
     ///
     /// # Errors
-    /// As [`next_id`](Self::next_id); the ids that were taken for it already are lost then.
+    /// As [`next_id`](Self::next_id). The ids that it has taken are lost.
     ///
     /// # Cancel safety
-    /// Not safe: ids that were taken for it already are lost, none is repeated.
+    /// Not safe: the ids that it has taken are lost; none is repeated.
     pub async fn next_ids(&self, count: usize) -> Result<Vec<u64>> {
         let mut taken = Vec::with_capacity(count.min(1 << 20));
         while taken.len() < count {
@@ -193,8 +194,8 @@ impl UniqueIdGenerator {
         Ok(taken)
     }
 
-    /// Takes so many ids at most out of memory; `None` where there is none.
-    fn take(&self, most: u64) -> Option<Range<u64>> {
+    /// Takes at most `max` ids from memory; `None` if there are none.
+    fn take(&self, max: u64) -> Option<Range<u64>> {
         let mut ids = lock(&self.shared.ids);
         if ids.present.is_empty() {
             ids.present = ids.next.take()?;
@@ -203,14 +204,14 @@ impl UniqueIdGenerator {
             start: first,
             end: last,
         } = ids.present;
-        let end = first + most.min(last - first);
+        let end = first + max.min(last - first);
         ids.present.start = end;
         let IdConfig {
             range_size,
             fetch_ahead,
             ..
         } = self.shared.config;
-        // Once a range: where that fails, whoever needs the next one tries again.
+        // Once per range. If the fetch fails, the next caller that needs a range retries it.
         let half = range_size / 2;
         let passed = last - first > half && last - end <= half;
         if passed && fetch_ahead && ids.next.is_none() {
@@ -223,42 +224,47 @@ impl UniqueIdGenerator {
     async fn wait(&self) -> Result<()> {
         let mut fetched = {
             let mut ids = lock(&self.shared.ids);
-            // Another one that waited may have got it: a second range would take its place.
+            // Another waiting caller may have fetched a range; a second one would replace it.
             if !ids.present.is_empty() || ids.next.is_some() {
                 return Ok(());
             }
             self.fetch(&mut ids)
         };
-        // Until it has ended, however that is.
+        // Until the fetch has ended with any result.
         while fetched.changed().await.is_ok() {}
         let outcome = fetched.borrow().clone();
-        let aborted = || Error::new(ErrorKind::Internal, "what fetched ids has ended too early");
+        let aborted = || {
+            Error::new(
+                ErrorKind::Internal,
+                "the task that fetches ids has ended early",
+            )
+        };
         outcome.unwrap_or_else(|| Err(aborted()))
     }
 
-    /// Fetches the next range, unless that is done already; returns what comes of it.
-    fn fetch(&self, ids: &mut Ids) -> watch::Receiver<Option<Result<()>>> {
-        // One that panicked has closed its channel.
+    /// Fetches the next range unless a fetch runs. Returns the receiver of its result.
+    fn fetch(&self, ids: &mut IdRanges) -> watch::Receiver<Option<Result<()>>> {
+        // A fetch that panicked has closed its channel.
         let running = ids.fetch.as_ref();
         if let Some(fetch) = running.filter(|fetch| fetch.has_changed().is_ok()) {
             return fetch.clone();
         }
-        let (told, fetch) = watch::channel(None);
+        let (sender, fetch) = watch::channel(None);
         ids.fetch = Some(fetch.clone());
         let shared = Arc::clone(&self.shared);
         self.scope.spawn(async move {
             let taken = shared.source.lock().await.take_range(&shared.config).await;
             if let Err(error) = &taken {
-                tracing::warn!(%error, "no ids could be fetched");
+                tracing::warn!(%error, "no range of ids could be fetched");
             }
-            told.send_replace(Some(shared.fetched(taken)));
+            sender.send_replace(Some(shared.fetched(taken)));
         });
         fetch
     }
 }
 
-impl Shared {
-    /// Keeps what was fetched. From then on the next range may be fetched.
+impl SharedState {
+    /// Stores a fetched range. Afterwards the next fetch may start.
     fn fetched(&self, taken: Result<Range<u64>>) -> Result<()> {
         let mut ids = lock(&self.ids);
         ids.fetch = None;
@@ -266,10 +272,10 @@ impl Shared {
     }
 }
 
-impl Source {
-    /// Tries until a range is ours.
+impl RangeSource {
+    /// Retries until it has a range.
     async fn take_range(&mut self, config: &IdConfig) -> Result<Range<u64>> {
-        let mut backoff = Backoff::new(WAIT, LONGEST_WAIT);
+        let mut backoff = Backoff::new(FIRST_WAIT, MAX_WAIT);
         let (began, mut conflicts) = (Instant::now(), 0);
         let mut answered = began;
         loop {
@@ -278,61 +284,60 @@ impl Source {
                 Ok(None) => {
                     conflicts += 1;
                     answered = Instant::now();
-                    self.contended(config, conflicts)
+                    self.conflict_error(config, conflicts)
                 }
-                // The write may have happened: that range is nobody's then, and a fresh one is
-                // taken. To recognise it as ours is impossible: the number says nothing of who
-                // wrote it.
+                // The write may have happened: then its range stays unused, and a new one is taken.
+                // It cannot be recognised, because the number does not identify its writer.
                 Err(error) if error.is_retryable() => error,
                 Err(error) => return Err(error),
             };
-            // A service that throttles is there.
+            // A service that throttles is available.
             if error.kind() == ErrorKind::Exhausted {
                 answered = Instant::now();
             }
             let left = config.retry_for.saturating_sub(began.elapsed());
-            let left = left.min(AWAY.saturating_sub(answered.elapsed()));
+            let left = left.min(OUTAGE_TIMEOUT.saturating_sub(answered.elapsed()));
             if left.is_zero() {
                 return Err(error);
             }
-            // The last try is at the end of the time.
+            // The last attempt is at the end of the time.
             let wait = backoff.next(&mut self.rng).min(left);
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Reads, adds, writes; `None` where somebody else was faster.
+    /// Reads, adds and writes; `None` if another generator wrote first.
     async fn try_once(&mut self, config: &IdConfig) -> Result<Option<Range<u64>>> {
         let first = match self.store.get_data().await? {
             Some(text) => {
                 self.seen = true;
                 number(&text).ok_or_else(|| {
                     let shown: String = text.chars().take(40).collect();
-                    let rule = format_args!("must be a number up to {MOST}, but is {shown:?}");
+                    let rule = format_args!("must be a number up to {MAX_ID}, but is {shown:?}");
                     Error::invalid(&self.store.to_string(), rule)
                 })?
             }
             None if self.seen => {
-                let rule = "was deleted: ids would begin again, so write the next free id there";
+                let rule = "was deleted: ids would start again, so write the next free id there";
                 return Err(Error::invalid(&self.store.to_string(), rule));
             }
             None => config.start,
         };
         let end = first.checked_add(config.range_size);
-        let Some(end) = end.filter(|end| *end <= MOST) else {
+        let Some(end) = end.filter(|end| *end <= MAX_ID) else {
             let rule = format_args!("no {} ids are left after {first}", config.range_size);
             return Err(Error::invalid(&self.store.to_string(), rule));
         };
         let written = self.store.try_optimistic_write(&end.to_string()).await?;
-        // Whoever wrote it has seen it.
+        // A write shows that the blob exists.
         self.seen |= written;
         Ok(written.then_some(first..end))
     }
 
-    fn contended(&self, config: &IdConfig, conflicts: u32) -> Error {
+    fn conflict_error(&self, config: &IdConfig, conflicts: u32) -> Error {
         let message = format!(
-            "others were faster {conflicts} times within {} at {}; a greater range_size than {} \
-             writes less often",
+            "other generators wrote first {conflicts} times within {} at {}; a greater range_size \
+             than {} writes less often",
             Span(config.retry_for),
             self.store,
             config.range_size
@@ -341,12 +346,12 @@ impl Source {
     }
 }
 
-/// Reads the next free id; an editor may have added the end of a line.
+/// Parses the next free id. A text editor may have added a line end.
 fn number(text: &str) -> Option<u64> {
     let digits = text.trim_end();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits
         .parse()
         .ok()
-        .filter(|number| plain && *number <= MOST)
+        .filter(|number| plain && *number <= MAX_ID)
 }

@@ -1,4 +1,4 @@
-//! Where the next free id is kept: a text that is written only if nobody else wrote it meanwhile.
+//! The store of the next free id: a text with conditional writes.
 
 use std::{
     fmt::{self, Debug, Display},
@@ -13,20 +13,20 @@ use crate::{
     store::{BlobName, BlobStore, ETag},
 };
 
-/// A small text that several processes share, each with a handle of its own.
+/// A small text that several processes share, each through its own handle.
 #[async_trait]
 pub trait OptimisticSyncStore: Display + Debug + Send + 'static {
-    /// Reads the text; `None` where nobody has written one yet.
+    /// Reads the text; `None` if none was written yet.
     ///
     /// # Errors
-    /// Whatever kept the store from answering; [`ErrorKind::Invalid`] for what is no text.
+    /// Any error of the store; [`ErrorKind::Invalid`] for content that is not UTF-8.
     async fn get_data(&mut self) -> Result<Option<String>>;
 
-    /// Writes the text if it is still what [`get_data`](Self::get_data) of this handle read last;
-    /// returns whether it was.
+    /// Writes the text if it has not changed since [`get_data`](Self::get_data) of this handle read
+    /// it. Returns whether it was written.
     ///
     /// # Errors
-    /// Whatever kept the store from answering. The write may have happened all the same.
+    /// Any error of the store. The write may have happened.
     async fn try_optimistic_write(&mut self, data: &str) -> Result<bool>;
 }
 
@@ -35,12 +35,12 @@ pub trait OptimisticSyncStore: Display + Debug + Send + 'static {
 pub struct BlobSyncStore {
     store: Arc<dyn BlobStore>,
     blob: BlobName,
-    /// Of what was read last.
+    /// The ETag of the last read or write.
     etag: Option<ETag>,
 }
 
 impl BlobSyncStore {
-    /// Makes a handle on a blob, which need not be there yet.
+    /// Makes a handle on a blob, which need not exist.
     pub fn new(store: Arc<dyn BlobStore>, blob: BlobName) -> Self {
         let etag = None;
         Self { store, blob, etag }

@@ -1,4 +1,4 @@
-//! No id twice, whatever fails.
+//! Generators under failures: no id is given out twice.
 
 use std::{
     collections::HashSet,
@@ -54,7 +54,7 @@ async fn content(store: &Arc<dyn BlobStore>) -> String {
     String::from_utf8(found.content.bytes.to_vec()).expect("a text")
 }
 
-/// Writes over what is there.
+/// Overwrites the content.
 async fn edit(store: &Arc<dyn BlobStore>, text: &'static str) {
     store.delete(&blob(), None).await.expect("delete");
     let content = BlobContent::from(text);
@@ -67,7 +67,7 @@ async fn the_first_id_is_the_stored_number_or_the_start() {
     let ids = generator(&store, from(7, 10));
     assert_eq!(ids.next_id().await.ok(), Some(7));
     assert_eq!(content(&store).await, "17");
-    // A second one goes on where the first one's range ends, whatever its own start is.
+    // A second generator continues after the first one's range, regardless of its own start.
     let ids = generator(&store, by(5));
     assert_eq!(ids.next_ids(7).await.ok(), Some((17..24).collect()));
 }
@@ -86,7 +86,7 @@ async fn the_next_range_comes_before_the_present_one_runs_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_where_ids_are_used_slower_than_ranges_come() {
+async fn no_caller_waits_if_ids_are_used_slower_than_ranges_arrive() {
     let faults = Faults {
         delay: Duration::from_millis(2),
         ..Faults::default()
@@ -103,7 +103,7 @@ async fn nobody_waits_where_ids_are_used_slower_than_ranges_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_fetched_ahead_is_fetched_when_it_is_needed() {
+async fn without_fetch_ahead_a_range_is_fetched_when_it_is_needed() {
     let store = memory();
     let config = IdConfig {
         fetch_ahead: false,
@@ -112,12 +112,12 @@ async fn what_is_not_fetched_ahead_is_fetched_when_it_is_needed() {
     let ids = generator(&store, config);
     assert_eq!(ids.next_ids(10).await.ok(), Some((0..10).collect()));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(content(&store).await, "10", "nothing is taken in vain");
+    assert_eq!(content(&store).await, "10", "no range is taken in vain");
     assert_eq!(ids.next_id().await.ok(), Some(10));
 }
 
 #[tokio::test]
-async fn many_that_wait_at_once_take_no_range_in_vain() {
+async fn many_concurrent_callers_take_no_range_in_vain() {
     let store = memory();
     let ids = Arc::new(generator(&store, by(10)));
     let tasks = (0..100).map(|_| {
@@ -133,7 +133,7 @@ async fn many_that_wait_at_once_take_no_range_in_vain() {
 }
 
 #[tokio::test]
-async fn what_is_no_number_is_shown_and_mended_by_hand() {
+async fn malformed_content_is_shown_and_can_be_repaired() {
     for text in ["", "ten", "-5", "+5", "1.5", "9223372036854775808", "5 6"] {
         let store = memory();
         edit(&store, text).await;
@@ -148,7 +148,7 @@ async fn what_is_no_number_is_shown_and_mended_by_hand() {
 }
 
 #[tokio::test]
-async fn a_blob_that_was_there_and_is_gone_is_no_beginning() {
+async fn a_deleted_blob_is_an_error_and_no_first_start() {
     let store = memory();
     let ids = generator(&store, by(1));
     assert_eq!(ids.next_ids(2).await.ok(), Some(vec![0, 1]));
@@ -161,7 +161,7 @@ async fn a_blob_that_was_there_and_is_gone_is_no_beginning() {
     assert!(error.message().contains("was deleted"), "{error}");
 }
 
-/// Counts reads, and has nothing to add after the first range.
+/// Counts reads, and refuses further ranges after the first.
 #[derive(Debug)]
 struct Refusing(BlobSyncStore, Arc<AtomicU64>);
 
@@ -205,7 +205,7 @@ async fn a_fetch_ahead_that_fails_is_not_repeated_for_each_id() {
 }
 
 #[tokio::test]
-async fn numbers_end_before_they_begin_again() {
+async fn ids_end_at_the_maximum_and_do_not_restart() {
     let store = memory();
     edit(&store, "9223372036854775800").await;
     let ids = generator(&store, by(7));
@@ -224,7 +224,7 @@ async fn numbers_end_before_they_begin_again() {
     }
 }
 
-/// Takes ids with generators that are dropped and made again, as processes are killed.
+/// Takes ids with generators that are dropped and made again, like killed processes.
 async fn node(store: Arc<dyn BlobStore>, range_size: u64, seed: u64) -> Vec<u64> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut taken = Vec::new();
@@ -241,7 +241,7 @@ async fn node(store: Arc<dyn BlobStore>, range_size: u64, seed: u64) -> Vec<u64>
             let id = tokio::select! {
                 biased;
                 id = ids.next_id() => id.expect("it tries on"),
-                // Killed in the middle of whatever it does.
+                // Dropped at any point of its work.
                 () = steps(rng.usize(0..40)) => break,
             };
             assert!(last < Some(id), "seed {seed}: {id} after {last:?}");
@@ -261,8 +261,8 @@ async fn steps(count: usize) {
     }
 }
 
-/// Runs nodes on a store that fails, and checks that no id comes twice; returns how many answers
-/// of writes were lost.
+/// Runs nodes on a failing store, and checks that no id comes twice. Returns the number of writes
+/// whose answer was lost.
 async fn contend(store: Arc<dyn BlobStore>, range_sizes: [u64; 6], seed: u64) -> u64 {
     let faults = Faults {
         before: 10,
@@ -282,7 +282,7 @@ async fn contend(store: Arc<dyn BlobStore>, range_sizes: [u64; 6], seed: u64) ->
     }
     let free: u64 = content(&faulty.inner()).await.parse().expect("a number");
     assert!(seen.iter().all(|id| *id < free), "seed {seed}");
-    // A node that is dropped while it writes does not see whether it did.
+    // A node that is dropped during a write does not learn its outcome.
     if range_sizes[0] == range_sizes[1] {
         assert!(free >= faulty.written() * range_sizes[0], "seed {seed}");
     }
@@ -290,7 +290,7 @@ async fn contend(store: Arc<dyn BlobStore>, range_sizes: [u64; 6], seed: u64) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_id_comes_twice_whoever_dies_and_whatever_answer_is_lost() {
+async fn no_id_comes_twice_after_kills_and_lost_answers() {
     let mut lost = 0;
     for seed in 0..60 {
         // Equal sizes are the hard case: two writes of the same number look alike.
@@ -303,7 +303,7 @@ async fn no_id_comes_twice_whoever_dies_and_whatever_answer_is_lost() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test]
-async fn no_id_comes_twice_in_a_file_whatever_answer_is_lost() {
+async fn no_id_comes_twice_in_a_file_after_lost_answers() {
     let directory = tempfile::tempdir().expect("a directory");
     for seed in 0..3 {
         let path = directory.path().join(format!("{seed}.db"));
@@ -313,7 +313,7 @@ async fn no_id_comes_twice_in_a_file_whatever_answer_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_always_too_slow_is_told_so() {
+async fn a_generator_that_always_conflicts_gets_an_error() {
     #[derive(Debug)]
     struct Slow(AtomicU64);
     impl fmt::Display for Slow {
@@ -371,7 +371,7 @@ async fn four_thousand_nodes_that_start_at_once_all_get_their_ids() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_told_of_after_seconds_and_not_minutes() {
+async fn an_outage_of_the_store_is_reported_after_seconds() {
     let faults = Faults {
         before: 100,
         ..Faults::default()

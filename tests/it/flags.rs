@@ -1,4 +1,4 @@
-//! Durable flags on every store: by a relay, by the store alone, by both; and what goes wrong.
+//! Durable flags on every store: with a relay, with the store alone, with both, and under failures.
 
 mod alone;
 mod cloud;
@@ -46,7 +46,7 @@ fn s3(bucket: &str) -> Place {
     }
 }
 
-/// An empty file is a store; a node that only reads would make none.
+/// An empty file is a store. A node that only reads would not create one.
 fn sqlite(home: &TempDir) -> Place {
     let file = home.path().join("flags.db");
     std::fs::File::create(&file).expect("made");
@@ -57,13 +57,13 @@ fn sqlite(home: &TempDir) -> Place {
 }
 
 impl Place {
-    /// Starts a relay on it that reads its flags so often.
+    /// Starts a relay on it with this refresh interval.
     async fn relay(&self, refresh: &str) -> Binary {
         let arguments = ["--store", &self.url, "--flag-refresh", refresh];
         Binary::serve_with(&arguments, &self.variables).await
     }
 
-    /// Makes a verb's command that knows the store's credential, and no relay.
+    /// Makes a verb's command with the store's credential and without a relay.
     fn verb(&self, home: &TempDir, arguments: &[&str]) -> tokio::process::Command {
         let mut command = reveille(home, arguments);
         command.envs(self.variables.iter().cloned());
@@ -98,14 +98,14 @@ async fn released(node: Child) -> Output {
     output
 }
 
-/// Asserts that a verb ended so, and returns what it complained of.
+/// Asserts that a verb ended with this exit code. Returns its stderr.
 fn ended(output: &Output, code: i32) -> String {
     let complaint = complained(output);
     assert_eq!(output.status.code(), Some(code), "{complaint}");
     complaint
 }
 
-/// Waits until so many nodes watch.
+/// Waits until this number of nodes watch.
 async fn parked(relay: &Binary, nodes: u64) {
     until("the nodes watch", async || {
         figure(relay.admin(), "reveille_flag_watchers").await == nodes

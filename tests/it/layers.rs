@@ -26,7 +26,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ),
     ("words", &["words"]),
     ("tools", &["wire", "sqlite", "azure", "console"]),
-    ("cores", &["hub", "session", "scaling", "tenure"]),
+    ("cores", &["hub", "session", "scaling"]),
     ("stores", &["store", "relay"]),
     ("on stores", &["queue", "flag", "lease", "unique_id"]),
     ("drivers", &["client", "release", "sweep", "listener"]),

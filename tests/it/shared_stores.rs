@@ -1,4 +1,4 @@
-//! Which store a verb stands on: one that all users share, and none that a reader has made.
+//! The store of each verb: users share it, and a read-only verb creates none.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ async fn ids_and_leases_have_no_store_of_one_user() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_not_typed_is_printed() {
+async fn a_store_that_is_not_on_the_command_line_is_printed() {
     let home = tempfile::tempdir().expect("a directory");
     let file = home.path().join("reveille.toml");
     std::fs::write(&file, "[serve]\nstore = \"sqlite:of-the-file.db\"\n").expect("written");
@@ -73,7 +73,7 @@ async fn a_store_that_was_not_typed_is_printed() {
 }
 
 #[tokio::test]
-async fn a_verb_that_only_reads_makes_no_database() {
+async fn a_read_only_verb_makes_no_database() {
     let home = tempfile::tempdir().expect("a directory");
     let (store, queue) = ("sqlite:typo.db", "sqlite:typo.db?queue=orders");
     for typed in [

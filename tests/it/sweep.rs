@@ -42,7 +42,7 @@ impl Place {
         path.display().to_string()
     }
 
-    /// A job of `source`, with its document and the dead in files of their own.
+    /// A job of `source`, with its document and its dead blobs in separate files.
     fn job(&self) -> Value {
         json!({
             "name": "job", "state": self.store("state"), "interval": "1s",
@@ -62,7 +62,7 @@ impl Place {
         output.expect("it starts")
     }
 
-    /// Makes blobs, by the verb that makes one in a store of ours.
+    /// Makes blobs with the verb for SQLite stores.
     async fn blob(&self, name: &str, marks: &[&str]) {
         let store = reveille::store::open(&self.store("source"))
             .await
@@ -93,7 +93,7 @@ fn json_lines(output: &Output) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_round_by_hand_is_planned_checked_and_done() {
+async fn a_single_round_is_checked_planned_and_run() {
     let place = Place::new();
     place.blob("gone", &["--after", "0s"]).await;
     place
@@ -118,7 +118,7 @@ async fn a_round_by_hand_is_planned_checked_and_done() {
         .collect();
     assert_eq!(plan, ["delete gone ", "move moved graves/2026/moved"]);
     assert!(complained(&planned).contains("would look at 3, delete 1, move 1, leave 0"));
-    assert_eq!(place.names("source").await.len(), 3, "nothing was done");
+    assert_eq!(place.names("source").await.len(), 3, "nothing was changed");
 
     let swept = place.run(&["sweep", &job, "--once", "-o", "jsonl"]).await;
     let row = &json_lines(&swept)[0];
@@ -146,7 +146,7 @@ async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marke
     for verb in ["--check", "--dry-run", "--once"] {
         let refused = place.run(&["sweep", &job, verb]).await;
         assert_eq!(refused.status.code(), Some(5), "{}", complained(&refused));
-        assert!(complained(&refused).contains("there is no such file"));
+        assert!(complained(&refused).contains("the file does not exist"));
     }
     let blob = format!("{}#a", place.store("source"));
     let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
@@ -200,7 +200,7 @@ async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_its_code() {
+async fn each_error_has_its_message_and_exit_code() {
     let place = Place::new();
     place.names("source").await;
     let good = place.job();
@@ -245,10 +245,10 @@ async fn what_cannot_be_done_is_said_with_its_code() {
     assert_eq!(schema["properties"]["interval"]["default"], "10m");
 }
 
-/// Two instances on a container of Azurite: each blob is handled once; what one that is killed had
-/// taken is the next round's.
+/// Two instances on a container of Azurite handle each blob once. A page of a killed instance is
+/// left to the next round.
 #[tokio::test]
-async fn instances_share_a_container_of_azurite_whoever_dies() {
+async fn instances_share_a_container_of_azurite_also_when_one_is_killed() {
     let (place, emulator) = (Place::new(), azurite());
     emulator.create_container("swept");
     emulator.create_container("sweepers");

@@ -9,7 +9,7 @@ use std::{
 
 use reveille::{
     Error, ErrorKind, duration,
-    lease::{Held, Lease, LeaseConfig},
+    lease::{Lease, LeaseConfig, LeaseGuard},
 };
 use rustix::process::Signal as Number;
 use tokio::time::Instant;
@@ -129,7 +129,7 @@ impl Args {
             })
     }
 
-    fn start(&self, held: &Held, holder: String) -> io::Result<Process> {
+    fn start(&self, held: &LeaseGuard, holder: String) -> io::Result<Process> {
         let environment = [
             ("LEASE_NAME", self.named.name.clone()),
             ("LEASE_TOKEN", held.token().to_string()),
@@ -153,7 +153,7 @@ impl Args {
     /// Sees the command through to its end, be it early.
     async fn attend(
         &self,
-        held: &Held,
+        held: &LeaseGuard,
         mut process: Process,
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
@@ -197,7 +197,7 @@ impl Args {
     }
 
     /// Tells that the lease was lost, or was about to be.
-    async fn lose(&self, held: Held) -> Exit {
+    async fn lose(&self, held: LeaseGuard) -> Exit {
         let why = if held.is_held() {
             let late = tokio::time::timeout(RELEASE_LATE, held.release()).await;
             let name = &self.named.name;
@@ -217,7 +217,7 @@ impl Args {
 }
 
 /// Waits for the lease, and says who has it after a while.
-async fn patiently(lease: &Lease) -> reveille::Result<Held> {
+async fn patiently(lease: &Lease) -> reveille::Result<LeaseGuard> {
     let acquiring = lease.acquire();
     tokio::pin!(acquiring);
     let telling = async {
@@ -239,7 +239,7 @@ async fn patiently(lease: &Lease) -> reveille::Result<Held> {
 }
 
 /// Releases the lease; where that fails it ends by itself.
-async fn give_back(held: Held) {
+async fn give_back(held: LeaseGuard) {
     if let Err(error) = held.release().await {
         output::note(error);
     }

@@ -1,11 +1,14 @@
-//! What flags do, one after the other, on a store that answers at once.
+//! Flags operation by operation, on a store that answers at once.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use bytes::Bytes;
 
 use super::{
-    super::{Event, Feed, FeedConfig, Flags, FlagsConfig, Next, StoreFlag, body::blob_name},
+    super::{
+        Event, Flags, FlagsConfig, StoreFlag, StreamAction, WatchStream, WatchStreamConfig,
+        document::blob_name,
+    },
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     take_all, take_states,
@@ -23,9 +26,9 @@ fn setup() -> (SteppedStore, Flags) {
     (store, flags)
 }
 
-async fn watch(flags: &Flags, flag: &str) -> super::super::Watch {
+async fn watch(flags: &Flags, flag: &str) -> super::super::WatchGuard {
     let watch = flags.watch(&name(flag), listener("w"), false);
-    watch.settle(at(0)).await.expect("settle");
+    watch.sync(at(0)).await.expect("sync");
     watch
 }
 
@@ -50,7 +53,7 @@ async fn a_flag_is_set_read_and_cleared() {
     assert_eq!(flags.get(&go, at(60)).await.expect("get"), told);
     assert!(
         !flags.get(&go, at(61)).await.expect("get").set,
-        "its time is over"
+        "the flag has expired"
     );
     let cleared = flags.leash(&go).await.expect("leash");
     assert!(!cleared.set);
@@ -73,7 +76,7 @@ async fn unleashing_a_set_flag_keeps_its_generation_and_refreshes_the_rest() {
         .expect("set");
     assert_eq!(first.generation, second.generation);
     assert_eq!(second.expires_at, Some(at(15)));
-    // One that is over is set anew.
+    // A flag that has expired gets a new generation.
     let (third, _) = flags
         .unleash(&name("go"), &forever(), at(15))
         .await
@@ -99,7 +102,7 @@ async fn a_foreign_blob_sets_the_flag_and_keeps_its_generation_when_unleashed() 
         .expect("unleash");
     assert_eq!(told.generation, found.generation);
     assert_eq!(flags.get(&name("go"), at(0)).await.expect("get"), told);
-    // Its hash is nobody's count.
+    // Its hash does not advance the counter.
     flags.leash(&name("go")).await.expect("leash");
     let (own, _) = flags
         .unleash(&name("go"), &forever(), at(0))
@@ -109,7 +112,7 @@ async fn a_foreign_blob_sets_the_flag_and_keeps_its_generation_when_unleashed() 
 }
 
 #[tokio::test]
-async fn what_breaks_a_rule_is_refused_before_anything_is_done() {
+async fn invalid_options_are_refused_before_the_write() {
     let (store, flags) = setup();
     let options = UnleashOptions {
         reason: "x".repeat(1025),
@@ -131,15 +134,18 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_done() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_written_tells_nobody_and_says_so() {
+async fn a_failed_write_notifies_no_watcher_and_returns_an_error() {
     let (store, flags) = setup();
     let watch = watch(&flags, "go").await;
     take_states(&watch);
     for (failing, words) in [
-        (Failing::Everything, "was not set, and nobody was told"),
+        (
+            Failing::Everything,
+            "was not set, and no watcher was notified",
+        ),
         (
             Failing::WritesThatHappened,
-            "nobody was told: `flag get` tells",
+            "no watcher was notified: check with `flag get`",
         ),
     ] {
         store.fail(failing);
@@ -167,13 +173,13 @@ async fn a_store_that_cannot_be_read_ends_no_watch() {
     let (store, flags) = setup();
     let watch = flags.watch(&name("go"), listener("node-1"), false);
     store.fail(Failing::Denied);
-    let error = watch.settle(at(0)).await.expect_err("failed");
+    let error = watch.sync(at(0)).await.expect_err("failed");
     assert!(
         error.is_retryable(),
-        "whoever mends it finds the watcher there: {error:?}"
+        "the watcher survives until the store recovers: {error:?}"
     );
     store.fail(Failing::Nothing);
-    watch.settle(at(0)).await.expect("mended");
+    watch.sync(at(0)).await.expect("mended");
     assert_eq!(take_states(&watch).len(), 1);
 }
 
@@ -205,32 +211,36 @@ async fn flags_that_are_set_are_listed_in_pages() {
 }
 
 #[tokio::test]
-async fn a_watcher_is_told_the_present_state_first_and_each_change_then() {
+async fn a_watcher_first_receives_the_present_state_and_then_each_change() {
     let (_, flags) = setup();
     let early = flags.watch(&name("go"), listener("w"), false);
     assert_eq!(take_all(&early), [], "nothing is known yet");
-    early.settle(at(0)).await.expect("settle");
+    early.sync(at(0)).await.expect("sync");
     let (set, told) = flags
         .unleash(&name("go"), &forever(), at(0))
         .await
         .expect("unleash");
     assert_eq!(told, 1);
-    let late = watch(&flags, "go").await;
+    let late_error = watch(&flags, "go").await;
     let states = take_states(&early);
-    assert_eq!(states.len(), 2, "it was not there when it came: {states:?}");
+    assert_eq!(
+        states.len(),
+        2,
+        "the flag was not set at the registration: {states:?}"
+    );
     assert!(!states[0].set);
     assert_eq!(states[1], set);
-    assert_eq!(take_states(&late), std::slice::from_ref(&set));
+    assert_eq!(take_states(&late_error), std::slice::from_ref(&set));
     let cleared = flags.leash(&name("go")).await.expect("leash");
     assert_eq!(cleared.generation, set.generation);
-    for watch in [&early, &late] {
+    for watch in [&early, &late_error] {
         assert_eq!(take_states(watch), std::slice::from_ref(&cleared));
         assert_eq!(take_all(watch), []);
     }
 }
 
 #[tokio::test]
-async fn what_another_writer_did_is_told_by_a_refresh_and_nothing_twice() {
+async fn a_refresh_finds_another_writers_change_and_sends_it_once() {
     let (store, flags) = setup();
     let elsewhere = Flags::new(Arc::new(store), FlagsConfig::default());
     let watch = watch(&flags, "go").await;
@@ -252,7 +262,7 @@ async fn what_another_writer_did_is_told_by_a_refresh_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn an_expired_flag_ends_and_its_watchers_hear_it() {
+async fn an_expired_flag_ends_and_its_watchers_are_notified() {
     let (store, flags) = setup();
     let watch = watch(&flags, "go").await;
     flags
@@ -277,7 +287,7 @@ async fn an_expired_flag_ends_and_its_watchers_hear_it() {
 }
 
 #[tokio::test]
-async fn what_is_read_as_over_is_still_removed() {
+async fn a_flag_that_is_read_as_expired_is_still_removed() {
     let (store, flags) = setup();
     let watch = watch(&flags, "go").await;
     flags
@@ -294,7 +304,7 @@ async fn what_is_read_as_over_is_still_removed() {
 }
 
 #[tokio::test]
-async fn where_there_is_no_conditional_delete_an_expired_flag_stays_and_reads_as_not_set() {
+async fn without_conditional_delete_an_expired_flag_stays_and_reads_as_not_set() {
     let store = SteppedStore::at_once().without_conditional_delete();
     let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
     let watch = watch(&flags, "go").await;
@@ -317,7 +327,7 @@ async fn where_there_is_no_conditional_delete_an_expired_flag_stays_and_reads_as
 }
 
 #[tokio::test]
-async fn a_flag_of_an_earlier_life_still_ends() {
+async fn a_flag_of_an_earlier_relay_process_still_ends() {
     let (store, flags) = setup();
     flags
         .unleash(&name("go"), &lasting(10), at(0))
@@ -336,8 +346,8 @@ async fn a_flag_of_an_earlier_life_still_ends() {
     assert!(store.peek(&blob_name(&name("stays"))).is_some());
 }
 
-/// Takes what an observer is owed, once the relay's task has published the counts.
-async fn counted(flags: &Flags, watch: &super::super::Watch) -> Vec<FlagEvent> {
+/// Takes an observer's events after the background task has published the counts.
+async fn counted(flags: &Flags, watch: &super::super::WatchGuard) -> Vec<FlagEvent> {
     flags.publish_acks(|_| true).await;
     take_all(watch)
 }
@@ -347,12 +357,12 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
     let (_, flags) = setup();
     let (one, two) = (watch(&flags, "go").await, watch(&flags, "go").await);
     let expecting = flags.watch(&name("go"), listener("cli"), true);
-    expecting.settle(at(0)).await.expect("settle");
+    expecting.sync(at(0)).await.expect("sync");
     let (set, told) = flags
         .unleash(&name("go"), &forever(), at(0))
         .await
         .expect("unleash");
-    assert_eq!(told, 2, "who only counts is not counted");
+    assert_eq!(told, 2, "an observer of acknowledgements is not counted");
     let acks = |acknowledged, watchers| FlagEvent::Acks {
         generation: set.generation,
         acknowledged,
@@ -378,10 +388,10 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
             .all(|event| matches!(event, FlagEvent::State(_)))
     );
 
-    // They outlive the watchers, but not the generation.
+    // Acknowledgements outlive the watchers, but not the generation.
     drop((one, expecting));
     let expecting = flags.watch(&name("go"), listener("cli"), true);
-    expecting.settle(at(0)).await.expect("settle");
+    expecting.sync(at(0)).await.expect("sync");
     assert_eq!(counted(&flags, &expecting).await.last(), Some(&acks(2, 0)));
     flags.leash(&name("go")).await.expect("leash");
     let (next, _) = flags
@@ -400,42 +410,42 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
 async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let (_, flags) = setup();
     let second = Duration::from_secs(1);
-    let config = FeedConfig {
+    let config = WatchStreamConfig {
         heartbeat: second * 5,
         max_age: second * 3600,
     };
     let mut rng = fastrand::Rng::with_seed(7);
     let watch = flags.watch(&name("go"), listener("w"), false);
-    let mut feed = Feed::new(watch, config, Tick::default(), &mut rng);
+    let mut feed = WatchStream::new(watch, config, Tick::default(), &mut rng);
     let tick = |seconds: u32| Tick::default() + second * seconds;
-    let next = |feed: &mut Feed, seconds| feed.next(tick(seconds), false, Waker::noop());
-    // A heartbeat would say that nothing is owed.
-    assert!(matches!(next(&mut feed, 6), Next::Wait(at) if at > tick(60)));
-    feed.watch().settle(at(0)).await.expect("settle");
-    assert!(matches!(next(&mut feed, 6), Next::Send(Event::State(s)) if !s.set));
-    assert_eq!(next(&mut feed, 10), Next::Wait(tick(11)));
-    assert_eq!(next(&mut feed, 11), Next::Send(Event::Heartbeat));
+    let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), false, Waker::noop());
+    // A heartbeat would mean that no event is pending.
+    assert!(matches!(next(&mut feed, 6), StreamAction::Wait(at) if at > tick(60)));
+    feed.watch().sync(at(0)).await.expect("sync");
+    assert!(matches!(next(&mut feed, 6), StreamAction::Send(Event::State(s)) if !s.set));
+    assert_eq!(next(&mut feed, 10), StreamAction::Wait(tick(11)));
+    assert_eq!(next(&mut feed, 11), StreamAction::Send(Event::Heartbeat));
     flags
         .unleash(&name("go"), &forever(), at(0))
         .await
         .expect("unleash");
-    assert!(matches!(next(&mut feed, 16), Next::Send(Event::State(s)) if s.set));
-    assert_eq!(next(&mut feed, 16), Next::Wait(tick(21)));
+    assert!(matches!(next(&mut feed, 16), StreamAction::Send(Event::State(s)) if s.set));
+    assert_eq!(next(&mut feed, 16), StreamAction::Wait(tick(21)));
     flags.leash(&name("go")).await.expect("leash");
     let mut drain = || feed.next(tick(17), true, Waker::noop());
     assert!(
-        matches!(drain(), Next::Send(Event::State(s)) if !s.set),
-        "owed first"
+        matches!(drain(), StreamAction::Send(Event::State(s)) if !s.set),
+        "pending events come first"
     );
     let goodbye = drain();
     assert!(
-        matches!(goodbye, Next::Send(Event::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
+        matches!(goodbye, StreamAction::Send(Event::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
     );
-    assert_eq!(drain(), Next::End);
+    assert_eq!(drain(), StreamAction::End);
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_flags_that_nobody_watches_without_a_reason() {
+async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgements() {
     let (_, flags) = setup();
     for index in 0..100 {
         let flag = FlagName::new(&format!("flag-{index}")).expect("a name");
@@ -446,12 +456,12 @@ async fn nothing_is_remembered_of_flags_that_nobody_watches_without_a_reason() {
         drop(watch(&flags, flag.as_str()).await);
         flags.leash(&flag).await.expect("leash");
     }
-    let board = format!("{:?}", flags.inner.board());
-    assert!(board.contains("topics: {}, idle: {}"), "{board}");
+    let registry = format!("{:?}", flags.inner.registry());
+    assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
 }
 
 #[tokio::test]
-async fn a_flag_straight_on_the_store_is_the_relays_flag() {
+async fn a_store_flag_is_the_same_flag_as_the_relays() {
     let now = Arc::new(std::sync::Mutex::new(at(0)));
     let clock = {
         let now = Arc::clone(&now);
@@ -476,7 +486,7 @@ async fn a_flag_straight_on_the_store_is_the_relays_flag() {
         .expect("create");
     assert!(
         flag.is_set().await.expect("read"),
-        "its existence means set"
+        "the blob's existence means set"
     );
 
     flags
@@ -536,7 +546,7 @@ async fn acknowledgements_are_bounded() {
     (0..100_000).for_each(|number| ack(number).expect("within the limit"));
     let error = ack(100_000).expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
-    // Another generation starts anew.
+    // A new generation has new room.
     flags.leash(&name("go")).await.expect("leash");
     let (set, _) = flags
         .unleash(&name("go"), &forever(), at(0))
@@ -559,11 +569,11 @@ async fn a_state_is_encoded_once_for_all_its_watchers() {
     let mut encodings = 0;
     for watch in &watches {
         let mut last = None;
-        while let Some(event) = watch.owed(Waker::noop()) {
+        while let Some(event) = watch.next_event(Waker::noop()) {
             last = Some(event);
         }
         let Some(Event::State(state)) = last else {
-            panic!("the set is told last");
+            panic!("the set is the last event");
         };
         let encoded = state.encoded(|state| {
             encodings += 1;

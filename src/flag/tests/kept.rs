@@ -1,4 +1,4 @@
-//! What a second unleash of a flag that is set keeps of the first.
+//! Values of the first unleash that a second unleash keeps.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ async fn unleash(flags: &Flags, options: &UnleashOptions, seconds: u64) -> FlagS
 }
 
 #[tokio::test]
-async fn a_second_unleash_that_states_neither_end_nor_reason_keeps_those_of_the_first() {
+async fn a_second_unleash_without_ttl_and_reason_keeps_those_of_the_first() {
     let (_, flags) = flags();
     let set = unleash(&flags, &first(), 0).await;
     let again = UnleashOptions {
@@ -47,14 +47,14 @@ async fn a_second_unleash_that_states_neither_end_nor_reason_keeps_those_of_the_
     );
     assert_eq!(flags.get(&name("go"), at(59)).await.expect("get"), kept);
     assert!(!flags.get(&name("go"), at(60)).await.expect("get").set);
-    // It is over: another one begins with nothing of it.
+    // The flag has expired: the next unleash keeps none of its values.
     let next = unleash(&flags, &forever(), 61).await;
     assert_ne!(next.generation, set.generation);
     assert_eq!((next.expires_at, next.reason.as_str()), (None, ""));
 }
 
 #[tokio::test]
-async fn what_a_second_unleash_states_replaces_what_the_first_stated() {
+async fn ttl_and_reason_of_a_second_unleash_replace_those_of_the_first() {
     let (_, flags) = flags();
     unleash(&flags, &first(), 0).await;
     let longer = UnleashOptions {
@@ -66,7 +66,7 @@ async fn what_a_second_unleash_states_replaces_what_the_first_stated() {
         (set.expires_at, set.reason.as_str()),
         (Some(at(110)), "the day run")
     );
-    assert_eq!(set.set_by, "ann", "nobody else was named");
+    assert_eq!(set.set_by, "ann", "the options name no other author");
     let for_ever = UnleashOptions {
         ttl: Some(Duration::ZERO),
         ..forever()
@@ -76,7 +76,7 @@ async fn what_a_second_unleash_states_replaces_what_the_first_stated() {
 }
 
 #[tokio::test]
-async fn a_store_without_a_relay_keeps_the_end_that_its_readers_go_by() {
+async fn an_unleash_without_a_relay_keeps_the_expiry_that_readers_compute() {
     let store = Arc::new(MemoryStore::new());
     let flags = StoreFlags::new(Arc::clone(&store) as _);
     let go = name("go");
@@ -92,7 +92,7 @@ async fn a_store_without_a_relay_keeps_the_end_that_its_readers_go_by() {
     );
     let later = kept_end.duration_since(end).expect("never sooner");
     assert!(later <= Duration::from_millis(1), "{later:?}");
-    // A plain set has no end, and no reason of its own.
+    // A plain set has no expiry and no reason.
     flags.global(go.clone()).set(true).await.expect("set");
     let plain = flags.get(&go).await.expect("get");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What many flags, many names, many acknowledgements and many observers may cost.
+//! The cost of many flags, names, acknowledgements and observers.
 
 use std::{
     pin::pin,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    super::{Event, FlagTimers, Flags, FlagsConfig, Watch, body::blob_name, start},
+    super::{Event, FlagTimers, Flags, FlagsConfig, WatchGuard, document::blob_name, start},
     at, forever, lasting, listener, name,
     stepped::SteppedStore,
     take_all, take_states,
@@ -35,7 +35,7 @@ impl Wake for Counter {
 }
 
 #[tokio::test]
-async fn a_watched_name_too_many_is_refused_and_the_others_go_on() {
+async fn a_watch_beyond_the_limit_is_refused_and_the_others_go_on() {
     let (_, flags) = with(FlagsConfig {
         max_watched_flags: 2,
         ..FlagsConfig::default()
@@ -50,23 +50,23 @@ async fn a_watched_name_too_many_is_refused_and_the_others_go_on() {
         "{message}"
     );
     drop(watch("one").expect("watched already"));
-    let board = format!("{:?}", flags.inner.board());
-    assert!(!board.contains("three"), "{board}");
+    let registry = format!("{:?}", flags.inner.registry());
+    assert!(!registry.contains("three"), "{registry}");
 
-    one.settle(at(0)).await.expect("settle");
+    one.sync(at(0)).await.expect("sync");
     let (set, watchers) = flags
         .unleash(&name("one"), &forever(), at(0))
         .await
         .expect("unleash");
     assert_eq!(watchers, 1);
     assert_eq!(take_states(&one).last(), Some(&set));
-    // A name that is watched no longer makes room at once.
+    // An unwatched name frees its room at once.
     drop(two);
     drop(watch("three").expect("room again"));
 }
 
 #[tokio::test]
-async fn a_set_flag_too_many_is_refused_and_the_others_go_on() {
+async fn a_set_flag_beyond_the_limit_is_refused_and_the_others_go_on() {
     let config = FlagsConfig {
         max_flags: 2,
         ..FlagsConfig::default()
@@ -85,7 +85,7 @@ async fn a_set_flag_too_many_is_refused_and_the_others_go_on() {
 
     flags.leash(&name("one")).await.expect("leash");
     unleash("three", 0).await.expect("room again");
-    // Another program clears one: the next refresh finds out, though nobody watches a flag.
+    // Another program clears a flag. The next refresh finds it, although no flag is watched.
     unleash("four", 0).await.expect_err("one too many");
     store
         .delete(&blob_name(&name("three")), None)
@@ -99,7 +99,7 @@ async fn a_set_flag_too_many_is_refused_and_the_others_go_on() {
     flags.expire(at(10)).await.expect("expire");
     unleash("five", 10).await.expect("room again");
 
-    // Another life knows the store's flags.
+    // A new relay process finds the store's flags.
     let next = Flags::new(Arc::new(store.clone()), config);
     next.recover(at(11)).await.expect("recover");
     let error = next.unleash(&name("six"), &forever(), at(11)).await;
@@ -107,7 +107,7 @@ async fn a_set_flag_too_many_is_refused_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn flags_that_end_are_all_removed_however_many_nobody_watches() {
+async fn all_expired_flags_are_removed_also_when_many_are_not_watched() {
     let (store, flags) = with(FlagsConfig::default());
     for index in 0..2_000 {
         let flag = name(&format!("flag-{index}"));
@@ -121,8 +121,11 @@ async fn flags_that_end_are_all_removed_however_many_nobody_watches() {
         let blob = blob_name(&name(&format!("flag-{index}")));
         assert!(store.peek(&blob).is_none(), "{blob}");
     }
-    let board = format!("{:?}", flags.inner.board());
-    assert!(board.contains("topics: {}, idle: {}, ends: {}"), "{board}");
+    let registry = format!("{:?}", flags.inner.registry());
+    assert!(
+        registry.contains("entries: {}, idle: {}, expiries: {}"),
+        "{registry}"
+    );
 }
 
 #[tokio::test]
@@ -140,7 +143,7 @@ async fn many_watched_flags_are_refreshed_by_one_list_of_the_store() {
     let mut watches = Vec::new();
     for flag in 0..NAMES {
         let watch = flags.watch(&name(&format!("flag-{flag}")), listener("w"), false);
-        watch.settle(at(0)).await.expect("settle");
+        watch.sync(at(0)).await.expect("sync");
         assert_eq!(take_states(&watch).len(), 1);
         watches.push(watch);
     }
@@ -158,7 +161,7 @@ async fn many_watched_flags_are_refreshed_by_one_list_of_the_store() {
     assert_eq!(told, [("flag-7", false), ("flag-2000", true)]);
 }
 
-/// Polls until it ends; nothing else happens meanwhile.
+/// Polls a future to its end. No other actor runs.
 fn finish<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -170,7 +173,7 @@ fn finish<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn a_list_that_a_local_write_or_a_newer_read_overtook_does_not_count() {
+fn a_list_older_than_a_local_write_or_a_newer_read_does_not_count() {
     for read in [false, true] {
         let store = SteppedStore::with_few_steps();
         let config = FlagsConfig {
@@ -179,10 +182,10 @@ fn a_list_that_a_local_write_or_a_newer_read_overtook_does_not_count() {
         };
         let flags = Flags::new(Arc::new(store.clone()), config);
         let watch = flags.watch(&name("go"), listener("w"), false);
-        finish(watch.settle(at(0))).expect("settle");
+        finish(watch.sync(at(0))).expect("sync");
         assert!(!take_states(&watch)[0].set);
 
-        // The list has seen that the flag is not set, and its answer is on its way.
+        // The list has read the unset flag, but its answer has not arrived.
         let mut refresh = pin!(flags.refresh(at(1)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(refresh.as_mut().poll(&mut context).is_pending());
@@ -190,7 +193,7 @@ fn a_list_that_a_local_write_or_a_newer_read_overtook_does_not_count() {
             let elsewhere = Flags::new(Arc::new(store.clone()), config);
             finish(elsewhere.unleash(&name("go"), &forever(), at(1))).expect("unleash");
             let late = flags.watch(&name("go"), listener("late"), false);
-            finish(late.settle(at(1))).expect("settle");
+            finish(late.sync(at(1))).expect("sync");
             Some(late)
         } else {
             finish(flags.unleash(&name("go"), &forever(), at(1))).expect("unleash");
@@ -207,7 +210,7 @@ fn a_list_that_a_local_write_or_a_newer_read_overtook_does_not_count() {
 }
 
 #[test]
-fn a_list_settles_only_watchers_that_had_registered_before() {
+fn a_list_synchronizes_only_watchers_that_registered_before_it() {
     let store = SteppedStore::with_few_steps();
     let config = FlagsConfig {
         refresh_reads: 0,
@@ -220,7 +223,7 @@ fn a_list_settles_only_watchers_that_had_registered_before() {
     assert!(refresh.as_mut().poll(&mut context).is_pending());
     let late = flags.watch(&name("go"), listener("late"), false);
     finish(refresh).expect("refresh");
-    assert!(early.is_settled() && !late.is_settled());
+    assert!(early.is_synced() && !late.is_synced());
     assert!(take_states(&late).is_empty(), "nothing is known for it yet");
 }
 
@@ -234,7 +237,7 @@ async fn one_flags_acknowledgements_leave_room_for_all_others() {
     let mut watches = Vec::new();
     let mut set = async |flag: &str| {
         let watch = flags.watch(&name(flag), listener("w"), true);
-        watch.settle(at(0)).await.expect("settle");
+        watch.sync(at(0)).await.expect("sync");
         watches.push(watch);
         let unleashed = flags.unleash(&name(flag), &forever(), at(0)).await;
         unleashed.expect("unleash").0.generation
@@ -264,10 +267,10 @@ async fn one_flags_acknowledgements_leave_room_for_all_others() {
 }
 
 #[tokio::test]
-async fn a_flag_neither_watched_nor_set_leaves_the_board_with_its_acknowledgements() {
+async fn a_flag_neither_watched_nor_set_is_forgotten_with_its_acknowledgements() {
     let (_, flags) = with(FlagsConfig::default());
     let watch = flags.watch(&name("go"), listener("w"), false);
-    watch.settle(at(0)).await.expect("settle");
+    watch.sync(at(0)).await.expect("sync");
     let (set, _) = flags
         .unleash(&name("go"), &forever(), at(0))
         .await
@@ -275,16 +278,16 @@ async fn a_flag_neither_watched_nor_set_leaves_the_board_with_its_acknowledgemen
     watch.ack(set.generation).expect("ack");
     flags.leash(&name("go")).await.expect("leash");
     drop(watch);
-    let board = format!("{:?}", flags.inner.board());
-    assert!(board.contains("topics: {}, idle: {}"), "{board}");
+    let registry = format!("{:?}", flags.inner.registry());
+    assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
 }
 
-/// Observers that have been told all there is, and wait.
-async fn observers(flags: &Flags, count: usize) -> (u64, Vec<Watch>, Arc<Counter>) {
+/// Observers that have received all events and wait.
+async fn observers(flags: &Flags, count: usize) -> (u64, Vec<WatchGuard>, Arc<Counter>) {
     let (mut watches, counter) = (Vec::new(), Arc::new(Counter::default()));
     for _ in 0..count {
         let watch = flags.watch(&name("go"), listener("cli"), true);
-        watch.settle(at(0)).await.expect("settle");
+        watch.sync(at(0)).await.expect("sync");
         watches.push(watch);
     }
     let (set, _) = flags
@@ -294,13 +297,13 @@ async fn observers(flags: &Flags, count: usize) -> (u64, Vec<Watch>, Arc<Counter
     flags.publish_acks(|_| true).await;
     let waker = Waker::from(Arc::clone(&counter));
     for watch in &watches {
-        while watch.owed(&waker).is_some() {}
+        while watch.next_event(&waker).is_some() {}
     }
     (set.generation, watches, counter)
 }
 
 #[tokio::test]
-async fn acknowledgements_wake_ten_thousand_observers_once_and_not_each_time() {
+async fn many_acknowledgements_wake_ten_thousand_observers_only_once() {
     let (_, flags) = with(FlagsConfig::default());
     let (generation, watches, counter) = observers(&flags, 10_000).await;
     for number in 0..1_000 {
@@ -324,7 +327,7 @@ async fn acknowledgements_wake_ten_thousand_observers_once_and_not_each_time() {
     assert_eq!(counter.0.load(Ordering::Relaxed), 10_000, "nothing is new");
 }
 
-/// Starts the flags' own tasks, without a refresh.
+/// Starts the background tasks without a refresh.
 fn started(flags: &Flags) -> Scope {
     let scope = Scope::new();
     let timers = FlagTimers {
@@ -336,14 +339,14 @@ fn started(flags: &Flags) -> Scope {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observer_is_told_of_acknowledgements_twenty_times_a_second_and_of_the_last() {
+async fn an_observer_receives_at_most_twenty_counts_a_second_and_the_last_one() {
     let (_, flags) = with(FlagsConfig::default());
     let scope = started(&flags);
     let (generation, watches, _) = observers(&flags, 1).await;
     let observer = async {
         let mut told = 0;
         std::future::poll_fn(|context| {
-            while let Some(event) = watches[0].owed(context.waker()) {
+            while let Some(event) = watches[0].next_event(context.waker()) {
                 told += 1;
                 if matches!(
                     event,
@@ -376,7 +379,7 @@ async fn the_observers_of_one_flag_do_not_delay_those_of_another() {
     let scope = started(&flags);
     let (crowded, _crowd, _) = observers(&flags, 10_000).await;
     let few = flags.watch(&name("few"), listener("cli"), true);
-    few.settle(at(0)).await.expect("settle");
+    few.sync(at(0)).await.expect("sync");
     let (set, _) = flags
         .unleash(&name("few"), &forever(), at(0))
         .await

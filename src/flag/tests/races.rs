@@ -1,31 +1,31 @@
-//! Every order in which a watcher, writers here and writers elsewhere can meet.
+//! All orders in which a watcher, local writers and other writers can run.
 //!
-//! Each scenario holds in all orders, and each planted fault breaks its scenario in some.
+//! Each scenario holds in all orders. Each planted fault breaks its scenario in some order.
 
 use std::sync::{Arc, Mutex};
 
 use super::{
-    super::{Flags, FlagsConfig, body::blob_name},
+    super::{Flags, FlagsConfig, document::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Actor, Chooser, Explored, Failing, SteppedStore, explore},
     take_states,
 };
 use crate::{fault::Fault, store::BlobStore, sync::lock, words::FlagState};
 
-/// What a writer does.
+/// A write of an actor.
 #[derive(Debug, Clone, Copy)]
-enum Act {
+enum Operation {
     Unleash,
     Leash,
 }
 
-/// Who acts beside the watcher, and what was before.
+/// The actors beside the watcher, and the flag's state before.
 #[derive(Debug, Clone, Copy, Default)]
-struct Story {
+struct Scenario {
     before: bool,
-    here: &'static [Act],
-    also_here: &'static [Act],
-    elsewhere: &'static [Act],
+    here: &'static [Operation],
+    also_here: &'static [Operation],
+    elsewhere: &'static [Operation],
     fault: Fault,
 }
 
@@ -39,59 +39,66 @@ fn flags(store: &SteppedStore, fault: Fault) -> Flags {
     )
 }
 
-fn alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {
+fn run_alone(chooser: &mut Chooser, actor: impl Future<Output = ()>) {
     chooser.run(vec![Box::pin(actor)]);
 }
 
-/// Does the acts; notes the generations that were set, each when it is certain.
-async fn act(flags: &Flags, acts: &[Act], set: &Mutex<Vec<u64>>) {
-    for act in acts {
+/// Does the writes. Notes each generation when its set is certain.
+async fn run_operations(flags: &Flags, operations: &[Operation], set: &Mutex<Vec<u64>>) {
+    for act in operations {
         match act {
-            Act::Unleash => {
+            Operation::Unleash => {
                 let told = flags.unleash(&name("go"), &forever(), at(0)).await;
                 let (state, _) = told.expect("unleash");
                 lock(set).push(state.generation);
             }
-            Act::Leash => drop(flags.leash(&name("go")).await.expect("leash")),
+            Operation::Leash => drop(flags.leash(&name("go")).await.expect("leash")),
         }
     }
 }
 
-/// A watcher comes while others write. It must be told each set that is the newest when it is asked
-/// next, and in the end what is in the store.
-fn watch_among_writers(story: Story) -> Explored {
+/// A watcher registers during writes. It must receive each set that is the newest when its stream
+/// is polled, and at last the state in the store.
+fn watch_among_writers(scenario: Scenario) -> Explored {
     explore(|chooser| {
-        let three = !story.also_here.is_empty() || !story.elsewhere.is_empty();
+        let three = !scenario.also_here.is_empty() || !scenario.elsewhere.is_empty();
         let store = match three {
             true => SteppedStore::with_few_steps(),
             false => SteppedStore::new(),
         };
-        let here = flags(&store, story.fault);
+        let here = flags(&store, scenario.fault);
         let elsewhere = flags(&store, Fault::None);
         let (set_here, set_elsewhere) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        if story.before {
-            alone(chooser, act(&elsewhere, &[Act::Unleash], &set_elsewhere));
+        if scenario.before {
+            run_alone(
+                chooser,
+                run_operations(&elsewhere, &[Operation::Unleash], &set_elsewhere),
+            );
         }
         let watch = Mutex::new(None);
         let known = Mutex::new(0);
         let watcher = async {
             *lock(&known) = lock(&set_here).len();
             let watching = here.watch(&name("go"), listener("w"), false);
-            watching.settle(at(0)).await.expect("settle");
+            watching.sync(at(0)).await.expect("sync");
             *lock(&watch) = Some(watching);
         };
         let mut actors: Vec<Actor<'_>> = vec![Box::pin(watcher)];
-        for acts in [story.here, story.also_here] {
-            if !acts.is_empty() {
-                actors.push(Box::pin(act(&here, acts, &set_here)));
+        for operations in [scenario.here, scenario.also_here] {
+            if !operations.is_empty() {
+                actors.push(Box::pin(run_operations(&here, operations, &set_here)));
             }
         }
-        if !story.elsewhere.is_empty() {
-            actors.push(Box::pin(act(&elsewhere, story.elsewhere, &set_elsewhere)));
+        if !scenario.elsewhere.is_empty() {
+            actors.push(Box::pin(run_operations(
+                &elsewhere,
+                scenario.elsewhere,
+                &set_elsewhere,
+            )));
         }
         chooser.run(actors);
-        if !story.elsewhere.is_empty() {
-            alone(chooser, async {
+        if !scenario.elsewhere.is_empty() {
+            run_alone(chooser, async {
                 here.refresh(at(0)).await.expect("refresh");
             });
         }
@@ -108,7 +115,7 @@ fn check(store: &SteppedStore, told: &[FlagState], newest: Option<u64>) -> Resul
         Some(last) if last.set == stored => {}
         last => {
             return Err(format!(
-                "told {last:?} in the end, but the store says {stored}"
+                "received {last:?} at last, but the store has {stored}"
             ));
         }
     }
@@ -121,15 +128,15 @@ fn check(store: &SteppedStore, told: &[FlagState], newest: Option<u64>) -> Resul
                 .iter()
                 .any(|state| state.set && state.generation == newest) =>
         {
-            Err(format!("never told of {newest}: {told:?}"))
+            Err(format!("never received {newest}: {told:?}"))
         }
         _ => Ok(()),
     }
 }
 
-const STORIES: [Story; 8] = {
-    use Act::{Leash, Unleash};
-    const PLAIN: Story = Story {
+const SCENARIOS: [Scenario; 8] = {
+    use Operation::{Leash, Unleash};
+    const PLAIN: Scenario = Scenario {
         before: false,
         here: &[],
         also_here: &[],
@@ -138,34 +145,34 @@ const STORIES: [Story; 8] = {
     };
     [
         PLAIN,
-        Story {
+        Scenario {
             before: true,
             ..PLAIN
         },
-        Story {
+        Scenario {
             here: &[Unleash],
             ..PLAIN
         },
-        Story {
+        Scenario {
             here: &[Unleash, Leash],
             ..PLAIN
         },
-        Story {
+        Scenario {
             before: true,
             here: &[Leash, Unleash],
             ..PLAIN
         },
-        Story {
+        Scenario {
             here: &[Unleash],
             also_here: &[Leash],
             ..PLAIN
         },
-        Story {
+        Scenario {
             here: &[Unleash],
             elsewhere: &[Unleash],
             ..PLAIN
         },
-        Story {
+        Scenario {
             before: true,
             here: &[Unleash],
             elsewhere: &[Leash],
@@ -176,17 +183,19 @@ const STORIES: [Story; 8] = {
 
 #[test]
 fn no_watcher_misses_an_unleash_wherever_it_lands() {
-    for story in STORIES {
-        let explored = watch_among_writers(story);
-        assert_eq!(explored.violation, None, "{story:?}: {explored:?}");
+    for scenario in SCENARIOS {
+        let explored = watch_among_writers(scenario);
+        assert_eq!(explored.violation, None, "{scenario:?}: {explored:?}");
     }
 }
 
-/// Each story in which the fault breaks the rule, in some order.
+/// The scenarios in which the fault breaks the rule in some order.
 fn broken_by(fault: Fault) -> usize {
-    let stories = STORIES.iter().map(|story| Story { fault, ..*story });
-    stories
-        .filter(|story| watch_among_writers(*story).violations > 0)
+    let scenarios = SCENARIOS
+        .iter()
+        .map(|scenario| Scenario { fault, ..*scenario });
+    scenarios
+        .filter(|scenario| watch_among_writers(*scenario).violations > 0)
         .count()
 }
 
@@ -205,18 +214,18 @@ fn a_set_that_is_conflated_away_is_found_out() {
     assert!(broken_by(Fault::FlagSetConflated) > 0);
 }
 
-/// A flag's time is over here while another relay gives it more: that one's word stands.
+/// A flag has expired here, while another relay extends it. The extension wins.
 fn expiry_against_refreshment(fault: Fault) -> Explored {
     explore(|chooser| {
         let store = SteppedStore::new();
         let (here, elsewhere) = (flags(&store, fault), flags(&store, Fault::None));
         let mut watch = None;
-        alone(chooser, async {
+        run_alone(chooser, async {
             here.unleash(&name("go"), &lasting(10), at(0))
                 .await
                 .expect("unleash");
             let watching = here.watch(&name("go"), listener("w"), false);
-            watching.settle(at(1)).await.expect("settle");
+            watching.sync(at(1)).await.expect("sync");
             watch = Some(watching);
         });
         let expiry = async {
@@ -230,13 +239,13 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
         if store.peek(&blob_name(&name("go"))).is_none() {
             return Err("an unleash that was answered is gone from the store".to_owned());
         }
-        alone(chooser, async {
+        run_alone(chooser, async {
             here.refresh(at(11)).await.expect("refresh");
         });
         let told = take_states(&watch.expect("a watch"));
         match told.last() {
             Some(last) if last.expires_at == Some(at(70)) => Ok(()),
-            last => Err(format!("told {last:?} in the end")),
+            last => Err(format!("received {last:?} at last")),
         }
     })
 }
@@ -251,11 +260,11 @@ fn an_expired_flag_is_removed_only_as_it_was_read() {
 }
 
 #[test]
-fn a_watcher_is_not_told_what_an_expiry_had_read_before_it_came() {
+fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
     let explored = explore(|chooser| {
         let store = SteppedStore::new();
         let (here, elsewhere) = (flags(&store, Fault::None), flags(&store, Fault::None));
-        alone(chooser, async {
+        run_alone(chooser, async {
             let options = [lasting(10), lasting(60)];
             here.unleash(&name("go"), &options[0], at(0))
                 .await
@@ -272,14 +281,14 @@ fn a_watcher_is_not_told_what_an_expiry_had_read_before_it_came() {
         let cleared_before = async {
             elsewhere.leash(&name("go")).await.expect("leash");
             let watch = here.watch(&name("go"), listener("w"), false);
-            watch.settle(at(10)).await.expect("settle");
+            watch.sync(at(10)).await.expect("sync");
             *lock(&told) = take_states(&watch);
         };
         chooser.run(vec![Box::pin(expiry), Box::pin(cleared_before)]);
         let told = lock(&told).clone();
         match told.iter().all(|state| !state.set) && told.len() == 1 {
             true => Ok(()),
-            false => Err(format!("told {told:?}, and it was cleared before")),
+            false => Err(format!("received {told:?}, but it was cleared before")),
         }
     });
     assert_eq!(explored.violation, None, "{explored:?}");
@@ -291,8 +300,8 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         let store = SteppedStore::new();
         let here = flags(&store, fault);
         let watch = here.watch(&name("go"), listener("w"), false);
-        alone(chooser, async {
-            watch.settle(at(0)).await.expect("settle");
+        run_alone(chooser, async {
+            watch.sync(at(0)).await.expect("sync");
         });
         take_states(&watch);
         let mut outcome = None;
@@ -306,7 +315,7 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
             outcome => return Err(format!("{outcome:?}, and told {told:?}")),
         }
         store.fail(Failing::Nothing);
-        alone(chooser, async {
+        run_alone(chooser, async {
             here.refresh(at(0)).await.expect("refresh");
         });
         let stored = store.peek(&blob_name(&name("go"))).is_some();
@@ -314,13 +323,13 @@ fn unleash_on_a_failing_store(fault: Fault, failing: Failing) -> Explored {
         if told == usize::from(stored) {
             Ok(())
         } else {
-            Err(format!("told {told} times in the end, stored: {stored}"))
+            Err(format!("received {told} sets, stored: {stored}"))
         }
     })
 }
 
 #[test]
-fn nobody_is_told_before_the_flag_is_durable() {
+fn no_watcher_is_notified_before_the_flag_is_durable() {
     for failing in [Failing::Everything, Failing::WritesThatHappened] {
         let explored = unleash_on_a_failing_store(Fault::None, failing);
         assert_eq!(explored.violation, None, "{failing:?}: {explored:?}");
@@ -329,19 +338,19 @@ fn nobody_is_told_before_the_flag_is_durable() {
     }
 }
 
-/// Sets and clears a flag while the clock stands still.
+/// Sets and clears a flag while the wall clock stands still.
 fn generations_of_one_microsecond(fault: Fault) -> Explored {
     explore(|chooser| {
         let here = flags(&SteppedStore::new(), fault);
         let set = Mutex::default();
-        let acts = [
-            Act::Unleash,
-            Act::Leash,
-            Act::Unleash,
-            Act::Leash,
-            Act::Unleash,
+        let operations = [
+            Operation::Unleash,
+            Operation::Leash,
+            Operation::Unleash,
+            Operation::Leash,
+            Operation::Unleash,
         ];
-        alone(chooser, act(&here, &acts, &set));
+        run_alone(chooser, run_operations(&here, &operations, &set));
         let mut set: Vec<u64> = lock(&set).clone();
         set.dedup();
         if set.len() == 3 {
@@ -353,7 +362,7 @@ fn generations_of_one_microsecond(fault: Fault) -> Explored {
 }
 
 #[test]
-fn each_setting_has_a_generation_of_its_own() {
+fn each_set_has_a_new_generation() {
     assert_eq!(generations_of_one_microsecond(Fault::None).violation, None);
     assert_eq!(
         generations_of_one_microsecond(Fault::FlagGenerationRepeats).violations,
@@ -362,15 +371,15 @@ fn each_setting_has_a_generation_of_its_own() {
 }
 
 #[test]
-fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
-    // However far it came: what it left in the store is told by the next look.
+fn a_cancelled_unleash_leaves_no_lock_and_the_next_refresh_finds_it() {
+    // The next refresh sends what the cancelled unleash left in the store.
     for steps in 0..6 {
         let store = SteppedStore::new();
         let here = flags(&store, Fault::None);
         let watch = here.watch(&name("go"), listener("w"), false);
         let mut chooser = Chooser::default();
-        alone(&mut chooser, async {
-            watch.settle(at(0)).await.expect("settle");
+        run_alone(&mut chooser, async {
+            watch.sync(at(0)).await.expect("sync");
         });
         take_states(&watch);
         let (go, options) = (name("go"), forever());
@@ -382,7 +391,7 @@ fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
             }
         }
         drop(given_up);
-        alone(&mut chooser, async {
+        run_alone(&mut chooser, async {
             here.refresh(at(0)).await.expect("refresh");
         });
         let stored = store.peek(&blob_name(&go)).is_some();
@@ -391,7 +400,7 @@ fn an_unleash_given_up_half_way_leaves_nothing_locked_and_is_heard_of() {
             usize::from(stored),
             "{steps} steps"
         );
-        alone(&mut chooser, async {
+        run_alone(&mut chooser, async {
             drop(here.leash(&go).await.expect("leash"));
         });
         assert_eq!(store.capabilities(), crate::store::Capabilities::default());

@@ -1,4 +1,4 @@
-//! A store whose calls are taken step by step, and all the orders in which actors can take them.
+//! A store whose calls run step by step, and all orders in which actors can take the steps.
 
 use std::{
     fmt,
@@ -20,8 +20,8 @@ use crate::{
     sync::lock,
 };
 
-/// A memory store, each call of which rests once before its effect and once after it, and which
-/// may be told to fail.
+/// A memory store. Each call pauses once before its effect and once after it. Calls can be made to
+/// fail.
 #[derive(Debug, Clone)]
 pub(super) struct SteppedStore {
     inner: MemoryStore,
@@ -32,34 +32,34 @@ pub(super) struct SteppedStore {
     lists: Arc<AtomicUsize>,
 }
 
-/// When a call rests.
+/// When a call pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rests {
     Never,
-    /// Between its effect and its answer: few enough orders for three actors.
+    /// Between its effect and its answer. Three actors then have few enough orders.
     After,
     BeforeAndAfter,
 }
 
-/// What fails.
+/// Which calls fail.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failing {
     #[default]
     Nothing,
     /// Each call, before its effect.
     Everything,
-    /// Each call, for good as it seems: the file's rights are wrong, say.
+    /// Each call, with a permanent error such as wrong file permissions.
     Denied,
-    /// Each write, for good as it seems.
+    /// Each write, with a permanent error.
     WritesDenied,
     /// Each write, after its effect.
     WritesThatHappened,
-    /// Nothing, but each write is made twice, and the second answer is the one that comes.
+    /// None, but each write is sent twice and the second answer is returned.
     WritesTwice,
 }
 
 impl SteppedStore {
-    /// Makes a store that is taken step by step, with [`explore`].
+    /// Makes a store that runs step by step, with [`explore`].
     pub(super) fn new() -> Self {
         Self {
             inner: MemoryStore::with_wall(|| super::at(0)),
@@ -78,7 +78,7 @@ impl SteppedStore {
         store
     }
 
-    /// Makes a store each call of which rests once only.
+    /// Makes a store whose calls pause only once.
     pub(super) fn with_few_steps() -> Self {
         let mut store = Self::new();
         store.rests = Rests::After;
@@ -90,7 +90,7 @@ impl SteppedStore {
         self
     }
 
-    /// Takes how many reads and how many lists there were.
+    /// Takes the number of reads and of lists.
     pub(super) fn take_calls(&self) -> (usize, usize) {
         let take = |calls: &AtomicUsize| calls.swap(0, Ordering::Relaxed);
         (take(&self.gets), take(&self.lists))
@@ -100,7 +100,7 @@ impl SteppedStore {
         *lock(&self.failing) = failing;
     }
 
-    /// Reads without a step, for those who look on.
+    /// Reads a blob without a step, for checks.
     pub(super) fn peek(&self, name: &BlobName) -> Option<Blob> {
         let mut read = self.inner.get(name);
         match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -116,7 +116,7 @@ impl SteppedStore {
     ) -> Result<T> {
         let failed = || Error::new(ErrorKind::Timeout, "on purpose");
         if self.rests == Rests::BeforeAndAfter {
-            rest().await;
+            pause().await;
         }
         match *lock(&self.failing) {
             Failing::Everything => return Err(failed()),
@@ -128,7 +128,7 @@ impl SteppedStore {
         }
         let outcome = effect.await;
         if self.rests != Rests::Never {
-            rest().await;
+            pause().await;
         }
         if writes && *lock(&self.failing) == Failing::WritesThatHappened {
             return Err(failed());
@@ -138,7 +138,7 @@ impl SteppedStore {
 }
 
 /// Waits until the next poll.
-async fn rest() {
+async fn pause() {
     let mut rested = false;
     std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
@@ -200,19 +200,19 @@ impl fmt::Display for SteppedStore {
     }
 }
 
-/// One of those who act at the same time.
+/// One of the concurrent actors.
 pub(super) type Actor<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// What exploring has found.
+/// The result of an exploration.
 #[derive(Debug)]
 pub(super) struct Explored {
     pub(super) orders: usize,
-    /// The first violation, and how many orders had one.
+    /// The first violation, and the number of orders with one.
     pub(super) violation: Option<String>,
     pub(super) violations: usize,
 }
 
-/// Chooses, run by run, each combination of choices once.
+/// Enumerates each combination of choices once, run by run.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {
     taken: Vec<(usize, usize)>,
@@ -229,7 +229,7 @@ impl Chooser {
         choice
     }
 
-    /// Moves to the next combination; returns whether there is one.
+    /// Moves to the next combination. Returns whether there is one.
     fn advance(&mut self) -> bool {
         self.next = 0;
         while let Some((choice, of)) = self.taken.pop() {
@@ -241,7 +241,7 @@ impl Chooser {
         false
     }
 
-    /// Lets the actors act to their ends, in the order of this run.
+    /// Runs the actors to their ends, in this run's order.
     pub(super) fn run(&mut self, actors: Vec<Actor<'_>>) {
         let mut actors: Vec<_> = actors
             .into_iter()
@@ -251,7 +251,7 @@ impl Chooser {
             let ready: Vec<usize> = (0..actors.len())
                 .filter(|index| actors[*index].1.0.load(Ordering::Relaxed))
                 .collect();
-            assert!(!ready.is_empty(), "everybody waits for somebody else");
+            assert!(!ready.is_empty(), "deadlock: every actor waits");
             let index = ready[self.choose(ready.len())];
             let (actor, woken) = &mut actors[index];
             woken.0.store(false, Ordering::Relaxed);
@@ -275,7 +275,7 @@ impl Wake for Woken {
     }
 }
 
-/// Runs a scenario in every order that its actors can take.
+/// Runs a scenario in every order of its actors.
 pub(super) fn explore(scenario: impl Fn(&mut Chooser) -> Result<(), String>) -> Explored {
     let mut chooser = Chooser::default();
     let mut explored = Explored {

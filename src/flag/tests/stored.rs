@@ -1,4 +1,4 @@
-//! What a flag's store has to do with it: writes that are refused or repeated, and no relay at all.
+//! Flags and their store: refused writes, repeated writes, and use without a relay.
 
 use std::{
     sync::Arc,
@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    super::{Flags, FlagsConfig, StoreFlag, StoreFlags, body::blob_name},
+    super::{Flags, FlagsConfig, StoreFlag, StoreFlags, document::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     take_states,
@@ -27,7 +27,7 @@ fn setup() -> (SteppedStore, Flags) {
 }
 
 #[tokio::test]
-async fn a_write_that_the_store_refused_was_none() {
+async fn a_refused_write_changes_nothing() {
     let (store, flags) = setup();
     store.fail(Failing::WritesDenied);
     for error in [
@@ -42,7 +42,7 @@ async fn a_write_that_the_store_refused_was_none() {
 }
 
 #[tokio::test]
-async fn a_write_that_comes_back_as_a_conflict_with_itself_is_this_relays_own() {
+async fn a_repeated_write_that_conflicts_with_itself_is_recognised() {
     let (store, flags) = setup();
     store.fail(Failing::WritesTwice);
     let early = flags.watch(&name("go"), listener("early"), false);
@@ -51,7 +51,7 @@ async fn a_write_that_comes_back_as_a_conflict_with_itself_is_this_relays_own() 
         .await
         .expect("it was written");
     assert_eq!(watchers, 1);
-    // An unleash here, and not a flag that was found set: who listens only is released.
+    // It counts as an unleash here and not as a flag found set, so a listening node is released.
     let states = take_states(&early);
     let told: Vec<_> = states.iter().map(|state| state.set).collect();
     assert_eq!(told, [false, true]);
@@ -103,7 +103,7 @@ async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
     let error = flags.list("../x").await.expect_err("no prefix");
     assert_eq!(error.kind(), ErrorKind::Invalid);
 
-    // Over: by the store's clock, with five seconds' allowance.
+    // It has expired by the store's clock, with five seconds' allowance.
     for (seconds, over) in [(14, false), (15, true)] {
         *now.lock().expect("not poisoned") = at(seconds);
         assert_eq!(
@@ -121,7 +121,7 @@ async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_said_of_a_write_is_true_whatever_the_store_loses() {
+async fn a_write_reports_a_true_outcome_whichever_request_the_store_loses() {
     let faults = Faults {
         before: 15,
         after: 15,
@@ -180,9 +180,9 @@ async fn what_is_said_of_a_write_is_true_whatever_the_store_loses() {
     );
 }
 
-/// Set for good: what was set for a while goes on, as the same, and ends no more by itself.
+/// A set for good keeps the generation of a flag with an expiry, and removes the expiry.
 #[tokio::test]
-async fn a_flag_that_is_set_for_good_ends_no_more() {
+async fn a_flag_that_is_set_for_good_has_no_expiry() {
     let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::new());
     let flags = StoreFlags::new(Arc::clone(&store));
     let for_a_while = UnleashOptions {
@@ -212,7 +212,7 @@ async fn a_list_and_a_refresh_read_many_flags_at_a_time() {
     for flag in &names {
         elsewhere.unleash(flag, &lasting(3600)).await.expect("set");
     }
-    // A read takes 50 ms on average: one after the other, 16 s.
+    // A read takes 50 ms on average; one after the other would take 16 s.
     let slow = || {
         let faults = Faults {
             delay: Duration::from_millis(50),

@@ -1,4 +1,4 @@
-//! The flags on tokio's paused clock: ends that come by themselves, writers that are noticed.
+//! Flags on tokio's paused clock: expiry and refresh.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, Wall, start},
+    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, WallClock, start},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
 };
@@ -23,14 +23,14 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct World {
     store: SteppedStore,
     flags: Flags,
-    wall: Wall,
+    wall: WallClock,
     scope: Scope,
 }
 
-/// A wall clock that goes with tokio's.
+/// A wall clock that advances with tokio's clock.
 fn setup() -> World {
     let began = Instant::now();
-    let wall: Wall = Arc::new(move || at(0) + began.elapsed());
+    let wall: WallClock = Arc::new(move || at(0) + began.elapsed());
     let store = SteppedStore::at_once();
     let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
     let timers = FlagTimers {
@@ -68,7 +68,7 @@ async fn next(watch: &mut LocalWatch) -> FlagState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flag_ends_when_its_time_has_come() {
+async fn a_flag_ends_at_its_expiry() {
     let world = setup();
     let mut watch = world.watch();
     assert!(!next(&mut watch).await.set);
@@ -85,7 +85,7 @@ async fn a_flag_ends_when_its_time_has_come() {
         .duration_since(at(28))
         .expect("not before its time");
     assert!(late <= Duration::from_millis(2), "{late:?}");
-    // A shorter one than what is waited for comes first.
+    // A flag with an earlier expiry ends first.
     world
         .flags
         .unleash(&name("go"), &lasting(1000), world.now())
@@ -103,7 +103,7 @@ async fn a_flag_ends_when_its_time_has_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_writer_did_is_noticed_within_a_refresh() {
+async fn another_writers_change_is_found_within_a_refresh_interval() {
     let world = setup();
     let mut watch = world.watch();
     assert!(!next(&mut watch).await.set);
@@ -118,7 +118,7 @@ async fn what_another_writer_did_is_noticed_within_a_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_for_a_while_holds_nothing_up_for_ever() {
+async fn an_outage_of_the_store_delays_nothing_for_ever() {
     let world = setup();
     sleep(Duration::from_millis(1)).await;
     world
@@ -129,11 +129,11 @@ async fn a_store_that_is_away_for_a_while_holds_nothing_up_for_ever() {
     world.store.fail(Failing::Everything);
     let mut watch = world.watch();
     let nothing = timeout(Duration::from_secs(60), watch.next()).await;
-    assert!(nothing.is_err(), "nothing is known, and nothing is told");
+    assert!(nothing.is_err(), "no state is known or sent");
     world.store.fail(Failing::Nothing);
-    assert!(!next(&mut watch).await.set, "its time is over");
+    assert!(!next(&mut watch).await.set, "the flag has expired");
     sleep(Duration::from_secs(60)).await;
-    let blob = super::super::body::blob_name(&name("go"));
+    let blob = super::super::document::blob_name(&name("go"));
     assert!(
         world.store.peek(&blob).is_none(),
         "removed when the store was back"
@@ -141,7 +141,7 @@ async fn a_store_that_is_away_for_a_while_holds_nothing_up_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unleash_is_told_at_once_even_while_the_store_cannot_be_read() {
+async fn an_unleash_is_sent_at_once_even_while_the_store_cannot_be_read() {
     let world = setup();
     let mut watch = world.watch();
     world.store.fail(Failing::Everything);
@@ -155,7 +155,7 @@ async fn an_unleash_is_told_at_once_even_while_the_store_cannot_be_read() {
     let began = Instant::now();
     assert!(
         !next(&mut watch).await.set,
-        "it was not set when this watch began"
+        "the flag was not set when this watch began"
     );
     let set = next(&mut watch).await;
     assert!(set.set && began.elapsed() < Duration::from_millis(1));
@@ -163,12 +163,12 @@ async fn an_unleash_is_told_at_once_even_while_the_store_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_back_is_read_within_an_interval() {
+async fn a_recovered_store_is_read_within_an_interval() {
     let world = setup();
     let mut watch = world.watch();
     assert!(!next(&mut watch).await.set);
     world.store.fail(Failing::Everything);
-    // Long enough for the longest wait between tries.
+    // Long enough for the longest wait between attempts.
     sleep(HOUR).await;
     world.store.fail(Failing::Nothing);
     let another = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
@@ -184,7 +184,7 @@ async fn a_store_that_is_back_is_read_within_an_interval() {
     world.scope.shutdown().await;
 }
 
-/// Keeps what is logged.
+/// Collects log lines.
 #[cfg(feature = "cli")]
 #[derive(Debug, Clone, Default)]
 struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
@@ -220,7 +220,7 @@ fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
 
 #[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
-async fn an_outage_ends_though_a_flag_that_could_not_be_ended_is_gone_meanwhile() {
+async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     let (log, _guard) = logged();
     let world = setup();
     sleep(Duration::from_millis(1)).await;
@@ -231,13 +231,13 @@ async fn an_outage_ends_though_a_flag_that_could_not_be_ended_is_gone_meanwhile(
     assert!(next(&mut watch).await.set);
     world.store.fail(Failing::Everything);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(log.count("could not be ended; trying again"), 1);
-    assert_eq!(log.count("could not be read; trying again"), 1);
+    assert_eq!(log.count("could not be ended; retrying"), 1);
+    assert_eq!(log.count("could not be read; retrying"), 1);
     world.store.fail(Failing::Nothing);
-    // By another writer; the refresh finds it, and nobody waits after that.
+    // Another writer clears the flag. The refresh finds it, and then no flag is watched.
     let gone = world
         .store
-        .delete(&crate::flag::body::blob_name(&go), None)
+        .delete(&crate::flag::document::blob_name(&go), None)
         .await;
     gone.expect("it was there");
     assert!(!next(&mut watch).await.set);
@@ -249,7 +249,7 @@ async fn an_outage_ends_though_a_flag_that_could_not_be_ended_is_gone_meanwhile(
 
 #[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]
-async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
+async fn the_end_of_an_outage_is_logged_once_and_only_after_an_answer() {
     let (log, _guard) = logged();
     let world = setup();
     sleep(Duration::from_millis(1)).await;
@@ -260,8 +260,8 @@ async fn that_the_store_answers_again_is_said_once_and_only_when_it_does() {
     assert!(next(&mut watch).await.set);
     world.store.fail(Failing::Everything);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(log.count("could not be read; trying again"), 1);
-    // Nobody waits any more: then nothing is asked, which says nothing about the store.
+    assert_eq!(log.count("could not be read; retrying"), 1);
+    // Without watchers no request is sent, which shows nothing about the store.
     drop(watch);
     sleep(HOUR).await;
     assert_eq!(log.count("the store answers again"), 0);

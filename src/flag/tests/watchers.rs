@@ -1,9 +1,9 @@
-//! Who watches a flag, as operators see it.
+//! The watchers of a flag, as operators see them.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    super::{Feed, FeedConfig, Flags, FlagsConfig, Next, WatchersQuery},
+    super::{Flags, FlagsConfig, StreamAction, WatchStream, WatchStreamConfig, WatchersQuery},
     at, forever, listener, name,
 };
 use crate::{clock::Tick, store::MemoryStore};
@@ -12,7 +12,7 @@ fn flags() -> Flags {
     Flags::new(Arc::new(MemoryStore::new()), FlagsConfig::default())
 }
 
-/// Returns the watchers of `go` as `listener*streams`, with `+` where it has acknowledged.
+/// Returns the watchers of `go` as `listener*streams`, with `+` if it has acknowledged.
 fn shown(flags: &Flags) -> Vec<String> {
     let query = WatchersQuery {
         flag: Some(name("go")),
@@ -29,7 +29,7 @@ fn shown(flags: &Flags) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn those_that_have_acknowledged_are_told_from_those_that_are_missing() {
+async fn the_list_marks_the_listeners_that_have_acknowledged() {
     let flags = flags();
     let go = name("go");
     let watch = |id: &str| flags.watch(&go, listener(id), false);
@@ -40,7 +40,7 @@ async fn those_that_have_acknowledged_are_told_from_those_that_are_missing() {
     one.ack(set.generation).expect("counted");
     drop(one);
     assert_eq!(shown(&flags), ["node-1*0+", "node-2*1", "node-3*0"]);
-    // Of the next generation none has.
+    // No listener has acknowledged the next generation.
     flags.leash(&go).await.expect("leash");
     flags.unleash(&go, &forever(), at(1)).await.expect("set");
     assert_eq!(shown(&flags), ["node-1*0", "node-2*1", "node-3*0"]);
@@ -62,16 +62,16 @@ async fn a_second_stream_under_one_listener_id_is_a_duplicate_unless_the_first_i
     );
     assert!(!flags.watch(&go, listener("node-1"), true).is_duplicate());
 
-    let config = FeedConfig {
+    let config = WatchStreamConfig {
         heartbeat: Duration::from_secs(1),
         max_age: Duration::from_secs(3600),
     };
     let start = Tick::default();
-    let mut feed = Feed::new(first, config, start, &mut fastrand::Rng::with_seed(1));
+    let mut feed = WatchStream::new(first, config, start, &mut fastrand::Rng::with_seed(1));
     let goodbye = feed.next(start, true, Waker::noop());
-    assert!(matches!(goodbye, Next::Send(_)), "{goodbye:?}");
+    assert!(matches!(goodbye, StreamAction::Send(_)), "{goodbye:?}");
     let again = flags.watch(&go, listener("node-1"), false);
-    assert!(!again.is_duplicate(), "the first has said Goodbye");
+    assert!(!again.is_duplicate(), "the first stream has sent Goodbye");
     drop(feed);
     assert_eq!(shown(&flags), ["node-1*1"]);
 }

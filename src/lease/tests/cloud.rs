@@ -40,7 +40,7 @@ fn contender(store: &Arc<dyn BlobStore>, holder: String, duration: Duration) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_at_a_time_holds_it_and_each_has_a_greater_token() {
+async fn there_is_one_holder_at_a_time_and_each_has_a_greater_token() {
     for store in clouds("contended").await {
         let (busy, tokens) = (
             Arc::new(AtomicBool::new(false)),
@@ -52,7 +52,7 @@ async fn one_at_a_time_holds_it_and_each_has_a_greater_token() {
             tokio::spawn(async move {
                 for _ in 0..3 {
                     let held = lease.acquire().await.expect("it is free in time");
-                    assert!(!busy.swap(true, Ordering::SeqCst), "two at a time");
+                    assert!(!busy.swap(true, Ordering::SeqCst), "two holders at a time");
                     tokens.lock().expect("no panic").push(held.token());
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     assert!(busy.swap(false, Ordering::SeqCst));
@@ -73,7 +73,7 @@ async fn one_at_a_time_holds_it_and_each_has_a_greater_token() {
 }
 
 #[tokio::test]
-async fn a_holder_that_dies_is_followed_when_its_duration_has_passed() {
+async fn a_dead_holders_lease_is_taken_after_its_duration() {
     for store in clouds("followed").await {
         let duration = Duration::from_secs(1);
         let dead = contender(&store, "dead".into(), duration);
@@ -89,9 +89,9 @@ async fn a_holder_that_dies_is_followed_when_its_duration_has_passed() {
     }
 }
 
-/// Whatever is cut, repeated or refused on the way: one holder at a time, and tokens that grow.
+/// The network cuts, repeats and refuses requests. There is one holder at a time, and tokens grow.
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_bad_way_there_is_one_holder_as_well() {
+async fn on_an_unreliable_network_there_is_one_holder_at_a_time() {
     azurite().create_container("rough-leases");
     let proxy = Proxy::start(azurite().blob_port(), 11);
     let text = azurite().connection_string_through(proxy.port());
@@ -117,13 +117,13 @@ async fn on_a_bad_way_there_is_one_holder_as_well() {
         tokio::spawn(async move {
             for _ in 0..4 {
                 let held = lease.acquire().await.expect("it is free in time");
-                // It may be lost at once, on such a way; then nothing is done.
+                // On such a network it may be lost at once; then the test does nothing.
                 if held.is_held() {
-                    assert!(!busy.swap(true, Ordering::SeqCst), "two at a time");
+                    assert!(!busy.swap(true, Ordering::SeqCst), "two holders at a time");
                     tokens.lock().expect("no panic").push(held.token());
                     assert!(busy.swap(false, Ordering::SeqCst));
                 }
-                // What cannot be released runs out.
+                // A lease that cannot be released ends by itself.
                 let _ = held.release().await;
             }
         })

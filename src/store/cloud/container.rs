@@ -1,4 +1,4 @@
-//! A container of a cloud as what a time to live needs of it.
+//! A cloud's container, for sweeping.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,11 @@ use object_store::{
     PutMultipartOptions, PutOptions, path::Path,
 };
 
-use super::{CloudError, CloudStore, Service, metadata, probe::is_not_implemented, seconds};
+use super::{
+    CloudError, CloudStore, Service,
+    metadata::{attributes, metadata, seconds},
+    probe::is_not_implemented,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{
@@ -19,12 +23,12 @@ use crate::{
     },
 };
 
-/// What is longer is written in parts of this size, which all of the services take.
+/// Longer content is written in parts of this size, which all services accept.
 const PART: usize = 8 << 20;
-/// Where other metadata means to write the blob again, it is held whole: this much at most.
+/// Largest blob that is held whole, where a change of metadata writes the blob again.
 const HELD: u64 = 64 << 20;
 
-/// What a blob has of the headers that are its own.
+/// Headers that belong to a blob.
 const HEADERS: [(Attribute, &str); 5] = [
     (Attribute::ContentType, "content-type"),
     (Attribute::ContentEncoding, "content-encoding"),
@@ -36,7 +40,7 @@ const HEADERS: [(Attribute, &str); 5] = [
 #[async_trait]
 impl Container for CloudStore {
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
-        let Some(direct) = &self.direct else {
+        let Some(azure_rest) = &self.azure_rest else {
             let listed = BlobStore::list(self, prefix, page).await?;
             let heads = listed.entries.into_iter().map(|entry| Head {
                 name: entry.name,
@@ -51,7 +55,7 @@ impl Container for CloudStore {
             });
         };
         let prefix = format!("{}{prefix}", self.prefix);
-        let listing = direct.list(&prefix, page).await;
+        let listing = azure_rest.list(&prefix, page).await;
         let listing = listing.map_err(|error| self.not_listed(error))?;
         let mut page = HeadPage {
             next: listing.next,
@@ -110,7 +114,7 @@ impl Container for CloudStore {
             headers: headers.collect(),
             pieces: found
                 .into_stream()
-                .map_err(move |error| CloudError::from(error).of(&subject))
+                .map_err(move |error| CloudError::from(error).about(&subject))
                 .boxed(),
         })
     }
@@ -138,7 +142,7 @@ impl Container for CloudStore {
             let put = self.writes.put_opts(&path, whole.into(), options).await;
             return put.map(drop).map_err(|error| self.failed(error, name));
         }
-        // Parts are put together under no condition: it is looked at before.
+        // Parts are combined without a condition, so the blob is read before.
         let found = self.head(name).await?;
         if found.map(|head| head.etag).as_ref() != over {
             return Err(changed(self, name));
@@ -153,11 +157,11 @@ impl Container for CloudStore {
         etag: &ETag,
     ) -> Result<()> {
         let path = self.path(name)?;
-        if let Some(direct) = &self.direct {
-            let set = direct.set_metadata(&path, &metadata, etag).await;
+        if let Some(azure_rest) = &self.azure_rest {
+            let set = azure_rest.set_metadata(&path, &metadata, etag).await;
             return set.map_err(|error| match error.is_absent() {
                 true => changed(self, name),
-                false => error.of(format_args!("blob `{name}` of {self}")),
+                false => error.about(format_args!("blob `{name}` of {self}")),
             });
         }
         let content = self.read(name, etag).await?;
@@ -180,13 +184,13 @@ impl Container for CloudStore {
     }
 
     async fn delete_unchanged(&self, seen: &Head) -> Result<bool> {
-        if self.direct.is_some() {
+        if self.azure_rest.is_some() {
             return self.delete(&seen.name, Some(&seen.etag)).await;
         }
         match self.head(&seen.name).await? {
             None => Ok(false),
             Some(head) if head.differs_from(seen) => Err(changed(self, &seen.name)),
-            Some(_) => self.delete_looked_at(seen).await,
+            Some(_) => self.delete_with_etag(seen).await,
         }
     }
 
@@ -197,24 +201,24 @@ impl Container for CloudStore {
     }
 
     fn deletes_under_condition(&self) -> bool {
-        self.direct.is_some()
+        self.azure_rest.is_some()
     }
 
     async fn ensure(&self) -> Result<()> {
-        match (&self.direct, self.service) {
-            (Some(direct), _) => {
-                match direct.create_container().await {
-                    // Who may write need not be one who may make containers: it may be there.
+        match (&self.azure_rest, self.service) {
+            (Some(azure_rest), _) => {
+                match azure_rest.create_container().await {
+                    // A credential that may write need not be allowed to create containers. The
+                    // container may exist.
                     Err(error) if error.kind() == ErrorKind::Denied => Ok(()),
-                    made => {
-                        made.map_err(|error| error.of(format_args!("container `{}`", self.bucket)))
-                    }
+                    made => made
+                        .map_err(|error| error.about(format_args!("container `{}`", self.bucket))),
                 }
             }
             (None, Service::S3 | Service::Gcs | Service::Azure) => {
                 self.check().await.map_err(|error| match error.kind() {
                     ErrorKind::NotFound => {
-                        let message = format!("{self}: its bucket must be made by an operator");
+                        let message = format!("{self}: an operator must create its bucket");
                         Error::new(ErrorKind::Unsupported, message).with_source(error)
                     }
                     _ => error,
@@ -225,8 +229,8 @@ impl Container for CloudStore {
 }
 
 impl CloudStore {
-    /// What others wrote is not held to our own rule: it goes as it is, as far as the service takes
-    /// it.
+    /// Metadata of other programs is not held to this crate's rule. It is passed on as far as the
+    /// service accepts it.
     fn attributes(
         &self,
         metadata: BTreeMap<String, String>,
@@ -236,7 +240,7 @@ impl CloudStore {
             Service::Azure => container::identifiers(metadata),
             Service::S3 | Service::Gcs => metadata,
         };
-        let mut attributes = super::attributes(metadata);
+        let mut attributes = attributes(metadata);
         for (attribute, header) in HEADERS {
             if let Some(value) = headers.get(header) {
                 attributes.insert(attribute, AttributeValue::from(value.clone()));
@@ -245,10 +249,10 @@ impl CloudStore {
         attributes
     }
 
-    /// Deletes a blob that was looked at a moment ago. S3 is given its ETag as well: where the
-    /// service keeps that condition, content that was written since the look stays. Other metadata
-    /// on the same bytes does not count: there the ETag is the hash of the content.
-    async fn delete_looked_at(&self, seen: &Head) -> Result<bool> {
+    /// Deletes a blob that was read just before. S3 also receives its ETag: if the service supports
+    /// that condition, content that was written since the read stays. Other metadata on the same
+    /// bytes has the same ETag and is deleted.
+    async fn delete_with_etag(&self, seen: &Head) -> Result<bool> {
         let path = self.path(&seen.name)?;
         let Some(client) = self.s3() else {
             return self.delete_path(&path, &seen.name).await;
@@ -256,11 +260,11 @@ impl CloudStore {
         match self.delete_if(client, &path, &seen.etag).await {
             Err(error) if error.kind() == ErrorKind::Conflict => Err(changed(self, &seen.name)),
             Err(error) if is_not_implemented(&error) => self.delete_path(&path, &seen.name).await,
-            deleted => deleted.map_err(|e| e.of(format_args!("blob `{}` of {self}", seen.name))),
+            deleted => deleted.map_err(|e| e.about(format_args!("blob `{}` of {self}", seen.name))),
         }
     }
 
-    /// Writes in parts; of what is not finished nothing is seen.
+    /// Writes in parts. Unfinished parts are not visible.
     async fn write_parts(
         &self,
         path: &Path,
@@ -276,22 +280,26 @@ impl CloudStore {
         let mut upload = upload.map_err(|error| self.failed(error, name))?;
         let outcome = send_parts(&mut *upload, &mut content).await;
         let outcome = match outcome {
-            Ok(()) => upload.complete().await.map(drop).map_err(Fault::Client),
+            Ok(()) => upload
+                .complete()
+                .await
+                .map(drop)
+                .map_err(UploadError::Client),
             Err(fault) => Err(fault),
         };
         let Err(fault) = outcome else {
             return Ok(());
         };
-        // What it leaves on S3 is for the bucket's own rule on incomplete uploads.
+        // Unfinished parts on S3 are removed by the bucket's rule for incomplete uploads.
         let _ = upload.abort().await;
         Err(match fault {
-            Fault::Source(error) => error,
-            Fault::Client(error) => self.failed(error, name),
+            UploadError::Source(error) => error,
+            UploadError::Client(error) => self.failed(error, name),
         })
     }
 }
 
-enum Fault {
+enum UploadError {
     Source(Error),
     Client(object_store::Error),
 }
@@ -299,12 +307,12 @@ enum Fault {
 async fn send_parts(
     upload: &mut dyn MultipartUpload,
     content: &mut Content,
-) -> std::result::Result<(), Fault> {
+) -> std::result::Result<(), UploadError> {
     let (mut part, mut passed) = (BytesMut::with_capacity(PART), 0);
-    // S3 takes ten thousand at most.
+    // S3 accepts ten thousand parts at most.
     let size = PART.max(usize::try_from(content.size / 9_000).unwrap_or(PART));
     while let Some(piece) = content.pieces.next().await {
-        let mut piece = piece.map_err(Fault::Source)?;
+        let mut piece = piece.map_err(UploadError::Source)?;
         passed += piece.len() as u64;
         while !piece.is_empty() {
             let room = size - part.len();
@@ -312,13 +320,13 @@ async fn send_parts(
             if part.len() == size {
                 let full = std::mem::replace(&mut part, BytesMut::with_capacity(PART));
                 let sent = upload.put_part(full.freeze().into());
-                sent.await.map_err(Fault::Client)?;
+                sent.await.map_err(UploadError::Client)?;
             }
         }
     }
     if !part.is_empty() {
         let sent = upload.put_part(part.freeze().into());
-        sent.await.map_err(Fault::Client)?;
+        sent.await.map_err(UploadError::Client)?;
     }
-    container::check_size(passed, content.size).map_err(Fault::Source)
+    container::check_size(passed, content.size).map_err(UploadError::Source)
 }

@@ -1,8 +1,8 @@
-//! A store of the clouds from its URL and the environment.
+//! Opens a cloud's store from its URL and the environment.
 //!
-//! The variables are those that the client knows by itself (`AZURE_STORAGE_ACCOUNT_NAME`,
-//! `AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, ...); for Azure those of its own command line and
-//! a connection string besides, which name the same account for queues.
+//! The variables are those of the client (`AZURE_STORAGE_ACCOUNT_NAME`, `AWS_ACCESS_KEY_ID`,
+//! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure the variables of its own command line and a connection
+//! string are read as well; they name the same account for queues.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,10 @@ use object_store::{
     gcp::GoogleCloudStorageBuilder,
 };
 
-use super::{CloudStore, Holder, Purpose, Service, direct::Direct, error::CloudError};
+use super::{
+    CloudStore, CredentialClient, Service, azure_rest::AzureRest, error::CloudError,
+    purpose::Purpose,
+};
 use crate::{
     azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
     duration,
@@ -23,18 +26,18 @@ use crate::{
     store::{BlobName, Variables},
 };
 
-/// Comes before all others: it names account, credential and endpoint together.
+/// Takes precedence: it has account, credential and endpoint together.
 const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// What a machine's own network must answer in.
+/// Time-out of requests to this machine's own network.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Opens what `SCHEME://BUCKET[/PREFIX]` names, and looks whether it is there.
+/// Opens `SCHEME://BUCKET[/PREFIX]` and checks that it exists.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a name that none can have, or a variable that breaks a rule;
-/// [`ErrorKind::NotFound`] where there is no such container; [`ErrorKind::Denied`] without a
-/// credential that allows it; whatever kept the service from answering.
+/// [`ErrorKind::Invalid`] for an invalid name or variable; [`ErrorKind::NotFound`] if the container
+/// does not exist; [`ErrorKind::Denied`] if the credential is missing or refused; any other error
+/// of the service.
 pub(in crate::store) async fn open(
     scheme: &str,
     rest: &str,
@@ -47,7 +50,7 @@ pub(in crate::store) async fn open(
     Some(store.check().await.map(|()| store))
 }
 
-/// The same without a look.
+/// Like [`open`], without the check.
 pub(in crate::store) fn connect(
     scheme: &str,
     rest: &str,
@@ -59,11 +62,11 @@ pub(in crate::store) fn connect(
         "gs" => gcs,
         _ => return None,
     };
-    Some(place(scheme, rest).and_then(|place| connect(place, variables)))
+    Some(bucket_path(scheme, rest).and_then(|bucket_path| connect(bucket_path, variables)))
 }
 
-/// Returns the container that a store's URL names, or an address of Azure with its signature:
-/// `https://ACCOUNT.blob.core.windows.net/CONTAINER?SIGNATURE`. `None` for what is neither.
+/// Returns the container of a store's URL, or of a signed address of Azure:
+/// `https://ACCOUNT.blob.core.windows.net/CONTAINER?SIGNATURE`. Returns `None` for another text.
 pub(in crate::store) fn container_at(
     url: &str,
     variables: &Variables,
@@ -78,18 +81,15 @@ pub(in crate::store) fn container_at(
     let variables = [(CONNECTION_STRING.to_owned(), text)].into();
     let found = connect("az", &format!("//{container}"), &variables)?;
     Some(found.map_err(|error| {
-        let rule = format_args!(
-            "`{address}` is no address with a signature: {}",
-            error.message()
-        );
+        let rule = format_args!("`{address}` is not a signed address: {}", error.message());
         Error::invalid("url", rule)
     }))
 }
 
 /// A bucket, and a prefix that is empty or ends in `/`.
-type Place = (String, String);
+type BucketPath = (String, String);
 
-fn place(scheme: &str, rest: &str) -> Result<Place> {
+fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
     let rule = |what: &str| {
         let rule = format!("`{scheme}:{rest}` {what}: `{scheme}://CONTAINER[/PREFIX]`");
         Err(Error::invalid("store", rule))
@@ -110,9 +110,9 @@ fn place(scheme: &str, rest: &str) -> Result<Place> {
     Ok((bucket.to_owned(), format!("{prefix}/")))
 }
 
-fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
+fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = MicrosoftAzureBuilder::new();
-    for (key, value) in of(variables, "AZURE_") {
+    for (key, value) in with_prefix(variables, "AZURE_") {
         if let Ok(key) = key.parse() {
             builder = builder.with_config(key, value);
         }
@@ -126,36 +126,44 @@ fn azure(place: Place, variables: &Variables) -> Result<CloudStore> {
     let endpoint = endpoint.trim_end_matches('/');
     let mut url = checked_endpoint("AZURE_STORAGE_ENDPOINT", endpoint)?;
     let target = Target::of(&url);
-    let (bucket, prefix) = place;
+    let (bucket, prefix) = bucket_path;
     if let Ok(mut segments) = url.path_segments_mut() {
         segments.pop_if_empty().push(&bucket);
     }
     let builder = builder
         .with_endpoint(endpoint.to_owned())
         .with_container_name(&bucket);
-    let network = Network::of(target)?;
-    let clients = network.clients(|retry, connector| {
+    let http_clients = HttpClients::new(target)?;
+    let clients = http_clients.clients(|retry, connector| {
         let builder = builder.clone().with_retry(retry);
         builder.with_http_connector(connector).build()
     })?;
     let shown = url.to_string();
-    let direct = Direct {
-        http: network.whole.clone(),
+    let azure_rest = AzureRest {
+        http: http_clients.whole.clone(),
         client: Arc::clone(&clients[0]),
         account,
         url,
     };
-    let holder = (Holder::Azure(Arc::clone(&clients[0])), network.whole);
-    let store = CloudStore::new(Service::Azure, (bucket, prefix), shown, holder, clients);
+    let credential_client = (
+        CredentialClient::Azure(Arc::clone(&clients[0])),
+        http_clients.whole,
+    );
+    let store = CloudStore::new(
+        Service::Azure,
+        (bucket, prefix),
+        shown,
+        credential_client,
+        clients,
+    );
     Ok(CloudStore {
-        direct: Some(direct),
+        azure_rest: Some(azure_rest),
         ..store
     })
 }
 
-/// Says which account it is, where that account is, and by what right it is used, where the
-/// client's own variables do not: a connection string, the emulator, the names of Azure's command
-/// line.
+/// Adds the account, its endpoint and its credential from sources that the client does not read: a
+/// connection string, the emulator, the variables of Azure's command line.
 fn account(
     mut builder: MicrosoftAzureBuilder,
     variables: &Variables,
@@ -165,7 +173,7 @@ fn account(
         let account = StorageAccount::from_connection_string(text);
         let account =
             account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))?;
-        // Nothing of the others beside it: a token among them would be preferred.
+        // All other variables are dropped: the client would prefer a token among them.
         builder = match account.credential() {
             Credential::SharedKey(key) => {
                 MicrosoftAzureBuilder::new().with_access_key(key.reveal())
@@ -206,9 +214,9 @@ fn account(
     Ok((builder, name))
 }
 
-fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
+fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = AmazonS3Builder::new();
-    for (key, value) in of(variables, "AWS_") {
+    for (key, value) in with_prefix(variables, "AWS_") {
         if let Ok(key) = key.parse() {
             builder = builder.with_config(key, value);
         }
@@ -217,69 +225,75 @@ fn s3((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
     let target = target("AWS_ENDPOINT", endpoint.as_deref())?;
     let builder = builder
         .with_bucket_name(&bucket)
-        // One by one: a list of deletions is answered in a way that tells less.
+        // One deletion per request: the answer to a batch has less detail.
         .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
-    let network = Network::of(target)?;
-    let clients = network.clients(|retry, connector| {
+    let http_clients = HttpClients::new(target)?;
+    let clients = http_clients.clients(|retry, connector| {
         let builder = builder.clone().with_retry(retry);
         builder.with_http_connector(connector).build()
     })?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
-    let holder = (Holder::S3(Arc::clone(&clients[0])), network.whole);
+    let credential_client = (
+        CredentialClient::S3(Arc::clone(&clients[0])),
+        http_clients.whole,
+    );
     Ok(CloudStore::new(
         Service::S3,
         (bucket, prefix),
         url,
-        holder,
+        credential_client,
         clients,
     ))
 }
 
-fn gcs((bucket, prefix): Place, variables: &Variables) -> Result<CloudStore> {
+fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = GoogleCloudStorageBuilder::new();
     if let Some(path) = read(variables, "SERVICE_ACCOUNT") {
         builder = builder.with_service_account_path(path);
     }
-    for (key, value) in of(variables, "GOOGLE_") {
+    for (key, value) in with_prefix(variables, "GOOGLE_") {
         if let Ok(key) = key.parse() {
             builder = builder.with_config(key, value);
         }
     }
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
-    let network = Network::of(target)?;
-    let clients = network.clients(|retry, connector| {
+    let http_clients = HttpClients::new(target)?;
+    let clients = http_clients.clients(|retry, connector| {
         let builder = builder.clone().with_retry(retry);
         builder.with_http_connector(connector).build()
     })?;
     let url = format!("https://storage.googleapis.com/{bucket}");
-    let holder = (Holder::Gcs(Arc::clone(&clients[0])), network.whole);
+    let credential_client = (
+        CredentialClient::Gcs(Arc::clone(&clients[0])),
+        http_clients.whole,
+    );
     Ok(CloudStore::new(
         Service::Gcs,
         (bucket, prefix),
         url,
-        holder,
+        credential_client,
         clients,
     ))
 }
 
 /// The HTTP clients of a store, made once: each reads the machine's trusted certificates.
-struct Network {
+struct HttpClients {
     target: Target,
     whole: HttpClient,
     pieces: HttpClient,
 }
 
-/// Hands them to the store's clients.
+/// Gives the HTTP clients to the store's clients.
 #[derive(Debug)]
 struct Connector {
     target: Target,
     usual: HttpClient,
 }
 
-impl Network {
-    fn of(target: Target) -> Result<Self> {
+impl HttpClients {
+    fn new(target: Target) -> Result<Self> {
         let client = |purpose: Purpose| https::client(target, purpose.patience());
         Ok(Self {
             target,
@@ -300,7 +314,7 @@ impl Network {
             };
             let target = self.target;
             let built = build(purpose.retry(), Connector { target, usual });
-            built.map(Arc::new).map_err(bad)
+            built.map(Arc::new).map_err(invalid_environment)
         };
         Ok([
             make(Purpose::Reads)?,
@@ -311,8 +325,8 @@ impl Network {
 }
 
 impl HttpConnector for Connector {
-    /// Of the client's own options only the short time for what is on this machine's network is kept:
-    /// it is set where a credential is asked for there.
+    /// Of the client's own options only the short time-out for this machine's network is kept. The
+    /// client sets it for requests of a credential.
     fn connect(&self, options: &ClientOptions) -> ClientResult<HttpClient> {
         let short = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         let short = short.and_then(|text| duration::parse(&text).ok());
@@ -328,8 +342,11 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Returns the variables that begin so, by their names in lower case, as the clients know them.
-fn of<'a>(variables: &'a Variables, prefix: &'a str) -> impl Iterator<Item = (String, &'a String)> {
+/// Returns the variables with this prefix, by their names in lower case, as the clients expect.
+fn with_prefix<'a>(
+    variables: &'a Variables,
+    prefix: &'a str,
+) -> impl Iterator<Item = (String, &'a String)> {
     let own = variables
         .iter()
         .filter(move |(key, value)| key.starts_with(prefix) && !value.is_empty());
@@ -351,8 +368,8 @@ fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
     }
 }
 
-/// Why no client can be made of what the environment says; values are not shown.
-fn bad(error: object_store::Error) -> Error {
+/// The error of a client that cannot be made from the environment. Values are not shown.
+fn invalid_environment(error: object_store::Error) -> Error {
     let error = CloudError::from(error);
     let message = "the environment's credential for this store cannot be used";
     Error::new(ErrorKind::Invalid, message).with_source(error)

@@ -1,7 +1,7 @@
-//! What went wrong with a request, as far as it may be told.
+//! Errors of requests, without secrets.
 //!
-//! The client's own errors hold URLs, which may carry a signature, and whole answers. So nothing of
-//! them is passed on but status, the service's code, and what kind of cut it was.
+//! The client's own errors contain URLs, which may have a signature, and whole answers. Only the
+//! status, the service's code and the cause of a broken connection are passed on.
 
 use std::{error::Error as StdError, fmt::Display};
 
@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CloudError {
     #[error("the service answered {status} {code}")]
@@ -26,13 +26,13 @@ pub(super) enum CloudError {
     Unreachable { cause: String },
     #[error("the answer cannot be read")]
     Unreadable,
-    #[error("the service sends us elsewhere without saying where: the region is wrong")]
+    #[error("the service redirects without a target: the region is wrong")]
     Elsewhere,
     #[error("{cause}")]
     Other { cause: String },
 }
 
-/// Codes that speak of the container and not of the blob.
+/// Codes that refer to the container and not to the blob.
 const OF_THE_CONTAINER: [&str; 2] = ["ContainerNotFound", "NoSuchBucket"];
 
 impl CloudError {
@@ -58,31 +58,31 @@ impl CloudError {
         }
     }
 
-    /// The same request may be answered in a while.
-    pub(super) fn may_pass(&self) -> bool {
+    /// Whether a retry may succeed.
+    pub(super) fn is_transient(&self) -> bool {
         matches!(
             self.kind(),
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted
         )
     }
 
-    /// There is nothing of this name, and that is the blob and not its container.
+    /// Whether the blob does not exist, while its container does.
     pub(super) fn is_absent(&self) -> bool {
         self.kind() == ErrorKind::NotFound && !self.names_the_container()
     }
 
-    /// Turns it into the public error of `subject`, which is a noun and a name.
-    pub(super) fn of(self, subject: impl Display) -> Error {
+    /// Makes the public error about `subject`, which is a noun and a name.
+    pub(super) fn about(self, subject: impl Display) -> Error {
         let kind = self.kind();
         let what = match (kind, &self) {
             (_, Self::Elsewhere) => "is in another region: set AWS_REGION",
             (_, Self::Answered { status: 501, .. }) => {
-                "cannot be written so: the service does not implement it"
+                "cannot be written with this condition: the service does not implement it"
             }
             (ErrorKind::Unsupported, _) => {
                 "is leased, archived, immutable, of another type, or has snapshots"
             }
-            (ErrorKind::Conflict, _) => "is not the one that was read, or exists already",
+            (ErrorKind::Conflict, _) => "has changed since it was read, or exists already",
             _ => words(kind, matches!(self, Self::Unreachable { .. })),
         };
         Error::new(kind, format!("{subject} {what}")).with_source(self)
@@ -92,9 +92,9 @@ impl CloudError {
 fn kind_of(status: u16, code: &str) -> ErrorKind {
     match (status, code) {
         (_, "OperationTimedOut" | "RequestTimeout") | (408 | 504, _) => ErrorKind::Timeout,
-        // It passes: the service takes half a minute to delete a container.
+        // Transient: the service takes half a minute to delete a container.
         (_, "ContainerBeingDeleted") => ErrorKind::Unavailable,
-        // The blob is as it was, and no other try makes a difference.
+        // The blob has not changed, and a retry would fail in the same way.
         (
             _,
             "SnapshotsPresent"
@@ -138,18 +138,17 @@ impl From<ClientError> for CloudError {
             }
             next = error.source();
         }
-        // The client's own words for an answer without a place to go.
+        // The client's text for a redirect without a target.
         if text.contains("redirect without LOCATION") {
             return Self::Elsewhere;
         }
         Self::Other {
-            cause: harmless(&text),
+            cause: without_query(&text),
         }
     }
 }
 
-/// Says why a connection came to nothing: the innermost cause, which names no URL as the outer ones
-/// do.
+/// Returns the innermost cause of a broken connection. The outer errors may contain a URL.
 impl From<&HttpError> for CloudError {
     fn from(error: &HttpError) -> Self {
         let mut cause = match error.kind() {
@@ -166,7 +165,7 @@ impl From<&HttpError> for CloudError {
                 return Self::TimedOut;
             }
             if outer.is_none() {
-                cause = harmless(&error.to_string());
+                cause = without_query(&error.to_string());
             }
             next = error.source();
         }
@@ -174,7 +173,7 @@ impl From<&HttpError> for CloudError {
     }
 }
 
-/// An error and all that it came of, in one text: only to look for codes in it.
+/// The text of an error with all its sources, only to search it for codes.
 fn chain(error: &ClientError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -186,7 +185,7 @@ fn chain(error: &ClientError) -> String {
     text
 }
 
-/// The client's errors name the status in words.
+/// Finds the status in the client's text.
 fn status_in(text: &str) -> Option<u16> {
     const WORDS: &str = "status code: ";
     let at = text.find(WORDS)? + WORDS.len();
@@ -201,8 +200,8 @@ fn code(body: &str) -> String {
     inside.chars().take_while(fits).take(LONGEST).collect()
 }
 
-/// Cuts whatever follows a `?`: a signature may stand there.
-fn harmless(text: &str) -> String {
+/// Removes the text after a `?`, which may be a signature.
+fn without_query(text: &str) -> String {
     const LONGEST: usize = 200;
     let first = text.split(['?', '\n']).next().unwrap_or_default();
     first.chars().take(LONGEST).collect()
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_what_to_do() {
+    fn an_answers_status_and_code_give_the_error_kind() {
         for (status, code, kind) in [
             (400, "InvalidQueryParameterValue", ErrorKind::Invalid),
             (403, "AuthenticationFailed", ErrorKind::Denied),
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_container_is_told_from_the_blob_by_the_services_code() {
+    fn the_services_code_distinguishes_container_and_blob() {
         for (code, is_container) in [
             ("ContainerNotFound", true),
             ("NoSuchBucket", true),
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_clients_error_is_passed_on() {
+    fn no_secret_of_a_clients_error_is_passed_on() {
         let secret = "GET http://host/c/b?sv=1&sig=c2lnbmF0dXJl failed";
         let answer = "Server returned non-2xx status code: 403 Forbidden: <Code>No</Code>";
         for text in [secret.to_owned(), format!("{secret}: {answer}")] {
@@ -256,7 +255,7 @@ mod tests {
                 store: "x",
                 source: text.into(),
             };
-            let error = CloudError::from(error).of("blob `b`");
+            let error = CloudError::from(error).about("blob `b`");
             assert!(!format!("{error} {error:?}").contains("sig="), "{error:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Azure's answer to a list of blobs, which is XML.
+//! Parses Azure's answer to a list of blobs, which is XML.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -10,15 +10,15 @@ use super::super::ETag;
 /// A page of a list.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    pub(super) blobs: Vec<Listed>,
-    /// Blobs whose names XML cannot hold.
+    pub(super) blobs: Vec<ListedBlob>,
+    /// Number of blobs whose names XML cannot contain.
     pub(super) unnameable: u64,
     pub(super) next: Option<String>,
 }
 
 /// A blob in a list.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct ListedBlob {
     pub(super) name: String,
     pub(super) etag: ETag,
     pub(super) last_modified: SystemTime,
@@ -54,7 +54,7 @@ struct Blob {
 struct Name {
     #[serde(rename = "$text", default)]
     text: String,
-    /// What XML cannot hold: no name of ours.
+    /// The encoding of a name that XML cannot contain. Such a name is not valid here.
     #[serde(rename = "@Encoded", default)]
     encoded: Option<bool>,
 }
@@ -67,7 +67,7 @@ struct Properties {
     etag: String,
 }
 
-/// Reads the answer; `None` where it is none.
+/// Parses the answer; `None` for malformed XML.
 pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
     let text = std::str::from_utf8(answer).ok()?;
     let results: Results = quick_xml::de::from_str(text.trim_start_matches('\u{feff}')).ok()?;
@@ -77,7 +77,7 @@ pub(super) fn parse(answer: &[u8]) -> Option<Listing> {
     let blobs = named.into_iter().map(|blob| {
         let modified = parse_rfc7231(&blob.properties.last_modified).ok()?;
         let metadata = blob.metadata.unwrap_or_default().into_iter();
-        Some(Listed {
+        Some(ListedBlob {
             name: blob.name.text,
             etag: ETag::new(&quoted(&blob.properties.etag)),
             last_modified: modified.into(),
@@ -105,7 +105,7 @@ fn quoted(etag: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As the service's documentation has it.
+    /// The example of the service's documentation.
     const ANSWER: &str = "\u{feff}<?xml version=\"1.0\" encoding=\"utf-8\"?>\
         <EnumerationResults ServiceEndpoint=\"http://a/\" ContainerName=\"c\"><MaxResults>2</MaxResults>\
         <Blobs><Blob><Name>a &amp; b/ä</Name><Properties>\
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_and_what_is_none() {
+    fn an_empty_list_and_malformed_answers() {
         let empty = "<EnumerationResults><Blobs/><NextMarker/></EnumerationResults>";
         let listing = parse(empty.as_bytes()).expect("an answer");
         assert!(listing.blobs.is_empty() && listing.next.is_none());

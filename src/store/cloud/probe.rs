@@ -1,9 +1,9 @@
-//! Checks that a service keeps the conditions of requests, before anything relies on them.
+//! Checks that a service supports conditional requests, before any caller relies on them.
 //!
-//! Some services that speak S3's protocol ignore `If-None-Match` and `If-Match` and answer every
-//! write with success: two nodes are given one id, and two processes hold one lease. An S3 store
-//! is therefore probed before its first write under a condition, once for each store that was
-//! opened. Deletions are probed separately: many services keep conditions of writes only.
+//! Some services with S3's protocol ignore `If-None-Match` and `If-Match` and answer every write
+//! with success. Then two nodes receive one id, and two processes hold one lease. So an S3 store is
+//! probed before its first conditional write, once for each opened store. Deletions are probed
+//! separately: many services support conditions of writes only.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use object_store::{
     signer::Signer,
 };
 
-use super::{CloudError, CloudStore, Holder, Service};
+use super::{CloudError, CloudStore, CredentialClient, Service};
 use crate::{
     error::{Error, ErrorKind, Result},
     store::{BlobName, ETag},
@@ -25,23 +25,23 @@ use crate::{
 /// The blob of the probe of writes. It stays: if one probe deleted it, the second creation of
 /// another probe could succeed.
 const WRITES: &str = "probes/conditions";
-/// Blobs of the probes of deletions begin so; each is deleted by its own probe.
+/// Prefix of the blobs for probes of deletions. Each probe deletes its own blob.
 const DELETIONS: &str = "probes/delete-";
-/// No content has this hash, as far as anybody knows.
+/// No known content has this hash.
 const STALE: &str = "\"00000000000000000000000000000000\"";
-/// A signature of a deletion is used at once.
+/// Validity of a signed deletion, which is used at once.
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 
 impl CloudStore {
-    /// Refuses a service that ignores the conditions of writes. Two requests where the probe's blob
-    /// exists, three where it does not; none after the first success.
+    /// Refuses a service that ignores conditions of writes. Sends two requests if the probe's blob
+    /// exists and three if it does not; none after the first success.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where a condition was ignored or is not implemented; whatever kept
-    /// the service from answering, and the next write probes again.
+    /// [`ErrorKind::Unsupported`] if a condition was ignored or is not implemented; any other error
+    /// of the service, after which the next write probes again.
     pub(super) async fn check_conditions(&self) -> Result<()> {
         if self.service != Service::S3 {
-            // Azure and Google always have them.
+            // Azure and Google always support conditions.
             return Ok(());
         }
         let probe = self.conditions.get_or_try_init(|| self.probe_writes());
@@ -56,7 +56,7 @@ impl CloudStore {
                 version: None,
             })
         };
-        // A conflict is a condition that was kept: the blob is from an earlier probe.
+        // A conflict shows that the condition works: the blob is from an earlier probe.
         let is_new = !self.refuses_write(&name, PutMode::Create).await?;
         if is_new && !self.refuses_write(&name, PutMode::Create).await? {
             return Err(self.ignores("If-None-Match"));
@@ -67,7 +67,7 @@ impl CloudStore {
         Ok(())
     }
 
-    /// Writes the probe's blob, and returns whether the service refused that by its condition.
+    /// Writes the probe's blob. Returns whether the condition made the service refuse it.
     async fn refuses_write(&self, name: &BlobName, mode: PutMode) -> Result<bool> {
         let content = "Written to find out whether this service keeps the conditions of writes.\n";
         match self.put(name, content.into(), mode).await {
@@ -94,10 +94,10 @@ impl CloudStore {
         Error::new(ErrorKind::Unsupported, message)
     }
 
-    /// Returns whether the service deletes under the condition of an ETag. Asked once.
+    /// Returns whether the service supports conditional deletion. Probed once.
     ///
     /// # Errors
-    /// Whatever kept the service from answering.
+    /// Any error of the service.
     pub(super) async fn keeps_conditions_of_deletes(&self, client: &AmazonS3) -> Result<bool> {
         let probe = self
             .deletions
@@ -113,19 +113,19 @@ impl CloudStore {
         let path = self.path(&name)?;
         let deleted = self.delete_if(client, &path, &ETag::new(STALE)).await;
         if !matches!(deleted, Ok(true)) {
-            // What stays behind does no harm.
+            // A blob that is left behind does no harm.
             let _ = self.delete_path(&path, &name).await;
         }
         match deleted {
             Ok(_) => Ok(false),
             Err(error) if error.kind() == ErrorKind::Conflict => Ok(true),
             Err(error) if is_not_implemented(&error) => Ok(false),
-            Err(error) => Err(error.of(format_args!("blob `{name}` of {self}"))),
+            Err(error) => Err(error.about(format_args!("blob `{name}` of {self}"))),
         }
     }
 
-    /// Deletes an object of S3 that has this ETag: by a request that the client does not make.
-    /// Returns whether it was there.
+    /// Deletes an object of S3 that has this ETag, with a request that the client does not support.
+    /// Returns whether it existed.
     pub(super) async fn delete_if(
         &self,
         client: &AmazonS3,
@@ -156,16 +156,16 @@ impl CloudStore {
         }
     }
 
-    /// Returns the client of S3, where this is S3.
+    /// Returns the client of S3, or `None` for another service.
     pub(super) fn s3(&self) -> Option<&AmazonS3> {
-        match &self.holder {
-            Holder::S3(client) => Some(client),
-            Holder::Azure(_) | Holder::Gcs(_) => None,
+        match &self.credential_client {
+            CredentialClient::S3(client) => Some(client),
+            CredentialClient::Azure(_) | CredentialClient::Gcs(_) => None,
         }
     }
 }
 
-/// Returns whether the service refused the request because it has no such condition.
+/// Returns whether the service refused the request because it does not implement the condition.
 pub(super) fn is_not_implemented(error: &CloudError) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid)
 }

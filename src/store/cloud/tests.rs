@@ -1,4 +1,4 @@
-//! Against a real Azurite and moto's S3, and against what a URL or an environment has wrong.
+//! Tests on a real Azurite and moto's S3, and of malformed URLs and environments.
 
 mod conditions;
 mod proxied;
@@ -61,7 +61,7 @@ async fn s3_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn a_prefix_is_a_store_of_its_own() {
+async fn a_prefix_is_a_separate_store() {
     azurite().create_container("prefix");
     moto().create_bucket("prefix");
     for (scheme, variables) in [("az", azure()), ("s3", s3())] {
@@ -79,7 +79,7 @@ async fn a_prefix_is_a_store_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_others_wrote_is_read_as_it_is() {
+async fn foreign_names_are_read_unchanged() {
     azurite().create_container("foreign");
     let store = opened("az://foreign", &azure()).await;
     for foreign in ["a b+c%20d", "ä/ö#?", "x=y&z~", "(1)[2]{3}"] {
@@ -97,7 +97,7 @@ async fn what_others_wrote_is_read_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_not_there_is_said_whatever_is_done() {
+async fn a_missing_container_is_reported_at_any_request() {
     for (url, variables, what) in [
         ("az://nowhere", azure(), "there is no container `nowhere`"),
         ("s3://nowhere/p", s3(), "there is no bucket `nowhere`"),
@@ -110,7 +110,7 @@ async fn a_container_that_is_not_there_is_said_whatever_is_done() {
 }
 
 #[tokio::test]
-async fn a_credential_that_is_refused_is_no_outage() {
+async fn a_refused_credential_is_no_outage() {
     azurite().create_container("denied");
     let wrong: Variables = azure()
         .into_iter()
@@ -125,14 +125,14 @@ async fn a_credential_that_is_refused_is_no_outage() {
 }
 
 #[tokio::test]
-async fn who_cannot_be_reached_is_unavailable() {
-    let nobody = "http://127.0.0.1:1";
+async fn an_unreachable_service_is_unavailable() {
+    let unreachable = "http://127.0.0.1:1";
     let azure = [
         ("AZURE_STORAGE_USE_EMULATOR", "true"),
-        ("AZURITE_BLOB_STORAGE_URL", nobody),
+        ("AZURITE_BLOB_STORAGE_URL", unreachable),
     ];
     let s3 = [
-        ("AWS_ENDPOINT", nobody),
+        ("AWS_ENDPOINT", unreachable),
         ("AWS_ACCESS_KEY_ID", "key"),
         ("AWS_SECRET_ACCESS_KEY", "c2VjcmV0"),
     ];
@@ -172,7 +172,7 @@ async fn the_names_of_each_tool_lead_to_the_same_account() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_url_or_a_variable_is_said() {
+async fn a_malformed_url_or_variable_is_reported() {
     let none = Variables::new();
     for (url, words) in [
         ("az:container", "has no container"),
@@ -217,7 +217,7 @@ async fn containers_keep_their_contract() {
 }
 
 #[tokio::test]
-async fn a_container_is_made_where_a_service_lets_us() {
+async fn a_container_is_created_where_the_service_allows_it() {
     let account = container::Account::open("az://", &azure())
         .await
         .expect("an account");
@@ -230,6 +230,6 @@ async fn a_container_is_made_where_a_service_lets_us() {
         .await
         .expect("an account");
     let error = account.container("nowhere").expect("a name").ensure().await;
-    let error = error.expect_err("only an operator can");
+    let error = error.expect_err("an operator must create it");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }

@@ -1,4 +1,4 @@
-//! The contract of containers, as checks that every one of them passes.
+//! The contract of containers: a suite of checks that each of them passes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::{
 
 /// Runs all checks.
 pub(crate) async fn check(container: &dyn Container) {
-    what_was_written_is_found_and_read(container).await;
-    what_was_changed_is_neither_read_nor_marked_nor_deleted(container).await;
-    a_large_blob_goes_by_in_pieces(container).await;
-    pages_go_on_whatever_is_deleted(container).await;
+    a_written_blob_is_listed_and_read(container).await;
+    a_changed_blob_is_neither_read_nor_marked_nor_deleted(container).await;
+    a_large_blob_is_read_in_pieces(container).await;
+    pages_continue_after_deletions(container).await;
 }
 
 fn name(name: &str) -> BlobName {
@@ -60,7 +60,7 @@ async fn whole(container: &dyn Container, blob: &str, etag: &ETag) -> Vec<u8> {
     pieces.concat()
 }
 
-async fn what_was_written_is_found_and_read(container: &dyn Container) {
+async fn a_written_blob_is_listed_and_read(container: &dyn Container) {
     assert_eq!(head(container, "c/none").await, None);
     let found = put(container, "c/a ä", b"first").await;
     assert_eq!(found.name.as_str(), "c/a ä");
@@ -79,7 +79,7 @@ async fn what_was_written_is_found_and_read(container: &dyn Container) {
     assert!(entry.metadata.as_ref().is_none_or(|known| *known == marked));
 }
 
-async fn what_was_changed_is_neither_read_nor_marked_nor_deleted(container: &dyn Container) {
+async fn a_changed_blob_is_neither_read_nor_marked_nor_deleted(container: &dyn Container) {
     let old = put(container, "d/changed", b"old").await;
     let marks = metadata(&[("other", "x")]);
     let set = container.set_metadata(&old.name, marks.clone(), &old.etag);
@@ -88,7 +88,7 @@ async fn what_was_changed_is_neither_read_nor_marked_nor_deleted(container: &dyn
     assert_eq!(new.metadata, Some(marks.clone()));
     let error = container.delete_unchanged(&old).await.expect_err("marked");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    // An ETag may be the content's hash: written over now.
+    // An ETag may be the content's hash, so the content is overwritten now.
     put(container, "d/changed", b"new").await;
     let new = head(container, "d/changed").await.expect("it is there");
     let conflicts = [
@@ -106,7 +106,7 @@ async fn what_was_changed_is_neither_read_nor_marked_nor_deleted(container: &dyn
     assert_eq!(head(container, "d/changed").await, None);
 }
 
-async fn a_large_blob_goes_by_in_pieces(container: &dyn Container) {
+async fn a_large_blob_is_read_in_pieces(container: &dyn Container) {
     const PIECE: usize = 1 << 20;
     let piece = |number: u8| Ok(Bytes::from(vec![number; PIECE]));
     let content = Content {
@@ -128,7 +128,7 @@ async fn a_large_blob_goes_by_in_pieces(container: &dyn Container) {
     assert!(pieces.all(same), "in their order");
 }
 
-async fn pages_go_on_whatever_is_deleted(container: &dyn Container) {
+async fn pages_continue_after_deletions(container: &dyn Container) {
     let mut heads = Vec::new();
     for number in 0..7 {
         heads.push(put(container, &format!("p/{number}"), b"x").await);

@@ -28,7 +28,7 @@ async fn write(container: &dyn Container, blob: &str, marks: &[(&str, &str)]) {
         .expect("written");
 }
 
-/// Sweeps `source` on a cloud, whose dead go to the same account.
+/// Sweeps `source` on a cloud whose dead blobs go to the same account.
 async fn sweeps(
     scheme: &str,
     environment: &BTreeMap<String, String>,
@@ -81,7 +81,7 @@ async fn is_moved(grave: &dyn Container) {
 }
 
 #[tokio::test]
-async fn azure_is_swept_and_the_dead_container_is_made() {
+async fn azure_is_swept_and_the_dead_blob_container_created() {
     azurite().create_container("source");
     azurite().create_container("state");
     let (done, grave) = sweeps("az", &connection()).await;
@@ -106,7 +106,7 @@ async fn s3_is_swept_where_its_buckets_are_there() {
 }
 
 #[tokio::test]
-async fn the_dead_lie_in_an_account_of_their_own() {
+async fn dead_blobs_are_moved_to_another_account() {
     azurite().create_container("living");
     moto().create_bucket("cemetery");
     let source = container::connect("az://living", &connection())
@@ -138,7 +138,7 @@ async fn the_dead_lie_in_an_account_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_address_with_its_signature_is_swept_and_never_shown() {
+async fn a_signed_address_is_swept_and_never_shown() {
     azurite().create_container("signed");
     let signature = crate::azure::signature_of("b");
     let url = format!("{}/signed?{signature}", azurite().blob_endpoint());

@@ -1,4 +1,4 @@
-//! What goes wrong in a round: somebody writes meanwhile, an instance dies, a document is nonsense.
+//! Failures in a round: concurrent writes, a dead instance, a malformed document.
 
 use super::*;
 use crate::{
@@ -15,7 +15,7 @@ fn name(name: &str) -> BlobName {
 }
 
 #[tokio::test]
-async fn what_is_written_while_it_is_worked_on_is_kept() {
+async fn a_blob_that_changes_during_the_work_is_kept() {
     let files = Files::new();
     let source = files.store("source").await;
     let marks = [("TimeToLive", EXPIRED), ("DeadBlobContainer", "grave")];
@@ -31,7 +31,7 @@ async fn what_is_written_while_it_is_worked_on_is_kept() {
     for head in page.heads {
         heads.extend(with_metadata(&*container, head).await.expect("a head"));
     }
-    // After the look, and before it is moved or deleted.
+    // After the metadata was read, and before the blob is moved or deleted.
     for blob in ["moved", "deleted"] {
         let now = source.get(&name(blob)).await.expect("get").expect("there");
         let fresh = BlobContent::from("fresh");
@@ -44,7 +44,7 @@ async fn what_is_written_while_it_is_worked_on_is_kept() {
         heads,
         ..Default::default()
     };
-    let counts = sweeper.reaper.work(&*container, page, wall()).await;
+    let counts = sweeper.remover.work(&*container, page, wall()).await;
     assert_eq!((counts.changed, counts.removed()), (2, 0), "{counts:?}");
     for blob in ["moved", "deleted"] {
         let now = source.get(&name(blob)).await.expect("get").expect("there");
@@ -53,7 +53,7 @@ async fn what_is_written_while_it_is_worked_on_is_kept() {
 }
 
 #[tokio::test]
-async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
+async fn a_page_that_was_taken_and_not_worked_is_left_to_the_next_round() {
     let files = Files::new();
     let source = files.store("source").await;
     for number in 0..10 {
@@ -62,11 +62,11 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
     let more = r#", "page_size": 4"#;
     let (dead, alive) = (files.sweeper(more).await, files.sweeper(more).await);
     let taken = dead
-        .turns
-        .take(&dead, &Wish::default(), &mut Memory::default())
+        .page_queue
+        .take(&dead, &PageRequest::default(), &mut Unreported::default())
         .await;
-    let taken = taken.expect("a turn").expect("not stopped").taken;
-    assert!(matches!(taken, Taken::Page { .. }), "{taken:?}");
+    let taken = taken.expect("a claim").expect("not stopped").page;
+    assert!(matches!(taken, NextPage::Page { .. }), "{taken:?}");
     drop(dead);
     let round = alive.sweep_once(false).await.expect("a round");
     assert_eq!((round.done.deleted, round.finished), (6, true));
@@ -75,7 +75,7 @@ async fn what_an_instance_took_and_never_worked_is_the_next_rounds() {
 }
 
 #[tokio::test]
-async fn a_document_of_nonsense_stops_the_job_and_stays_as_it_is() {
+async fn a_malformed_document_stops_the_job_and_is_left_unchanged() {
     let files = Files::new();
     let state = files.store("state").await;
     put(&*state, "sweeps/job", &[]).await;
@@ -101,7 +101,7 @@ async fn a_document_of_nonsense_stops_the_job_and_stays_as_it_is() {
     sweeper
         .sweep_once(false)
         .await
-        .expect("it goes on as the error says");
+        .expect("the next round begins at once");
 }
 
 #[tokio::test]
@@ -109,22 +109,25 @@ async fn a_container_that_cannot_be_listed_is_counted_and_the_others_are_swept()
     let files = Files::new();
     let source = files.store("source").await;
     put(&*source, "a", &[("TimeToLive", EXPIRED)]).await;
-    let nobody = r#"{"AZURE_STORAGE_CONNECTION_STRING":
+    let refused = r#"{"AZURE_STORAGE_CONNECTION_STRING":
         "BlobEndpoint=http://127.0.0.1:1/acct;AccountName=acct;AccountKey=a2V5"}"#;
     let text = format!(
         r#"{{"name": "job", "state": "memory:", "containers": [
-            {{"url": "az://nowhere", "environment": {nobody}}}, {{"url": "{}"}}]}}"#,
+            {{"url": "az://nowhere", "environment": {refused}}}, {{"url": "{}"}}]}}"#,
         files.url("source")
     );
     let job = SweepJob::parse(&text).expect("a job");
     let sweeper = Sweeper::new(job, &BTreeMap::new())
         .await
         .expect("a sweeper");
-    let error = sweeper.check().await.expect_err("nobody is there");
+    let error = sweeper.check().await.expect_err("no server listens there");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let round = sweeper.sweep_once(false).await.expect("a round");
     assert_eq!((round.done.failed, round.done.deleted), (1, 1));
-    assert!(!round.finished, "what may pass is gone on with");
+    assert!(
+        !round.finished,
+        "a transient failure is continued in the next interval"
+    );
     let next = sweeper.sweep_once(false).await.expect("the same round");
     assert_eq!(
         (next.round, next.done.failed, next.done.seen),
@@ -153,9 +156,9 @@ fn other_metadata_is_another_blob_even_where_an_etag_is_a_hash() {
     assert!(!seen.differs_from(&seen.clone()));
 }
 
-/// Between copy and deletion: both are there, and the next round ends it.
+/// After a crash between copy and deletion both blobs exist. The next round finishes the move.
 #[tokio::test]
-async fn what_was_copied_and_not_deleted_is_copied_over_and_deleted() {
+async fn a_blob_that_was_copied_and_not_deleted_is_copied_again_and_deleted() {
     let files = Files::new();
     let (source, dead) = (files.store("source").await, files.store("dead").await);
     put(
@@ -184,7 +187,7 @@ async fn what_was_copied_and_not_deleted_is_copied_over_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_others_keep_where_the_dead_would_go_is_not_written_over() {
+async fn another_blob_at_the_destination_is_not_overwritten() {
     let files = Files::new();
     let (source, dead) = (files.store("source").await, files.store("dead").await);
     for blob in ["one", "two"] {
@@ -199,7 +202,7 @@ async fn what_others_keep_where_the_dead_would_go_is_not_written_over() {
     put(&*dead, "grave/alive", &[]).await;
     let sweeper = files.sweeper("").await;
     let round = sweeper.sweep_once(false).await.expect("a round");
-    // Of two at the same time the later one is as one that was changed meanwhile.
+    // Of two concurrent moves, the later one counts its blob as changed.
     assert_eq!(
         (round.done.moved, round.done.left + round.done.changed),
         (1, 2)
@@ -216,7 +219,7 @@ async fn what_others_keep_where_the_dead_would_go_is_not_written_over() {
 }
 
 #[tokio::test]
-async fn the_dead_are_not_put_where_they_end_with_the_process() {
+async fn a_store_in_memory_is_refused_for_dead_blobs() {
     let text = r#"{"name": "job", "state": "memory:", "containers": [{"url": "memory:"}],
         "dead": {"account": "env:DEAD"}}"#;
     let job = SweepJob::parse(text).expect("a job");
@@ -231,7 +234,7 @@ async fn the_dead_are_not_put_where_they_end_with_the_process() {
 }
 
 #[tokio::test]
-async fn an_account_of_the_dead_that_cannot_be_used_is_said_at_once() {
+async fn an_unusable_account_for_dead_blobs_is_reported_at_once() {
     let text = r#"{"name": "job", "state": "memory:", "containers": [{"url": "memory:"}],
         "dead": {"account": "az:", "environment": {"AZURE_STORAGE_CONNECTION_STRING": "nonsense"}}}"#;
     let job = SweepJob::parse(text).expect("a job");
@@ -244,9 +247,9 @@ async fn an_account_of_the_dead_that_cannot_be_used_is_said_at_once() {
     );
 }
 
-/// A job's store that is away is waited for, and not for ever; who is told to stop stops.
+/// An instance waits for its job's store for a limited time, and a stopped one does not wait.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_said_and_stops_nobody_from_stopping() {
+async fn an_outage_of_the_store_is_reported_and_delays_no_stop() {
     let faults = Faults {
         before: 100,
         ..Faults::default()
@@ -254,13 +257,13 @@ async fn a_store_that_is_away_is_said_and_stops_nobody_from_stopping() {
     let inner = Arc::new(MemoryStore::new());
     let away = Arc::new(FaultyStore::new(inner, faults, 7));
     let sweeper = Sweeper {
-        turns: Turns::new(away, "job").expect("a name"),
+        page_queue: PageQueue::new(away, "job").expect("a name"),
         ..Files::new().sweeper("").await
     };
     let error = sweeper.sweep_once(false).await.expect_err("it is away");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(
-        error.message().contains("was not had within 60s"),
+        error.message().contains("was not acquired within 60s"),
         "{error}"
     );
     assert!(sweeper.stats().failure.is_some());
@@ -277,7 +280,7 @@ async fn a_store_that_is_away_is_said_and_stops_nobody_from_stopping() {
     );
 }
 
-/// Whatever answers of the document's writes are lost: each page is worked once, and counted once.
+/// Answers to writes of the document are lost. Each page is worked once and counted once.
 #[tokio::test]
 async fn a_lost_answer_counts_nothing_twice_and_loses_no_page() {
     for seed in 0..20 {
@@ -298,11 +301,12 @@ async fn a_lost_answer_counts_nothing_twice_and_loses_no_page() {
         };
         let state = Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), faults, seed));
         let sweeper = Sweeper {
-            turns: Turns::new(Arc::clone(&state) as Arc<dyn BlobStore>, "job").expect("a name"),
+            page_queue: PageQueue::new(Arc::clone(&state) as Arc<dyn BlobStore>, "job")
+                .expect("a name"),
             ..files.sweeper(r#", "page_size": 3, "interval": "1h""#).await
         };
         let last = loop {
-            // It fails now and then, and goes on where it was.
+            // The store fails now and then. The round continues.
             if let Ok(round) = sweeper.sweep_once(false).await
                 && round.finished
             {

@@ -30,10 +30,10 @@ async fn all(container: &dyn Container) -> Vec<String> {
         .collect()
 }
 
-/// Whatever is cut, repeated or refused: what has expired goes in the end, what was moved is whole,
-/// and nothing else is touched.
+/// The network cuts, repeats and refuses requests. Expired blobs are removed at last, moved blobs
+/// are complete, and other blobs are untouched.
 #[tokio::test]
-async fn nothing_is_lost_on_a_bad_way() {
+async fn nothing_is_lost_on_an_unreliable_network() {
     for name in ["rough-source", "rough-state", "rough-grave"] {
         azurite().create_container(name);
     }
@@ -81,7 +81,7 @@ async fn nothing_is_lost_on_a_bad_way() {
     while all(&*source).await != kept {
         rounds += 1;
         assert!(rounds < 30, "still there: {:?}", all(&*source).await);
-        // A round may fail; the next one goes on.
+        // A round may fail; the next one continues.
         let [one, other] = sweepers.each_ref().map(|sweeper| sweeper.sweep_once(true));
         let _ = tokio::join!(one, other);
     }

@@ -1,4 +1,4 @@
-//! No relay, or one that is away: nodes that read the flag in the store themselves.
+//! No relay, or an unreachable one: nodes read the flag in the store themselves.
 
 use super::{Place, azure, ended, released, s3, spawned, sqlite};
 use crate::{
@@ -56,7 +56,7 @@ async fn a_node_is_parked_and_released_by_s3_alone() {
 }
 
 #[tokio::test]
-async fn a_container_is_flag_enough_for_who_has_no_tool_at_all() {
+async fn a_blob_written_by_hand_sets_a_flag() {
     let (place, home) = (
         azure("flags-plain"),
         tempfile::tempdir().expect("a directory"),
@@ -73,23 +73,26 @@ async fn a_container_is_flag_enough_for_who_has_no_tool_at_all() {
 }
 
 #[tokio::test]
-async fn a_relay_that_is_away_does_not_stop_the_reading() {
+async fn an_unreachable_relay_does_not_stop_the_polling() {
     let (place, home) = (
         azure("flags-no-relay"),
         tempfile::tempdir().expect("a directory"),
     );
-    let nobody = format!("http://{}", free_address());
-    let node = place.park(&home, &["go", "--relay", &nobody]);
+    let unreachable = format!("http://{}", free_address());
+    let node = place.park(&home, &["go", "--relay", &unreachable]);
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     ended(&place.run(&home, &["unleash", "go"]).await, 0);
     let complaint = complained(&released(node).await);
-    let lines: Vec<_> = complaint.lines().filter(|l| l.contains(&nobody)).collect();
+    let lines: Vec<_> = complaint
+        .lines()
+        .filter(|l| l.contains(&unreachable))
+        .collect();
     assert_eq!(lines.len(), 1, "once, and no flood: {complaint}");
     assert!(lines[0].ends_with("still trying"), "{complaint}");
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_does_not_stop_the_listening() {
+async fn an_outage_of_the_store_does_not_stop_the_watch() {
     let relay = Binary::serve().await;
     let dead = azurite().connection_string_through(1);
     let missing = azure("flags-present");
@@ -115,7 +118,7 @@ async fn a_store_that_is_away_does_not_stop_the_listening() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_waited_for_is_said_at_once() {
+async fn a_missing_container_is_reported_at_once() {
     let home = tempfile::tempdir().expect("a directory");
     let place = azure("flags-refused");
     let absent = "az://flags-nowhere";

@@ -10,7 +10,7 @@ use crate::{
     support::{azurite::azurite, moto::moto, until, within},
 };
 
-/// Parks and releases a fleet, one of which comes late.
+/// Parks and releases a fleet with a late node.
 async fn parks_and_releases(place: &Place) {
     let relay = place.relay("10s").await;
     let early = spawned(relay.verb(&["wait", "go-live", "--", "echo", "early"]));
@@ -45,8 +45,8 @@ async fn a_fleet_is_parked_and_released_on_s3() {
     parks_and_releases(&s3("flags-fleet")).await;
 }
 
-/// Sets and clears a flag as somebody does who has no tool of ours.
-async fn heeds_what_is_done_by_hand(place: &Place, by_hand: impl Fn(&str, &str) -> u16) {
+/// Sets and clears a flag by hand, without a tool of this crate.
+async fn assert_changes_by_hand_are_found(place: &Place, by_hand: impl Fn(&str, &str) -> u16) {
     let relay = place.relay("200ms").await;
     for body in ["", "true", "\u{1}{\"generation\":"] {
         let mut watch = watch(&relay, "by-hand", "node");
@@ -63,22 +63,22 @@ async fn heeds_what_is_done_by_hand(place: &Place, by_hand: impl Fn(&str, &str) 
 }
 
 #[tokio::test]
-async fn what_is_done_by_hand_on_azure_is_noticed() {
+async fn changes_by_hand_on_azure_are_found() {
     let place = azure("flags-by-hand");
     let by_hand =
         |method: &str, body: &str| azurite().by_hand(method, "flags-by-hand/flags/by-hand", body);
-    heeds_what_is_done_by_hand(&place, by_hand).await;
+    assert_changes_by_hand_are_found(&place, by_hand).await;
 }
 
 #[tokio::test]
-async fn what_is_done_by_hand_on_s3_is_noticed() {
+async fn changes_by_hand_on_s3_are_found() {
     let place = s3("flags-by-hand");
     let by_hand =
         |method: &str, body: &str| moto().by_hand(method, "flags-by-hand/flags/by-hand", body);
-    heeds_what_is_done_by_hand(&place, by_hand).await;
+    assert_changes_by_hand_are_found(&place, by_hand).await;
 }
 
-/// Returns the requests that Azurite had for a blob.
+/// Returns the number of Azurite's requests for a blob.
 fn requests(path: &str) -> Vec<String> {
     let path = format!("/devstoreaccount1/{path}");
     let all = azurite().requests().into_iter();
@@ -86,7 +86,7 @@ fn requests(path: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_poll_an_interval_however_many_nodes_wait() {
+async fn one_read_an_interval_for_any_number_of_waiting_nodes() {
     const BLOB: &str = "flags-polls/flags/go ";
     let place = azure("flags-polls");
     let relay = place.relay("500ms").await;
@@ -99,8 +99,8 @@ async fn one_poll_an_interval_however_many_nodes_wait() {
         nodes.spawn(async move { reveille::release::Release::new(watch).wait().await });
     }
     parked(&relay, 50).await;
-    // Two readings settle all that come at once, be there 50 or 50,000; a few more where they
-    // trickle in on a slow machine.
+    // Two reads synchronize all watchers that register at once, 50 or 50,000. On a slow machine
+    // they register one after another, which takes a few more reads.
     let settling = requests(BLOB).len();
     assert!(settling < 25, "{settling} reads for 50 nodes");
     let before = requests(BLOB).len();
@@ -115,7 +115,7 @@ async fn one_poll_an_interval_however_many_nodes_wait() {
 }
 
 #[tokio::test]
-async fn a_flag_that_is_over_is_removed_under_a_condition() {
+async fn an_expired_flag_is_removed_with_a_condition() {
     for (place, is_azure) in [(azure("flags-over"), true), (s3("flags-over"), false)] {
         let relay = place.relay("200ms").await;
         let mut watch = watch(&relay, "brief", "node");
@@ -125,7 +125,7 @@ async fn a_flag_that_is_over_is_removed_under_a_condition() {
         assert!(warning.contains("--ttl 1s is below 5s"), "{warning}");
         let set = state(&mut watch).await;
         assert!(set.set && set.expires_at.is_some());
-        assert!(!state(&mut watch).await.set, "it is over");
+        assert!(!state(&mut watch).await.set, "it has expired");
         ended(&relay.run(&["flag", "get", "brief", "--check"]).await, 5);
         assert_eq!(
             said(&relay.run(&["flag", "list", "-o", "json"]).await).trim(),
@@ -139,7 +139,7 @@ async fn a_flag_that_is_over_is_removed_under_a_condition() {
         let deleted = "DELETE /devstoreaccount1/flags-over/flags/brief 202";
         let of_azure = azurite().requests();
         assert!(!is_azure || of_azure.iter().any(|request| request == deleted));
-        // And it can be set again.
+        // It can be set again.
         ended(&relay.run(&["unleash", "brief"]).await, 0);
         let anew = state(&mut watch).await;
         assert!(anew.set && anew.generation != set.generation);
@@ -147,7 +147,7 @@ async fn a_flag_that_is_over_is_removed_under_a_condition() {
 }
 
 #[tokio::test]
-async fn relays_on_one_container_have_the_same_flags_and_prefixes_part_them() {
+async fn relays_on_one_container_share_flags_and_prefixes_separate_them() {
     let place = azure("flags-shared");
     let (one, two) = (place.relay("200ms").await, place.relay("200ms").await);
     let url = format!("{}/another", place.url);
@@ -166,8 +166,11 @@ async fn relays_on_one_container_have_the_same_flags_and_prefixes_part_them() {
         0,
     );
     let (here, there) = (state(&mut near).await, state(&mut far).await);
-    assert_eq!(here, there, "the same generation, end, who and why");
-    // What is done on both at once ends alike on both.
+    assert_eq!(
+        here, there,
+        "the same generation, expiry, author and reason"
+    );
+    // A concurrent set and clear lead to the same state on both relays.
     let (unleashed, leashed) = tokio::join!(
         one.run(&["unleash", "go", "--reason", "again"]),
         two.run(&["leash", "go"])

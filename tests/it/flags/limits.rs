@@ -9,7 +9,7 @@ use super::state;
 use crate::support::{until, within};
 
 #[tokio::test]
-async fn a_relay_full_of_flags_refuses_another_one_and_serves_those_it_has() {
+async fn a_relay_at_its_limit_refuses_another_flag_and_serves_the_others() {
     let config = NodeConfig {
         max_flags: 1,
         max_watched_flags: 1,
@@ -31,7 +31,7 @@ async fn a_relay_full_of_flags_refuses_another_one_and_serves_those_it_has() {
     assert!(error.to_string().contains("1 set flags"), "{error}");
     assert!(!flags.get(&name("two")).await.expect("read").set);
 
-    // A refused watch tries again, and is taken when there is room.
+    // A refused watch is retried, and accepted when there is room.
     let mut two = watch("two");
     let mut next = std::pin::pin!(two.next());
     let early = tokio::time::timeout(std::time::Duration::from_millis(300), next.as_mut()).await;

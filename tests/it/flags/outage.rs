@@ -1,4 +1,4 @@
-//! A store that goes away while nodes wait, and comes back.
+//! An outage of the store while nodes wait, and its end.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use crate::{
     support::{azurite::Azurite, get, until},
 };
 
-/// Longer than the relay waits for its store, shorter than anybody waits for an answer.
+/// Longer than the relay's time-out for its store, shorter than a client's.
 const SOON: Duration = Duration::from_secs(12);
 
 #[tokio::test]
-async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_back() {
+async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
     let (directory, home) = (tempfile::tempdir(), tempfile::tempdir());
     let (directory, home) = (directory.expect("a place"), home.expect("a place"));
     let mut azurite = Azurite::on_disk(directory.path());
@@ -24,17 +24,17 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let both = place.park(&home, &["go", "--relay", &relay.url()]);
     parked(&relay, 2).await;
     ended(&relay.run(&["ready", "--timeout", "10s"]).await, 0);
-    // Its time comes while the store is away.
+    // The flag expires during the outage.
     ended(&relay.run(&["unleash", "brief", "--ttl", "3s"]).await, 0);
-    // The readers have read: what refuses them from now on has changed.
+    // The nodes have read the flag once, so a later refusal is transient.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     azurite.kill();
     let began = Instant::now();
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
-    // It has to be read first: so it is certain, unless that took too long.
-    let certain = complaint.contains("`go` was not set, and nobody was told");
+    // The flag must be read before the write, so the outcome is certain unless the read timed out.
+    let certain = complaint.contains("`go` was not set, and no watcher was notified");
     assert!(
         certain || complaint.contains("may have happened"),
         "{complaint}"
@@ -43,7 +43,7 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     assert!(complaint.contains("az://outage"), "{complaint}");
     let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
     assert!(complaint.contains("`flag get` tells"), "{complaint}");
-    // Wake-ups need no store: the relay is ready for them, and says which part is not.
+    // Wake-ups need no store: the relay reports ready, and names the part that is not.
     ended(&relay.run(&["ready", "--timeout", "5s"]).await, 0);
     ended(&relay.run(&["notify", "acct/orders"]).await, 0);
     assert_eq!(get(relay.admin(), "/readyz").await.0, 200);
@@ -54,7 +54,7 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     assert_eq!(status, 200);
     assert!(page.contains("[-]store failed (not required): "), "{page}");
     assert!(page.ends_with("ready\n"), "{page}");
-    until("it was said that flags cannot be ended", async || {
+    until("the failed expiry was logged", async || {
         relay
             .log()
             .contains("flags whose time has come could not be ended")
@@ -64,7 +64,7 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     assert_eq!(relay.log().matches("answers again").count(), 0);
 
     azurite.restart();
-    // What it had not written down yet it has lost with its life.
+    // Log lines in its buffer were lost with the process.
     azurite.create_container("outage");
     ended(&relay.run(&["ready", "--timeout", "20s"]).await, 0);
     until("it is unleashed", async || {
@@ -86,14 +86,17 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
             1,
             "once, and no flood: {complaint}"
         );
-        // Who has a relay as well may be released by it before its own next reading.
+        // A node with a relay may be released by it before its own next read.
         let said = complaint.matches("can be read again").count();
         assert!(again.contains(&said), "{complaint}");
     }
     let log = relay.log();
     let warned = log.matches("watched flags could not be read").count();
     assert!((1..=2).contains(&warned), "{warned} times: {log}");
-    assert!(!log.contains("object_store"), "each try is logged: {log}");
+    assert!(
+        !log.contains("object_store"),
+        "each attempt is logged: {log}"
+    );
     until("the store answers again", async || {
         relay.log().matches("the store answers again").count() == 1
     })

@@ -1,4 +1,4 @@
-//! A relay whose way to its store is cut, repeated, held up or refused.
+//! A relay whose requests to its store are cut, repeated, delayed or refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// A relay that hears of nothing but by its own writes, and what its requests go through.
+/// A relay without a refresh, which learns only of its own writes, and the proxy of its requests.
 async fn behind(container: &str, refresh: &str) -> (Proxy, Place, Binary) {
     azurite().create_container(container);
     let proxy = Proxy::start(azurite().blob_port(), 7);
@@ -23,7 +23,7 @@ async fn behind(container: &str, refresh: &str) -> (Proxy, Place, Binary) {
 }
 
 #[tokio::test]
-async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() {
+async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_later() {
     let (proxy, _, relay) = behind("proxied-lost", "500ms").await;
     let node = spawned(relay.verb(&["wait", "go"]));
     parked(&relay, 1).await;
@@ -31,13 +31,13 @@ async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() 
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     for words in [
         "may or may not be set",
-        "nobody was told",
+        "no watcher was notified",
         "`flag get` tells",
     ] {
         assert!(complaint.contains(words), "{complaint}");
     }
     ended(&relay.run(&["flag", "get", "go", "--check"]).await, 0);
-    // The relay reads what it did not know it had done.
+    // The relay reads the outcome of its own write.
     released(node).await;
     ended(&relay.run(&["unleash", "go", "--reason", "again"]).await, 0);
 
@@ -51,12 +51,15 @@ async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() 
 }
 
 #[tokio::test]
-async fn an_unleash_that_never_arrived_is_reported_and_was_none() {
+async fn an_unleash_that_never_arrived_is_reported_and_sets_nothing() {
     let (proxy, _, relay) = behind("proxied-never", "0").await;
     for (fault, words) in [
         (Fault::CutBefore, "may or may not be set"),
         (Fault::CutWithin, "may or may not be set"),
-        (Fault::Answer(503), "was not set, and nobody was told"),
+        (
+            Fault::Answer(503),
+            "was not set, and no watcher was notified",
+        ),
         (Fault::Answer(429), "more often than it allows"),
         (Fault::Answer(403), "refuses the credential"),
     ] {
@@ -68,7 +71,7 @@ async fn an_unleash_that_never_arrived_is_reported_and_was_none() {
 }
 
 #[tokio::test]
-async fn an_unleash_that_the_network_repeats_is_this_relays_own_and_told_at_once() {
+async fn an_unleash_that_the_network_repeats_is_recognised_and_sent_at_once() {
     let (proxy, _, relay) = behind("proxied-twice", "0").await;
     let node = spawned(relay.verb(&["wait", "go"]));
     parked(&relay, 1).await;
@@ -76,7 +79,7 @@ async fn an_unleash_that_the_network_repeats_is_this_relays_own_and_told_at_once
     let unleashed = relay.run(&["unleash", "go", "-o", "json"]).await;
     ended(&unleashed, 0);
     assert_eq!(proxy.count(Fault::Repeat), 1);
-    // Nothing is read again unasked here: the node was told.
+    // Nothing is read again without a request here: the watch released the node.
     released(node).await;
     let [told, found] = [
         unleashed,
@@ -91,7 +94,7 @@ async fn an_unleash_that_the_network_repeats_is_this_relays_own_and_told_at_once
 }
 
 #[tokio::test]
-async fn a_store_that_is_slow_is_waited_for_and_one_that_is_too_slow_is_not() {
+async fn a_slow_store_is_waited_for_up_to_the_timeout() {
     let (proxy, _, relay) = behind("proxied-slow", "0").await;
     proxy.plan("PUT", "flags/go", Fault::Delay(Duration::from_secs(1)));
     ended(&relay.run(&["unleash", "go"]).await, 0);
@@ -100,7 +103,7 @@ async fn a_store_that_is_slow_is_waited_for_and_one_that_is_too_slow_is_not() {
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     assert!(complaint.contains("did not answer in time"), "{complaint}");
     assert!(complaint.contains("may have happened"), "{complaint}");
-    // So it did, in the end.
+    // The write has happened at last.
     until("it is set", async || {
         let got = relay.run(&["flag", "get", "go", "--check"]).await;
         got.status.success()

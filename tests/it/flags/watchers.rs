@@ -1,4 +1,4 @@
-//! Who waits for a flag, who is missing, and what a second unleash keeps: by the real verbs.
+//! Waiting and missing nodes, and the values that a second unleash keeps, with the real verbs.
 
 use serde_json::Value;
 use tokio::process::Child;
@@ -20,7 +20,7 @@ async fn json(relay: &Binary, arguments: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn a_parked_fleet_is_shown_by_name_and_since_when() {
+async fn a_parked_fleet_is_shown_by_name_and_waiting_time() {
     let relay = Binary::serve().await;
     let fleet = ["node-1", "node-2"].map(|node| park(&relay, "go", node));
     let other = park(&relay, "other", "node-9");
@@ -67,7 +67,7 @@ async fn a_parked_fleet_is_shown_by_name_and_since_when() {
 }
 
 #[tokio::test]
-async fn an_unmet_barrier_names_the_listeners_that_are_missing() {
+async fn an_unmet_barrier_names_the_missing_listeners() {
     let relay = Binary::serve().await;
     let mut fleet = ["node-1", "node-2", "node-3"].map(|node| park(&relay, "go", node));
     parked(&relay, 3).await;
@@ -106,7 +106,7 @@ async fn an_unmet_barrier_names_the_listeners_that_are_missing() {
 }
 
 #[tokio::test]
-async fn a_second_unleash_keeps_end_and_reason_says_so_and_can_take_the_end_off() {
+async fn a_second_unleash_keeps_expiry_and_reason_and_can_remove_the_expiry() {
     let relay = Binary::serve().await;
     let first = ["unleash", "go", "--ttl", "1h", "--reason", "the night run"];
     ended(&relay.run(&first).await, 0);
@@ -159,7 +159,7 @@ async fn a_second_unleash_keeps_end_and_reason_says_so_and_can_take_the_end_off(
 }
 
 #[tokio::test]
-async fn two_waiters_under_one_listener_id_are_warned_of() {
+async fn two_waiters_under_one_listener_id_cause_a_warning() {
     let relay = Binary::serve().await;
     let first = park(&relay, "go", "node-1");
     parked(&relay, 1).await;

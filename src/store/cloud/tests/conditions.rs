@@ -1,4 +1,4 @@
-//! Services of S3's protocol that ignore conditions: moto behind a proxy that strips them.
+//! Services with S3's protocol that ignore conditions: moto behind a proxy that removes them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     words::{FlagName, UnleashOptions},
 };
 
-/// A bucket through a proxy that strips these headers of these methods, and straight.
+/// A bucket through a proxy that removes these headers from these methods, and without the proxy.
 async fn without(
     bucket: &str,
     stripped: &[(&'static str, &'static str)],
@@ -63,12 +63,12 @@ async fn a_service_that_ignores_conditions_is_refused_before_anything_is_written
         }
         let listed = straight.list("", &Default::default()).await.expect("list");
         let names: Vec<_> = listed.entries.iter().map(|e| e.name.as_str()).collect();
-        assert_eq!(names, ["probes/conditions"], "nothing of ours");
+        assert_eq!(names, ["probes/conditions"], "only the probe's blob");
     }
 }
 
 #[tokio::test]
-async fn a_service_that_keeps_conditions_is_asked_once() {
+async fn a_service_that_supports_conditions_is_probed_once() {
     let (proxy, store, _) = without("keeps", &[]).await;
     for blob in ["a", "b", "c"] {
         store.create(&name(blob), "x".into()).await.expect("made");
@@ -86,7 +86,7 @@ async fn a_service_that_keeps_conditions_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_flag_that_is_over_is_removed_from_s3_only_where_the_condition_is_kept() {
+async fn an_expired_flag_is_removed_from_s3_only_with_conditional_deletion() {
     for (bucket, stripped, deletes) in [
         ("deletes-if", &[][..], true),
         ("deletes-always", &[("DELETE", "if-match")][..], false),
@@ -116,7 +116,7 @@ async fn a_flag_that_is_over_is_removed_from_s3_only_where_the_condition_is_kept
 }
 
 #[tokio::test]
-async fn what_was_written_after_the_look_is_not_swept_from_s3() {
+async fn a_blob_written_after_the_read_is_not_swept_from_s3() {
     moto().create_bucket("swept-late");
     let variables = super::s3();
     let container = container::connect("s3://swept-late", &variables).await;
@@ -125,7 +125,7 @@ async fn what_was_written_after_the_look_is_not_swept_from_s3() {
     let blob = name("session");
     store.create(&blob, "old".into()).await.expect("made");
     let seen = container.head(&blob).await.expect("head").expect("there");
-    // As if it were written between the look and the deletion, which are one call.
+    // A write between the read and the deletion, which are one call.
     let proxy = Proxy::start(moto().port(), 7);
     let through: super::Variables = Moto::environment_through(proxy.port())
         .into_iter()

@@ -1,4 +1,4 @@
-//! What is known of a write whose way was cut, held up or gone twice: Azurite behind a proxy.
+//! Writes whose requests are cut, delayed or repeated: Azurite behind a proxy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     store::{BlobContent, BlobStore, Variables, contract},
 };
 
-/// The same container, through a proxy and straight.
+/// The same container, through a proxy and directly.
 async fn both_ways(container: &str) -> (Proxy, Arc<dyn BlobStore>, Arc<dyn BlobStore>) {
     azurite().create_container(container);
     let proxy = Proxy::start(azurite().blob_port(), 7);
@@ -27,14 +27,14 @@ async fn text(store: &dyn BlobStore, blob: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn through_a_proxy_that_does_nothing_the_contract_holds() {
+async fn through_a_transparent_proxy_the_contract_holds() {
     let (_proxy, through, straight) = both_ways("proxied-contract").await;
     contract::check(&*through).await;
     contract::check_races(&[through, straight]).await;
 }
 
 #[tokio::test]
-async fn a_write_that_was_cut_off_is_an_error_that_leaves_it_open() {
+async fn a_write_that_was_cut_is_an_error_with_unknown_outcome() {
     let (proxy, through, straight) = both_ways("proxied-cut").await;
     for (number, (fault, written)) in [
         (Fault::CutBefore, false),
@@ -58,7 +58,7 @@ async fn a_write_that_was_cut_off_is_an_error_that_leaves_it_open() {
         );
         assert_eq!(proxy.count(fault), 1, "sent once: {:?}", proxy.seen());
 
-        // The same of a write over what is there.
+        // The same for a write over an existing blob.
         let base = format!("base-{number}");
         let etag = straight
             .create(&name(&base), "old".into())
@@ -70,7 +70,7 @@ async fn a_write_that_was_cut_off_is_an_error_that_leaves_it_open() {
         let expected = if written { "new" } else { "old" };
         assert_eq!(text(&*straight, &base).await.as_deref(), Some(expected));
 
-        // And of a deletion under a condition.
+        // The same for a conditional deletion.
         let seen = straight
             .get(&name(&base))
             .await
@@ -88,7 +88,7 @@ async fn a_write_that_was_cut_off_is_an_error_that_leaves_it_open() {
 }
 
 #[tokio::test]
-async fn a_service_that_has_enough_to_do_has_done_nothing() {
+async fn an_overloaded_service_wrote_nothing() {
     let (proxy, through, straight) = both_ways("proxied-busy").await;
     for status in [429, 503] {
         proxy.plan("PUT", "busy", Fault::Answer(status));
@@ -105,7 +105,7 @@ async fn a_service_that_has_enough_to_do_has_done_nothing() {
 }
 
 #[tokio::test]
-async fn reads_are_tried_again() {
+async fn reads_are_retried() {
     let (proxy, through, straight) = both_ways("proxied-reads").await;
     straight
         .create(&name("there"), "x".into())
@@ -131,10 +131,9 @@ async fn reads_are_tried_again() {
     }
 }
 
-/// Where the network repeats a request, a conflict may be with the write itself: what the trait
-/// says of it.
+/// If the network repeats a request, a write may conflict with itself, as the trait documents.
 #[tokio::test]
-async fn a_write_that_the_network_repeats_comes_back_as_a_conflict_with_itself() {
+async fn a_write_that_the_network_repeats_conflicts_with_itself() {
     let (proxy, through, straight) = both_ways("proxied-twice").await;
     proxy.plan("PUT", "twice", Fault::Repeat);
     let error = through.create(&name("twice"), "one".into()).await;
@@ -159,12 +158,12 @@ async fn a_write_that_the_network_repeats_comes_back_as_a_conflict_with_itself()
         .expect("there");
     proxy.plan("DELETE", "twice", Fault::Repeat);
     let deleted = through.delete(&name("twice"), Some(&seen.etag)).await;
-    assert!(!deleted.expect("it is gone"), "as if nobody had been there");
+    assert!(!deleted.expect("it is gone"), "as if it had not existed");
     assert_eq!(text(&*straight, "twice").await, None);
 }
 
 #[tokio::test]
-async fn what_was_answered_is_true_whatever_else_goes_wrong() {
+async fn an_answered_write_is_true_under_random_faults() {
     let (proxy, through, straight) = both_ways("proxied-seeded").await;
     proxy.set(Faults {
         cut_before: 8,
@@ -190,7 +189,7 @@ async fn what_was_answered_is_true_whatever_else_goes_wrong() {
                 etag = Some(written);
             }
             Err(error) => {
-                // No request is repeated here, so nothing was written where that is said.
+                // No request is repeated here, so such an error proves that nothing was written.
                 let open = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
                 assert!(open || after == before, "{error}: {before:?}, {after:?}");
                 refused += 1;

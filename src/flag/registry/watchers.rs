@@ -1,8 +1,8 @@
-//! Watchers: how they come and go, and what operators are shown of them.
+//! Watchers: registration and removal, and the list that operators are shown.
 
 use super::{
     super::presence::{WatcherView, WatchersQuery},
-    Board, Topic, Wakers,
+    FlagEntry, Wakers, WatchRegistry,
 };
 use crate::{
     clock::Tick,
@@ -10,18 +10,18 @@ use crate::{
     words::{FlagName, ListenerId},
 };
 
-/// A watcher that was registered.
+/// A new registration.
 #[derive(Debug)]
 pub(in crate::flag) struct Registered {
     pub(in crate::flag) id: u64,
-    /// Another stream watches the flag under the same listener id.
+    /// Whether another stream watches the flag under the same listener id.
     pub(in crate::flag) duplicate: bool,
-    /// To wake when the board is unlocked.
+    /// Drop these only after the registry is unlocked.
     pub(in crate::flag) wakers: Wakers,
 }
 
-impl Board {
-    /// Registers a watcher; what happens from now on reaches it.
+impl WatchRegistry {
+    /// Registers a watcher. It receives all later changes.
     pub(in crate::flag) fn register(
         &mut self,
         name: &FlagName,
@@ -29,23 +29,23 @@ impl Board {
         acks: bool,
         now: Tick,
     ) -> Registered {
-        let id = self.tick();
+        let id = self.next_sequence();
         let mut wakers = Wakers::default();
-        let topic = self.topic(name);
-        topic.register(id, acks);
-        if let Some(place) = topic.idle.take() {
-            self.idle.remove(&place);
+        let entry = self.entry(name);
+        entry.register(id, acks);
+        if let Some(key) = entry.idle_key.take() {
+            self.idle.remove(&key);
         }
         self.watched.insert(name.clone());
         self.mark_acks(name, &mut wakers);
         Registered {
             id,
-            duplicate: !acks && self.presence.arrive(name, listener, now),
+            duplicate: !acks && self.presence.stream_opened(name, listener, now),
             wakers,
         }
     }
 
-    /// Checks that one more name may be watched by a client.
+    /// Checks that clients may watch one more flag.
     ///
     /// # Errors
     /// `Exhausted`, naming the limit.
@@ -60,25 +60,25 @@ impl Board {
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    /// Notes that a watcher's listener is to be shown as away: its stream ends.
-    pub(in crate::flag) fn depart(&mut self, name: &FlagName, listener: &ListenerId, now: Tick) {
-        self.presence.leave(name, listener, now);
+    /// Marks a watcher's listener as away, because its stream ends.
+    pub(in crate::flag) fn mark_away(&mut self, name: &FlagName, listener: &ListenerId, now: Tick) {
+        self.presence.stream_closed(name, listener, now);
     }
 
     pub(in crate::flag) fn unregister(&mut self, name: &FlagName, id: u64) -> Wakers {
         let mut wakers = Wakers::default();
-        if let Some(topic) = self.topics.get_mut(name) {
-            topic.unregister(id);
-            if !topic.is_watched() {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.unregister(id);
+            if !entry.is_watched() {
                 self.watched.remove(name);
             }
         }
         self.mark_acks(name, &mut wakers);
-        self.rest(name);
+        self.forget_if_unused(name);
         wakers
     }
 
-    /// Lists the listeners that watch flags, or did, by flag and listener.
+    /// Lists the present and recent listeners of flags, by flag and listener.
     pub(in crate::flag) fn list_watchers(
         &self,
         query: &WatchersQuery,
@@ -87,15 +87,15 @@ impl Board {
         let mut page = self.presence.page(query, now);
         for view in &mut page {
             let key = self.acks.key(&view.listener);
-            let topic = self.topics.get(&view.flag);
-            view.acknowledged = topic.is_some_and(|topic| topic.acked.contains(&key));
+            let entry = self.entries.get(&view.flag);
+            view.acknowledged = entry.is_some_and(|entry| entry.acked.contains(&key));
         }
         page
     }
 
     /// Counts the watchers of all flags.
     pub(in crate::flag) fn watchers(&self) -> u64 {
-        let watching = |topic: &Topic| u64::from(topic.watching());
-        self.topics.values().map(watching).sum()
+        let watching = |entry: &FlagEntry| u64::from(entry.watching());
+        self.entries.values().map(watching).sum()
     }
 }

@@ -4,18 +4,18 @@
 //! {"token":1700000000000000,"holder":"node-7","nonce":"0f…32 digits","duration_ms":15000,"released":false}
 //! ```
 //!
-//! `token` grows with every holder. `nonce` is another one in every write: it alone says whose a
-//! write was, and it keeps the ETags of two renewals apart where a store makes them of the content.
-//! `duration_ms` is the holder's, which challengers go by. `released` is the tombstone: the blob
-//! stays, so that tokens go on. Later versions may add fields.
+//! `token` grows with every holder. `nonce` is new in every write. It alone identifies the writer
+//! of a record, and it keeps the ETags of two renewals apart where the ETag is a hash of the
+//! content. `duration_ms` is the holder's duration, which challengers wait for. `released` marks a
+//! tombstone: the blob stays, so that tokens keep growing. Later versions may add fields.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::Terms;
+use super::ContenderConfig;
 
-/// What a contender writes.
+/// The content of a lease's blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) token: u64,
@@ -25,38 +25,40 @@ pub(crate) struct Record {
     pub(crate) released: bool,
 }
 
-/// Content that is no record, shortened.
+/// The beginning of content that is no record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreadable(String);
 
-/// Durations that are believed of a record: what cannot be is rather shown than waited for.
-pub(crate) const SHORTEST: Duration = Duration::from_secs(1);
-pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 3600);
-/// Characters of what cannot be read that are shown.
+/// Range of durations in a valid record. A record outside of it is an error and is not waited for.
+pub(crate) const MIN_DURATION: Duration = Duration::from_secs(1);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
+/// Characters shown of unreadable content.
 const SHOWN: usize = 60;
 
 impl Record {
-    pub(super) fn new(token: u64, nonce: String, terms: &Terms, released: bool) -> Self {
-        // Rounded up: nobody waits for less than the holder goes by.
-        let millis = terms.duration.as_nanos().div_ceil(1_000_000);
+    pub(super) fn new(token: u64, nonce: String, config: &ContenderConfig, released: bool) -> Self {
+        // Rounded up: no challenger waits for less than the holder's duration.
+        let millis = config.duration.as_nanos().div_ceil(1_000_000);
         Self {
             token,
-            holder: terms.holder.clone(),
+            holder: config.holder.clone(),
             nonce,
             duration_ms: u64::try_from(millis).unwrap_or(u64::MAX),
             released,
         }
     }
 
-    /// Reads a blob's content.
+    /// Parses a blob's content.
     ///
     /// # Errors
-    /// It is no lease.
+    /// The content is no lease.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         let sound = |record: &Self| {
             let nonce = record.nonce.len() == 32;
-            // The next holder's token must be a greater one.
-            nonce && record.token < u64::MAX && (SHORTEST..=LONGEST).contains(&record.duration())
+            // Leaves room for the next holder's token.
+            nonce
+                && record.token < u64::MAX
+                && (MIN_DURATION..=MAX_DURATION).contains(&record.duration())
         };
         let record = serde_json::from_slice(bytes).ok().filter(sound);
         record.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Marks a blob with its time to live.
+//! Sets a blob's expiry.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -8,19 +8,20 @@ use crate::{
     store::container,
 };
 
-/// How often somebody else may be faster.
-const TRIES: usize = 5;
+/// Attempts at a write that conflicts with other writers.
+const ATTEMPTS: usize = 5;
 
-/// Writes into a blob's metadata from when on nobody needs it, and where it goes then; without a
-/// time, takes both off. What stands there besides stays. Returns the time as it was written.
+/// Writes an expiry and the destination of the expired blob into its metadata; without a time it
+/// removes both. Other metadata stays. Returns the time as written.
 ///
 /// `url` names the blob: `az://CONTAINER/BLOB`, `s3://BUCKET/BLOB`, `gs://BUCKET/BLOB`, or
 /// `sqlite:PATH#BLOB`.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] where there is no such blob; [`ErrorKind::Invalid`] for a URL that names
-/// none, and for a flag, a lease, an id's counter or a sweep's job; [`ErrorKind::Conflict`] where it is written all the time.
-pub async fn mark(
+/// [`ErrorKind::NotFound`] if there is no such blob; [`ErrorKind::Invalid`] for a URL of no blob,
+/// and for the blob of a flag, a lease, a counter of ids or a job;
+/// [`ErrorKind::Conflict`] if other writers keep changing it.
+pub async fn set_expiry(
     url: &str,
     end: Option<SystemTime>,
     dead_container: Option<&str>,
@@ -29,12 +30,12 @@ pub async fn mark(
     let (container, name) = container::open_blob(url, environment).await?;
     if end.is_some() && is_protected(&name) {
         let rule = format_args!(
-            "`{name}` is a flag, a lease, an id's counter or a sweep's job, and is never swept"
+            "`{name}` belongs to a flag, a lease, a counter of ids or a job, and is never swept"
         );
         return Err(Error::invalid("blob", rule));
     }
-    let mut outcome = Err(Error::new(ErrorKind::Internal, "never tried"));
-    for _ in 0..TRIES {
+    let mut outcome = Err(Error::new(ErrorKind::Internal, "no attempt was made"));
+    for _ in 0..ATTEMPTS {
         let head = container.head(&name).await?.ok_or_else(|| {
             let message = format!("there is no blob `{name}` in {container}");
             Error::new(ErrorKind::NotFound, message)

@@ -1,4 +1,4 @@
-//! A container in a store of our own, whose blobs are small: they are held whole.
+//! A container in a SQLite or memory store, whose small blobs are held whole.
 
 use std::{
     collections::BTreeMap,
@@ -14,15 +14,15 @@ use crate::{
     store::{Blob, BlobContent, BlobName, BlobStore, ETag, PageOptions},
 };
 
-/// A folder of a store, or all of it.
+/// A folder of a store, or the whole store.
 #[derive(Debug)]
-pub(in crate::store) struct StoreContainer {
+pub(in crate::store) struct BlobStoreAdapter {
     store: Arc<dyn BlobStore>,
-    /// Empty, or it ends in `/`.
+    /// Empty, or ends in `/`.
     folder: String,
 }
 
-impl StoreContainer {
+impl BlobStoreAdapter {
     pub(in crate::store) fn new(store: Arc<dyn BlobStore>, folder: String) -> Self {
         Self { store, folder }
     }
@@ -35,7 +35,7 @@ impl StoreContainer {
         BlobName::new(name.as_str().strip_prefix(&self.folder).unwrap_or_default())
     }
 
-    /// Reads a blob that is still the one with this ETag.
+    /// Reads a blob if it still has this ETag.
     async fn unchanged(&self, name: &BlobName, etag: &ETag) -> Result<Blob> {
         match self.store.get(&self.inner(name)?).await? {
             Some(blob) if blob.etag == *etag => Ok(blob),
@@ -45,7 +45,7 @@ impl StoreContainer {
 }
 
 #[async_trait]
-impl Container for StoreContainer {
+impl Container for BlobStoreAdapter {
     async fn list(&self, prefix: &str, page: &PageOptions) -> Result<HeadPage> {
         let prefix = format!("{}{prefix}", self.folder);
         let listed = self.store.list(&prefix, page).await?;
@@ -88,7 +88,7 @@ impl Container for StoreContainer {
         over: Option<&ETag>,
     ) -> Result<()> {
         let bytes = content.into_bytes().await?;
-        // Of what others wrote, what our own rule takes.
+        // Metadata of other programs is changed to a form that the store accepts.
         let mut metadata = identifiers(metadata);
         metadata.retain(|_, value| {
             value.len() <= 1024
@@ -134,13 +134,13 @@ impl Container for StoreContainer {
         self.store.capabilities().conditional_delete
     }
 
-    /// A folder is there with its first blob.
+    /// A folder exists with its first blob.
     async fn ensure(&self) -> Result<()> {
         Ok(())
     }
 }
 
-impl Display for StoreContainer {
+impl Display for BlobStoreAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.folder.strip_suffix('/') {
             Some(folder) => write!(f, "{}#{folder}", self.store),

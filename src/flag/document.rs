@@ -1,7 +1,7 @@
-//! A flag's blob: `flags/NAME`, whose existence means set, whatever is inside.
+//! A flag's blob: `flags/NAME`. Its existence means "set", with any content.
 //!
-//! What reveille writes is a JSON text with who, why and until when. Anything else is somebody's
-//! own way to set the flag, and is respected as one.
+//! Reveille writes a JSON document with author, reason and expiry. Another content is a flag that
+//! an operator set by hand, and is valid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,26 +18,27 @@ use crate::{
 /// The folder of the flags' blobs.
 pub(crate) const FOLDER: &str = "flags/";
 
-/// From here on generations are hashes: microseconds since 1970 come so far in 146,000 years.
+/// Generations from here on are hashes. A count of microseconds since 1970 reaches it in 146,000
+/// years.
 pub(super) const HASHES: u64 = 1 << 62;
 
-/// What reveille writes into a flag's blob.
+/// The content of a flag's blob that reveille writes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Body {
+pub(super) struct FlagDocument {
     pub(super) generation: u64,
     #[serde(default)]
     set_by: String,
     #[serde(default)]
     reason: String,
-    /// RFC 3339: people read this.
+    /// RFC 3339, readable for people.
     set_at: String,
-    /// 0: it does not end by itself.
+    /// 0 means no expiry.
     #[serde(default)]
     ttl_ms: u64,
 }
 
-/// Which write of a blob it is. Seconds only: a list and a read state the time with different
-/// precision, and the ETag alone is not enough where it stands for a content (S3).
+/// Identifies one write of a blob. The time is in whole seconds, because lists and reads return it
+/// with different precision. The ETag alone is not enough on S3, where it is a hash of the content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Version {
     etag: ETag,
@@ -54,12 +55,12 @@ impl Version {
     }
 }
 
-/// Returns the flag whose blob has this name, if it is one's.
+/// Returns the flag of a blob's name, or `None` for another blob.
 pub(super) fn flag_name(blob: &BlobName) -> Option<FlagName> {
     FlagName::new(blob.as_str().strip_prefix(FOLDER)?).ok()
 }
 
-/// Returns the flags whose blobs are listed; what else is kept beside them is left out.
+/// Returns the flags of listed blobs. Other blobs are skipped.
 pub(super) fn flag_names(entries: Vec<BlobEntry>) -> Vec<FlagName> {
     let names = entries
         .into_iter()
@@ -69,19 +70,21 @@ pub(super) fn flag_names(entries: Vec<BlobEntry>) -> Vec<FlagName> {
 
 /// Returns the name of a flag's blob.
 pub(super) fn blob_name(flag: &FlagName) -> BlobName {
-    BlobName::new(&format!("{FOLDER}{flag}")).expect("a flag's name is a good part of a blob's")
+    BlobName::new(&format!("{FOLDER}{flag}"))
+        .expect("a flag's name is a valid part of a blob's name")
 }
 
-impl Body {
-    /// Makes the body of a flag that is set now. What the options leave out comes from `current`,
-    /// the flag's state where it is set already: its end stays, to the millisecond.
+impl FlagDocument {
+    /// Makes the document of a flag that is set now. Values that the options leave out come from
+    /// `current`, the state of a flag that is set already. Its expiry stays, to the millisecond.
     pub(super) fn new(
         generation: u64,
         options: &UnleashOptions,
         current: Option<&FlagState>,
         wall: SystemTime,
     ) -> Self {
-        // Whole microseconds, and milliseconds rounded up: what is told is what is read again.
+        // Whole microseconds, and milliseconds rounded up: watchers then receive the same values
+        // that a read returns.
         let set_at = UNIX_EPOCH + Duration::from_micros(micros(wall));
         let kept_end = current.and_then(|state| state.expires_at);
         let kept_ttl = kept_end.map(|end| end.duration_since(set_at).unwrap_or_default());
@@ -100,14 +103,14 @@ impl Body {
         }
     }
 
-    /// Reads a body; `None` where it is not ours, or breaks a rule that ours keep.
+    /// Parses a document. Returns `None` for foreign content, or for a value out of range.
     pub(super) fn read(blob: &Blob) -> Option<Self> {
-        let body: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
-        check_text("set_by", &body.set_by, Limits::TEXT).ok()?;
-        check_text("reason", &body.reason, Limits::REASON).ok()?;
-        body.set_at()?;
-        let generation = (1..HASHES * 2).contains(&body.generation);
-        (generation && body.ttl() <= Limits::TTL).then_some(body)
+        let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
+        check_text("set_by", &document.set_by, Limits::TEXT).ok()?;
+        check_text("reason", &document.reason, Limits::REASON).ok()?;
+        document.set_at()?;
+        let generation = (1..HASHES * 2).contains(&document.generation);
+        (generation && document.ttl() <= Limits::TTL).then_some(document)
     }
 
     pub(super) fn content(&self) -> BlobContent {
@@ -138,10 +141,10 @@ impl Body {
     }
 }
 
-/// Returns the state that a flag's blob stands for, be it over or not.
+/// Returns the state of a flag with this blob, expired or not.
 pub(super) fn state(name: &FlagName, blob: &Blob) -> FlagState {
-    if let Some(body) = Body::read(blob) {
-        return body.state(name);
+    if let Some(document) = FlagDocument::read(blob) {
+        return document.state(name);
     }
     FlagState {
         set: true,
@@ -150,8 +153,8 @@ pub(super) fn state(name: &FlagName, blob: &Blob) -> FlagState {
     }
 }
 
-/// Returns whether a set flag has ended by itself.
-pub(super) fn is_over(state: &FlagState, wall: SystemTime) -> bool {
+/// Returns whether a set flag has expired.
+pub(super) fn has_expired(state: &FlagState, wall: SystemTime) -> bool {
     state.expires_at.is_some_and(|end| end <= wall)
 }
 
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_is_read_again() {
+    fn watchers_receive_the_state_that_a_read_returns() {
         let name = FlagName::new("go").expect("a name");
         let wall = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
         for ttl in [
@@ -191,9 +194,9 @@ mod tests {
                 set_by,
                 reason,
             };
-            let body = Body::new(42, &options, None, wall);
-            let text = String::from_utf8(body.content().bytes.to_vec()).expect("a text");
-            let told = body.state(&name);
+            let document = FlagDocument::new(42, &options, None, wall);
+            let text = String::from_utf8(document.content().bytes.to_vec()).expect("a text");
+            let told = document.state(&name);
             assert_eq!(told, state(&name, &blob(&text, "1")), "{text}");
             assert!(told.expires_at.is_none_or(|end| end > wall));
             assert_eq!(told.expires_at.is_none(), ttl.is_zero());
@@ -201,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn the_body_is_readable_by_people() {
+    fn the_document_is_readable_by_people() {
         let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let options = UnleashOptions {
             ttl: Some(Duration::from_secs(60)),
             ..UnleashOptions::default()
         };
-        let content = Body::new(7, &options, None, wall).content();
+        let content = FlagDocument::new(7, &options, None, wall).content();
         assert_eq!(
             std::str::from_utf8(&content.bytes),
             Ok(
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_inside_a_blob_sets_the_flag() {
+    fn a_blob_with_any_content_sets_the_flag() {
         let name = FlagName::new("go").expect("a name");
         let at = "2023-11-14T22:13:20Z";
         let long = "x".repeat(129);
@@ -240,10 +243,10 @@ mod tests {
             assert!(one.generation >= HASHES, "{text}");
             assert_ne!(
                 one.generation, two.generation,
-                "each write is another setting"
+                "each write is another generation"
             );
         }
-        // Pinned: another version of this program must come to the same number.
+        // Pinned: every version of this program must compute the same number.
         let pinned = state(&name, &blob("x", "1")).generation;
         assert_eq!(pinned, 6_682_539_630_242_877_532);
     }

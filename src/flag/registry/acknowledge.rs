@@ -1,21 +1,21 @@
-//! Acknowledgements: counted one by one, and told to observers together.
+//! Acknowledgements: counted one by one, sent to observers in batches.
 //!
-//! Counting marks the flag and wakes one task, not the observers: 10,000 of them and 10,000
-//! acknowledgements would be 100,000,000 wakes.
+//! Counting marks the flag and wakes one task. To wake the observers each time would cost
+//! 100,000,000 wakes for 10,000 observers and 10,000 acknowledgements.
 
 use std::task::{Poll, Waker};
 
-use super::{Board, Topic, Wakers};
+use super::{FlagEntry, Wakers, WatchRegistry};
 use crate::{
     error::Result,
     words::{FlagName, ListenerId},
 };
 
-impl Board {
+impl WatchRegistry {
     /// Counts an acknowledgement.
     ///
     /// # Errors
-    /// `Exhausted` where too many are remembered; it is not counted then.
+    /// `Exhausted` if too many are remembered; then it is not counted.
     pub(in crate::flag) fn ack(
         &mut self,
         name: &FlagName,
@@ -24,41 +24,41 @@ impl Board {
     ) -> Result<Wakers> {
         let mut wakers = Wakers::default();
         let key = self.acks.key(listener);
-        let new = |topic: &&Topic| topic.is_new_ack(generation, key);
-        let Some(topic) = self.topics.get(name).filter(new) else {
+        let new = |entry: &&FlagEntry| entry.is_new_ack(generation, key);
+        let Some(entry) = self.entries.get(name).filter(new) else {
             return Ok(wakers);
         };
-        let held = topic.acked.len();
-        if self.acks.is_short(held) && topic.idle.is_none() {
+        let held = entry.acked.len();
+        if self.acks.is_short(held) && entry.idle_key.is_none() {
             self.forget_idle(0);
         }
         self.acks.take(name, held)?;
-        self.topic(name).acked.insert(key);
+        self.entry(name).acked.insert(key);
         self.mark_acks(name, &mut wakers);
         Ok(wakers)
     }
 
-    /// Marks that a flag's observers are to be told of acknowledgements. Wakes none of them, however
-    /// many they are: one task tells all.
+    /// Marks that the flag's observers must receive new counts. Wakes the one task that sends them,
+    /// and no observer.
     pub(super) fn mark_acks(&mut self, name: &FlagName, wakers: &mut Wakers) {
-        let observed = self.topics.get(name).is_some_and(Topic::has_observers);
+        let observed = self.entries.get(name).is_some_and(FlagEntry::has_observers);
         if observed && !self.acks_changed.contains(name) {
             self.acks_changed.insert(name.clone());
-            wakers.push(self.teller.take());
+            wakers.push(self.ack_task.take());
         }
     }
 
-    /// Waits until observers are to be told.
+    /// Ready when observers must receive new counts.
     pub(in crate::flag) fn poll_acks_changed(&mut self, waker: &Waker) -> Poll<()> {
         if self.acks_changed.is_empty() {
-            self.teller = Some(waker.clone());
+            self.ack_task = Some(waker.clone());
             return Poll::Pending;
         }
         Poll::Ready(())
     }
 
-    /// Lets the observers of the marked flags that are due take the newest counts. Returns the flags,
-    /// and how many observers of each are woken.
+    /// Publishes the newest counts of the marked flags that are due. Returns these flags with the
+    /// number of observers woken for each.
     pub(in crate::flag) fn publish_acks(
         &mut self,
         due: impl Fn(&FlagName) -> bool,
@@ -69,8 +69,8 @@ impl Board {
         let (mut told, mut wakers) = (Vec::new(), Wakers::default());
         for name in due {
             let before = wakers.len();
-            if let Some(topic) = self.topics.get_mut(&name) {
-                topic.publish_acks(&mut wakers);
+            if let Some(entry) = self.entries.get_mut(&name) {
+                entry.publish_acks(&mut wakers);
             }
             told.push((name, wakers.len() - before));
         }

@@ -1,7 +1,7 @@
-//! Requests to Azure that the client cannot make: to delete under a condition, to list by any
-//! prefix and with metadata, to make a container.
+//! Requests to Azure that the client does not support: conditional deletion, lists by any prefix
+//! and with metadata, creation of a container.
 //!
-//! They are signed by the same credential as the client's own.
+//! They are signed with the client's credential.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -19,26 +19,26 @@ use reqwest::Url;
 
 use super::{
     super::{ETag, PageOptions},
-    READS, RETRY_AFTER,
     error::CloudError,
     listing::{self, Listing},
+    purpose::{READS, RETRY_AFTER},
 };
 
-/// A container of Azure, spoken to directly.
-pub(super) struct Direct {
+/// A client for requests to one container of Azure.
+pub(super) struct AzureRest {
     pub(super) http: HttpClient,
-    /// Whose credential is used.
+    /// The client that provides the credential.
     pub(super) client: Arc<MicrosoftAzure>,
     pub(super) account: String,
-    /// Of the container.
+    /// The container's URL.
     pub(super) url: Url,
 }
 
 type Result<T> = std::result::Result<T, CloudError>;
 
-impl Direct {
-    /// Deletes a blob, where an ETag is given one that has it still; returns whether there was one
-    /// to delete.
+impl AzureRest {
+    /// Deletes a blob; with an ETag, only if the blob still has it. Returns whether the blob
+    /// existed.
     pub(super) async fn delete(&self, path: &Path, etag: Option<&ETag>) -> Result<bool> {
         let mut headers = HeaderMap::new();
         if let Some(etag) = etag {
@@ -51,7 +51,7 @@ impl Direct {
         }
     }
 
-    /// Replaces the metadata of a blob that has this ETag still.
+    /// Replaces the metadata of a blob if it still has this ETag.
     pub(super) async fn set_metadata(
         &self,
         path: &Path,
@@ -68,7 +68,7 @@ impl Direct {
         self.send(Method::PUT, &url, headers).await.map(drop)
     }
 
-    /// Makes the container, or finds it.
+    /// Creates the container unless it exists.
     pub(super) async fn create_container(&self) -> Result<()> {
         let mut url = self.url.clone();
         url.query_pairs_mut().append_pair("restype", "container");
@@ -105,12 +105,12 @@ impl Direct {
         listing::parse(&answer).ok_or(CloudError::Unreadable)
     }
 
-    /// Reads, and tries again what may pass.
+    /// Reads, and retries transient errors.
     async fn read(&self, url: &Url) -> Result<Bytes> {
         let mut wait = RETRY_AFTER;
         for _ in 0..READS {
             match self.send(Method::GET, url, HeaderMap::new()).await {
-                Err(error) if error.may_pass() => tokio::time::sleep(wait).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(wait).await,
                 answer => return answer,
             }
             wait *= 2;
@@ -146,9 +146,9 @@ fn value(text: &str) -> Result<HeaderValue> {
     HeaderValue::from_str(text).map_err(|_| CloudError::Unreadable)
 }
 
-impl fmt::Debug for Direct {
+impl fmt::Debug for AzureRest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct")
+        f.debug_struct("AzureRest")
             .field("account", &self.account)
             .finish()
     }

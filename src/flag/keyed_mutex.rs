@@ -1,7 +1,7 @@
-//! One at a time for each flag: whoever comes later waits for its turn, in order.
+//! A mutex for each flag's name, in order of arrival.
 //!
-//! A turn is kept while the store works, which no lock of ours ever is; it guards no data. Needs
-//! no runtime: whoever waits is woken by whoever had the turn.
+//! The lock is held while a request to the store runs. It guards no data. It needs no runtime: the
+//! release of the lock wakes the next waiter.
 
 use std::{
     collections::BTreeMap,
@@ -12,30 +12,30 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::{sync::lock, words::FlagName};
 
-/// Who works on which flag.
+/// The locks in use, by name.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct KeyedMutex {
     by_name: Mutex<BTreeMap<FlagName, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// A turn; the next one's when it is dropped.
+/// Holds the lock of one name until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct KeyedGuard<'a> {
+    keyed_mutex: &'a KeyedMutex,
     name: FlagName,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
-    /// Waits for the flag's turn.
+impl KeyedMutex {
+    /// Waits for the lock of this name.
     ///
     /// # Cancel safety
-    /// Whoever stops waiting loses its place, and nobody else's.
-    pub(super) async fn take(&self, name: &FlagName) -> Turn<'_> {
+    /// A waiter that is dropped loses its place. Other waiters keep theirs.
+    pub(super) async fn lock(&self, name: &FlagName) -> KeyedGuard<'_> {
         let gate = Arc::clone(lock(&self.by_name).entry(name.clone()).or_default());
-        // Made before it waits, so that it tidies up where the wait is given up.
-        let mut turn = Turn {
-            turns: self,
+        // Made before the wait, so that its drop removes the entry if the wait is cancelled.
+        let mut turn = KeyedGuard {
+            keyed_mutex: self,
             name: name.clone(),
             held: None,
         };
@@ -44,10 +44,10 @@ impl Turns {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyedGuard<'_> {
     fn drop(&mut self) {
         self.held = None;
-        let mut by_name = lock(&self.turns.by_name);
+        let mut by_name = lock(&self.keyed_mutex.by_name);
         if by_name
             .get(&self.name)
             .is_some_and(|gate| Arc::strong_count(gate) == 1)
@@ -67,22 +67,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_come_one_at_a_time_and_leave_nothing_behind() {
-        let (turns, name) = (Turns::default(), FlagName::new("go").expect("a name"));
+    fn a_lock_goes_from_waiter_to_waiter_and_leaves_no_entry() {
+        let (keyed_mutex, name) = (KeyedMutex::default(), FlagName::new("go").expect("a name"));
         let mut context = Context::from_waker(Waker::noop());
         {
-            let mut first = pin!(turns.take(&name));
+            let mut first = pin!(keyed_mutex.lock(&name));
             let Poll::Ready(held) = first.as_mut().poll(&mut context) else {
-                panic!("nobody else is there");
+                panic!("the lock is free");
             };
-            let mut given_up = Box::pin(turns.take(&name));
-            let mut second = pin!(turns.take(&name));
+            let mut given_up = Box::pin(keyed_mutex.lock(&name));
+            let mut second = pin!(keyed_mutex.lock(&name));
             assert!(given_up.as_mut().poll(&mut context).is_pending());
             assert!(second.as_mut().poll(&mut context).is_pending());
             drop(given_up);
             drop(held);
             assert!(second.as_mut().poll(&mut context).is_ready());
         }
-        assert!(lock(&turns.by_name).is_empty());
+        assert!(lock(&keyed_mutex.by_name).is_empty());
     }
 }
