@@ -216,7 +216,10 @@ async fn each_error_has_its_message_and_exit_code() {
             "interval: `soon` is no duration",
         ),
         (with("pages", 3.into()), "unknown field `pages`"),
-        (with("containers", json!([])), "containers: must name one"),
+        (
+            with("containers", json!([])),
+            "containers: must have at least one entry",
+        ),
         (
             with("state", "memory:".into()),
             "state: a store in memory ends",

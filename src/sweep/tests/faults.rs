@@ -228,7 +228,7 @@ async fn a_store_in_memory_is_refused_for_dead_blobs() {
     assert!(
         error
             .message()
-            .starts_with("dead.account: a store in memory"),
+            .starts_with("dead.account: must not be a store in memory"),
         "{error}"
     );
 }

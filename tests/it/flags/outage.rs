@@ -55,9 +55,7 @@ async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
     assert!(page.contains("[-]store failed (not required): "), "{page}");
     assert!(page.ends_with("ready\n"), "{page}");
     until("the failed expiry was logged", async || {
-        relay
-            .log()
-            .contains("flags whose time has come could not be ended")
+        relay.log().contains("expired flags could not be ended")
     })
     .await;
     tokio::time::sleep(Duration::from_secs(3)).await;
