@@ -1,4 +1,4 @@
-//! The file of `--config`: what it may hold, and what is said where it holds something else.
+//! The file of `--config`: its settings, and the error for an unknown or bad setting.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{
     serve::{self, AdminListen, LogFormat},
 };
 
-/// What the file says. Everything may be absent.
+/// The settings of the file. All are optional.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
