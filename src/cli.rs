@@ -45,6 +45,7 @@ mod serve;
 mod settings;
 mod signals;
 mod store;
+mod subprocess;
 mod subscribe;
 mod sweep;
 mod target;
@@ -52,6 +53,7 @@ mod target;
 mod tests;
 mod unleash;
 mod usage;
+mod values;
 mod wait;
 mod watchers;
 

@@ -29,11 +29,11 @@ use super::{
     log,
     output::{self, Format},
     queue,
-    serve::{self, LogFormat},
     settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
     usage,
+    values::{self, LogFormat},
 };
 
 /// Run a command for each message of a queue
@@ -142,7 +142,7 @@ pub(super) struct Args {
     metrics_listen: Option<SocketAddr>,
     /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
     /// are always allowed
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "metrics_listen")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "metrics_listen")]
     metrics_host: Vec<String>,
     #[command(flatten)]
     relay: RelayArgs,

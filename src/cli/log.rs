@@ -17,7 +17,7 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-use super::serve::LogFormat;
+use super::values::LogFormat;
 
 /// Log level of client verbs without `RUST_LOG`.
 pub(super) const CLIENT_LOG: &str = "error";

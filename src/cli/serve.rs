@@ -1,9 +1,8 @@
 //! `serve`: the relay, until it is told to stop.
 
-use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use reveille::{Node, NodeConfig, RelayConfig, duration};
-use serde::Deserialize;
 
 use super::{
     exit::{Exit, Failed, Usage},
@@ -12,6 +11,7 @@ use super::{
     signals,
     store::default_store,
     usage,
+    values::{self, AdminListen, LogFormat},
 };
 
 /// Run the relay
@@ -44,14 +44,14 @@ RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
     /// The address of the gRPC port: IP:PORT, localhost:PORT, or :PORT (on loopback)
     /// [default: 127.0.0.1:7600]
-    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<SocketAddr>,
     /// The address of the admin port (health and metrics), or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<AdminListen>,
     /// Host names that requests to the admin port may use, comma-separated; IP addresses and
     /// localhost are always allowed
-    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = host_name)]
+    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name)]
     admin_host: Vec<String>,
     /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
@@ -59,7 +59,7 @@ pub(super) struct Args {
     store: Option<String>,
     /// How often the relay reads each watched flag from the store, as another relay or a person may
     /// have written it; 0 is never [default: 10s]
-    #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = refresh)]
+    #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = values::refresh)]
     flag_refresh: Option<Duration>,
     /// The relay's name [default: relay]
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
@@ -149,21 +149,6 @@ pub(super) struct Args {
     log: Option<LogFormat>,
 }
 
-/// Where the admin port is; `off`: nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AdminListen(pub(super) Option<SocketAddr>);
-
-/// How the log is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
-    /// For people
-    #[default]
-    Text,
-    /// One object a line
-    Json,
-}
-
 /// The arguments merged with the configuration file and the defaults.
 #[derive(Debug)]
 struct Resolved {
@@ -179,9 +164,6 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// The caller of an unreachable store logs it. The store's client would also log each attempt.
 const LOG: &str = "info,object_store=error";
-
-/// Below it a relay would do little else than read.
-const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -286,58 +268,6 @@ impl Args {
     }
 }
 
-impl FromStr for AdminListen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self(None));
-        }
-        address(text)
-            .map(|address| Self(Some(address)))
-            .map_err(|rule| format!("{rule}, or `off`"))
-    }
-}
-
-impl fmt::Display for AdminListen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => write!(f, "http://{address}"),
-            None => f.write_str("off"),
-        }
-    }
-}
-
-/// Reads where to listen. A port alone is on loopback: nothing is opened to other machines unless
-/// their address is written.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.strip_prefix("localhost:");
-    let port = port.or_else(|| text.strip_prefix(':'));
-    let local = port.and_then(|port| port.parse().ok());
-    let local = local.map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
-    local
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| "must be IP:PORT, localhost:PORT or :PORT".to_owned())
-}
-
-/// Reads a host's name, without a port.
-pub(super) fn host_name(text: &str) -> Result<String, String> {
-    let letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    match !text.is_empty() && text.chars().all(letter) {
-        true => Ok(text.to_owned()),
-        false => Err("must be a host's name, without a port, as in relay.internal".to_owned()),
-    }
-}
-
-/// Reads an interval of readings; zero is never, and otherwise there is a pause between them.
-pub(super) fn refresh(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span.is_zero() || span >= SHORTEST_REFRESH {
-        true => Ok(span),
-        false => Err("must be 0 or at least 100ms".to_owned()),
-    }
-}
-
 fn announce(node: &Node, open_files: Option<u64>) {
     tracing::info!(
         relay = %node.url(),
@@ -380,28 +310,6 @@ mod tests {
         );
         assert_eq!(resolved.node.listen.port(), 7600);
         assert_eq!(resolved.node.admin_listen.map(|at| at.port()), Some(7601));
-    }
-
-    #[test]
-    fn addresses_to_listen_on_are_read_as_people_write_them() {
-        for (text, read) in [
-            ("127.0.0.1:7600", Some("127.0.0.1:7600")),
-            ("[::1]:7600", Some("[::1]:7600")),
-            (":7600", Some("127.0.0.1:7600")),
-            ("localhost:7600", Some("127.0.0.1:7600")),
-            ("7600", None),
-            (":", None),
-            ("localhost", None),
-            ("relay.internal:7600", None),
-            (":70000", None),
-        ] {
-            let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
-            assert_eq!(address(text).ok(), read, "{text}");
-        }
-        assert_eq!("off".parse(), Ok(AdminListen(None)));
-        let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
-        assert_eq!(":7601".parse(), Ok(admin));
-        assert!("nowhere".parse::<AdminListen>().is_err());
     }
 
     #[test]

@@ -13,9 +13,9 @@ use super::{
     exit::{Exit, Failed, Usage},
     log,
     output::{self, Format, Row},
-    serve,
     settings::Settings,
     signals::Interrupts,
+    values,
 };
 
 /// Remove blobs whose time to live has ended
@@ -62,7 +62,7 @@ pub(super) struct Args {
     admin_listen: Option<SocketAddr>,
     /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
     /// are always allowed
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "admin_listen")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
     admin_host: Vec<String>,
     /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]

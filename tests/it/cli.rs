@@ -18,7 +18,7 @@ async fn notify_prints_sequence_and_listeners() {
         "{said}"
     );
     let hint = complained(&output);
-    assert!(hint.contains("nobody listens"), "{hint}");
+    assert!(hint.contains("no listener yet"), "{hint}");
 }
 
 #[tokio::test]

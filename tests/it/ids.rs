@@ -151,7 +151,7 @@ async fn what_cannot_be_done_is_said_with_field_and_rule() {
         (
             &["orders", "--store", "memory:"],
             2,
-            &["--store", "ends with this command"],
+            &["--store", "is lost when this command ends"],
         ),
         (&["negative"], 1, &["ids/negative", "but is \"-5\""]),
         (&["word"], 1, &["ids/word", "but is \"ten\""]),

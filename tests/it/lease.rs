@@ -331,7 +331,11 @@ async fn what_cannot_be_had_is_said_in_one_line() {
     let holder = place.run(&["--holder", "node-1"], ENDLESS);
     place.runs("up").await;
     for (options, code, words) in [
-        (&["--timeout", "300ms"][..], 6, "was not had within 300ms"),
+        (
+            &["--timeout", "300ms"][..],
+            6,
+            "was not acquired within 300ms",
+        ),
         (&["--duration", "10ms"], 2, "duration: must be 1s to 24h"),
         (&["--holder", ""], 2, "holder: must not be empty"),
     ] {
@@ -349,7 +353,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
             .expect("it starts")
     };
     for (typed, code, words) in [
-        (&["lease", "show", "nobodys"][..], 5, "nobody ever held it"),
+        (&["lease", "show", "nobodys"][..], 5, "was never held"),
         (
             &["lease", "run", "x", "--", "no-such-command"],
             1,
@@ -358,7 +362,7 @@ async fn what_cannot_be_had_is_said_in_one_line() {
         (
             &["lease", "run", "x", "--store", "memory:", "--", "true"],
             2,
-            "ends with this command",
+            "is lost when this command ends",
         ),
         (
             &["lease", "run", "../x", "--", "true"],

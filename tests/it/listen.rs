@@ -416,10 +416,14 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         (
             &[&missing, "--no-relay", "--", "true"][..],
             5,
-            "--create makes it",
+            "--create creates it",
         ),
         (&["redis:jobs", "--", "true"], 2, "`sqlite:PATH?queue=NAME`"),
-        (&["memory:jobs", "--", "true"], 2, "ends with this command"),
+        (
+            &["memory:jobs", "--", "true"],
+            2,
+            "is lost when this command ends",
+        ),
         (&[&place.url, "--", "no-such-command"], 1, "no-such-command"),
         (
             &[&place.url, "--policy", &policy, "--", "true"],

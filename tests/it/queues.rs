@@ -207,8 +207,12 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
     let nobody = format!("http://{}", free_address());
     for (arguments, code, words) in [
         (&["depth", "redis:jobs"][..], 2, "`sqlite:PATH?queue=NAME`"),
-        (&["put", "memory:jobs", "lost"], 2, "ends with this command"),
-        (&["depth", &url], 5, "make it first"),
+        (
+            &["put", "memory:jobs", "lost"],
+            2,
+            "is lost when this command ends",
+        ),
+        (&["depth", &url], 5, "`queue create` creates it"),
         (
             &["depth", "sqlite:/proc/no/q.db?queue=a"],
             5,

@@ -130,7 +130,7 @@ async fn a_round_by_hand_is_planned_checked_and_done() {
     place.blob("late", &["--after", "0s"]).await;
     let done = place.run(&["sweep", &job, "--once"]).await;
     assert!(
-        complained(&done).contains("is done already"),
+        complained(&done).contains("is already done"),
         "{}",
         complained(&done)
     );
