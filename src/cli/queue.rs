@@ -61,7 +61,7 @@ Example:
   reveille queue get 'sqlite:jobs.db?queue=orders' --max 32 --delete -o jsonl
   reveille queue get 'sqlite:jobs.db?queue=orders' --delete --raw > photo.jpg
 
-JSON has each body twice: `body` as text, or null where it is not UTF-8, and `body_base64`.")]
+JSON has each body twice: `body` as text, or null if it is not UTF-8, and `body_base64`.")]
     Get(Get),
     /// Print messages without getting them
     #[command(after_help = "\

@@ -1,4 +1,4 @@
-//! `serve`: the relay, until it is told to stop.
+//! `serve`: the relay, until a signal stops it.
 
 use std::{net::SocketAddr, time::Duration};
 

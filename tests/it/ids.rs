@@ -1,4 +1,4 @@
-//! `ids next`: what a user sees of it, and processes that contend for ids and are killed.
+//! `ids next`: its output, and processes that contend for ids and are killed.
 
 use std::{
     collections::HashSet,
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// A store that processes share, and what a process needs in its environment to reach it.
+/// A store that processes share, and the environment variables that it needs.
 #[derive(Debug)]
 struct Shared<'a> {
     url: &'a str,
@@ -34,19 +34,19 @@ struct Shared<'a> {
 /// Processes that take ids of one name at the same time.
 #[derive(Debug)]
 struct Contest {
-    /// For repeatable moments of death.
+    /// Seed of the times at which processes are killed.
     seed: u64,
-    /// A process for each, with so many ids at once.
+    /// The range size of each process.
     range_sizes: &'static [u64],
-    /// Ids of each process that ends by itself.
+    /// Number of ids of each process that is not killed.
     count: u64,
-    /// How often each process is killed and started again; only the last one ends by itself.
+    /// How often each process is killed and started again; the last one is not killed.
     deaths: u32,
-    /// Killed before so much time has passed.
+    /// Upper bound of the time before a process is killed.
     life: Duration,
 }
 
-/// What the processes of a contest wrote, each one's in its order.
+/// The ids that each process of a contest printed, in order.
 #[derive(Debug, Default)]
 struct Given(Vec<Vec<u64>>);
 
@@ -77,7 +77,7 @@ async fn ids_go_on_where_the_last_command_ended() {
     assert_eq!(
         printed(&home, &["orders", "--count", "3"]).await,
         "1\n2\n3\n",
-        "nothing is lost where just what is wanted is taken"
+        "a range of exactly the count leaves no gap"
     );
     assert_eq!(
         printed(&home, &["orders", "--range-size", "10"]).await,
@@ -86,7 +86,7 @@ async fn ids_go_on_where_the_last_command_ended() {
     assert_eq!(
         printed(&home, &["orders", "--count", "2", "-o", "jsonl"]).await,
         "{\"id\":14}\n{\"id\":15}\n",
-        "what was left of the ten is lost"
+        "the rest of the range of ten is lost"
     );
     let document = printed(&home, &["orders", "--count", "2", "-o", "json"]).await;
     let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
@@ -96,7 +96,7 @@ async fn ids_go_on_where_the_last_command_ended() {
     assert_eq!(printed(&home, &invoices).await, "100001\n");
 }
 
-/// Stores a text where the next free id belongs.
+/// Stores a text in the blob of the next free id.
 async fn store(url: &str, name: &str, text: &'static str) {
     use reveille::store::{self, BlobContent, BlobName};
     let store = store::open(url).await.expect("a store");
@@ -106,7 +106,7 @@ async fn store(url: &str, name: &str, text: &'static str) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_field_and_rule() {
+async fn an_error_names_the_field_and_the_rule() {
     let home = tempfile::tempdir().expect("a directory");
     let url = sqlite(&home);
     for (name, text) in [
@@ -181,11 +181,11 @@ async fn what_cannot_be_done_is_said_with_field_and_rule() {
         }
     }
     let last = printed(&home, &["full", "--store", &url]).await;
-    assert_eq!(last, "9223372036854775806\n", "the last one there is");
+    assert_eq!(last, "9223372036854775806\n", "the last possible id");
 }
 
 #[tokio::test]
-async fn more_ids_than_any_memory_holds_stream_to_whoever_reads_some() {
+async fn ids_are_streamed_in_constant_memory_and_a_closed_stdout_is_no_error() {
     let home = tempfile::tempdir().expect("a directory");
     let most = i64::MAX.to_string();
     let arguments = [
@@ -212,7 +212,7 @@ async fn more_ids_than_any_memory_holds_stream_to_whoever_reads_some() {
     }
     #[cfg(target_os = "linux")]
     assert!(resident(&child) < 100 * 1024, "{} KiB", resident(&child));
-    // Whoever read them has read enough: nothing is wrong.
+    // The reader closes the pipe: that is no error.
     drop(lines);
     let output = within("the end", child.wait_with_output())
         .await
@@ -241,7 +241,7 @@ async fn an_interrupt_ends_it_though_nobody_reads() {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let line = within("an id", lines.next_line()).await.expect("text");
     assert_eq!(line.as_deref(), Some("0"));
-    // The pipe is full when this has passed, or will be soon: it ends either way.
+    // The pipe may be full or not by then: the process ends in both cases.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let id = i32::try_from(child.id().expect("it runs")).expect("a process's number");
     let id = rustix::process::Pid::from_raw(id).expect("a process's number");
@@ -251,7 +251,7 @@ async fn an_interrupt_ends_it_though_nobody_reads() {
 }
 
 #[tokio::test]
-async fn processes_that_nobody_kills_share_the_numbers_without_a_gap() {
+async fn processes_that_are_not_killed_share_the_numbers_without_a_gap() {
     let home = tempfile::tempdir().expect("a directory");
     let url = sqlite(&home);
     let shared = Shared {
@@ -272,7 +272,7 @@ async fn processes_that_are_killed_never_repeat_an_id() {
     with_deaths(&shared).await;
 }
 
-/// Returns a cloud's store, and the variables by which it is reached.
+/// Returns the URL of a cloud's store, and the variables for it.
 fn azure(container: &str, connection_string: &str) -> (String, [(&'static str, String); 1]) {
     azurite().create_container(container);
     let variable = "AZURE_STORAGE_CONNECTION_STRING";
@@ -289,7 +289,7 @@ async fn processes_share_the_numbers_of_a_container_of_azure() {
         variables: &variables,
     };
     without_deaths(&shared).await;
-    // A write for each range, as Azurite saw it; who came second wrote nothing.
+    // Azurite saw one write for each range. A conflicting write is none.
     for (name, ranges) in [("equal", 200), ("many", 800)] {
         let path = format!("PUT /devstoreaccount1/ids/ids/{name} 201");
         let writes = azurite()
@@ -297,7 +297,7 @@ async fn processes_share_the_numbers_of_a_container_of_azure() {
             .into_iter()
             .filter(|r| *r == path)
             .count();
-        // The last one is the test's own look at the next free id.
+        // The last one is the test's read of the next free id.
         assert_eq!(writes, ranges + 1, "{name}");
     }
     with_deaths(&shared).await;
@@ -352,7 +352,7 @@ async fn processes_share_the_numbers_of_a_bucket_of_s3() {
 }
 
 #[tokio::test]
-async fn no_id_comes_twice_whatever_the_network_loses_or_repeats() {
+async fn no_id_comes_twice_if_the_network_loses_or_repeats_requests() {
     let proxy = Proxy::start(azurite().blob_port(), fastrand::u64(..));
     let text = azurite().connection_string_through(proxy.port());
     let (url, variables) = azure("ids-proxied", &text);
@@ -375,7 +375,7 @@ async fn no_id_comes_twice_whatever_the_network_loses_or_repeats() {
     }
 }
 
-/// Whatever is taken is taken from the ranges that were written, each of them once.
+/// Checks that all printed ids are from the written ranges, each of them once.
 async fn without_deaths(shared: &Shared<'_>) {
     const EQUAL: &[u64] = &[100; 4];
     const DIFFERING: &[u64] = &[1, 10, 50, 250];
@@ -398,15 +398,15 @@ async fn without_deaths(shared: &Shared<'_>) {
         assert_eq!(
             all.len() as u64,
             expected,
-            "{name}: each has all of its own"
+            "{name}: each process has all its ids"
         );
         assert_eq!(all.iter().max(), Some(&(expected - 1)), "{name}: a gap");
-        // So the blob was written once for each range, and never for a range that nobody got.
+        // So the blob was written once for each range, and never for an unused range.
         assert_eq!(next_free(shared, name).await, expected, "{name}");
     }
 }
 
-/// Whoever comes back takes ids that nobody was given.
+/// Checks that restarted processes get only ids that no process has printed.
 async fn with_deaths(shared: &Shared<'_>) {
     const EQUAL: &[u64] = &[20; 4];
     const DIFFERING: &[u64] = &[1, 7, 30, 400];
@@ -445,7 +445,7 @@ async fn next_free(shared: &Shared<'_>, name: &str) -> u64 {
 }
 
 impl Contest {
-    /// Runs all processes until each of them has ended by itself; returns what they wrote.
+    /// Runs all processes to their end; returns the printed ids.
     async fn hold(&self, shared: &Shared<'_>, name: &str) -> Given {
         let home = tempfile::tempdir().expect("a directory");
         let mut rng = fastrand::Rng::with_seed(self.seed);
@@ -457,7 +457,7 @@ impl Contest {
         Given(given.into_iter().flatten().collect())
     }
 
-    /// Runs one process after the other, all but the last one of which are killed.
+    /// Runs one process after the other, and kills all but the last one.
     async fn fill(
         &self,
         shared: &Shared<'_>,
@@ -488,7 +488,7 @@ impl Contest {
     }
 }
 
-/// Starts a process that takes so many ids, so many of them at once.
+/// Starts a process that takes `count` ids with this range size.
 fn start(
     shared: &Shared<'_>,
     name: &str,
@@ -516,7 +516,7 @@ fn start(
 }
 
 impl Given {
-    /// Checks that no id came twice, and that each process's grow; returns all of them.
+    /// Checks that no id came twice, and that the ids of each process grow; returns all ids.
     fn check(&self, contest: &Contest) -> HashSet<u64> {
         let mut all = HashSet::new();
         for of_one in &self.0 {
@@ -530,7 +530,7 @@ impl Given {
     }
 }
 
-/// Reads the ids that were given out: the end of a line tells that an id is whole.
+/// Reads the printed ids. An id is whole only if its line has an end.
 fn complete_lines(path: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(path).expect("text");
     let lines = text

@@ -42,7 +42,7 @@ impl Place {
         path.display().to_string()
     }
 
-    /// A job of `source`, with its document and the dead in files of their own.
+    /// Returns a job of `source`, with separate files for its document and for dead blobs.
     fn job(&self) -> Value {
         json!({
             "name": "job", "state": self.store("state"), "interval": "1s",
@@ -62,7 +62,7 @@ impl Place {
         output.expect("it starts")
     }
 
-    /// Makes blobs, by the verb that makes one in a store of ours.
+    /// Creates a blob, and marks it with `blob ttl`.
     async fn blob(&self, name: &str, marks: &[&str]) {
         let store = reveille::store::open(&self.store("source"))
             .await
@@ -93,7 +93,7 @@ fn json_lines(output: &Output) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_round_by_hand_is_planned_checked_and_done() {
+async fn a_round_is_checked_planned_and_done() {
     let place = Place::new();
     place.blob("gone", &["--after", "0s"]).await;
     place
@@ -117,7 +117,7 @@ async fn a_round_by_hand_is_planned_checked_and_done() {
         .map(|row| format!("{} {} {}", row["action"], row["blob"], row["detail"]).replace('"', ""))
         .collect();
     assert_eq!(plan, ["delete gone ", "move moved graves/2026/moved"]);
-    assert!(complained(&planned).contains("would look at 3, delete 1, move 1, leave 0"));
+    assert!(complained(&planned).contains("would check 3, delete 1, move 1, leave 0"));
     assert_eq!(place.names("source").await.len(), 3, "nothing was done");
 
     let swept = place.run(&["sweep", &job, "--once", "-o", "jsonl"]).await;
@@ -140,7 +140,7 @@ async fn a_round_by_hand_is_planned_checked_and_done() {
 }
 
 #[tokio::test]
-async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
+async fn a_service_sweeps_each_interval_and_ends_on_a_signal() {
     let place = Place::new();
     let job = place.write_job(&place.job());
     let admin = free_address();
@@ -178,7 +178,7 @@ async fn a_service_sweeps_each_interval_and_ends_when_told_to() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_its_code() {
+async fn an_error_has_its_exit_code() {
     let place = Place::new();
     let good = place.job();
     let with = |field: &str, value: Value| {
@@ -196,7 +196,7 @@ async fn what_cannot_be_done_is_said_with_its_code() {
         (with("containers", json!([])), "containers: must name one"),
         (
             with("state", "memory:".into()),
-            "state: a store in memory ends",
+            "state: a store in memory is lost",
         ),
     ] {
         let path = place.file("bad.json");
@@ -222,10 +222,10 @@ async fn what_cannot_be_done_is_said_with_its_code() {
     assert_eq!(schema["properties"]["interval"]["default"], "10m");
 }
 
-/// Two instances on a container of Azurite: each blob is handled once; what one that is killed had
-/// taken is the next round's.
+/// Two instances on a container of Azurite handle each blob once. The next round handles the page of an
+/// instance that was killed.
 #[tokio::test]
-async fn instances_share_a_container_of_azurite_whoever_dies() {
+async fn instances_share_a_container_of_azurite_even_if_one_is_killed() {
     let (place, emulator) = (Place::new(), azurite());
     emulator.create_container("swept");
     emulator.create_container("sweepers");
