@@ -1,8 +1,8 @@
 //! `reveille demo`: the billing case on one machine, in real processes on free loopback ports.
 //!
-//! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has zero
-//! dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then the
-//! fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
+//! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has
+//! zero dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then
+//! the fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
 //! compares the costs. The demo leaves no process and no file behind.
 
 mod billing;

@@ -10,8 +10,8 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Time-out of a read. Other servers answer at once; a relay's gRPC port sends nothing to this probe
-/// that [`describe`] recognises.
+/// Time-out of a read. Other servers answer at once; a relay's gRPC port sends nothing to this
+/// probe that [`describe`] recognises.
 const READ_TIMEOUT: Duration = Duration::from_millis(300);
 /// Bytes to read: enough to recognise a protocol.
 const HEAD: usize = 512;

@@ -141,7 +141,8 @@ impl Guard {
 impl Args {
     /// Reads groups until the parent is gone, then ends them.
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        // A service manager signals all processes of a service. The guard must outlive the commands.
+        // A service manager signals all processes of a service. The guard must outlive the
+        // commands.
         let mut ignored = Vec::new();
         for kind in [
             SignalKind::terminate(),

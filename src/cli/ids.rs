@@ -34,8 +34,8 @@ pub(super) struct Args {
 enum Verb {
     /// Print the next ids, one a line
     ///
-    /// The command reserves ids in ranges, with one write to the store for each range. Unused ids of
-    /// a range are lost when the command ends, which leaves a gap. No id is ever printed twice.
+    /// The command reserves ids in ranges, with one write to the store for each range. Unused ids
+    /// of a range are lost when the command ends, which leaves a gap. No id is ever printed twice.
     /// Without --range-size, up to 1000 ids come in one range of exactly that size, without a gap.
     #[command(after_help = "\
 Example:

@@ -13,7 +13,8 @@ mod worker;
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions,
+    SubscribeOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
     queue::WorkQueue,
 };
@@ -199,11 +200,7 @@ impl Args {
         }
         if let Some(client) = &client {
             let mut options = config.subscription(id, &*queue);
-            if self.no_group {
-                options.group = None;
-            } else if let Some(group) = &self.group {
-                options.group = Some(GroupName::new(group)?);
-            }
+            self.set_group(&mut options)?;
             builder = builder.wakes(client.subscribe(options)?);
             builder = builder.publisher(Arc::new(client.publisher_with(PublisherOptions {
                 name: "reveille-listen".to_owned(),
@@ -247,6 +244,16 @@ impl Args {
             grace: self.grace,
             _console: console,
         })
+    }
+
+    /// Applies --group and --no-group.
+    fn set_group(&self, options: &mut SubscribeOptions) -> reveille::Result<()> {
+        if self.no_group {
+            options.group = None;
+        } else if let Some(group) = &self.group {
+            options.group = Some(GroupName::new(group)?);
+        }
+        Ok(())
     }
 
     async fn console(&self, listener: &Listener) -> reveille::Result<Option<ListenerConsole>> {

@@ -1,8 +1,8 @@
 //! The process's log, on stderr.
 //!
 //! Other verbs write each line directly. A relay must not stop because its log has no reader: its
-//! lines go through a bounded buffer to a writer thread. Lines that find the buffer full are dropped
-//! and counted.
+//! lines go through a bounded buffer to a writer thread. Lines that find the buffer full are
+//! dropped and counted.
 
 use std::{
     ffi::OsString,

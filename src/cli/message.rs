@@ -1,5 +1,5 @@
-//! A message of a queue as JSON: printed by `queue get` and `queue peek`, and read by the command of
-//! `listen --batch`.
+//! A message of a queue as JSON: printed by `queue get` and `queue peek`, and read by the command
+//! of `listen --batch`.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,5 @@
-//! Output: tables for people, JSON for programs. Data goes to stdout, notes to stderr, without colours.
+//! Output: tables for people, JSON for programs. Data goes to stdout, notes to stderr, without
+//! colours.
 //!
 //! Every verb has one shape of JSON. A list is an array with `json`, and one object a line with
 //! `jsonl`. A single result is an object. A stream is one object a line.

@@ -117,7 +117,8 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors_per_stream: Option<usize>,
-    /// Maximum number of delayed wake-ups of publishers; further ones are refused [default: 1000000]
+    /// Maximum number of delayed wake-ups of publishers; further ones are refused [default:
+    /// 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_TIMERS",

@@ -1,7 +1,7 @@
 //! The store of a verb: the typed one, else the store that all users of the machine share.
 //!
-//! Ids and leases are useless if two users have two stores without knowing it. So no default lies in
-//! a user's home directory, and a store that was not typed is printed.
+//! Ids and leases are useless if two users have two stores without knowing it. So no default lies
+//! in a user's home directory, and a store that was not typed is printed.
 
 use std::path::{Path, PathBuf};
 

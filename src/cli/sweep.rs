@@ -20,9 +20,9 @@ use super::{
 
 /// Remove blobs whose time to live has ended
 ///
-/// A blob with the metadata `TimeToLive` (a UTC time, RFC 3339) is deleted after that time, or moved
-/// to the container that its `DeadBlobContainer` names. Any number of instances share the work
-/// through a document in the store that the job names.
+/// A blob with the metadata `TimeToLive` (a UTC time, RFC 3339) is deleted after that time, or
+/// moved to the container that its `DeadBlobContainer` names. Any number of instances share the
+/// work through a document in the store that the job names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

@@ -150,8 +150,8 @@ impl Target {
         }
     }
 
-    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints if the
-    /// relay cannot be reached while it retries.
+    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints if
+    /// the relay cannot be reached while it retries.
     pub(super) async fn acknowledged<T>(
         &self,
         client: &Client,
@@ -190,8 +190,8 @@ impl Target {
         format!("timed out after {span}")
     }
 
-    /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may as
-    /// well be unreachable.
+    /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
+    /// as well be unreachable.
     pub(super) fn no_answer(&self) -> Error {
         let span = duration::Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);

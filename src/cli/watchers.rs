@@ -1,4 +1,5 @@
-//! The listeners that wait for a flag, as `flag get`, `listeners` and `unleash --expect` print them.
+//! The listeners that wait for a flag, as `flag get`, `listeners` and `unleash --expect` print
+//! them.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! The whole demo: its totals are exact, and its pushed fleet makes no storage transaction while idle.
+//! The whole demo: its totals are exact, and its pushed fleet makes no storage transaction while
+//! idle.
 
 use std::{process::Stdio, time::Duration};
 

@@ -96,8 +96,8 @@ impl Running {
     }
 }
 
-/// Starts a command with SIGHUP at its default or ignored. A process inherits this setting, and `nohup`
-/// and some supervisors ignore SIGHUP, so the tests set it explicitly.
+/// Starts a command with SIGHUP at its default or ignored. A process inherits this setting, and
+/// `nohup` and some supervisors ignore SIGHUP, so the tests set it explicitly.
 fn with_hangup(how: &str, command: &Command) -> Command {
     let inner = command.as_std();
     let start = format!(
@@ -190,7 +190,8 @@ async fn a_holder_that_is_killed_is_followed_after_its_duration_with_a_greater_t
     dying.child.kill().await.expect("killed");
     let output = heir.ends().await;
     assert_eq!(output.status.code(), Some(0));
-    // The last renewal was up to 0.7 s before. The former holder's duration counts, not the next one's.
+    // The last renewal was up to 0.7 s before. The former holder's duration counts, not the next
+    // one's.
     let waited = killed.elapsed();
     assert!(waited > Duration::from_millis(500), "{waited:?}");
     assert!(waited < Duration::from_secs(8), "{waited:?}");

@@ -222,8 +222,8 @@ async fn an_error_has_its_exit_code() {
     assert_eq!(schema["properties"]["interval"]["default"], "10m");
 }
 
-/// Two instances on a container of Azurite handle each blob once. The next round handles the page of an
-/// instance that was killed.
+/// Two instances on a container of Azurite handle each blob once. The next round handles the page
+/// of an instance that was killed.
 #[tokio::test]
 async fn instances_share_a_container_of_azurite_even_if_one_is_killed() {
     let (place, emulator) = (Place::new(), azurite());

@@ -1,5 +1,5 @@
-//! Very many queues that share a budget of tasks: measures the cost of a message, with and without the
-//! budget.
+//! Very many queues that share a budget of tasks: measures the cost of a message, with and without
+//! the budget.
 //!
 //! All queues are in memory and have their messages before the listeners start, so that every queue
 //! always waits for a slot. There is no relay: the listeners poll.

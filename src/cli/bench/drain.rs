@@ -1,8 +1,9 @@
-//! Very many messages through one listener: measures its throughput, and whether its memory grows with
-//! the number of messages.
+//! Very many messages through one listener: measures its throughput, and whether its memory grows
+//! with the number of messages.
 //!
 //! All messages are in the queue before the listener starts, so that it scales up to the maximum of
-//! its policy. The report has the memory after a tenth of the messages, at the end, and the maximum.
+//! its policy. The report has the memory after a tenth of the messages, at the end, and the
+//! maximum.
 
 use std::{
     process,

@@ -1,9 +1,9 @@
 //! One notification for each of many queues in each request, to subscribers of all of them.
 //!
-//! Wake-ups of different queues cannot be conflated, so this measures the server's cost of an entry.
-//! Two modes run after each other on the same connections. In lock step, a request is sent only after
-//! all subscribers have the one before. Pipelined, the publisher sends as fast as it gets
-//! acknowledgements. The sums must be exact in both.
+//! Wake-ups of different queues cannot be conflated, so this measures the server's cost of an
+//! entry. Two modes run after each other on the same connections. In lock step, a request is sent
+//! only after all subscribers have the one before. Pipelined, the publisher sends as fast as it
+//! gets acknowledgements. The sums must be exact in both.
 
 use std::time::SystemTime;
 

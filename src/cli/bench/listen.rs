@@ -1,5 +1,5 @@
-//! Listeners on a queue, with a relay and by polling: measures the latency from put to handler, and the
-//! storage transactions.
+//! Listeners on a queue, with a relay and by polling: measures the latency from put to handler, and
+//! the storage transactions.
 //!
 //! One message at a time: each is put after the former one was handled, so that the listener has no
 //! dequeue task then. The relay is a separate process. Publisher and listeners are in this process,

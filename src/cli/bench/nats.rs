@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use async_nats::{Client, ConnectOptions, Event, Subscriber};
 
-/// Capacity of a subscription's buffer, beyond which it drops messages. It is larger than any run, as
-/// dropped messages make the sums wrong.
+/// Capacity of a subscription's buffer, beyond which it drops messages. It is larger than any run,
+/// as dropped messages make the sums wrong.
 const CAPACITY: usize = 16 * 1024 * 1024;
 
 /// Connects.

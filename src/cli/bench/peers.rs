@@ -1,7 +1,7 @@
 //! The peers' processes: each starts a server, and kills it when the parent closes the input.
 //!
-//! Without this process a server would outlive a killed parent. Each prints the server's address and
-//! process id.
+//! Without this process a server would outlive a killed parent. Each prints the server's address
+//! and process id.
 
 use std::{net::TcpListener, process::Stdio};
 
@@ -16,8 +16,8 @@ use super::child;
 /// By default a nats-server disconnects a subscriber that is 10 s or 64 MB behind, which loses
 /// messages. In a burst all subscribers are that far behind.
 const NATS_CONFIG: &str = "write_deadline: \"120s\"\nmax_pending: 1GB\n";
-/// By default a redis-server disconnects a subscriber that is 32 MB behind, or 8 MB for a minute. The
-/// server stores nothing.
+/// By default a redis-server disconnects a subscriber that is 32 MB behind, or 8 MB for a minute.
+/// The server stores nothing.
 const REDIS_ARGS: [&str; 10] = [
     "--bind",
     "127.0.0.1",

@@ -1,8 +1,8 @@
 //! A work queue without a relay: messages are put, then got, handled and deleted.
 //!
-//! All tasks are in this process, as for an embedded queue. Puts and gets have batches. The deletes of
-//! a batch are single calls that run concurrently, as in a listener's tasks. The report includes the
-//! time of one fdatasync, because every commit waits for one.
+//! All tasks are in this process, as for an embedded queue. Puts and gets have batches. The deletes
+//! of a batch are single calls that run concurrently, as in a listener's tasks. The report includes
+//! the time of one fdatasync, because every commit waits for one.
 
 use std::{
     fs::File,
@@ -226,8 +226,8 @@ impl BenchQueue {
         Ok(queue)
     }
 
-    /// Returns the time in microseconds of one fdatasync on the disk of the queue's file; `None` for a
-    /// queue without a file.
+    /// Returns the time in microseconds of one fdatasync on the disk of the queue's file; `None`
+    /// for a queue without a file.
     pub(super) fn fdatasync(&self) -> Result<Option<f64>> {
         let directory = self.directory();
         directory.map(|path| fdatasync(&path)).transpose()

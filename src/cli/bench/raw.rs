@@ -1,8 +1,9 @@
-//! Minimal clients of a peer over a plain connection, which leave the processor to the measured server.
+//! Minimal clients of a peer over a plain connection, which leave the processor to the measured
+//! server.
 //!
-//! A subscriber parses only the first byte of each frame. That is enough, because all messages of one
-//! run have the same form: subjects and ids differ in digits only, and all payloads have one length.
-//! `raw_nats` and `raw_redis` have the two protocols.
+//! A subscriber parses only the first byte of each frame. That is enough, because all messages of
+//! one run have the same form: subjects and ids differ in digits only, and all payloads have one
+//! length. `raw_nats` and `raw_redis` have the two protocols.
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::{
@@ -279,7 +280,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a connection to a peer that has written `bytes`, and the peer's end of the connection.
+    /// Returns a connection to a peer that has written `bytes`, and the peer's end of the
+    /// connection.
     async fn connected(protocol: Protocol, bytes: &[u8]) -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let target = listener.local_addr().expect("an address").to_string();

@@ -1,8 +1,9 @@
-//! Very many queues, patterns and subscriptions: measures the memory of each, and the latency of one
-//! queue's notifications while a `*/*` subscriber connects, runs and leaves.
+//! Very many queues, patterns and subscriptions: measures the memory of each, and the latency of
+//! one queue's notifications while a `*/*` subscriber connects, runs and leaves.
 //!
-//! The relay, the many subscriptions and the `*/*` subscription are separate processes. This process
-//! has the publishers and the one subscriber whose latencies are measured. All sums must be exact.
+//! The relay, the many subscriptions and the `*/*` subscription are separate processes. This
+//! process has the publishers and the one subscriber whose latencies are measured. All sums must be
+//! exact.
 
 mod latency_probe;
 mod names;
@@ -91,11 +92,11 @@ async fn idle(hold: Duration) -> Result<()> {
 }
 
 /// Waits for a child's answer, and shows its progress.
-async fn answer(child: &mut Subprocess, progress: &Progress, what: &str) -> Result<String> {
+async fn answer(child: &mut Subprocess, progress: &Progress, step: &str) -> Result<String> {
     loop {
         let line = child.line().await?;
         match line.split_once(' ') {
-            Some((AT, count)) => progress.tick(&format!("{what}: {count}")),
+            Some((AT, count)) => progress.tick(&format!("{step}: {count}")),
             _ => return Ok(line),
         }
     }

@@ -45,8 +45,8 @@ pub(super) struct RawSender {
 const PIPELINE: usize = 64;
 
 impl Sender {
-    /// Connects. A burst has up to `pending` notifications, `batch` in a request. All names of queues
-    /// have the same length.
+    /// Connects. A burst has up to `pending` notifications, `batch` in a request. All names of
+    /// queues have the same length.
     pub(super) async fn open(
         broker: &Broker,
         queues: &[QueueAddress],
@@ -169,8 +169,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Publishes `count` requests, each with one notification of each queue, as fast as possible, and
-    /// waits for all acknowledgements.
+    /// Publishes `count` requests, each with one notification of each queue, as fast as possible,
+    /// and waits for all acknowledgements.
     pub(super) async fn requests(&mut self, count: u64) -> Result<()> {
         match self {
             Self::Reveille { publisher, queues } => {

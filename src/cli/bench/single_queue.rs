@@ -168,8 +168,8 @@ async fn singly(
     process.delivered(count).await
 }
 
-/// Returns the queue of all runs of this process. Its name contains the process id, so that a shared
-/// relay's other notifications are not counted. The name has a fixed length.
+/// Returns the queue of all runs of this process. Its name contains the process id, so that a
+/// shared relay's other notifications are not counted. The name has a fixed length.
 fn queue() -> Result<QueueAddress> {
     Ok(QueueAddress::new(
         "bench",

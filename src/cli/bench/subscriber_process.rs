@@ -94,7 +94,8 @@ impl SubscriberProcess {
         self.arm(&format!("{EXPECT} {notifications}")).await
     }
 
-    /// Makes each subscriber expect `notifications` more, `steps` times, with a line after each step.
+    /// Makes each subscriber expect `notifications` more, `steps` times, with a line after each
+    /// step.
     pub(super) async fn expect_steps(&mut self, steps: u64, notifications: u64) -> Result<()> {
         self.arm(&format!("{STEPS} {steps} {notifications}")).await
     }

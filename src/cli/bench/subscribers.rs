@@ -1,8 +1,9 @@
 //! The process of the subscribers of one run.
 //!
-//! It prints `ready` once every subscription has got the first `CATCH_UP` of each queue. On `expect N`
-//! it prints `armed`, and one line of JSON with the result once each subscriber has got N more
-//! notifications. On `steps COUNT N` it also prints `step` each time all subscribers have got N more.
+//! It prints `ready` once every subscription has got the first `CATCH_UP` of each queue. On `expect
+//! N` it prints `armed`, and one line of JSON with the result once each subscriber has got N more
+//! notifications. On `steps COUNT N` it also prints `step` each time all subscribers have got N
+//! more.
 
 use std::{
     collections::HashSet,

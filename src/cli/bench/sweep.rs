@@ -1,7 +1,7 @@
 //! Sweepers that share a container of expired blobs: measures their throughput and requests.
 //!
-//! The instances are in this process, each with separate clients. Every blob must be handled once: the
-//! sum of their reports must match the blobs, and the container must be empty afterwards.
+//! The instances are in this process, each with separate clients. Every blob must be handled once:
+//! the sum of their reports must match the blobs, and the container must be empty afterwards.
 
 use std::{
     collections::BTreeMap,

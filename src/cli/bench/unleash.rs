@@ -1,10 +1,10 @@
 //! The release of a parked fleet: through a relay, and by polling the same store.
 //!
-//! The relay, the parked nodes and the caller of `unleash` are three processes. Each node of the relay
-//! has a separate connection. A node's time runs from the start of `unleash`, before the flag is
-//! written, to its release, by the wall clock of the machine. The start of polling nodes is spread
-//! over their interval. All of them share one connection to the store, so that only the waiting is
-//! compared.
+//! The relay, the parked nodes and the caller of `unleash` are three processes. Each node of the
+//! relay has a separate connection. A node's time runs from the start of `unleash`, before the flag
+//! is written, to its release, by the wall clock of the machine. The start of polling nodes is
+//! spread over their interval. All of them share one connection to the store, so that only the
+//! waiting is compared.
 
 use std::{
     sync::{
@@ -77,7 +77,7 @@ pub(super) async fn once(args: &UnleashArgs, progress: &Progress) -> Result<Figu
     let began = SystemTime::now();
     let watchers = unleash(&client).await?;
     let answered = began.elapsed().unwrap_or_default();
-    let told = nodes.released(began, args.waiters).await?;
+    let watched = nodes.released(began, args.waiters).await?;
     nodes.process.stop().await;
     ensure!(
         u64::from(watchers) == args.waiters,
@@ -98,11 +98,11 @@ pub(super) async fn once(args: &UnleashArgs, progress: &Progress) -> Result<Figu
     nodes.process.stop().await;
     client.flags().leash(&FlagName::new(FLAG)?).await?;
     broker.stop().await;
-    Ok(figures(args, answered, &told, &polled, reads))
+    Ok(figures(args, answered, &watched, &polled, reads))
 }
 
-/// The parked nodes' process. Prints `ready` once all nodes wait, and later one line of JSON with the
-/// release times in nanoseconds of the wall clock.
+/// The parked nodes' process. Prints `ready` once all nodes wait, and later one line of JSON with
+/// the release times in nanoseconds of the wall clock.
 pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
     child::raise_limits();
     let mut commands = child::commands();
@@ -201,7 +201,7 @@ async fn unleash(client: &Client) -> Result<u32> {
 fn figures(
     args: &UnleashArgs,
     answered: Duration,
-    told: &ReleaseTimes,
+    watched: &ReleaseTimes,
     polled: &ReleaseTimes,
     reads: u64,
 ) -> Figures {
@@ -209,9 +209,13 @@ fn figures(
     figures.add("nodes", Unit::Count, Some(args.waiters as f64));
     let micros = |span: Duration| Some(span.as_secs_f64() * 1e6);
     figures.add("unleash returned", Unit::Micros, micros(answered));
-    figures.add("told p50", Unit::Micros, micros(told.quantile(0.5)));
-    figures.add("told p99", Unit::Micros, micros(told.quantile(0.99)));
-    figures.add("told, the last", Unit::Micros, micros(told.quantile(1.0)));
+    figures.add("told p50", Unit::Micros, micros(watched.quantile(0.5)));
+    figures.add("told p99", Unit::Micros, micros(watched.quantile(0.99)));
+    figures.add(
+        "told, the last",
+        Unit::Micros,
+        micros(watched.quantile(1.0)),
+    );
     let seconds = |span: Duration| Some(span.as_secs_f64());
     figures.add("polling interval", Unit::Seconds, seconds(args.polling));
     figures.add("polled p50", Unit::Seconds, seconds(polled.quantile(0.5)));

@@ -34,8 +34,8 @@ impl Usage {
     }
 }
 
-/// Reads `utime` and `stime`, fields 14 and 15. The second field, the program's name, may contain any
-/// character, and ends with the last parenthesis.
+/// Reads `utime` and `stime`, fields 14 and 15. The second field, the program's name, may contain
+/// any character, and ends with the last parenthesis.
 fn cpu(stat: &str) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);

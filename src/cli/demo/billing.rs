@@ -1,7 +1,7 @@
 //! The billing service of the demo: transactions, their prices, and their totals.
 //!
-//! Pure. A work item may be rated twice, because a queue may deliver a message twice. The totals count
-//! it once.
+//! Pure. A work item may be rated twice, because a queue may deliver a message twice. The totals
+//! count it once.
 
 use std::{collections::BTreeSet, time::Duration};
 

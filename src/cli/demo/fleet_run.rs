@@ -1,5 +1,5 @@
-//! One fleet of the comparison, the initiator that puts its work, and the controller that adds up its
-//! results.
+//! One fleet of the comparison, the initiator that puts its work, and the controller that adds up
+//! its results.
 
 use std::{path::Path, time::Duration};
 
@@ -44,8 +44,8 @@ pub(super) struct FleetOutcome {
     pub(super) transactions: u64,
 }
 
-/// Work items of one put, and the interval between puts: a real batch is read from a file over time,
-/// and latency is meaningful only without a backlog in the queue.
+/// Work items of one put, and the interval between puts: a real batch is read from a file over
+/// time, and latency is meaningful only without a backlog in the queue.
 const ITEMS_PER_PUT: usize = 20;
 const PUT_INTERVAL: Duration = Duration::from_millis(200);
 /// Time-out of each wait, long enough for a slow machine.
@@ -90,8 +90,8 @@ impl FleetRun {
         Ok(own.plus(self.fleet.state().await?))
     }
 
-    /// Waits until all listeners are ready and all messages are deleted. A pushed fleet must also have
-    /// no dequeue task left. Returns the time at which this state began.
+    /// Waits until all listeners are ready and all messages are deleted. A pushed fleet must also
+    /// have no dequeue task left. Returns the time at which this state began.
     pub(super) async fn wait_idle(&mut self) -> anyhow::Result<Instant> {
         let began = Instant::now();
         let rest = match self.mode {
@@ -156,8 +156,8 @@ impl FleetRun {
         self.fleet.stop().await;
     }
 
-    /// Acts as the initiator: puts the batch in parts, and notifies after each. Returns the time of the
-    /// last put.
+    /// Acts as the initiator: puts the batch in parts, and notifies after each. Returns the time of
+    /// the last put.
     async fn submit(&self, batch: &[WorkItem]) -> anyhow::Result<Instant> {
         let mut ticks = interval(PUT_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

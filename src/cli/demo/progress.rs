@@ -35,13 +35,13 @@ impl Progress {
     }
 
     /// Shows the current step.
-    pub(super) fn doing(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+    pub(super) fn doing(&self, step: &str) {
+        self.bar.set_message(step.to_owned());
     }
 
     /// Prints a finished step.
-    pub(super) fn done(&self, what: &str) {
-        let line = format!("[{:>5.1}s] {what}", self.since.elapsed().as_secs_f64());
+    pub(super) fn done(&self, step: &str) {
+        let line = format!("[{:>5.1}s] {step}", self.since.elapsed().as_secs_f64());
         if self.terminal {
             self.bar.println(line);
         } else {

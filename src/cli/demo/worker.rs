@@ -1,7 +1,7 @@
 //! One listener of a fleet: it is parked until its release, then it rates work items.
 //!
-//! Both modes run the same listener with at most one dequeue task. They differ only in how they find
-//! work.
+//! Both modes run the same listener with at most one dequeue task. They differ only in how they
+//! find work.
 
 use std::{
     path::Path,

@@ -20,7 +20,8 @@ const POISON_SUFFIX: &str = "-poison";
 /// With a policy file the policy decides. This cap bounds a mistake in the file.
 const MAX_POLICY_TASKS: usize = 1_000;
 /// Default size of a get with --batch: half of the maximum. Without --batch each message costs a
-/// process, far more than its get, so a larger get would only withhold messages from other machines.
+/// process, far more than its get, so a larger get would only withhold messages from other
+/// machines.
 const BATCH_SIZE: usize = 16;
 
 impl Args {

@@ -71,8 +71,8 @@ impl Get {
         failure.map_or(Ok(exit), |error| Err(error.into()))
     }
 
-    /// Gets batches until there are enough messages or no more. Returns also the messages from before
-    /// a failure: they are hidden from others.
+    /// Gets batches until there are enough messages or no more. Returns also the messages from
+    /// before a failure: they are hidden from others.
     async fn get_all(&self, queue: &dyn WorkQueue) -> (Vec<Message>, Option<Error>) {
         let mut messages = Vec::new();
         while messages.len() < self.read.max {

@@ -39,7 +39,8 @@ impl StoredMessages {
         Ok(accepted.listeners)
     }
 
-    /// Prints what to do if the relay did not acknowledge; `advice` is what the user must not repeat.
+    /// Prints what to do if the relay did not acknowledge; `advice` is what the user must not
+    /// repeat.
     pub(super) fn not_notified(
         self,
         queue: &QueueAddress,

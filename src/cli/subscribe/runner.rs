@@ -1,5 +1,5 @@
-//! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated into
-//! one run per queue.
+//! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
+//! into one run per queue.
 
 use std::{
     collections::VecDeque,

@@ -1,8 +1,8 @@
 //! Measures the latency of notifications of one queue with one subscriber, at a steady rate.
 //!
-//! A notification is sent at its time whether or not earlier ones were answered. So a relay that stops
-//! for a second delays all notifications of that second. The sums are exact: a phase ends when every
-//! notification was acknowledged and delivered, and none twice.
+//! A notification is sent at its time whether or not earlier ones were answered. So a relay that
+//! stops for a second delays all notifications of that second. The sums are exact: a phase ends
+//! when every notification was acknowledged and delivered, and none twice.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The names of queues and patterns in all processes of `scale`.
 //!
-//! Each pattern matches only the new queues with its number: a fixed number of digits ensures that no
-//! prefix is a prefix of another one.
+//! Each pattern matches only the new queues with its number: a fixed number of digits ensures that
+//! no prefix is a prefix of another one.
 
 use anyhow::Result;
 use reveille::{QueueAddress, Selector};

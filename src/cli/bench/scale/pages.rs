@@ -1,6 +1,7 @@
 //! One page of the list of queues. The library's client can only read the whole list.
 //!
-//! This calls the protocol's `ListQueues` with messages defined here, which have only the needed fields.
+//! This calls the protocol's `ListQueues` with messages defined here, which have only the needed
+//! fields.
 
 use std::time::Duration;
 

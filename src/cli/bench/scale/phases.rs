@@ -1,4 +1,5 @@
-//! The phases of a run: measures each phase's effect on one queue that is notified at a steady rate.
+//! The phases of a run: measures each phase's effect on one queue that is notified at a steady
+//! rate.
 
 use std::{future::Future, time::Duration};
 

@@ -104,8 +104,8 @@ async fn once(client: &Client, publisher: &Publisher, queues: u32) -> Result<Rec
     })
 }
 
-/// Notifies one queue as soon as the stream is open, and reads until this notification and all pending
-/// wake-ups were delivered. Returns the elapsed time, and the number of catch-ups.
+/// Notifies one queue as soon as the stream is open, and reads until this notification and all
+/// pending wake-ups were delivered. Returns the elapsed time, and the number of catch-ups.
 async fn resume(
     subscription: &mut Subscription,
     publisher: &Publisher,

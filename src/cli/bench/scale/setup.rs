@@ -71,11 +71,11 @@ pub(super) async fn open_subscriptions(
         (subscriptions::PATTERNS, "pattern", args.patterns),
         (subscriptions::EXACT, "subscription", args.subscriptions),
     ] {
-        let what = format!("opening {count} subscriptions ({kind})");
-        progress.step(&what);
+        let step = format!("opening {count} subscriptions ({kind})");
+        progress.step(&step);
         let (before, began) = (broker.usage(), SystemTime::now());
         subscriptions.send(&format!("{kind} {count}")).await?;
-        let line = answer(&mut subscriptions, progress, &what).await?;
+        let line = answer(&mut subscriptions, progress, &step).await?;
         ensure!(line == READY, "the subscriptions' process printed {line:?}");
         let wall = began.elapsed().unwrap_or_default();
         let wall = Some(wall.as_secs_f64());

@@ -1,8 +1,8 @@
 //! The process of the pattern and exact subscriptions.
 //!
-//! On `patterns N` or `exact N` it opens N subscriptions, prints `at M` each second, and `ready` once
-//! each has its first wake-up. On `sums` it prints one line of JSON with the number of notifications
-//! since then.
+//! On `patterns N` or `exact N` it opens N subscriptions, prints `at M` each second, and `ready`
+//! once each has its first wake-up. On `sums` it prints one line of JSON with the number of
+//! notifications since then.
 
 use std::{
     sync::{

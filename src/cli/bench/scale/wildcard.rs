@@ -1,8 +1,8 @@
 //! The process of the `*/*` subscription.
 //!
-//! On `subscribe` it opens the subscription, prints `at N` each second, and then one line of JSON with
-//! the time until the catch-up of every queue. On `sums` it prints the number of notifications so far,
-//! and on `leave` it closes the subscription.
+//! On `subscribe` it opens the subscription, prints `at N` each second, and then one line of JSON
+//! with the time until the catch-up of every queue. On `sums` it prints the number of notifications
+//! so far, and on `leave` it closes the subscription.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use super::{
 /// Measurements of the subscription's catch-up.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct CaughtUp {
-    /// Number of named queues. Smaller than the number of queues if the relay sent the pattern's entry
-    /// instead.
+    /// Number of named queues. Smaller than the number of queues if the relay sent the pattern's
+    /// entry instead.
     pub(super) queues: u32,
     /// Time from the call to the last named queue.
     pub(super) seconds: f64,

@@ -165,8 +165,8 @@ fn check(subscribers: &str, delivered: u64, sent: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks the notifications of the `*/*` subscriber. If the relay did not name every queue to it, the
-/// pattern's entry may stand for several queues.
+/// Checks the notifications of the `*/*` subscriber. If the relay did not name every queue to it,
+/// the pattern's entry may stand for several queues.
 fn check_wildcard(
     args: &ScaleArgs,
     caught: CaughtUp,
