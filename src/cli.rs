@@ -3,26 +3,28 @@
 //! | verb | does |
 //! |---|---|
 //! | `serve` | the relay |
-//! | `notify` | says that there is work |
+//! | `notify` | tells the relay that a queue has work |
 //! | `subscribe` | prints wake-ups, or runs a command on each |
-//! | `listen`, `queue ...` | runs a command for each message of a queue; queues by hand |
+//! | `listen`, `queue ...` | runs a command for each message of a queue; reads and writes queues by hand |
 //! | `unleash`, `leash`, `flag get/list/watch`, `wait` | the durable flag |
-//! | `ids next` | ids that nobody else gets |
-//! | `lease run/show` | one holder at a time |
-//! | `sweep`, `blob ttl` | blobs whose time to live has ended |
-//! | `listeners`, `queues`, `health`, `ready` | operating it |
-//! | `demo`, `bench` | the story on one machine, and its figures |
-//! | `completions`, `proto` | for shells, and for other languages |
+//! | `ids next` | prints unique ids |
+//! | `lease run/show` | one lease holder at a time |
+//! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
+//! | `listeners`, `queues`, `health`, `ready` | for operators of a relay |
+//! | `demo`, `bench` | a demonstration on one machine, and measurements |
+//! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
-//! Two steps: clap's structs hold what was typed; `resolve` makes of them, of the file and of the
-//! defaults what is meant, without I/O. Data goes to stdout, everything else to stderr.
+//! There are two steps. clap's structs hold the typed arguments. `resolve` merges them with the
+//! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
 
 mod bench;
 mod blob;
 mod completions;
 mod demo;
+mod direct_store;
 mod exit;
 mod flag;
+mod foreign_server;
 mod guard;
 mod health;
 mod ids;
@@ -43,8 +45,7 @@ mod serve;
 mod settings;
 mod signals;
 mod store;
-mod stored;
-mod stranger;
+mod subprocess;
 mod subscribe;
 mod sweep;
 mod target;
@@ -52,6 +53,7 @@ mod target;
 mod tests;
 mod unleash;
 mod usage;
+mod values;
 mod wait;
 mod watchers;
 
@@ -62,11 +64,11 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::{exit::Exit, settings::Settings};
 
-/// Wakes queue workers the instant there is work, so that nobody polls.
+/// Wakes queue workers the instant there is work, so that no worker polls.
 #[derive(Debug, Parser)]
 #[command(name = "reveille", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
-    /// A TOML file of settings; flags and REVEILLE_* variables go before it
+    /// A TOML file of settings; flags and REVEILLE_* variables override it
     #[arg(long, global = true, env = "REVEILLE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -107,21 +109,21 @@ Example:
   reveille subscribe acct/orders
   reveille notify acct/orders
 
-Settings: flags, then REVEILLE_* variables, then the file of --config, then defaults.
+Settings, strongest first: flags, REVEILLE_* variables, the file of --config, defaults.
 Durations: 250ms, 2s, 10m, 1h30m, 14d, 1w.
 
 Exit codes:
   0    done
-  1    failed: the relay refused or could not do it; `serve` could not listen or open its store
+  1    failed: the relay refused the request or failed; `serve` could not listen or open its store
   2    wrong usage or configuration
-  3    the relay or the store cannot be reached, does not answer within --timeout, or is not able now
+  3    the relay or the store cannot be reached, did not answer within --timeout, or is not ready
   4    denied
-  5    not found, or in conflict with what is there
-  6    what was waited for did not come within --timeout, or the number of --expect was not met
-  7    the lease was lost: `lease run` ended CMD
-  8    put, but the relay has not acknowledged the notification: `queue put --notify`
-  130  interrupted (143: terminated; `listen` that finished what it held: 0)
-  `wait -- CMD` and `lease run` end with the code of CMD (128 + N where signal N ended it).";
+  5    not found, or in conflict with the current state
+  6    the awaited event did not happen within --timeout, or --expect was not met
+  7    the lease was lost, and `lease run` ended CMD
+  8    messages are stored, but the relay did not acknowledge the notification (`queue put --notify`)
+  130  interrupted (143: terminated; 0: `listen` after it finished its messages)
+  `wait -- CMD` and `lease run` return the exit code of CMD (128 + N if signal N ended it).";
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
@@ -151,7 +153,7 @@ fn perform(cli: Cli) -> anyhow::Result<Exit> {
     };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
     let outcome = runtime.block_on(Box::pin(cli.verb.run(&settings)));
-    // Whatever still runs is not waited for: the verbs have waited for what matters.
+    // Tasks that still run are not awaited: the verbs have awaited those that matter.
     runtime.shutdown_background();
     outcome
 }
@@ -159,7 +161,7 @@ fn perform(cli: Cli) -> anyhow::Result<Exit> {
 impl Verb {
     async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         match self {
-            // These end in ways of their own when they are interrupted.
+            // These verbs handle interrupts themselves.
             Self::Serve(args) => args.run(settings).await,
             Self::Subscribe(args) => args.run(settings).await,
             Self::Listen(args) => Box::pin(args.run(settings)).await,

@@ -1,4 +1,4 @@
-//! Wakes queue workers the instant there is work, so that nobody polls.
+//! Wakes queue workers the instant there is work, so that no worker polls.
 //!
 //! The code map, from the lowest layer up; a module imports only from lower ones (a test keeps it
 //! so), and `docs/architecture.md` says more of each:

@@ -20,10 +20,10 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Say from when on nobody needs a blob, for `sweep` to remove it then
+    /// Set the time after which `sweep` removes a blob
     ///
-    /// Written into its metadata as `TimeToLive`, beside what stands there. A blob that is written
-    /// again loses it, as it loses all its metadata.
+    /// The time is stored as `TimeToLive` in the blob's metadata, and other metadata stays. A later
+    /// write of the blob removes all its metadata, including this.
     #[command(after_help = "\
 Example:
   reveille blob ttl az://sessions/tmp/42 --after 10m
@@ -38,25 +38,25 @@ struct Ttl {
     /// The blob: az://CONTAINER/BLOB, s3://BUCKET/BLOB, gs://BUCKET/BLOB or sqlite:PATH#BLOB
     #[arg(value_name = "PATH")]
     blob: String,
-    /// From now on
+    /// The time from now
     #[arg(long, value_name = "D", value_parser = duration::parse, required_unless_present = "clear")]
     after: Option<Duration>,
-    /// Move it there then, instead of deleting it: `graves`, `graves/FOLDER/` or `graves/NEW/NAME`
+    /// Move the blob there, instead of deleting it: `graves`, `graves/FOLDER/` or `graves/NEW/NAME`
     #[arg(long, value_name = "CONTAINER", requires = "after")]
     dead_container: Option<String>,
-    /// Take its time to live off
+    /// Remove the blob's time to live
     #[arg(long, conflicts_with = "after")]
     clear: bool,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
 }
 
-/// A blob's mark as it is shown.
+/// A blob's time to live as a row.
 #[derive(Debug, Serialize)]
 struct Marked {
     blob: String,
-    /// As it was written; `null` where it was taken off.
+    /// As written to the metadata; `null` if it was removed.
     time_to_live: Option<String>,
 }
 
@@ -66,11 +66,11 @@ impl Args {
         let end = ttl.after.map(|after| SystemTime::now() + after);
         let dead = ttl.dead_container.as_deref();
         let marked = sweep::set_expiry(&ttl.blob, end, dead, &store::environment()).await?;
-        // What follows may be a signature.
+        // The query may contain a signature.
         let blob = ttl.blob.split('?').next().unwrap_or_default().to_owned();
         let line = match &marked {
-            Some(end) => format!("{blob}: not needed from {end} on"),
-            None => format!("{blob}: it stays"),
+            Some(end) => format!("{blob}: time to live ends at {end}"),
+            None => format!("{blob}: no time to live"),
         };
         let row = Marked {
             blob,

@@ -1,11 +1,11 @@
-//! `completions`: what a shell needs to complete this command.
+//! `completions`: a shell's completion script for this command.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use super::{Cli, exit::Exit, output};
 
-/// Print a shell's completions
+/// Print a shell's completion script
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

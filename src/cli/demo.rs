@@ -1,17 +1,17 @@
 //! `reveille demo`: the billing case on one machine, in real processes on free loopback ports.
 //!
-//! A relay, a fleet of listeners that is parked, released, and stands at zero dequeue tasks; a batch
-//! of transactions that is split, put, rated and added up to the cent; back to zero. Beside it the
-//! same work by as many pollers; then what both of them cost. Leaves nothing running and nothing on
-//! disk.
+//! The demo starts a relay and a fleet of parked listeners, and releases them. The idle fleet has
+//! zero dequeue tasks. A batch of transactions is split, put, rated and added up to the cent. Then
+//! the fleet is at zero again. A fleet of as many polling listeners does the same work, and a table
+//! compares the costs. The demo leaves no process and no file behind.
 
 mod billing;
-mod child;
 mod figures;
 mod fleet;
-mod side;
-mod stage;
-mod story;
+mod fleet_run;
+mod progress;
+mod protocol;
+mod script;
 mod worker;
 
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-/// The billing case on one machine: a fleet at zero, a batch, exact totals; beside it, polling.
+/// Run a billing example on one machine, with woken and with polling listeners.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json")]
 pub(crate) struct DemoArgs {
-    /// Listeners of each of the two fleets, each a process of its own.
+    /// Number of listeners of each of the two fleets; each is a separate process.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=25))]
     listeners: u16,
     /// Print the figures as JSON.
@@ -33,7 +33,7 @@ pub(crate) struct DemoArgs {
     part: Option<Part>,
 }
 
-/// What the demo's own processes run.
+/// The verbs of the demo's child processes.
 #[derive(Debug, Subcommand)]
 enum Part {
     /// The relay.
@@ -47,43 +47,43 @@ enum Part {
     Worker(WorkerArgs),
 }
 
-/// What a listener's process is told.
+/// The arguments of a listener's process.
 #[derive(Debug, Args)]
 struct WorkerArgs {
     #[arg(long)]
     relay: String,
-    /// Where the queues are.
+    /// The directory of the queues.
     #[arg(long)]
     home: PathBuf,
     #[arg(long)]
     id: String,
     #[arg(long)]
-    way: Way,
+    mode: Mode,
 }
 
-/// How a fleet hears of work.
+/// How a fleet finds work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Way {
-    /// The relay tells it.
+enum Mode {
+    /// The relay wakes the listeners.
     Pushed,
-    /// It looks once a second.
+    /// The listeners poll their queue once a second.
     Polling,
 }
 
 /// The flag that all listeners are parked on.
 const FLAG: &str = "demo-start";
 
-/// Tells the story, or plays one part in it.
+/// Runs the demo, or one of its child processes.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     match args.part {
-        None => story::tell(args.listeners, args.output == "json").await,
-        Some(Part::Relay { store }) => child::relay(&store).await,
+        None => script::run(args.listeners, args.output == "json").await,
+        Some(Part::Relay { store }) => protocol::serve_relay(&store).await,
         Some(Part::Worker(args)) => worker::run(args).await,
     }
 }
 
-impl Way {
+impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Pushed => "pushed",

@@ -1,19 +1,19 @@
-//! Exit codes: what a script can tell apart.
+//! Exit codes: the outcomes that a script can distinguish.
 
 use std::{io, process::ExitCode};
 
 use reveille::ErrorKind;
 
-/// How the program ends.
+/// An exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exit(u8);
 
-/// Something that the user wrote breaks a rule.
+/// An argument or a setting breaks a rule.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Usage(pub(super) String);
 
-/// A failure of this program's own, whatever the kind of error behind it.
+/// A failure with exit code 1, for any kind of error behind it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Failed(pub(super) String);
@@ -26,12 +26,12 @@ impl Exit {
     pub(super) const DENIED: Self = Self(4);
     pub(super) const NOT_FOUND: Self = Self(5);
     pub(super) const TIMED_OUT: Self = Self(6);
-    pub(super) const LOST: Self = Self(7);
-    pub(super) const NOT_TOLD: Self = Self(8);
+    pub(super) const LEASE_LOST: Self = Self(7);
+    pub(super) const NOT_NOTIFIED: Self = Self(8);
     pub(super) const INTERRUPTED: Self = Self(130);
     pub(super) const TERMINATED: Self = Self(143);
 
-    /// Returns the code that a command of ours ended with; 128 + N where signal N ended it.
+    /// Returns the exit code of a child command; 128 + N if signal N ended it.
     pub(super) fn of_command(status: std::process::ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         let signalled = || status.signal().map(|signal| 128 + signal);
@@ -51,9 +51,9 @@ impl Exit {
                 return Self::of_kind(error.kind());
             }
             if let Some(error) = cause.downcast_ref::<io::Error>() {
-                // Whoever read our output has read enough.
-                let enough = error.kind() == io::ErrorKind::BrokenPipe;
-                return if enough { Self::OK } else { Self::FAILURE };
+                // The reader of stdout has closed the pipe: it needs no more output.
+                let is_closed = error.kind() == io::ErrorKind::BrokenPipe;
+                return if is_closed { Self::OK } else { Self::FAILURE };
             }
         }
         Self::FAILURE
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_our_own_do_not_borrow_the_code_of_their_cause() {
+    fn a_failure_of_the_program_does_not_take_the_code_of_its_cause() {
         assert_eq!(Exit::of(&Failed("port".into()).into()), Exit::FAILURE);
         assert_eq!(Exit::of(&Usage("flag".into()).into()), Exit::USAGE);
         let closed = io::Error::from(io::ErrorKind::BrokenPipe);

@@ -1,4 +1,4 @@
-//! `flag get`, `flag list`, `flag watch`: what flags are set.
+//! `flag get`, `flag list`, `flag watch`: reads flags.
 
 use std::time::SystemTime;
 
@@ -7,12 +7,12 @@ use reveille::{Client, FlagEvent, FlagName, FlagState, ListenerId};
 use serde::Serialize;
 
 use super::{
+    direct_store::DirectStore,
     exit::Exit,
     output::{self, Row},
     settings::Settings,
-    stored::Stored,
     target::{self, Target, TargetArgs, WaitingArgs},
-    watchers::{self, ONLOOKER, Waiter},
+    watchers::{self, FLAG_WATCH_ID, Waiter},
 };
 
 /// Read durable flags
@@ -36,16 +36,16 @@ Example:
   reveille flag get go-live --check && echo set
   reveille flag get go-live --store az://flags
 
-Shows who waits for the flag and for how long, which a relay knows and a store does not. A flag that \
-is not set ends with 0, with --check 5.")]
+Shows which listeners wait for the flag and for how long. Only a relay knows them, a store does not. \
+If the flag is not set, the exit code is 0, with --check 5.")]
     Get {
         /// The flag
         flag: FlagName,
-        /// End with 5 where the flag is not set
+        /// End with 5 if the flag is not set
         #[arg(long)]
         check: bool,
-        /// Read it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
-        /// sqlite:PATH
+        /// Read the flag directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://,
+        /// gs://, sqlite:PATH
         #[arg(long, value_name = "URL")]
         store: Option<String>,
         #[command(flatten)]
@@ -57,17 +57,17 @@ Example:
   reveille flag list
   reveille flag list go- -o json")]
     List {
-        /// Only those whose names begin so
+        /// Only flags whose names begin with this
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
-        /// Read them in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
-        /// sqlite:PATH
+        /// Read the flags directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://,
+        /// gs://, sqlite:PATH
         #[arg(long, value_name = "URL")]
         store: Option<String>,
         #[command(flatten)]
         target: TargetArgs,
     },
-    /// Print a flag's state, and each change of it, until interrupted
+    /// Print a flag's state and each change, until interrupted
     #[command(after_help = "\
 Example:
   reveille flag watch go-live
@@ -80,7 +80,7 @@ Example:
     },
 }
 
-/// A flag's state as it is shown.
+/// A flag's state as a row.
 #[derive(Debug, Serialize)]
 pub(super) struct FlagRow {
     flag: String,
@@ -94,12 +94,12 @@ pub(super) struct FlagRow {
     expires_at: Option<SystemTime>,
 }
 
-/// A flag's state, and who waits for it.
+/// A flag's state, and the listeners that wait for it.
 #[derive(Debug, Serialize)]
 struct WaitedFlag {
     #[serde(flatten)]
     flag: FlagRow,
-    /// `null` where that is not known.
+    /// `null` if they are not known.
     waiting: Option<Vec<Waiter>>,
 }
 
@@ -116,7 +116,7 @@ impl Args {
                 let (state, waiting) = match store {
                     None => get(&flag, &target).await?,
                     Some(url) => {
-                        let store = Stored::open_existing(&url, target.timeout).await?;
+                        let store = DirectStore::open_existing(&url, target.timeout).await?;
                         let state = store.read(async |flags| flags.get(&flag).await).await?;
                         (state, None)
                     }
@@ -133,9 +133,9 @@ impl Args {
                 store: None,
                 target,
             } => {
-                let ask = async |client: &Client| client.flags().list(&prefix).await;
+                let call = async |client: &Client| client.flags().list(&prefix).await;
                 let row = |state| FlagRow::from(&state);
-                target.list(settings, ask, row).await
+                target.list(settings, call, row).await
             }
             Verb::List {
                 prefix,
@@ -143,7 +143,7 @@ impl Args {
                 target,
             } => {
                 let target = target.resolve(settings);
-                let store = Stored::open_existing(&url, target.timeout).await?;
+                let store = DirectStore::open_existing(&url, target.timeout).await?;
                 let listed = store.read(async |flags| flags.list(&prefix).await).await?;
                 let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
                 target.format.list(&rows)?;
@@ -167,23 +167,23 @@ impl Args {
     }
 }
 
-/// Asks the relay for a flag's state, and for the listeners that watch it.
+/// Gets a flag's state and the listeners that watch it from the relay.
 async fn get(flag: &FlagName, target: &Target) -> anyhow::Result<(FlagState, Option<Vec<Waiter>>)> {
     let client = target.client()?;
-    let asking = async {
+    let reading = async {
         let state = client.flags().get(flag).await?;
-        let present = watchers::present(&client, Some(flag)).await?;
-        reveille::Result::Ok((state, present))
+        let watchers = watchers::connected(&client, Some(flag)).await?;
+        reveille::Result::Ok((state, watchers))
     };
-    let (state, present) = target.within(asking).await?;
-    let waiting = present.map(|present| present.into_iter().map(Waiter::from).collect());
+    let (state, watchers) = target.within(reading).await?;
+    let waiting = watchers.map(|watchers| watchers.into_iter().map(Waiter::from).collect());
     Ok((state, waiting))
 }
 
 async fn watch(flag: FlagName, target: &Target) -> anyhow::Result<Exit> {
     let client = target.client()?;
-    let mut watcher = client.watch_flag(flag, ListenerId::unique(ONLOOKER)?);
-    target::patiently(&client, async {
+    let mut watcher = client.watch_flag(flag, ListenerId::unique(FLAG_WATCH_ID)?);
+    target::with_warning(&client, async {
         while let Some(event) = watcher.next_event().await {
             if let FlagEvent::State(state) = event? {
                 let row = FlagRow::from(&state);
@@ -206,7 +206,7 @@ impl FlagRow {
             return format!("{} is not set", self.flag);
         }
         let mut line = format!("{} is set", self.flag);
-        // Who read the store itself did not ask.
+        // A store that is read directly has no generation.
         if self.generation != 0 {
             line.push_str(&format!(", generation {}", self.generation));
         }

@@ -1,16 +1,16 @@
 //! A process that ends commands whose parent was killed by SIGKILL.
 //!
 //! `listen` and `lease run` start one guard, not one for each command: a message costs three short
-//! writes, and no process of its own. The guard's standard input is a pipe that only the parent
-//! holds. The parent writes each process group that begins and ends; the end of the pipe is the
-//! end of the parent, and the guard then ends the groups that are left. It needs no `unsafe`, as
-//! Linux's PR_SET_PDEATHSIG would, which also is bound to a thread and passes over grandchildren.
+//! writes and no further process. The guard's standard input is a pipe that only the parent holds.
+//! The parent writes a line when a process group starts and when it ends. When the pipe closes, the
+//! parent is gone, and the guard ends the remaining groups. Linux's PR_SET_PDEATHSIG would need
+//! `unsafe`, is bound to a thread, and does not reach grandchildren.
 //!
-//! A group has no number before its command runs, and the parent may be killed between the two.
-//! The guard is therefore told a mark before, which is in the command's environment: on Linux it
-//! finds by that what the parent could name no more.
+//! A group has no number before its command starts, and the parent may be killed between the two.
+//! So the parent first sends a mark, which is also in the command's environment. On Linux the guard
+//! finds the process by this mark if the parent could not send the group's number.
 //!
-//! Not covered: what left its process group.
+//! Not covered: processes that left their process group.
 
 use std::{
     collections::HashSet,
@@ -38,19 +38,19 @@ pub(super) struct Args {
     grace: Duration,
 }
 
-/// A guard that runs, as its parent holds it.
+/// The parent's handle of a running guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     process: Child,
     pipe: ChildStdin,
 }
 
-/// What the guard was told.
+/// The groups and marks that the guard has read.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
-    /// The groups that run.
+struct Guarded {
+    /// The running groups.
     groups: HashSet<Pid>,
-    /// The marks of commands whose groups were not named yet.
+    /// The marks of commands whose group numbers were not sent yet.
     starting: HashSet<String>,
 }
 
@@ -58,78 +58,78 @@ struct Told {
 pub(super) const MARK: &str = "REVEILLE_RUN";
 /// The name of the hidden verb.
 pub(super) const VERB: &str = "guard";
-/// Between two reads: lines of many commands cost the guard one turn of the processor. The pipe has
-/// room for thousands of lines meanwhile.
+/// Pause between two reads, so that the guard wakes once for lines of many commands. The pipe has
+/// room for thousands of lines in this time.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often it is looked whether a group has ended.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the guard polls whether a group has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Guard {
-    /// Starts a guard.
+    /// Starts a guard process.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The process could not be started.
     pub(super) fn start(grace: Duration) -> io::Result<Self> {
         let mut process = Command::new(this_program()?)
             .arg0("reveille")
             .args([VERB, "--grace", &format!("{}ms", grace.as_millis())])
-            // It holds on to nothing of its parent's, and no setting has a say in it.
+            // The guard inherits no setting, and keeps no directory of its parent in use.
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::piped())
-            // A pipe of ours that it held would stay open after our end.
+            // Otherwise the guard would keep the parent's output pipes open after the parent's end.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // The terminal's signals are for its parent.
+            // The terminal's signals are for the parent only.
             .process_group(0)
             .spawn()?;
         let pipe = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        // A guard that was stopped must not stop its parent.
+        // Non-blocking: a stopped guard must not block its parent.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         Ok(Self { process, pipe })
     }
 
-    /// Names the mark of a command that is about to start.
+    /// Sends the mark of a command that is about to start.
     ///
     /// # Errors
-    /// The guard is gone, or reads no more: to be given up by [`Guard::abandon`].
-    pub(super) fn announce(&mut self, mark: &str) -> io::Result<()> {
-        self.tell(format_args!("?{mark}\n"))
+    /// The guard has ended or no longer reads. The caller calls [`Guard::abandon`].
+    pub(super) fn add_mark(&mut self, mark: &str) -> io::Result<()> {
+        self.write(format_args!("?{mark}\n"))
     }
 
-    /// The command with this mark has started, or not: it is to be looked for no more.
+    /// Removes the mark of a command whose start has succeeded or failed.
     ///
     /// # Errors
-    /// As for [`Guard::announce`].
-    pub(super) fn forget(&mut self, mark: &str) -> io::Result<()> {
-        self.tell(format_args!("!{mark}\n"))
+    /// As for [`Guard::add_mark`].
+    pub(super) fn remove_mark(&mut self, mark: &str) -> io::Result<()> {
+        self.write(format_args!("!{mark}\n"))
     }
 
-    /// Names a group that is to end with this process.
+    /// Adds a group that must end with this process.
     ///
     /// # Errors
-    /// As for [`Guard::announce`].
-    pub(super) fn add(&mut self, group: Pid) -> io::Result<()> {
-        self.tell(format_args!("+{}\n", group.as_raw_nonzero()))
+    /// As for [`Guard::add_mark`].
+    pub(super) fn add_group(&mut self, group: Pid) -> io::Result<()> {
+        self.write(format_args!("+{}\n", group.as_raw_nonzero()))
     }
 
-    /// Names a group that has ended: its number is free for others.
+    /// Removes a group that has ended: the system may reuse its number.
     ///
     /// # Errors
-    /// As for [`Guard::announce`].
-    pub(super) fn remove(&mut self, group: Pid) -> io::Result<()> {
-        self.tell(format_args!("-{}\n", group.as_raw_nonzero()))
+    /// As for [`Guard::add_mark`].
+    pub(super) fn remove_group(&mut self, group: Pid) -> io::Result<()> {
+        self.write(format_args!("-{}\n", group.as_raw_nonzero()))
     }
 
-    /// Ends the guard, and no command: an end of the pipe alone would end them.
+    /// Kills the guard, and no command. Closing the pipe alone would end the commands.
     pub(super) fn abandon(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    fn tell(&mut self, line: std::fmt::Arguments<'_>) -> io::Result<()> {
+    fn write(&mut self, line: std::fmt::Arguments<'_>) -> io::Result<()> {
         let line = line.to_string();
-        // One write: a pipe takes so few bytes whole or not at all.
+        // One write: a pipe takes a line this short whole or not at all.
         match self.pipe.write(line.as_bytes()) {
             Ok(written) if written == line.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
@@ -141,7 +141,8 @@ impl Guard {
 impl Args {
     /// Reads groups until the parent is gone, then ends them.
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        // A manager that ends a whole service must not end the guard before the commands.
+        // A service manager signals all processes of a service. The guard must outlive the
+        // commands.
         let mut ignored = Vec::new();
         for kind in [
             SignalKind::terminate(),
@@ -151,19 +152,19 @@ impl Args {
         ] {
             ignored.push(signal(kind)?);
         }
-        let told = tokio::task::spawn_blocking(|| read(&mut io::stdin().lock())).await??;
-        end(told, self.grace).await;
+        let left = tokio::task::spawn_blocking(|| read(&mut io::stdin().lock())).await??;
+        end(left, self.grace).await;
         Ok(Exit::OK)
     }
 }
 
-/// Reads until the end, and returns what is left.
-fn read(input: &mut impl io::Read) -> io::Result<Told> {
-    let (mut told, mut unread) = (Told::default(), Vec::new());
+/// Reads lines until the pipe closes, and returns the groups and marks that are left.
+fn read(input: &mut impl io::Read) -> io::Result<Guarded> {
+    let (mut guarded, mut unread) = (Guarded::default(), Vec::new());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = match input.read(&mut buffer) {
-            Ok(0) => return Ok(told),
+            Ok(0) => return Ok(guarded),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
@@ -174,15 +175,15 @@ fn read(input: &mut impl io::Read) -> io::Result<Told> {
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |at| at + 1);
         for line in String::from_utf8_lossy(&unread[..whole]).lines() {
-            told.note(line);
+            guarded.apply(line);
         }
         unread.drain(..whole);
         std::thread::sleep(PAUSE);
     }
 }
 
-impl Told {
-    fn note(&mut self, line: &str) {
+impl Guarded {
+    fn apply(&mut self, line: &str) {
         let group = |text: &str| {
             let id = text.parse::<u32>().ok()?;
             Pid::from_raw(i32::try_from(id).ok()?).filter(|id| !id.is_init())
@@ -199,18 +200,18 @@ impl Told {
     }
 }
 
-/// Ends what is left: by SIGTERM, and by SIGKILL after the grace.
-async fn end(told: Told, grace: Duration) {
-    let Told {
+/// Ends the remaining groups: by SIGTERM, and by SIGKILL after the grace.
+async fn end(left: Guarded, grace: Duration) {
+    let Guarded {
         mut groups,
         mut starting,
-    } = told;
+    } = left;
     for group in &groups {
         let _ = kill_process_group(*group, Signal::TERM);
     }
     let until = Instant::now() + grace;
     while Instant::now() < until {
-        // Again and again: a process has its mark only when it runs the command.
+        // Repeated: a process has its mark only after it has executed the command.
         for group in take_marked(&mut starting) {
             let _ = kill_process_group(group, Signal::TERM);
             groups.insert(group);
@@ -219,19 +220,19 @@ async fn end(told: Told, grace: Duration) {
         if groups.is_empty() && starting.is_empty() {
             return;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     for group in groups {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// Takes the marks that processes have, and returns the groups of these.
+/// Removes each mark that a process has, and returns the groups of these processes.
 fn take_marked(marks: &mut HashSet<String>) -> Vec<Pid> {
     if marks.is_empty() {
         return Vec::new();
     }
-    // Elsewhere than on Linux there is no such folder, and nothing is found.
+    // Only Linux has this folder. Other systems find no process.
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut groups = Vec::new();
     for entry in processes {
@@ -242,7 +243,7 @@ fn take_marked(marks: &mut HashSet<String>) -> Vec<Pid> {
         let Some(process) = process.and_then(Pid::from_raw) else {
             continue;
         };
-        // Those of other users cannot be read, and are none of ours.
+        // Processes of other users cannot be read, and have none of the marks.
         let Some(mark) = mark_in(&fs::read(entry.path().join("environ")).unwrap_or_default())
         else {
             continue;
@@ -254,7 +255,7 @@ fn take_marked(marks: &mut HashSet<String>) -> Vec<Pid> {
     groups
 }
 
-/// Returns the mark in an environment: texts that each end with a zero byte.
+/// Returns the mark in an environment block: variables that each end with a zero byte.
 fn mark_in(environment: &[u8]) -> Option<String> {
     environment.split(|byte| *byte == 0).find_map(|variable| {
         let value = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
@@ -262,7 +263,7 @@ fn mark_in(environment: &[u8]) -> Option<String> {
     })
 }
 
-/// Returns the path of this program; on Linux one that holds also after the file was replaced.
+/// Returns the path of this program. On Linux it stays valid after the file was replaced.
 fn this_program() -> io::Result<std::path::PathBuf> {
     match cfg!(target_os = "linux") {
         true => Ok("/proc/self/exe".into()),
@@ -274,7 +275,7 @@ fn this_program() -> io::Result<std::path::PathBuf> {
 mod tests {
     use super::*;
 
-    /// Hands out a byte a time.
+    /// Returns one byte for each read.
     struct Trickle<'a>(&'a [u8]);
 
     impl io::Read for Trickle<'_> {
@@ -285,26 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_come() {
+    fn lines_are_read_whole_in_reads_of_any_size() {
         let left = read(&mut Trickle(b"+71\n+82\n-71\n?1-a\n?1-b\n!1-a\n+9")).expect("read");
-        assert_eq!(
-            numbers(&left),
-            [82],
-            "a line that was cut off names no group"
-        );
+        assert_eq!(numbers(&left), [82], "an incomplete line adds no group");
         assert!(left.starting.iter().eq(["1-b"]));
     }
 
     #[test]
-    fn what_is_no_group_of_a_command_is_never_signalled() {
-        let mut told = Told::default();
+    fn a_line_without_a_valid_group_number_is_ignored() {
+        let mut guarded = Guarded::default();
         for line in [
             "+7", "+8", "-7", "+1", "+0", "+-1", "-9", "+x", "", "8", "?",
         ] {
-            told.note(line);
+            guarded.apply(line);
         }
-        assert_eq!(numbers(&told), [8]);
-        assert!(told.starting.is_empty());
+        assert_eq!(numbers(&guarded), [8]);
+        assert!(guarded.starting.is_empty());
     }
 
     #[test]
@@ -315,8 +312,8 @@ mod tests {
         assert_eq!(mark(""), None);
     }
 
-    fn numbers(told: &Told) -> Vec<i32> {
-        let groups = told.groups.iter();
+    fn numbers(guarded: &Guarded) -> Vec<i32> {
+        let groups = guarded.groups.iter();
         groups.map(|group| group.as_raw_nonzero().get()).collect()
     }
 }

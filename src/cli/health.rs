@@ -1,16 +1,16 @@
-//! `health`: whether the relay serves, by the standard gRPC health check.
+//! `health`: the standard gRPC health check.
 
 use serde::Serialize;
 
 use super::{exit::Exit, output::Row, settings::Settings, target::TargetArgs};
 
-/// Ask whether the relay serves
+/// Check whether the relay serves
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille health --relay http://127.0.0.1:7600
 
-Ends with 0 where it serves, 1 where it does not just now, 3 where it cannot be reached.")]
+Ends with 0 if the relay serves, 1 if it currently does not, 3 if it cannot be reached.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,

@@ -1,4 +1,4 @@
-//! `ids next`: ids that nobody else gets, from a blob that any number of processes share.
+//! `ids next`: unique ids, from a blob that any number of processes share.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
     store::StoreArgs,
 };
 
-/// Take ids that are unique among all who take them from the same store
+/// Take ids that are unique among all callers that share a store
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -34,9 +34,9 @@ pub(super) struct Args {
 enum Verb {
     /// Print the next ids, one a line
     ///
-    /// Ids are taken range by range, with one write of the store for each. What is left of a range
-    /// when the command ends is lost, a gap in the numbers; no id is ever printed twice. Unless
-    /// --range-size is given, up to 1000 ids come in one range of just that size, without a gap.
+    /// The command reserves ids in ranges, with one write to the store for each range. Unused ids
+    /// of a range are lost when the command ends, which leaves a gap. No id is ever printed twice.
+    /// Without --range-size, up to 1000 ids come in one range of exactly that size, without a gap.
     #[command(after_help = "\
 Example:
   reveille ids next orders --store sqlite:shop.db
@@ -44,50 +44,50 @@ Example:
   reveille ids next orders --store sqlite:shop.db --start 100000 -o jsonl
   reveille ids next orders --store az://ids
 
---start counts only for who comes first: the next free id stands in the blob `ids/NAME`.")]
+--start applies only to the first call for a name. The blob `ids/NAME` holds the next free id.")]
     Next(Next),
 }
 
 #[derive(Debug, clap::Args)]
 struct Next {
-    /// What the ids are for; each name has numbers of its own
+    /// The name of the id sequence; each name counts separately
     #[arg(value_parser = blob)]
     name: BlobName,
-    /// How many
+    /// Number of ids
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = at_least_one)]
     count: u64,
-    /// Ids that are taken from the store at once [default: --count, 1000 at most]
+    /// Number of ids that one write to the store reserves [default: --count, at most 1000]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     range_size: Option<u64>,
-    /// The first id of all, where none was taken yet
+    /// The first id of a name that has no ids yet
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = id)]
     start: u64,
     #[command(flatten)]
     store: StoreArgs,
-    /// Give up where no id was had for this long [default: 2m, 10s where the store does not answer]
+    /// Give up after this long without an id [default: 2m; 10s if the store does not answer]
     #[arg(long, env = "REVEILLE_TIMEOUT", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
 }
 
-/// Writes ids as they come, so that none but a few are ever in memory.
+/// Writes ids in batches, so that only a few are in memory.
 struct Printer {
     format: Format,
     out: tokio::io::Stdout,
-    /// What is written next.
+    /// The buffer.
     text: String,
     first: bool,
 }
 
 /// An id as an object.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct IdRow {
     id: u64,
 }
 
-/// Ids of one write: few enough to come at once, so many that a write costs little of each.
+/// Ids of one write to stdout: few enough to appear promptly, enough to share the cost of a write.
 const BATCH: u64 = 4096;
 
 impl Args {
@@ -104,7 +104,8 @@ impl Next {
         let batch = BATCH.min(config.range_size);
         let chosen = self.store.resolve(settings)?;
         chosen.announce();
-        let opened = self.within(store::open(&chosen.url)).await.map_err(away)?;
+        let opened = self.within(store::open(&chosen.url)).await;
+        let opened = opened.map_err(late_as_unavailable)?;
         let store = BlobSyncStore::new(opened, self.name.clone());
         let ids = UniqueIdGenerator::new(store, config)?;
         let format = self.output.or(settings.output).unwrap_or_default();
@@ -113,7 +114,7 @@ impl Next {
         while left > 0 {
             let count = usize::try_from(left.min(batch)).context("a batch is small")?;
             let taken = self.within(ids.next_ids(count)).await;
-            let taken = taken.map_err(what_is_stored)?;
+            let taken = taken.map_err(invalid_as_failed)?;
             left -= taken.len() as u64;
             printer.print(&taken).await?;
         }
@@ -121,7 +122,7 @@ impl Next {
         Ok(Exit::OK)
     }
 
-    /// Runs a call within the time that was given.
+    /// Runs a call within --timeout.
     async fn within<T>(
         &self,
         call: impl Future<Output = reveille::Result<T>>,
@@ -133,7 +134,7 @@ impl Next {
             .await
             .unwrap_or_else(|_| {
                 let span = duration::Span(timeout);
-                let message = format!("`{}`: no id was had within {span}", self.name);
+                let message = format!("`{}`: got no id within {span}", self.name);
                 Err(Error::new(ErrorKind::Timeout, message))
             })
     }
@@ -146,7 +147,7 @@ impl Next {
                 .unwrap_or_else(|| self.count.min(defaults.range_size)),
             start: self.start,
             retry_for: self.timeout.unwrap_or(defaults.retry_for),
-            // It is known how many are wanted: a range beyond them would be a gap.
+            // The number of ids is known: a range beyond it would leave a gap.
             fetch_ahead: false,
             ..defaults
         }
@@ -157,7 +158,7 @@ impl Printer {
     fn new(format: Format) -> Self {
         Self {
             format,
-            // Not the blocking one: a reader that does not read must not keep Ctrl-C from us.
+            // Not std's blocking stdout: a reader that stalls must not delay Ctrl-C.
             out: tokio::io::stdout(),
             text: String::new(),
             first: true,
@@ -175,11 +176,11 @@ impl Printer {
         let first = std::mem::take(&mut self.first);
         match self.format {
             Format::Table => self.text.push_str(&id.to_string()),
-            Format::Jsonl => self.text.push_str(&serde_json::to_string(&Shown { id })?),
-            // One document, as it is one answer; the end of each line waits for what follows.
+            Format::Jsonl => self.text.push_str(&serde_json::to_string(&IdRow { id })?),
+            // One document. The end of a line depends on whether another id follows.
             Format::Json => {
                 self.text.push_str(if first { "[\n  " } else { ",\n  " });
-                self.text.push_str(&serde_json::to_string(&Shown { id })?);
+                self.text.push_str(&serde_json::to_string(&IdRow { id })?);
                 return Ok(());
             }
         }
@@ -202,23 +203,24 @@ impl Printer {
     }
 }
 
-/// A store that is not opened in time cannot be reached, and ends with that exit code.
-fn away(error: Error) -> Error {
+/// Converts a time-out to "unavailable": a store that cannot be opened in time is unreachable, with
+/// that exit code.
+fn late_as_unavailable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Timeout => Error::new(ErrorKind::Unavailable, error.message()),
         _ => error,
     }
 }
 
-/// What breaks a rule now was not typed: it is stored.
-fn what_is_stored(error: Error) -> anyhow::Error {
+/// Converts an error about an invalid value to exit code 1: the value is stored, not typed.
+fn invalid_as_failed(error: Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::Invalid => Failed(error.message().to_owned()).into(),
         _ => error.into(),
     }
 }
 
-/// Reads a name, which is a part of its blob's.
+/// Parses a name, which is a part of its blob's name.
 fn blob(name: &str) -> Result<BlobName, String> {
     const RULE: &str = "must be 1 to 1020 bytes in parts with `/` between them, none empty, `.` \
                         or `..`, without control characters and `\\`";
@@ -233,7 +235,7 @@ fn id(text: &str) -> Result<u64, String> {
     number(text, 0)
 }
 
-/// Reads what ids can be: they fit a signed number of 64 bits.
+/// Parses an id: it fits a signed number of 64 bits.
 fn number(text: &str, least: u64) -> Result<u64, String> {
     const MOST: u64 = i64::MAX as u64;
     let number = text.parse().ok();
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_at_once_is_what_is_wanted_unless_that_is_much() {
+    fn one_range_holds_the_count_up_to_the_default_size() {
         for (count, stated, range_size) in [
             (1, None, 1),
             (1000, None, 1000),

@@ -1,4 +1,4 @@
-//! `lease run`, `lease show`: one holder at a time, among any number of processes.
+//! `lease run`, `lease show`: one lease holder at a time, among any number of processes.
 
 mod run;
 mod show;
@@ -11,7 +11,7 @@ use reveille::{
 
 use super::{exit::Exit, log, settings::Settings, signals::Interrupts, store::StoreArgs};
 
-/// Let one process at a time do something
+/// Let one process at a time run a command
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -28,16 +28,16 @@ enum Verb {
     Show(show::Args),
 }
 
-/// Which lease.
+/// A lease's name and store.
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// The lease
+    /// The name of the lease
     name: String,
     #[command(flatten)]
     store: StoreArgs,
 }
 
-/// A store that fails is told of; nothing else of the library is.
+/// Logs failures of the store, and nothing else of the library.
 const LOG: &str = "error,reveille::lease=warn";
 
 impl Args {
@@ -55,7 +55,7 @@ impl Args {
 }
 
 impl Named {
-    /// Returns a contender, and makes its store where that is a file.
+    /// Opens the lease, and creates a missing store file.
     async fn open(&self, settings: &Settings, config: LeaseConfig) -> anyhow::Result<Lease> {
         let chosen = self.store.resolve(settings)?;
         chosen.announce();
@@ -63,7 +63,7 @@ impl Named {
         Ok(Lease::new(store, &self.name, config)?)
     }
 
-    /// The same for reading only: makes nothing.
+    /// Opens the lease for reading. Creates no file.
     async fn open_existing(&self, settings: &Settings) -> anyhow::Result<Lease> {
         let chosen = self.store.resolve(settings)?;
         chosen.announce();

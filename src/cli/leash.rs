@@ -3,11 +3,11 @@
 use reveille::{FlagName, LeashOptions};
 
 use super::{
+    direct_store::{self, DirectStore, NO_RELAY_TOLD},
     exit::Exit,
     flag::FlagRow,
     output,
     settings::Settings,
-    stored::{self, NOBODY_TOLD, Stored},
     target::TargetArgs,
     usage,
 };
@@ -21,7 +21,7 @@ Example:
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// Why, for the relay's log
+    /// The reason, for the relay's log
     #[arg(
         long,
         value_name = "TEXT",
@@ -29,11 +29,11 @@ pub(super) struct Args {
         hide_default_value = true
     )]
     reason: String,
-    /// Who, for the relay's log [default: the user's name]
+    /// The person or program that clears the flag, for the relay's log [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
-    /// Clear it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
-    /// sqlite:PATH
+    /// Clear the flag directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://,
+    /// gs://, sqlite:PATH
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     #[command(flatten)]
@@ -51,10 +51,10 @@ impl Args {
                     reason: self.reason.clone(),
                 };
                 let leashed = target.within(flags.leash_with(&self.flag, &options)).await;
-                leashed.map_err(stored::may_have_happened)?
+                leashed.map_err(direct_store::may_have_happened)?
             }
             Some(url) => {
-                let store = Stored::open_existing(url, target.timeout).await?;
+                let store = DirectStore::open_existing(url, target.timeout).await?;
                 store
                     .write(async |flags| flags.leash(&self.flag).await)
                     .await?
@@ -62,7 +62,7 @@ impl Args {
         };
         target.format.one(&FlagRow::from(&state))?;
         if self.store.is_some() {
-            output::note(NOBODY_TOLD);
+            output::note(NO_RELAY_TOLD);
         }
         Ok(Exit::OK)
     }

@@ -1,39 +1,40 @@
 //! `listen`: the auto-scaling listener around any program.
 //!
-//! This file has what is typed and the life of the process: open, start, wait for an end, drain.
-//! `plan` makes the listener's configuration of what was typed, `worker` handles messages by running
-//! the command, `command` sees one run through, `voice` tells what happens.
+//! This file has the arguments and the life of the process: open, start, wait for an end, drain.
+//! `config` converts the arguments to the listener's configuration. `worker` handles messages by
+//! running the command. `command` supervises one run. `event_log` writes events to stderr.
 
 mod command;
+mod config;
+mod event_log;
 mod input;
-mod plan;
-mod voice;
 mod worker;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use reveille::{
-    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions, duration,
+    Client, Error, ErrorKind, GroupName, ListenerConsole, ListenerId, PublisherOptions,
+    SubscribeOptions, duration,
     listener::{Delivery, Listener, ListenerBuilder, ListenerMode},
     queue::WorkQueue,
 };
 
 use self::{
     command::Program,
-    plan::Poison,
-    voice::{Ears, Event, Voice},
-    worker::{End, Ending, Worker},
+    config::PoisonQueue,
+    event_log::{Event, EventLog, ListenHooks},
+    worker::{StopHandle, StopReason, Worker},
 };
 use super::{
     exit::{Exit, Failed},
     log,
     output::{self, Format},
     queue,
-    serve::{self, LogFormat},
     settings::Settings,
     signals::{Interrupts, Signal},
     target::{self, RelayArgs, Target},
     usage,
+    values::{self, LogFormat},
 };
 
 /// Run a command for each message of a queue
@@ -44,82 +45,84 @@ Example:
   reveille listen 'sqlite:jobs.db?queue=orders' --batch -- ./import-lines
   reveille listen 'sqlite:jobs.db?queue=orders' --no-relay --until-empty -- sh -c 'wc -c'
 
-The message is the command's standard input. Exit code 0 deletes it; any other, or an end by a \
-signal, has it handed out again, later each time, and after --max-dequeue-count tries it goes to the \
-poison queue. The command's environment has MESSAGE_ID, MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and \
-MESSAGE_INSERTED_AT. With --batch there is one run for all messages of a get, with MESSAGE_QUEUE and \
-MESSAGE_COUNT and one JSON object a line, as `queue get -o jsonl` prints them: message_id, body (null \
-where it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at; its exit code is that of all of them. A message's last try is a run of its \
-own.
+The command reads the message from its standard input. Exit code 0 deletes the message. After any \
+other code, or an end by a signal, the message is redelivered, with a longer delay each time. After \
+--max-dequeue-count attempts it goes to the poison queue. The command's environment has MESSAGE_ID, \
+MESSAGE_DEQUEUE_COUNT, MESSAGE_QUEUE and MESSAGE_INSERTED_AT.
 
-The listeners of a queue share its wake-ups: as many are woken as there are messages for. With \
---no-group each of them is woken for every notification, with --group those of that group share.
+With --batch the command runs once for all messages of a get. Its environment has MESSAGE_QUEUE and \
+MESSAGE_COUNT. Its standard input has one JSON object a line, as `queue get -o jsonl` prints them: \
+message_id, body (null if it is not UTF-8), body_base64, bytes, dequeue_count and inserted_at. The \
+exit code counts for all messages of the batch. The last attempt at a message runs without the others.
 
-While the relay tells of work (`put --notify`, `notify`), an idle listener makes no call to the \
-queue; while it cannot, the queue is looked at now and then. A second message is handled beside the \
-first as there is more work, up to --max-tasks times --concurrency commands at a time.
+The listeners of a queue share its wake-ups: the relay wakes as many as there are messages for. With \
+--group, only the listeners of that group share. With --no-group, this listener is woken for every \
+notification.
 
-Ctrl-C or SIGTERM: nothing more is got, the commands that run are waited for (--grace), then told by \
-SIGTERM and at last killed; a second signal kills them at once. After SIGTERM the exit code is 0 \
-where no command was cut off, else 143. After a SIGKILL the commands that run are ended all the same, \
-by a process that `listen` has beside it: by SIGTERM, and 5s later by SIGKILL; their messages are \
-handed out again after the visibility time-out. What a command has moved to another process group goes \
-on.
+While the relay reports work (`queue put --notify`, `notify`), an idle listener makes no call to the \
+queue. While it cannot, the listener polls the queue. More commands start as there is more work, up \
+to --max-tasks times --concurrency at a time.
 
-The command's output is passed through; what is told of the listener goes to stderr, with `-o json` \
-as JSON objects, one a line.")]
+Ctrl-C or SIGTERM: the listener gets no more messages and waits for its commands (--grace). Then it \
+sends them SIGTERM, and at last kills them. A second signal kills them at once. After SIGTERM the \
+exit code is 0 if no command was cut off, else 143. If `listen` itself is killed by SIGKILL, a \
+guard process ends its commands: by SIGTERM, and 5s later by SIGKILL. Their messages are redelivered \
+after the visibility time-out. Processes that a command moved to another process group keep running.
+
+The command's output is passed through. Events of the listener go to stderr, with `-o json` as JSON \
+objects, one a line.")]
 pub(super) struct Args {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// Make the queue where it is missing
+    /// Create the queue if it is missing
     #[arg(long)]
     create: bool,
     /// Run the command once for all messages of a get
     #[arg(long, conflicts_with = "concurrency")]
     batch: bool,
-    /// Messages of one get [default: as --concurrency; 16 with --batch]
+    /// Maximum number of messages of one get [default: as --concurrency; 16 with --batch]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
     dequeue_batch_size: Option<usize>,
-    /// Messages of one dequeue task that are handled at the same time [default: 1]
+    /// Number of messages that one dequeue task handles at the same time [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
     concurrency: Option<usize>,
-    /// Dequeue tasks at most [default: the number of CPUs; with --policy as many as that says]
+    /// Maximum number of dequeue tasks [default: the number of CPUs; with --policy, by the policy]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<usize>)]
     max_tasks: Option<usize>,
-    /// A TOML file that says how many dequeue tasks a depth needs; read again when it changes
+    /// A TOML file that maps queue depth to a number of dequeue tasks; read again when it changes
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// For how long a message is hidden; renewed while its command runs, so it need not cover that
+    /// How long a get hides a message from others; renewed while its command runs
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
-    /// Tries after which a message goes to the poison queue
+    /// Number of attempts after which a message goes to the poison queue
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>, default_value_t = 5)]
     max_dequeue_count: u32,
     /// The poison queue [default: the same URL with `-poison` after the queue's name]
     #[arg(long, value_name = "QUEUE_URL", conflicts_with = "no_poison")]
     poison: Option<String>,
-    /// Have no poison queue: hand messages out again for ever, less and less often
+    /// Use no poison queue: redeliver a failing message for ever, with growing delays
     #[arg(long)]
     no_poison: bool,
-    /// A command that takes longer is ended, and has failed
+    /// A command that runs longer is ended, and counts as failed
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "1h")]
     max_handling_time: Duration,
-    /// The longest pause between two looks where no relay tells of work [default: 1s without a
-    /// relay, 30s while it is away]
+    /// Longest pause between two polls while no relay reports work [default: 1s without a relay,
+    /// 30s while the relay is unreachable]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = usage::pause)]
     poll: Option<Duration>,
-    /// End after so many messages were handled
+    /// Stop after this number of handled messages
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// End when the queue was read until it was empty: with 1 where a command has failed, as its
+    /// Stop once the queue is empty; with exit code 1 if a run of the command has failed, because its
     /// message may still be there
     #[arg(long)]
     until_empty: bool,
-    /// How long an end waits for the commands that run
+    /// How long a shutdown waits for running commands
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     grace: Duration,
-    /// Who listens [default: listen- and random characters]
+    /// The listener id [default: listen- and random characters]
     #[arg(
         long,
         alias = "listener-id",
@@ -127,34 +130,35 @@ pub(super) struct Args {
         value_name = "NAME"
     )]
     id: Option<String>,
-    /// Share wake-ups with the listeners of this group [default: a name of the queue's own]
+    /// Share wake-ups with the listeners of this group [default: a group for each queue]
     #[arg(long, value_name = "NAME", conflicts_with = "no_group")]
     group: Option<String>,
-    /// Share no wake-ups: this listener is woken for every notification, whatever others do
+    /// Share no wake-ups: wake this listener for every notification
     #[arg(long)]
     no_group: bool,
-    /// Look by itself, and ask no relay
+    /// Poll the queue, without a relay
     #[arg(long)]
     no_relay: bool,
-    /// Serve /metrics, /livez and /readyz of this listener there: HOST:PORT
+    /// Serve /metrics, /livez and /readyz of this listener on this HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
-    /// Names, comma-separated, by which that port may be asked, beside IP addresses and localhost
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "metrics_listen")]
+    /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
+    /// are always allowed
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "metrics_listen")]
     metrics_host: Vec<String>,
     #[command(flatten)]
     relay: RelayArgs,
-    /// What to run
+    /// The command to run
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// What the library logs of a listener by default: what its hooks do not hear.
+/// The default log level: events for which a listener has no hook.
 const LOG: &str = "error,reveille::listener::policy_file=info,reveille::queue::url=warn";
-/// How soon --until-empty sees that all is done: soon for a person, seldom for a processor.
-const GLANCE: Duration = Duration::from_millis(10);
-/// A poison queue's listeners are told within this, or hear of it otherwise.
-const TELL_POISON: Duration = Duration::from_secs(2);
+/// How often --until-empty checks for its end: soon for a person, cheap for a processor.
+const EMPTY_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// Deadline for notifying a poison queue's listeners. After it they find the message by polling.
+const POISON_NOTIFY_DEADLINE: Duration = Duration::from_secs(2);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -171,8 +175,8 @@ impl Args {
         }
     }
 
-    /// Does all that may fail before the first message is got.
-    async fn prepare(&self, target: &Target) -> anyhow::Result<Listening> {
+    /// Performs every step that may fail before the first get.
+    async fn prepare(&self, target: &Target) -> anyhow::Result<RunningListener> {
         let config = self.config()?;
         let program = Program::find(&self.command)?.guarded();
         let id = match &self.id {
@@ -185,63 +189,72 @@ impl Args {
             queue.create().await?;
         }
         let relay = client.as_ref().map(|_| target.relay.clone());
-        let voice = Arc::new(Voice::new(target.format, queue.address(), relay));
-        let (ending, ends) = Ending::new();
-        let until_empty = self.until_empty.then(|| ending.clone());
-        let mut builder = Listener::builder(Arc::clone(&queue)).hooks(Ears {
-            voice: Arc::clone(&voice),
+        let events = Arc::new(EventLog::new(target.format, queue.address(), relay));
+        let (stop_handle, reasons) = StopHandle::new();
+        let until_empty = self.until_empty.then(|| stop_handle.clone());
+        let mut builder = Listener::builder(Arc::clone(&queue)).hooks(ListenHooks {
+            events: Arc::clone(&events),
             until_empty: until_empty.clone(),
         });
-        if let Poison::Queue(url) = self.poison()? {
+        if let PoisonQueue::Url(url) = self.poison()? {
             builder = builder.poison(queue::open(&url).await?);
         }
         if let Some(client) = &client {
             let mut options = config.subscription(id, &*queue);
-            if self.no_group {
-                options.group = None;
-            } else if let Some(group) = &self.group {
-                options.group = Some(GroupName::new(group)?);
-            }
+            self.set_group(&mut options)?;
             builder = builder.wakes(client.subscribe(options)?);
             builder = builder.publisher(Arc::new(client.publisher_with(PublisherOptions {
                 name: "reveille-listen".to_owned(),
-                deadline: TELL_POISON,
+                deadline: POISON_NOTIFY_DEADLINE,
                 ..PublisherOptions::default()
             })));
         }
-        let worker = Worker::new(program, self.count, ending, Arc::clone(&voice));
+        let worker = Worker::new(program, self.count, stop_handle, Arc::clone(&events));
         let worker = Arc::new(worker);
         let started = self.start(builder.config(config), Arc::clone(&worker));
-        let listener = started.await.map_err(|error| advise(&*queue, &error))?;
+        let listener = started
+            .await
+            .map_err(|error| with_advice(&*queue, &error))?;
         let console = match self.console(&listener).await {
             Ok(console) => console,
             Err(error) => {
-                // What it has got by now is given back.
+                // The shutdown returns messages that the listener has got by now.
                 worker.stop();
                 listener.shutdown().await;
                 return Err(error.into());
             }
         };
-        voice.started();
+        events.started();
         if let Some(console) = &console {
-            voice.tell(&Event::Metrics {
+            events.write(&Event::Metrics {
                 url: format!("http://{}/metrics", console.address()),
             });
         }
         if self.until_empty && client.is_some() {
-            // Looks at once, whether or not the relay answers; without one it does so anyway.
+            // Starts a first get whether or not the relay answers. Without a relay the listener
+            // starts one by itself.
             listener.start_listener(1);
         }
-        Ok(Listening {
+        Ok(RunningListener {
             listener,
             worker,
-            voice,
+            events,
             client,
-            ends,
+            reasons,
             until_empty,
             grace: self.grace,
             _console: console,
         })
+    }
+
+    /// Applies --group and --no-group.
+    fn set_group(&self, options: &mut SubscribeOptions) -> reveille::Result<()> {
+        if self.no_group {
+            options.group = None;
+        } else if let Some(group) = &self.group {
+            options.group = Some(GroupName::new(group)?);
+        }
+        Ok(())
     }
 
     async fn console(&self, listener: &Listener) -> reveille::Result<Option<ListenerConsole>> {
@@ -272,91 +285,92 @@ impl Args {
     }
 }
 
-/// A listener at work.
-struct Listening {
+/// A started listener and the parts that run beside it.
+struct RunningListener {
     listener: Listener,
     worker: Arc<Worker>,
-    voice: Arc<Voice>,
+    events: Arc<EventLog>,
     client: Option<Client>,
-    ends: tokio::sync::mpsc::Receiver<End>,
-    until_empty: Option<Ending>,
+    reasons: tokio::sync::mpsc::Receiver<StopReason>,
+    until_empty: Option<StopHandle>,
     grace: Duration,
     /// Serves the metrics until the end.
     _console: Option<ListenerConsole>,
 }
 
-/// It has ended gracefully.
+/// The listener has ended gracefully.
 struct Drained {
-    /// A command was ended before it had come to its end.
+    /// At least one command was ended early.
     cut_off: bool,
-    /// How many runs have failed.
+    /// Failed runs of the command.
     failed: u64,
 }
 
-/// Why it ends.
-enum Cause {
-    Own(End),
+/// Why the listener ends.
+enum EndCause {
+    Worker(StopReason),
     Emptied,
     Signal(Signal),
 }
 
-impl Listening {
+impl RunningListener {
     async fn run(mut self, interrupts: &mut Interrupts) -> anyhow::Result<Exit> {
         let cause = self.until_ended(interrupts).await;
         let drained = self.drain(interrupts).await;
         match (cause, drained) {
-            (Cause::Own(End::Unable(reason)), _) => Err(Failed(reason).into()),
+            (EndCause::Worker(StopReason::Unable(reason)), _) => Err(Failed(reason).into()),
             (_, Err(second)) => Ok(second.exit()),
-            (Cause::Signal(Signal::Terminate), Ok(Drained { cut_off: false, .. })) => Ok(Exit::OK),
-            (Cause::Signal(signal), _) => Ok(signal.exit()),
-            (Cause::Emptied, Ok(Drained { failed, .. })) if failed > 0 => {
-                let runs = output::count(failed, "run");
-                Err(Failed(format!(
-                    "{runs} of the command failed; the message may still be there"
-                ))
-                .into())
+            (EndCause::Signal(Signal::Terminate), Ok(Drained { cut_off: false, .. })) => {
+                Ok(Exit::OK)
             }
-            (Cause::Own(End::Counted) | Cause::Emptied, _) => Ok(Exit::OK),
+            (EndCause::Signal(signal), _) => Ok(signal.exit()),
+            (EndCause::Emptied, Ok(Drained { failed, .. })) if failed > 0 => {
+                let runs = output::count(failed, "run");
+                let message =
+                    format!("{runs} of the command failed; the message may still be there");
+                Err(Failed(message).into())
+            }
+            (EndCause::Worker(StopReason::Counted) | EndCause::Emptied, _) => Ok(Exit::OK),
         }
     }
 
-    async fn until_ended(&mut self, interrupts: &mut Interrupts) -> Cause {
-        let unheard = unheard(self.client.as_ref(), &self.voice);
-        let emptied = emptied(&self.listener, self.until_empty.as_ref());
-        tokio::pin!(unheard, emptied);
+    async fn until_ended(&mut self, interrupts: &mut Interrupts) -> EndCause {
+        let warning = warn_if_unreachable(self.client.as_ref(), &self.events);
+        let emptied = wait_until_empty(&self.listener, self.until_empty.as_ref());
+        tokio::pin!(warning, emptied);
         let mut waits = true;
         loop {
             tokio::select! {
-                Some(end) = self.ends.recv() => return Cause::Own(end),
-                signal = interrupts.next() => return Cause::Signal(signal),
-                () = &mut emptied => return Cause::Emptied,
-                () = &mut unheard, if waits => waits = false,
+                Some(reason) = self.reasons.recv() => return EndCause::Worker(reason),
+                signal = interrupts.next() => return EndCause::Signal(signal),
+                () = &mut emptied => return EndCause::Emptied,
+                () = &mut warning, if waits => waits = false,
             }
         }
     }
 
-    /// Ends the listener gracefully, unless a signal wants it at once.
+    /// Ends the listener gracefully, unless a second signal arrives.
     async fn drain(self, interrupts: &mut Interrupts) -> Result<Drained, Signal> {
-        let (worker, voice) = (self.worker, self.voice);
+        let (worker, events) = (self.worker, self.events);
         worker.stop();
         let running = worker.running();
         if running > 0 {
             let grace_ms = output::millis(self.grace);
-            voice.tell(&Event::Stopping { running, grace_ms });
+            events.write(&Event::Stopping { running, grace_ms });
         }
         let stats = tokio::select! {
             stats = self.listener.shutdown() => Ok(stats),
             signal = interrupts.next() => Err(signal),
         };
-        // None is left behind: its message is somebody else's from now on.
+        // No command may outlive the listener: its message goes to another listener now.
         let killed = worker.kill();
         let failed = match stats {
             Ok(stats) => {
-                voice.tell(&Event::ended(&stats));
+                events.write(&Event::ended(&stats));
                 stats.failed
             }
             Err(signal) => {
-                voice.tell(&Event::Killed { killed });
+                events.write(&Event::Killed { killed });
                 return Err(signal);
             }
         };
@@ -365,34 +379,34 @@ impl Listening {
     }
 }
 
-/// Waits until the queue was found empty and nobody holds one of its messages; for ever where that
-/// is no end.
-async fn emptied(listener: &Listener, until_empty: Option<&Ending>) {
-    let Some(ending) = until_empty else {
+/// Waits until the queue was found empty and the listener is idle. Never returns without
+/// --until-empty.
+async fn wait_until_empty(listener: &Listener, until_empty: Option<&StopHandle>) {
+    let Some(stop) = until_empty else {
         return std::future::pending().await;
     };
-    while !(ending.is_emptied() && listener.state().is_idle) {
-        tokio::time::sleep(GLANCE).await;
+    while !(stop.is_emptied() && listener.state().is_idle) {
+        tokio::time::sleep(EMPTY_CHECK_INTERVAL).await;
     }
 }
 
-/// Tells once that the relay does not answer, where it has not been heard after a while.
-async fn unheard(client: Option<&Client>, voice: &Voice) {
+/// Logs once that the relay does not answer, if the listener has logged no mode by then.
+async fn warn_if_unreachable(client: Option<&Client>, events: &EventLog) {
     let Some(client) = client else { return };
-    tokio::time::sleep(target::PATIENCE).await;
-    if voice.has_told_mode() {
+    tokio::time::sleep(target::WARN_AFTER).await;
+    if events.has_logged_mode() {
         return;
     }
     if let Some(error) = target::unreachable(client).await {
-        voice.mode(ListenerMode::Polling, Some(&error));
+        events.log_mode(ListenerMode::Polling, Some(&error));
     }
 }
 
-/// Adds what to do next to the error of a queue that cannot be listened to.
-fn advise(queue: &dyn WorkQueue, error: &Error) -> Error {
+/// Adds the next step for the user to the error of a queue.
+fn with_advice(queue: &dyn WorkQueue, error: &Error) -> Error {
     let advice = match error.kind() {
-        ErrorKind::NotFound => "--create makes it",
-        ErrorKind::Denied => "check the URL's credentials, and what they may do",
+        ErrorKind::NotFound => "--create creates it",
+        ErrorKind::Denied => "check the URL's credentials and their permissions",
         _ => return error.clone(),
     };
     let message = format!("queue {}: {error}; {advice}", queue.address());

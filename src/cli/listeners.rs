@@ -1,4 +1,4 @@
-//! `listeners`: who is there, for queues and for flags.
+//! `listeners`: the listeners of queues and the watchers of flags.
 
 use reveille::{Client, FlagWatcherInfo, ListenerInfo, duration::Span};
 use serde::Serialize;
@@ -11,14 +11,14 @@ use super::{
     watchers,
 };
 
-/// List who listens, and what they do
+/// List the connected listeners and their state
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille listeners
   reveille listeners -o json
 
-Nodes that wait for a flag have a row each; in JSON, what such a node does not have is null.")]
+Nodes that wait for a flag have a row each. In JSON, fields that do not apply to them are null.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -27,7 +27,7 @@ pub(super) struct Args {
 #[derive(Debug, Serialize)]
 struct ListenerRow {
     listener_id: String,
-    /// The flag that it waits for; `null`: it listens to queues.
+    /// The flag that the listener waits for; `null` for a listener of queues.
     flag: Option<String>,
     streams: u32,
     connected_for_ms: u64,
@@ -37,7 +37,7 @@ struct ListenerRow {
     subscription: Subscription,
 }
 
-/// What a listener that waits for a flag does not have: `null` there.
+/// The fields of a listener of queues. `null` for a listener that waits for a flag.
 #[derive(Debug, Default, Serialize)]
 struct Subscription {
     subscription_id: Option<String>,
@@ -55,13 +55,13 @@ struct Subscription {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let ask = async |client: &Client| {
+        let call = async |client: &Client| {
             let listeners = client.listeners().await?.into_iter();
-            let waiting = watchers::present(client, None).await?.unwrap_or_default();
-            let waiting = waiting.into_iter().map(ListenerRow::from);
-            Ok(listeners.map(ListenerRow::from).chain(waiting).collect())
+            let watchers = watchers::connected(client, None).await?.unwrap_or_default();
+            let watchers = watchers.into_iter().map(ListenerRow::from);
+            Ok(listeners.map(ListenerRow::from).chain(watchers).collect())
         };
-        self.target.list(settings, ask, |row| row).await
+        self.target.list(settings, call, |row| row).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! The process's log, on stderr.
 //!
-//! Verbs write their lines as they come. A relay must not stop because nobody reads its log: its
-//! lines go through a bounded buffer to a thread that writes them, and those that find it full are
+//! Other verbs write each line directly. A relay must not stop because its log has no reader: its
+//! lines go through a bounded buffer to a writer thread. Lines that find the buffer full are
 //! dropped and counted.
 
 use std::{
@@ -17,35 +17,35 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-use super::serve::LogFormat;
+use super::values::LogFormat;
 
-/// What client verbs log where `RUST_LOG` says nothing.
+/// Log level of client verbs without `RUST_LOG`.
 pub(super) const CLIENT_LOG: &str = "error";
-/// What `wait` logs: also that another node waits under the same listener id.
+/// Log level of `wait`: also logs another node that waits under the same listener id.
 pub(super) const WAIT_LOG: &str = "error,reveille::client::flag_watch=warn";
 
-/// Lines that wait for their reader: about 1 MiB of usual ones.
+/// Capacity of the buffer: about 1 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;
-/// For what waits when the process ends. A reader that stalls is not waited for any longer.
-const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
+/// Time-out for writing the buffered lines when the process ends, if the log's reader stalls.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The lines that [`start_lossy`] has dropped.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Hands lines to the thread that writes them.
+/// Sends lines to the writer thread.
 #[derive(Debug, Clone)]
 struct LossyWriter(SyncSender<Message>);
 
-/// For the thread that writes.
+/// A message to the writer thread.
 #[derive(Debug)]
 enum Message {
-    /// One line, whole.
+    /// One whole line.
     Line(Vec<u8>),
-    /// All before it has been written once the sender in it is dropped.
+    /// The thread drops the sender after it has written all lines before this message.
     Flush(#[expect(dead_code, reason = "sent for its drop")] SyncSender<()>),
 }
 
-/// Writes what waits when it is dropped, in bounded time.
+/// Writes the buffered lines when it is dropped, in bounded time.
 #[derive(Debug)]
 #[must_use = "without it the last lines are lost"]
 pub(super) struct LogGuard(SyncSender<Message>);
@@ -102,11 +102,11 @@ fn has_colours(is_terminal: bool, no_color: Option<OsString>) -> bool {
     is_terminal && no_color.is_none_or(|value| value.is_empty())
 }
 
-/// Writes lines until nobody can send any more.
+/// Writes lines until all senders are dropped.
 fn write_all(messages: &Receiver<Message>, out: &mut impl Write) {
     for message in messages {
         if let Message::Line(line) = message {
-            // A log that cannot be written can be told to nobody.
+            // An error of the log has no other place to go.
             let _ = out.write_all(&line);
         }
     }
@@ -136,7 +136,7 @@ impl Write for LossyWriter {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        let deadline = Instant::now() + FLUSHED_WITHIN;
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
         let (flushing, flushed) = sync_channel(0);
         let mut message = Message::Flush(flushing);
         while let Err(TrySendError::Full(back)) = self.0.try_send(message) {
@@ -146,7 +146,7 @@ impl Drop for LogGuard {
             message = back;
             thread::sleep(Duration::from_millis(5));
         }
-        // Nothing is ever sent: it ends when the thread has dropped the other end.
+        // The thread sends nothing: the wait ends when it drops the sender.
         let _ = flushed.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_have_colours_on_a_terminal_only_and_not_where_none_are_wanted() {
+    fn logs_have_colours_on_a_terminal_only_and_not_with_no_color() {
         for (is_terminal, no_color, coloured) in [
             (true, None, true),
             (true, Some(""), true),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_written_before_the_guard_is_gone() {
+    fn buffered_lines_are_written_before_the_guard_is_dropped() {
         let (sender, messages) = sync_channel(10);
         let (mut written, out) = io::pipe().expect("a pipe");
         let thread = thread::spawn(move || {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_stalls_costs_lines_and_no_time() {
-        // Nobody takes anything from the buffer.
+        // The buffer has no reader.
         let (sender, _stalled) = sync_channel(10);
         let mut writer = LossyWriter(sender.clone());
         let (before, start) = (dropped_lines(), Instant::now());
@@ -197,6 +197,6 @@ mod tests {
         }
         assert!(dropped_lines() - before >= 990);
         drop(LogGuard(sender));
-        assert!(start.elapsed() < 3 * FLUSHED_WITHIN);
+        assert!(start.elapsed() < 3 * FLUSH_TIMEOUT);
     }
 }

@@ -1,5 +1,5 @@
-//! A message of a queue as JSON: what `queue get` and `queue peek` print, and what a batch's command
-//! reads.
+//! A message of a queue as JSON: printed by `queue get` and `queue peek`, and read by the command
+//! of `listen --batch`.
 
 use std::time::SystemTime;
 
@@ -12,9 +12,9 @@ use super::output;
 #[derive(Debug, Serialize)]
 pub(super) struct MessageRow {
     pub(super) message_id: String,
-    /// `null` where it is not UTF-8.
+    /// `null` if the body is not UTF-8.
     pub(super) body: Option<String>,
-    /// Every byte of it.
+    /// All bytes of the body.
     body_base64: String,
     pub(super) bytes: usize,
     pub(super) dequeue_count: u32,

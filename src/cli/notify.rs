@@ -1,4 +1,4 @@
-//! `notify`: says that there is work.
+//! `notify`: tells the relay that queues have work.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use super::{
     usage,
 };
 
-/// Say that there is work in a queue
+/// Notify the listeners of a queue that there is work
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille notify acct/orders
   reveille notify acct/orders acct/invoices --messages 20 --payload-size 4096 --delay 30s
 
-Put the work in the queue first, then notify. Where nobody listens yet that is no failure.")]
+Put the messages into the queue first, then notify. A queue without listeners is not an error.")]
 pub(super) struct Args {
     /// The queues that have work
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     queues: Vec<QueueAddress>,
-    /// Your own measure of what was put: bytes, say
+    /// Total size of the new messages, in a unit of your choice, such as bytes
     #[arg(
         long,
         value_name = "N",
@@ -34,7 +34,7 @@ pub(super) struct Args {
         default_value_t = 0
     )]
     payload_size: u64,
-    /// How many messages were put
+    /// Number of new messages
     #[arg(
         long,
         value_name = "N",
@@ -43,10 +43,10 @@ pub(super) struct Args {
         default_value_t = 1
     )]
     messages: u64,
-    /// Wake listeners only after this long, at most 14d
+    /// Wake listeners after this delay, at most 14d
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = delay, default_value = "0s")]
     delay: Duration,
-    /// Who publishes; handed on with wake-ups
+    /// The publisher's name, which wake-ups show
     #[arg(long, value_name = "NAME", default_value = "reveille-cli")]
     publisher: String,
     #[command(flatten)]
@@ -97,23 +97,23 @@ impl Args {
         self.queues.iter().zip(accepted).map(row).collect()
     }
 
-    /// Tells what to do about queues without a listener: one hint, however many there are.
+    /// Prints one hint about all queues without a listener.
     fn hint(&self, rows: &[Notified], target: &Target) {
-        let unheard = rows.iter().filter(|row| row.listeners == 0);
-        let mut unheard: Vec<_> = unheard.map(|row| &row.queue).collect();
-        let Some(queue) = unheard.first().copied() else {
+        let without = rows.iter().filter(|row| row.listeners == 0);
+        let mut without: Vec<_> = without.map(|row| &row.queue).collect();
+        let Some(queue) = without.first().copied() else {
             return;
         };
-        unheard.sort_unstable();
-        unheard.dedup();
+        without.sort_unstable();
+        without.dedup();
         let relay = &target.relay;
-        let others = match unheard.len() as u64 - 1 {
+        let others = match without.len() as u64 - 1 {
             0 => String::new(),
-            others => format!(" and to {}", output::count(others, "other queue")),
+            others => format!(" and {}", output::count(others, "other queue")),
         };
         output::note(format_args!(
-            "hint: nobody listens to {queue}{others} yet; `reveille listeners --relay {relay}` shows \
-             who listens to what, `reveille subscribe {queue} --relay {relay}` listens"
+            "hint: no listener yet for {queue}{others}; `reveille listeners --relay {relay}` lists \
+             all listeners, `reveille subscribe {queue} --relay {relay}` starts one"
         ));
     }
 }

@@ -1,7 +1,12 @@
-//! Output: tables for people, JSON for programs. A verb has one shape: a list is an array with `json`
-//! and an object a line with `jsonl`, one thing is an object, a stream is an object a line. A name means
-//! the same everywhere: `queue` is ACCOUNT/NAME, `flag`, `lease`, `listener_id`, `message_id`, `depth`;
-//! durations end in `_ms`, times in `_at` (RFC 3339). What does not apply is null, and never left out. Data goes to stdout, notes to stderr. No colours anywhere.
+//! Output: tables for people, JSON for programs. Data goes to stdout, notes to stderr, without
+//! colours.
+//!
+//! Every verb has one shape of JSON. A list is an array with `json`, and one object a line with
+//! `jsonl`. A single result is an object. A stream is one object a line.
+//!
+//! A field name has the same meaning in all verbs: `queue` (ACCOUNT/NAME), `flag`, `lease`,
+//! `listener_id`, `message_id`, `depth`. Durations end in `_ms`, times in `_at` (RFC 3339). A field
+//! that does not apply is null, never absent.
 
 use std::{
     fmt::Display,
@@ -12,7 +17,7 @@ use std::{
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// How data is written.
+/// The output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Format {
@@ -25,7 +30,7 @@ pub(super) enum Format {
     Jsonl,
 }
 
-/// Something that is shown as a line of a table, or as an object.
+/// A line of a table, or a JSON object.
 pub(super) trait Row: Serialize {
     const HEADERS: &'static [&'static str];
 
@@ -33,7 +38,7 @@ pub(super) trait Row: Serialize {
 }
 
 impl Format {
-    /// Writes all there is.
+    /// Writes a whole list.
     pub(super) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
@@ -48,7 +53,7 @@ impl Format {
         out.flush()
     }
 
-    /// Writes the one thing there is.
+    /// Writes a single result.
     pub(super) fn one<T: Row>(self, row: &T) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
@@ -59,7 +64,7 @@ impl Format {
         out.flush()
     }
 
-    /// Writes the next thing of a stream: a line for people, or an object.
+    /// Writes the next item of a stream: a line for people, or an object.
     pub(super) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
@@ -70,12 +75,12 @@ impl Format {
     }
 }
 
-/// Writes text as it is.
+/// Writes text to stdout, unchanged.
 pub(super) fn text(text: &str) -> io::Result<()> {
     bytes(text.as_bytes())
 }
 
-/// Writes bytes as they are.
+/// Writes bytes to stdout, unchanged.
 pub(super) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -88,10 +93,9 @@ pub(super) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// Tells the user something that is not data.
+/// Writes a note to stderr.
 pub(super) fn note(text: impl Display) {
-    // One write, so that lines of several processes do not mix; where stderr is closed there is
-    // nobody to tell.
+    // One write, so that lines of several processes do not mix. A closed stderr is ignored.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
@@ -167,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_once_on_one_line() {
+    fn an_error_is_one_line_without_repetition() {
         let cause = io::Error::other("disk\nfull");
         let error = Err::<(), _>(cause)
             .context("store: disk full")

@@ -1,8 +1,8 @@
-//! A command as a process group of its own: told, killed, and never left behind.
+//! A child command in a separate process group: signalled, killed, never left behind.
 //!
-//! A Ctrl-C at the terminal reaches only us, so that the command comes to its end in the way that
-//! its verb has; and where it is to be ended, its children are, too. Where this process is killed by
-//! SIGKILL, its `guard` ends them.
+//! A Ctrl-C at the terminal reaches only this process, so each verb decides how its command ends. A
+//! signal to the group reaches the command's children as well. If SIGKILL ends this process, its
+//! `guard` process ends the groups.
 
 use std::{
     collections::HashSet,
@@ -23,59 +23,59 @@ use super::{
     guard::{self, Guard},
 };
 
-/// A command that runs. Killed with its group when it is dropped before its end.
+/// A running command. Killed with its group if it is dropped before its end.
 pub(super) struct Process {
     child: Child,
-    group: Option<Group>,
+    group: Option<ProcessGroup>,
 }
 
-/// The process groups that run.
+/// The running process groups.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Groups(Arc<Mutex<Running>>);
+pub(super) struct ProcessGroups(Arc<Mutex<GroupTable>>);
 
 #[derive(Debug, Default)]
-struct Running {
+struct GroupTable {
     groups: HashSet<Pid>,
     /// The marks of commands that are about to start.
     starting: HashSet<String>,
-    /// How many marks were made.
+    /// Number of marks made so far.
     marks: u64,
-    /// How a guard ends them; `None`: there is none.
+    /// The guard's time from SIGTERM to SIGKILL; `None`: the groups have no guard.
     grace: Option<Duration>,
     guard: Option<Guard>,
-    /// That there is no guard was said.
-    unguarded: bool,
+    /// A warning about a missing guard was logged.
+    warned: bool,
 }
 
-/// One of them. Killed when it is dropped before its end.
-struct Group {
+/// A running process group. Killed if it is dropped before its end.
+struct ProcessGroup {
     id: Pid,
-    groups: Groups,
+    groups: ProcessGroups,
 }
 
-/// Checks that there is something to run, before anything is done for it.
-pub(super) fn find(command: &[OsString]) -> Result<(), Failed> {
+/// Checks that the command exists, before the verb does anything for it.
+pub(super) fn check_exists(command: &[OsString]) -> Result<(), Failed> {
     let name = command.first().map(OsString::as_os_str).unwrap_or_default();
-    if is_there(name) {
+    if exists(name) {
         return Ok(());
     }
     let name = name.to_string_lossy();
     Err(Failed(format!("`{name}` cannot be run: no such command")))
 }
 
-/// How often it is looked whether a group lives whose first process has ended.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often a group is polled for its end after its first process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Process {
-    /// Starts a command, which is in `groups` until it ends.
+    /// Starts a command. It is in `groups` until it ends.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The command could not be started.
     pub(super) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, String)>,
         stdin: Stdio,
-        groups: &Groups,
+        groups: &ProcessGroups,
     ) -> io::Result<Self> {
         let Some((name, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
@@ -83,8 +83,8 @@ impl Process {
         let mut command = Command::new(name);
         command.args(arguments).envs(environment).stdin(stdin);
         command.process_group(0).kill_on_drop(true);
-        // Before the command runs: this process may be killed before it can name the group.
-        let mark = groups.announce();
+        // Before the start: this process may be killed before it knows the group's number.
+        let mark = groups.add_mark();
         if let Some(mark) = &mark {
             command.env(guard::MARK, mark);
         }
@@ -92,9 +92,9 @@ impl Process {
         let group = started
             .as_ref()
             .ok()
-            .and_then(|child| Group::of(child, groups));
+            .and_then(|child| ProcessGroup::of(child, groups));
         if let Some(mark) = mark {
-            groups.lock().forget(&mark);
+            groups.lock().remove_mark(&mark);
         }
         Ok(Self {
             child: started?,
@@ -102,139 +102,140 @@ impl Process {
         })
     }
 
-    /// Takes its standard input, where that is a pipe.
+    /// Takes the standard input, if that is a pipe.
     pub(super) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Sends a signal to its group, unless it has ended.
-    pub(super) fn tell(&self, number: Signal) {
+    /// Sends a signal to the group, unless it has ended.
+    pub(super) fn signal(&self, number: Signal) {
         if let Some(group) = &self.group {
             signal(group.id, number);
         }
     }
 
-    /// Waits for its end. Safe to cancel.
+    /// Waits for the command's end. Safe to cancel.
     pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await;
         if let Some(group) = self.group.take() {
-            group.ended();
+            group.set_ended();
         }
         status
     }
 
-    /// Waits for its end, and for that of all it has started and left in its group: what they do is
-    /// done in its name. Safe to cancel.
+    /// Waits for the end of the command and of every process in its group: these act in the
+    /// command's name. Safe to cancel.
     pub(super) async fn wait_for_group(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait().await?;
-        while self.group.as_ref().is_some_and(Group::is_alive) {
-            tokio::time::sleep(LOOK).await;
+        while self.group.as_ref().is_some_and(ProcessGroup::is_alive) {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         if let Some(group) = self.group.take() {
-            group.ended();
+            group.set_ended();
         }
         Ok(status)
     }
 
-    /// Waits for its end, and kills what is left of its group then. Safe to cancel.
-    pub(super) async fn wait_for_all(&mut self) -> io::Result<ExitStatus> {
+    /// Waits for the command's end, then kills the rest of its group. Safe to cancel.
+    pub(super) async fn wait_and_kill_group(&mut self) -> io::Result<ExitStatus> {
         let id = self.group.as_ref().map(|group| group.id);
         let status = self.wait().await;
         if let Some(id) = id {
-            // At once: as long as one of the group lives its number is nobody else's, and before it
-            // could be given out anew all others would have to be.
+            // Immediately after the end: while a process of the group lives, the system does not
+            // reuse the group's number. If none lives, it would use up all other numbers first.
             signal(id, Signal::KILL);
         }
         status
     }
 }
 
-impl Groups {
-    /// Makes groups that are ended also where this process is killed by SIGKILL: by SIGTERM, and
-    /// after the grace by SIGKILL.
+impl ProcessGroups {
+    /// Makes groups with a guard. If SIGKILL ends this process, the guard sends the groups SIGTERM,
+    /// and after the grace SIGKILL.
     pub(super) fn guarded(grace: Duration) -> Self {
         let groups = Self::default();
-        let mut running = groups.lock();
-        running.grace = Some(grace);
-        running.start_guard();
-        drop(running);
+        let mut table = groups.lock();
+        table.grace = Some(grace);
+        table.start_guard();
+        drop(table);
         groups
     }
 
-    /// Returns how many run.
+    /// Returns the number of running groups.
     pub(super) fn count(&self) -> usize {
         self.lock().groups.len()
     }
 
-    /// Kills all that run; returns how many.
+    /// Kills all running groups; returns their number.
     pub(super) fn kill(&self) -> usize {
-        let running = self.lock();
-        for id in &running.groups {
+        let table = self.lock();
+        for id in &table.groups {
             signal(*id, Signal::KILL);
         }
-        running.groups.len()
+        table.groups.len()
     }
 
-    /// Makes a mark for a command that is about to start, where there is a guard to find it.
-    fn announce(&self) -> Option<String> {
-        let mut running = self.lock();
-        running.grace?;
-        running.marks += 1;
-        // Another process of this number may have had a guard that still looks.
+    /// Makes a mark for a command that is about to start, if the groups have a guard.
+    fn add_mark(&self) -> Option<String> {
+        let mut table = self.lock();
+        table.grace?;
+        table.marks += 1;
+        // An earlier process with this number may have a guard that still searches for its marks.
         let nanoseconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let nanoseconds = nanoseconds.unwrap_or_default().as_nanos();
-        let mark = format!("{}-{nanoseconds}-{}", std::process::id(), running.marks);
-        running.starting.insert(mark.clone());
-        running.tell(|guard| guard.announce(&mark));
+        let mark = format!("{}-{nanoseconds}-{}", std::process::id(), table.marks);
+        table.starting.insert(mark.clone());
+        table.update_guard(|guard| guard.add_mark(&mark));
         Some(mark)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, GroupTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running {
+impl GroupTable {
     fn insert(&mut self, group: Pid) {
         self.groups.insert(group);
-        self.tell(|guard| guard.add(group));
+        self.update_guard(|guard| guard.add_group(group));
     }
 
-    /// Returns whether it was there.
+    /// Returns whether the group was table.
     fn remove(&mut self, group: Pid) -> bool {
         let removed = self.groups.remove(&group);
-        self.tell(|guard| guard.remove(group));
+        self.update_guard(|guard| guard.remove_group(group));
         removed
     }
 
-    fn forget(&mut self, mark: &str) {
+    fn remove_mark(&mut self, mark: &str) {
         self.starting.remove(mark);
-        self.tell(|guard| guard.forget(mark));
+        self.update_guard(|guard| guard.remove_mark(mark));
     }
 
-    /// Tells the guard, or another one in its place.
-    fn tell(&mut self, what: impl FnOnce(&mut Guard) -> io::Result<()>) {
-        let told = self.guard.as_mut().map(what);
-        if self.grace.is_some() && !matches!(told, Some(Ok(()))) {
+    /// Sends an update to the guard. If that fails, starts another guard with the whole state.
+    fn update_guard(&mut self, update: impl FnOnce(&mut Guard) -> io::Result<()>) {
+        let updated = self.guard.as_mut().map(update);
+        if self.grace.is_some() && !matches!(updated, Some(Ok(()))) {
             self.start_guard();
         }
     }
 
-    fn brief(&self, guard: &mut Guard) -> io::Result<()> {
+    fn send_all(&self, guard: &mut Guard) -> io::Result<()> {
         for mark in &self.starting {
-            guard.announce(mark)?;
+            guard.add_mark(mark)?;
         }
-        self.groups.iter().try_for_each(|group| guard.add(*group))
+        let mut groups = self.groups.iter();
+        groups.try_for_each(|group| guard.add_group(*group))
     }
 
-    /// Starts a guard in the place of the one before, and tells it all that the other one knew.
+    /// Starts a guard, replaces the former one, and sends it all groups and marks.
     #[cold]
     fn start_guard(&mut self) {
         if let Some(before) = self.guard.take() {
             before.abandon();
         }
         let Some(grace) = self.grace else { return };
-        let started = Guard::start(grace).and_then(|mut guard| match self.brief(&mut guard) {
+        let started = Guard::start(grace).and_then(|mut guard| match self.send_all(&mut guard) {
             Ok(()) => Ok(guard),
             Err(error) => {
                 guard.abandon();
@@ -243,16 +244,19 @@ impl Running {
         });
         match started {
             Ok(guard) => self.guard = Some(guard),
-            Err(error) if !std::mem::replace(&mut self.unguarded, true) => {
-                tracing::warn!(%error, "a SIGKILL of this process would leave its commands");
+            Err(error) if !std::mem::replace(&mut self.warned, true) => {
+                tracing::warn!(
+                    %error,
+                    "no guard process: after a SIGKILL of this process its commands keep running"
+                );
             }
             Err(_) => {}
         }
     }
 }
 
-impl Group {
-    fn of(child: &Child, groups: &Groups) -> Option<Self> {
+impl ProcessGroup {
+    fn of(child: &Child, groups: &ProcessGroups) -> Option<Self> {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let id = id.and_then(Pid::from_raw)?;
         groups.lock().insert(id);
@@ -266,13 +270,13 @@ impl Group {
         rustix::process::test_kill_process_group(self.id).is_ok()
     }
 
-    /// It has ended by itself: its number is free for others, and must not be signalled.
-    fn ended(self) {
+    /// Records that the group has ended. The system may reuse its number, so it must get no signal.
+    fn set_ended(self) {
         self.groups.lock().remove(self.id);
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if self.groups.lock().remove(self.id) {
             signal(self.id, Signal::KILL);
@@ -281,11 +285,11 @@ impl Drop for Group {
 }
 
 fn signal(group: Pid, number: Signal) {
-    // It may have ended already, and that is all right.
+    // An error means that the group has ended already.
     let _ = kill_process_group(group, number);
 }
 
-fn is_there(name: &OsStr) -> bool {
+fn exists(name: &OsStr) -> bool {
     if name.as_encoded_bytes().contains(&b'/') {
         return is_runnable(Path::new(name));
     }
@@ -303,9 +307,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_run_is_said_before() {
+    fn a_missing_command_is_reported_before_a_start() {
         for name in ["no-such-command-anywhere", "./no/such/file", "/", ""] {
-            let error = find(&[OsString::from(name)]).expect_err(name);
+            let error = check_exists(&[OsString::from(name)]).expect_err(name);
             assert!(error.0.contains(name) && error.0.contains("cannot be run"));
         }
     }

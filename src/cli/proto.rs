@@ -12,9 +12,9 @@ Example:
   reveille proto --list
   mkdir -p reveille/v1 && reveille proto relay.proto > reveille/v1/relay.proto")]
 pub(super) struct Args {
-    /// Only this one: `relay.proto`, say, or its whole path [default: all, one after another]
+    /// The name or path of one file, such as `relay.proto` [default: all files, one after another]
     name: Option<String>,
-    /// Print their paths instead
+    /// Print the paths of the files instead
     #[arg(long, conflicts_with = "name")]
     list: bool,
 }
@@ -53,7 +53,7 @@ impl Args {
         let known = FILES.map(|(path, _)| path).join(", ");
         found
             .map(|(_, text)| (*text).to_owned())
-            .ok_or_else(|| Usage(format!("name: there is no {name:?}, but {known}")))
+            .ok_or_else(|| Usage(format!("name: there is no {name:?}; the files are {known}")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `queue create|put|get|peek|depth|move|purge|address`: work with a queue by hand.
+//! `queue create|put|get|peek|depth|move|purge|address`: reads and writes a queue.
 
 mod get;
 mod moving;
@@ -21,12 +21,12 @@ use self::{
 };
 use super::{exit::Exit, output::Format, settings::Settings};
 
-/// Work with a queue
+/// Read and write a queue
 ///
-/// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage, whose
-/// credential is taken from AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_KEY, or
-/// AZURE_STORAGE_SAS_TOKEN; AZURE_STORAGE_QUEUE_ENDPOINT says where the account's queues are, if
-/// not at their usual place. Messages there are base64, unless the URL ends in `?encoding=text`.
+/// A queue is `sqlite:PATH?queue=NAME`, or `azure://ACCOUNT/QUEUE` for Azure Queue Storage. The
+/// credential for Azure comes from AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or
+/// AZURE_STORAGE_SAS_TOKEN. AZURE_STORAGE_QUEUE_ENDPOINT overrides the account's default endpoint.
+/// Messages in Azure are base64, unless the URL ends in `?encoding=text`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -40,12 +40,12 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a queue where it is missing
+    /// Create a queue if it is missing
     #[command(after_help = "\
 Example:
   reveille queue create 'sqlite:jobs.db?queue=orders'")]
     Create(Named),
-    /// Put messages, and say so where that is wanted
+    /// Put messages, and notify listeners with --notify
     #[command(after_help = "\
 Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' first second --notify
@@ -53,64 +53,64 @@ Example:
   reveille queue put 'sqlite:jobs.db?queue=orders' --body-file photo.jpg
   gzip -c report | reveille queue put 'sqlite:jobs.db?queue=orders' --stdin
 
-Where --notify is not acknowledged it ends with 8: the messages are stored all the same.")]
+Ends with 8 if the messages are stored but the relay did not acknowledge --notify.")]
     Put(Put),
-    /// Get messages: hidden from others for a while, and gone with --delete
+    /// Get messages: hides them from others for a while, and deletes them with --delete
     #[command(after_help = "\
 Example:
   reveille queue get 'sqlite:jobs.db?queue=orders' --max 32 --delete -o jsonl
   reveille queue get 'sqlite:jobs.db?queue=orders' --delete --raw > photo.jpg
 
-JSON has each body twice: `body` as text, or null where it is not UTF-8, and `body_base64`.")]
+JSON has each body twice: `body` as text, or null if it is not UTF-8, and `body_base64`.")]
     Get(Get),
-    /// Look at messages without getting them
+    /// Print messages without getting them
     #[command(after_help = "\
 Example:
   reveille queue peek 'sqlite:jobs.db?queue=orders' --max 5
   reveille queue peek 'sqlite:jobs.db?queue=orders' --raw | file -")]
     Peek(Peek),
-    /// Count the messages, hidden ones included
+    /// Count the messages, including hidden ones
     #[command(after_help = "\
 Example:
   reveille queue depth 'sqlite:jobs.db?queue=orders'")]
     Depth(Named),
-    /// Move messages into another queue: most often out of a poison queue, back to their source
+    /// Move messages to another queue, for example from a poison queue back to its source
     #[command(after_help = "\
 Example:
   reveille queue move 'sqlite:jobs.db?queue=orders-poison' 'sqlite:jobs.db?queue=orders' --notify
 
-Both queues must be there. Where --notify is not acknowledged it ends with 8: the messages are moved all \
-the same.")]
+Both queues must exist. Ends with 8 if the messages are moved but the relay did not acknowledge \
+--notify.")]
     Move(Move),
     /// Delete all messages
     #[command(after_help = "\
 Example:
   reveille queue purge 'sqlite:jobs.db?queue=orders'")]
     Purge(Named),
-    /// Print the address under which a queue is notified
+    /// Print the address (ACCOUNT/QUEUE) for notifications of a queue
     #[command(after_help = "\
 Example:
   reveille notify \"$(reveille queue address 'sqlite:jobs.db?queue=orders')\"")]
     Address(Named),
 }
 
-/// A queue, and how to answer.
+/// A queue's URL, and the output format.
 #[derive(Debug, clap::Args)]
 struct Named {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
 }
 
-/// A queue's address, and what one verb tells of it.
+/// A queue's address, and the result of one verb.
 #[derive(Debug, Serialize)]
-struct Told<T> {
+struct QueueRow<T> {
     queue: String,
     #[serde(flatten)]
-    told: T,
+    result: T,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,9 +123,9 @@ struct Depth {
     depth: u64,
 }
 
-/// Nothing beside the queue.
+/// A result without fields.
 #[derive(Debug, Serialize)]
-struct Nothing {}
+struct NoResult {}
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
@@ -133,12 +133,12 @@ impl Args {
             Verb::Create(named) => {
                 let queue = open(&named.url).await?;
                 let created = queue.create().await?;
-                let told = Told::of(&*queue, Created { created });
+                let row = QueueRow::new(&*queue, Created { created });
                 let line = match created {
-                    true => format!("made {}", told.queue),
-                    false => format!("{} was there already", told.queue),
+                    true => format!("created {}", row.queue),
+                    false => format!("{} exists already", row.queue),
                 };
-                named.format(settings).next(&told, line)?;
+                named.format(settings).next(&row, line)?;
             }
             Verb::Put(put) => return put.run(settings).await,
             Verb::Get(get) => return get.run(settings).await,
@@ -146,24 +146,24 @@ impl Args {
             Verb::Depth(named) => {
                 let queue = open_existing(&named.url).await?;
                 let depth = queue.depth().await?;
-                let told = Told::of(&*queue, Depth { depth });
-                named.format(settings).next(&told, depth)?;
+                let row = QueueRow::new(&*queue, Depth { depth });
+                named.format(settings).next(&row, depth)?;
             }
             Verb::Move(messages) => return messages.run(settings).await,
             Verb::Purge(named) => {
                 let queue = open_existing(&named.url).await?;
                 queue.purge().await?;
-                let told = Told::of(&*queue, Nothing {});
-                let line = format!("deleted all messages of {}", told.queue);
-                named.format(settings).next(&told, line)?;
+                let row = QueueRow::new(&*queue, NoResult {});
+                let line = format!("deleted all messages of {}", row.queue);
+                named.format(settings).next(&row, line)?;
             }
             Verb::Address(named) => {
                 let address = queue::address(&named.url)?;
-                let told = Told {
+                let row = QueueRow {
                     queue: address.to_string(),
-                    told: Nothing {},
+                    result: NoResult {},
                 };
-                named.format(settings).next(&told, address)?;
+                named.format(settings).next(&row, address)?;
             }
         }
         Ok(Exit::OK)
@@ -176,33 +176,32 @@ impl Named {
     }
 }
 
-/// Opens a queue that outlives this command.
+/// Opens a queue that outlives this command: refuses one in memory.
 pub(super) async fn open(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
     if url.starts_with("memory:") {
-        let rule = "a queue in memory ends with this command: name a `sqlite:PATH?queue=NAME`";
+        let rule = "a queue in memory is lost when this command ends: use `sqlite:PATH?queue=NAME`";
         return Err(Error::invalid("queue", rule));
     }
     queue::open(url).await
 }
 
-/// Opens a queue that must be there: a file is not made.
+/// Opens an existing queue. Does not create a file.
 async fn open_existing(url: &str) -> Result<Arc<dyn WorkQueue>, Error> {
     let file = url.strip_prefix("sqlite:");
     let file = file.map(|rest| rest.split('?').next().unwrap_or_default());
     if let Some(file) = file.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        let message = format!(
-            "queue `{url}`: there is no file `{file}`; make it first, as `queue create` does"
-        );
+        let message =
+            format!("queue `{url}`: there is no file `{file}`; `queue create` creates it");
         return Err(Error::new(ErrorKind::NotFound, message));
     }
     open(url).await
 }
 
-impl<T> Told<T> {
-    fn of(queue: &dyn WorkQueue, told: T) -> Self {
+impl<T> QueueRow<T> {
+    fn new(queue: &dyn WorkQueue, result: T) -> Self {
         Self {
             queue: queue.address().to_string(),
-            told,
+            result,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `queues`: what the relay remembers.
+//! `queues`: the queues that the relay has in memory.
 
 use reveille::{Client, QueueInfo, duration::Span};
 use serde::Serialize;
@@ -10,14 +10,14 @@ use super::{
     target::TargetArgs,
 };
 
-/// List the queues that the relay remembers
+/// List the queues that the relay has in memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille queues
   reveille queues -o jsonl
 
-DEPTH is what a listener reported last, and how long ago that was.")]
+DEPTH is the last depth that a listener reported, and the age of that report.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -33,7 +33,7 @@ struct QueueRow {
     listeners: u32,
     timers: u32,
     idle_for_ms: Option<u64>,
-    /// By the newest report of a listener; `null` where none told one.
+    /// From the newest report of a listener; `null` if no report had one.
     depth: Option<u64>,
     depth_age_ms: Option<u64>,
     #[serde(skip)]
@@ -44,8 +44,8 @@ struct QueueRow {
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let ask = async |client: &Client| client.queues().await;
-        self.target.list(settings, ask, QueueRow::from).await
+        let call = async |client: &Client| client.queues().await;
+        self.target.list(settings, call, QueueRow::from).await
     }
 }
 

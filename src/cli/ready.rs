@@ -10,7 +10,7 @@ use super::{exit::Exit, settings::Settings, target::WaitingArgs};
 Example:
   reveille ready --timeout 30s && ./start-workers
 
-Waits for ever without --timeout; ends with 3 where the relay has not answered by then.")]
+Without --timeout it waits for ever. Ends with 3 if the relay does not answer within --timeout.")]
 pub(super) struct Args {
     #[command(flatten)]
     target: WaitingArgs,

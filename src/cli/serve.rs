@@ -1,9 +1,8 @@
-//! `serve`: the relay, until it is told to stop.
+//! `serve`: the relay, until a signal stops it.
 
-use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use reveille::{Node, NodeConfig, RelayConfig, duration};
-use serde::Deserialize;
 
 use super::{
     exit::{Exit, Failed, Usage},
@@ -12,6 +11,7 @@ use super::{
     signals,
     store::default_store,
     usage,
+    values::{self, AdminListen, LogFormat},
 };
 
 /// Run the relay
@@ -22,43 +22,44 @@ Example:
   reveille serve --listen 127.0.0.1:7600 --store sqlite:/var/lib/reveille/reveille.db --log json
   AZURE_STORAGE_CONNECTION_STRING=... reveille serve --store az://flags
 
-The container or bucket must be there. Its account and credential come from the environment, by the \
-names that each cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
+The container or bucket must exist. Its account and credential come from the variables that each \
+cloud's own tools read: AZURE_STORAGE_*, AWS_*, GOOGLE_*.
   reveille serve --listen 10.0.0.5:7600 --insecure --max-connections-per-address 1000
   reveille serve --admin-listen 10.0.0.5:7601 --insecure --admin-host relay.internal
 
---max-connections: each connection is an open file. The limit on open files is raised as far as it \
-may be; 128 files stay in reserve, and a quarter of the rest, at most 256, is for connections that \
-have sent nothing yet. /readyz says where the relay is full.
+--max-connections: each connection is an open file. The relay raises its limit on open files as far \
+as the system allows. 128 files stay in reserve. A quarter of the rest, at most 256, is for \
+connections that have not sent anything yet. /readyz reports a relay that is full.
 
 --max-connections-per-address: a client has one connection for its calls and one for each 256 of its \
-streams, and those it has left for their silence until their last stream ends. Clients behind one \
-address, as of a NAT or a proxy, share its limit; an IPv6 /64 network is one address.
+streams. A connection that the client gave up as silent counts until its last stream ends. Clients \
+behind one address, such as a NAT or a proxy, share its limit. An IPv6 /64 network is one address.
 
---admin-host: by IP address and as localhost the admin port can be asked always.
+--admin-host: the admin port always accepts its IP addresses and localhost as the host name.
 
-SIGTERM or Ctrl-C ends it gracefully, within --grace; a second one ends it at once.
+SIGTERM or Ctrl-C ends the relay gracefully, within --grace. A second signal ends it at once.
 
-The log never holds the relay up: lines that stderr does not take are dropped and counted. \
-RUST_LOG sets what is logged, as in RUST_LOG=reveille=debug.")]
+The log never blocks the relay: lines that stderr does not take are dropped and counted. \
+RUST_LOG sets the log level, as in RUST_LOG=reveille=debug.")]
 pub(super) struct Args {
-    /// Where gRPC is served: IP:PORT, localhost:PORT, or :PORT, which is on loopback too
+    /// The address of the gRPC port: IP:PORT, localhost:PORT, or :PORT (on loopback)
     /// [default: 127.0.0.1:7600]
-    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, env = "REVEILLE_LISTEN", value_name = "ADDRESS", value_parser = values::address)]
     listen: Option<SocketAddr>,
-    /// Where health and metrics are served, or `off` [default: 127.0.0.1:7601]
+    /// The address of the admin port (health and metrics), or `off` [default: 127.0.0.1:7601]
     #[arg(long, env = "REVEILLE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<AdminListen>,
-    /// Names, comma-separated, by which the admin port may be asked, beside IP addresses and localhost
-    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = host_name)]
+    /// Host names that requests to the admin port may use, comma-separated; IP addresses and
+    /// localhost are always allowed
+    #[arg(long, env = "REVEILLE_ADMIN_HOST", value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name)]
     admin_host: Vec<String>,
     /// Where flags are kept: sqlite:PATH, memory:, az://CONTAINER[/PREFIX], s3://BUCKET[/PREFIX],
     /// gs://BUCKET[/PREFIX] [default: a file in the user's data directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
-    /// How often each flag that is waited for is read, in case another relay or somebody by hand
-    /// wrote it; 0 is never [default: 10s]
-    #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = refresh)]
+    /// How often the relay reads each watched flag from the store, as another relay or a person may
+    /// have written it; 0 is never [default: 10s]
+    #[arg(long, env = "REVEILLE_FLAG_REFRESH", value_name = "D", allow_hyphen_values = true, value_parser = values::refresh)]
     flag_refresh: Option<Duration>,
     /// The relay's name [default: relay]
     #[arg(long, env = "REVEILLE_RELAY_ID", value_name = "NAME")]
@@ -66,13 +67,14 @@ pub(super) struct Args {
     /// How long streams may take to end at shutdown [default: 10s]
     #[arg(long, env = "REVEILLE_GRACE", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     grace: Option<Duration>,
-    /// Forget a queue that nobody listens to and nobody has notified for this long [default: 1h]
+    /// Forget a queue that had no listener and no notification for this long [default: 1h]
     #[arg(long, env = "REVEILLE_FORGET_AFTER", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     forget_after: Option<Duration>,
-    /// Ask one listener of each queue to look where none did for this long; 0 is never [default: 60s]
+    /// Ask one listener to check its queue if no listener did for this long; 0 is never
+    /// [default: 60s]
     #[arg(long, env = "REVEILLE_SENTINEL", value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     sentinel: Option<Duration>,
-    /// Connections at one time; further ones wait [default: 100000]
+    /// Maximum number of connections; further ones wait [default: 100000]
     #[arg(
         long,
         env = "REVEILLE_MAX_CONNECTIONS",
@@ -80,8 +82,8 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_connections: Option<usize>,
-    /// Connections at one time of one address; further ones are closed; 0 is no limit [default: no
-    /// limit where it listens on loopback, else 256]
+    /// Maximum number of connections of one address; further ones are closed; 0 is no limit
+    /// [default: no limit on loopback, else 256]
     #[arg(
         long,
         env = "REVEILLE_MAX_CONNECTIONS_PER_ADDRESS",
@@ -89,8 +91,8 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     max_connections_per_address: Option<usize>,
-    /// Queues remembered at one time, about 500 bytes each; the longest idle one without listeners
-    /// gives way to a new one [default: 1000000]
+    /// Maximum number of queues in memory, about 500 bytes each; a new queue replaces the longest
+    /// idle one without listeners [default: 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_QUEUES",
@@ -98,7 +100,8 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_queues: Option<usize>,
-    /// Queues that all subscriptions together are attached to, at most 430 bytes each [default: 2000000]
+    /// Maximum number of queues that all subscriptions together are attached to, at most 430 bytes
+    /// each [default: 2000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS",
@@ -106,7 +109,7 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors: Option<usize>,
-    /// The same for one subscription [default: 1000000]
+    /// Maximum number of queues that one subscription is attached to [default: 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_CURSORS_PER_STREAM",
@@ -114,7 +117,8 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_cursors_per_stream: Option<usize>,
-    /// Delayed wake-ups that publishers may set; further ones are refused [default: 1000000]
+    /// Maximum number of delayed wake-ups of publishers; further ones are refused [default:
+    /// 1000000]
     #[arg(
         long,
         env = "REVEILLE_MAX_TIMERS",
@@ -122,7 +126,7 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_timers: Option<usize>,
-    /// Flags that may be set at one time; further ones are refused [default: 10000]
+    /// Maximum number of flags that are set; further ones are refused [default: 10000]
     #[arg(
         long,
         env = "REVEILLE_MAX_FLAGS",
@@ -130,7 +134,7 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_flags: Option<usize>,
-    /// Distinct flags that may be watched at one time; further ones are refused [default: 10000]
+    /// Maximum number of distinct flags that are watched; further ones are refused [default: 10000]
     #[arg(
         long,
         env = "REVEILLE_MAX_WATCHED_FLAGS",
@@ -138,34 +142,19 @@ pub(super) struct Args {
         allow_negative_numbers = true, value_parser = usage::positive::<usize>
     )]
     max_watched_flags: Option<usize>,
-    /// Serve plain text to other machines, too
+    /// Serve other machines in plain text, without TLS
     #[arg(long, env = "REVEILLE_INSECURE")]
     insecure: bool,
-    /// How the log is written [default: text]
+    /// The format of the log [default: text]
     #[arg(long, env = "REVEILLE_LOG", value_name = "FORMAT")]
     log: Option<LogFormat>,
 }
 
-/// Where the admin port is; `off`: nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AdminListen(pub(super) Option<SocketAddr>);
-
-/// How the log is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
-    /// For people
-    #[default]
-    Text,
-    /// One object a line
-    Json,
-}
-
-/// What is meant.
+/// The arguments merged with the configuration file and the defaults.
 #[derive(Debug)]
-struct Plan {
+struct Resolved {
     node: NodeConfig,
-    /// `None`: the default file, whose directory is made where it is missing.
+    /// `None`: the default file. Its directory is created if it is missing.
     store: Option<String>,
     grace: Duration,
     log: LogFormat,
@@ -174,20 +163,17 @@ struct Plan {
 /// Long enough for listeners to report; below the 30 s after which Kubernetes kills.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A store that is away is logged by what asks it. Its client would log each try besides.
+/// The caller of an unreachable store logs it. The store's client would also log each attempt.
 const LOG: &str = "info,object_store=error";
-
-/// Below it a relay would do little else than read.
-const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        let plan = self.resolve(settings)?;
-        let _flushed = log::start_lossy(LOG, plan.log)?;
+        let resolved = self.resolve(settings)?;
+        let _flushed = log::start_lossy(LOG, resolved.log)?;
         let mut interrupts = signals::Interrupts::listen()?;
         let open_files = signals::raise_open_files();
-        let mut config = plan.node;
-        config.store = match plan.store {
+        let mut config = resolved.node;
+        config.store = match resolved.store {
             Some(url) => url,
             None => default_store()?,
         };
@@ -203,10 +189,10 @@ impl Args {
         announce(&node, open_files);
 
         let signal = interrupts.next().await;
-        let grace = duration::Span(plan.grace);
+        let grace = duration::Span(resolved.grace);
         tracing::info!(%grace, "shutting down; a second signal ends it at once");
         tokio::select! {
-            () = node.shutdown(plan.grace) => {
+            () = node.shutdown(resolved.grace) => {
                 tracing::info!("stopped");
                 Ok(Exit::OK)
             }
@@ -217,7 +203,7 @@ impl Args {
         }
     }
 
-    fn resolve(self, settings: &Settings) -> Result<Plan, Usage> {
+    fn resolve(self, settings: &Settings) -> Result<Resolved, Usage> {
         let file = &settings.serve;
         let defaults = NodeConfig::default();
         let listen = self.listen.or(file.listen).unwrap_or(defaults.listen);
@@ -231,8 +217,8 @@ impl Args {
                 && !insecure
             {
                 return Err(Usage(format!(
-                    "--{flag}: {address} is open to other machines, and this relay speaks plain \
-                     text: listen on a loopback address, or say --insecure"
+                    "--{flag}: {address} is open to other machines, and this relay serves plain \
+                     text without TLS: listen on a loopback address, or pass --insecure"
                 )));
             }
         }
@@ -242,7 +228,7 @@ impl Args {
                 self.$name.or(file.$name).unwrap_or($defaults.$name)
             };
         }
-        Ok(Plan {
+        Ok(Resolved {
             node: NodeConfig {
                 relay: RelayConfig {
                     relay_id: self
@@ -283,58 +269,6 @@ impl Args {
     }
 }
 
-impl FromStr for AdminListen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "off" {
-            return Ok(Self(None));
-        }
-        address(text)
-            .map(|address| Self(Some(address)))
-            .map_err(|rule| format!("{rule}, or `off`"))
-    }
-}
-
-impl fmt::Display for AdminListen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => write!(f, "http://{address}"),
-            None => f.write_str("off"),
-        }
-    }
-}
-
-/// Reads where to listen. A port alone is on loopback: nothing is opened to other machines unless
-/// their address is written.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let port = text.strip_prefix("localhost:");
-    let port = port.or_else(|| text.strip_prefix(':'));
-    let local = port.and_then(|port| port.parse().ok());
-    let local = local.map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
-    local
-        .or_else(|| text.parse().ok())
-        .ok_or_else(|| "must be IP:PORT, localhost:PORT or :PORT".to_owned())
-}
-
-/// Reads a host's name, without a port.
-pub(super) fn host_name(text: &str) -> Result<String, String> {
-    let letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    match !text.is_empty() && text.chars().all(letter) {
-        true => Ok(text.to_owned()),
-        false => Err("must be a host's name, without a port, as in relay.internal".to_owned()),
-    }
-}
-
-/// Reads an interval of readings; zero is never, and otherwise there is a pause between them.
-pub(super) fn refresh(text: &str) -> Result<Duration, String> {
-    let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span.is_zero() || span >= SHORTEST_REFRESH {
-        true => Ok(span),
-        false => Err("must be 0 or at least 100ms".to_owned()),
-    }
-}
-
 fn announce(node: &Node, open_files: Option<u64>) {
     tracing::info!(
         relay = %node.url(),
@@ -354,7 +288,7 @@ mod tests {
     use crate::cli::settings::ServeSettings;
 
     #[test]
-    fn flags_go_before_the_file_and_the_file_before_defaults() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let file = ServeSettings {
             relay_id: Some("file".to_owned()),
             grace: Some(Duration::from_secs(3)),
@@ -368,38 +302,19 @@ mod tests {
             relay_id: Some("flag".to_owned()),
             ..Args::default()
         };
-        let plan = typed.resolve(&settings).expect("a good plan");
-        assert_eq!(plan.node.relay.relay_id, "flag");
-        assert_eq!(plan.grace, Duration::from_secs(3));
-        assert_eq!(plan.node.relay.sentinel_interval, Duration::from_secs(60));
-        assert_eq!(plan.node.listen.port(), 7600);
-        assert_eq!(plan.node.admin_listen.map(|at| at.port()), Some(7601));
+        let resolved = typed.resolve(&settings).expect("valid settings");
+        assert_eq!(resolved.node.relay.relay_id, "flag");
+        assert_eq!(resolved.grace, Duration::from_secs(3));
+        assert_eq!(
+            resolved.node.relay.sentinel_interval,
+            Duration::from_secs(60)
+        );
+        assert_eq!(resolved.node.listen.port(), 7600);
+        assert_eq!(resolved.node.admin_listen.map(|at| at.port()), Some(7601));
     }
 
     #[test]
-    fn addresses_to_listen_on_are_read_as_people_write_them() {
-        for (text, read) in [
-            ("127.0.0.1:7600", Some("127.0.0.1:7600")),
-            ("[::1]:7600", Some("[::1]:7600")),
-            (":7600", Some("127.0.0.1:7600")),
-            ("localhost:7600", Some("127.0.0.1:7600")),
-            ("7600", None),
-            (":", None),
-            ("localhost", None),
-            ("relay.internal:7600", None),
-            (":70000", None),
-        ] {
-            let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
-            assert_eq!(address(text).ok(), read, "{text}");
-        }
-        assert_eq!("off".parse(), Ok(AdminListen(None)));
-        let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
-        assert_eq!(":7601".parse(), Ok(admin));
-        assert!("nowhere".parse::<AdminListen>().is_err());
-    }
-
-    #[test]
-    fn other_machines_are_served_in_plain_text_only_where_that_is_said() {
+    fn other_machines_are_served_in_plain_text_only_with_insecure() {
         let open = |insecure| Args {
             listen: Some(SocketAddr::from(([0, 0, 0, 0], 7600))),
             insecure,

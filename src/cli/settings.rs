@@ -1,4 +1,4 @@
-//! The file of `--config`: what it may hold, and what is said where it holds something else.
+//! The file of `--config`: its settings, and the error for an unknown or bad setting.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, de};
 use super::{
     exit::Usage,
     output::Format,
-    serve::{self, AdminListen, LogFormat},
+    values::{self, AdminListen, LogFormat},
 };
 
-/// What the file says. Everything may be absent.
+/// The settings of the file. All are optional.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Settings {
@@ -82,17 +82,17 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
 
 fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    serve::address(&text).map(Some).map_err(de::Error::custom)
+    values::address(&text).map(Some).map_err(de::Error::custom)
 }
 
 fn refresh<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    serve::refresh(&text).map(Some).map_err(de::Error::custom)
+    values::refresh(&text).map(Some).map_err(de::Error::custom)
 }
 
 fn host_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
-    let names: Result<_, _> = names.iter().map(|name| serve::host_name(name)).collect();
+    let names: Result<_, _> = names.iter().map(|name| values::host_name(name)).collect();
     names.map(Some).map_err(de::Error::custom)
 }
 

@@ -1,4 +1,4 @@
-//! Signals and the limit on open files: what a process owes its system.
+//! Signals that end the process, and its limit on open files.
 
 use std::io;
 
@@ -16,16 +16,16 @@ pub(super) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
     quit: unix::Signal,
-    /// The terminal is gone; `None` where whoever started us has us live on, as `nohup` does.
+    /// The terminal has closed; `None` if the process was started with SIGHUP ignored (`nohup`).
     hangup: Option<unix::Signal>,
 }
 
-/// One of them.
+/// A signal that asks the program to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Ctrl-C: the terminal sends it to our children as well.
+    /// Ctrl-C: the terminal sends it to child processes as well.
     Interrupt,
-    /// Sent to us alone.
+    /// Sent to this process only.
     Terminate,
 }
 
@@ -42,12 +42,12 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next one. Safe to cancel.
+    /// Waits for the next signal. Safe to cancel.
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
-            // A command in a group of its own hears of these from us alone.
+            // A command in a separate process group does not get these from the terminal.
             _ = self.quit.recv() => Signal::Terminate,
             () = Self::hang_up(&mut self.hangup) => Signal::Terminate,
         }
@@ -63,7 +63,7 @@ impl Interrupts {
     }
 }
 
-/// Returns whether we were started with SIGHUP ignored. Elsewhere than on Linux that is not known.
+/// Returns whether this process was started with SIGHUP ignored. Known on Linux only.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -79,20 +79,21 @@ impl Signal {
         }
     }
 
-    /// Hands the signal on to a command that has not got it from the terminal.
+    /// Forwards the signal to a command, unless the terminal has sent it already.
     pub(super) fn forward(self, child: &Child) {
         let pid = child.id().and_then(|id| i32::try_from(id).ok());
         let Some(pid) = pid.and_then(Pid::from_raw) else {
             return;
         };
         if self == Self::Terminate {
-            // It may have ended already, and that is all right.
+            // An error means that the command has ended already.
             let _ = rustix::process::kill_process(pid, Number::TERM);
         }
     }
 }
 
-/// Raises the soft limit on open files to the hard one: each connection is a file. Returns it.
+/// Raises the soft limit on open files to the hard limit, and returns the limit: each connection is
+/// an open file.
 pub(super) fn raise_open_files() -> Option<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {

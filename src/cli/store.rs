@@ -1,7 +1,7 @@
-//! The store that a verb stands on: what was typed, else one that all users of the machine share.
+//! The store of a verb: the typed one, else the store that all users of the machine share.
 //!
-//! Ids and leases are worth nothing if two users have two stores without knowing it. So there is no
-//! default in a user's own directory, and a store that was not typed is printed.
+//! Ids and leases are useless if two users have two stores without knowing it. So no default lies
+//! in a user's home directory, and a store that was not typed is printed.
 
 use std::path::{Path, PathBuf};
 
@@ -11,29 +11,29 @@ use super::{
     settings::Settings,
 };
 
-/// Which store.
+/// The store of a verb, as typed.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct StoreArgs {
-    /// The store, the same for all who share the name: sqlite:PATH, az://CONTAINER, s3://BUCKET or
-    /// gs://BUCKET [default: that of the configuration file; else the machine's own,
-    /// /var/lib/reveille/reveille.db, where an operator has made that directory]
+    /// The store that all users of the name share: sqlite:PATH, az://CONTAINER, s3://BUCKET or
+    /// gs://BUCKET [default: the store of the configuration file, else
+    /// /var/lib/reveille/reveille.db if an operator has created that directory]
     #[arg(long, env = "REVEILLE_STORE", value_name = "URL")]
     store: Option<String>,
 }
 
-/// A store, and why it is this one.
+/// A store, and the setting that chose it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ChosenStore {
     pub(super) url: String,
-    /// What chose it; `None` where it was typed.
+    /// The setting that chose the store; `None` if it was typed.
     chosen_by: Option<&'static str>,
 }
 
-/// The directory of the machine's own store. Its mode says which users may write there.
+/// The directory of the machine's shared store. Its mode decides which users may write there.
 const MACHINE_DIRECTORY: &str = "/var/lib/reveille";
 
 impl StoreArgs {
-    /// Returns a store that outlives this command, and that other users of the machine have too.
+    /// Returns a store that outlives this command and that other users of the machine share.
     pub(super) fn resolve(&self, settings: &Settings) -> Result<ChosenStore, Usage> {
         self.resolve_in(settings, Path::new(MACHINE_DIRECTORY))
     }
@@ -53,14 +53,14 @@ impl StoreArgs {
         let chosen = typed.or_else(of_file).or_else(of_machine);
         let Some((url, chosen_by)) = chosen else {
             return Err(Usage(format!(
-                "--store: ids and leases are shared by all who name the same store, and none is \
-                 named: say --store sqlite:PATH or set REVEILLE_STORE, or have the directory {} made \
-                 for all users of this machine",
+                "--store: no store is named, and ids and leases are shared through a store: pass \
+                 --store sqlite:PATH, set REVEILLE_STORE, or create the directory {} for all users \
+                 of this machine",
                 machine.display()
             )));
         };
         if url == "memory:" {
-            let rule = "--store: a store in memory ends with this command: name a file";
+            let rule = "--store: a store in memory is lost when this command ends: name a file";
             return Err(Usage(rule.to_owned()));
         }
         Ok(ChosenStore { url, chosen_by })
@@ -68,7 +68,7 @@ impl StoreArgs {
 }
 
 impl ChosenStore {
-    /// Prints which store it is, unless the user has just typed it.
+    /// Prints the store, unless the user has typed it.
     pub(super) fn announce(&self) {
         if let Some(by) = self.chosen_by {
             output::note(format_args!("store: {} ({by})", self.url));
@@ -76,14 +76,16 @@ impl ChosenStore {
     }
 }
 
-/// Returns the URL of the relay's own store in the user's data directory, which is made where it is
-/// missing.
+/// Returns the URL of the relay's default store in the user's data directory. Creates the directory
+/// if it is missing.
 pub(super) fn default_store() -> Result<String, Failed> {
-    let none = || Failed("no data directory is known for this user: say --store".to_owned());
+    let none = || Failed("this user has no data directory: pass --store".to_owned());
     let directory: PathBuf = dirs::data_dir().ok_or_else(none)?.join("reveille");
     std::fs::create_dir_all(&directory).map_err(|error| {
         let shown = directory.display();
-        Failed(format!("data directory `{shown}` cannot be made: {error}"))
+        Failed(format!(
+            "data directory `{shown}` cannot be created: {error}"
+        ))
     })?;
     Ok(format!(
         "sqlite:{}",
@@ -97,7 +99,7 @@ mod tests {
     use crate::cli::settings::ServeSettings;
 
     #[test]
-    fn a_store_that_must_be_shared_is_typed_or_of_the_file_or_the_machines_own() {
+    fn a_shared_store_is_typed_or_of_the_file_or_the_machines() {
         let directory = tempfile::tempdir().expect("a directory");
         let missing = directory.path().join("missing");
         let none = Settings::default();

@@ -33,18 +33,22 @@ Example:
   reveille subscribe acct/orders --exec './drain-queue \"$WAKE_QUEUE\"'
   reveille subscribe acct/orders -- ./drain-orders --all
 
-Any wake-up means: read the queue until it is empty. The first one of a queue asks to look once \
-(CATCH_UP): what came before is not known. --exec by `sh -c`, or CMD as it is, runs one command at a \
-time with WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, WAKE_NOTIFICATIONS, WAKE_MESSAGES \
-and WAKE_PAYLOAD_SIZE; WAKE_SELECTOR is both parts of the queue's name. A CATCH_UP of a pattern has \
-the pattern in WAKE_SELECTOR and no WAKE_ACCOUNT and WAKE_QUEUE: read all queues that match it. \
-Wake-ups of a queue that come meanwhile are one run after it. A command that fails is told on stderr \
-and ends nothing.")]
+Any wake-up means: read the queue until it is empty. The first wake-up of a queue is a CATCH_UP: \
+there may be work from before the subscription.
+
+--exec runs a shell command (`sh -c`), and `-- CMD` runs a program. One command runs at a time. \
+Wake-ups of a queue that arrive during a run are merged into one later run. A failing command is \
+reported on stderr and does not end `subscribe`.
+
+The command's environment has WAKE_ACCOUNT, WAKE_QUEUE, WAKE_REASON, WAKE_SEQUENCE, \
+WAKE_NOTIFICATIONS, WAKE_MESSAGES and WAKE_PAYLOAD_SIZE. WAKE_SELECTOR is ACCOUNT/QUEUE. For a \
+CATCH_UP of a pattern, WAKE_SELECTOR is the pattern, and WAKE_ACCOUNT and WAKE_QUEUE are empty: read \
+all queues that match it.")]
 pub(super) struct Args {
-    /// The queues; either part may end in one `*`
+    /// The queues; each part may end in one `*`
     #[arg(required = true, value_name = "ACCOUNT/QUEUE")]
     selectors: Vec<Selector>,
-    /// Who listens [default: cli- and random characters]
+    /// The listener id [default: cli- and random characters]
     #[arg(
         long,
         alias = "listener-id",
@@ -52,16 +56,16 @@ pub(super) struct Args {
         value_name = "NAME"
     )]
     id: Option<String>,
-    /// End after so many wake-ups
+    /// End after this number of wake-ups
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u64>)]
     count: Option<u64>,
-    /// Run this on each wake-up, by `sh -c`
+    /// Run this shell command on each wake-up (`sh -c`)
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     exec: Option<String>,
-    /// Share wake-ups with the other members of this group, instead of being told of every one
+    /// Share wake-ups with the other members of this group, instead of getting every wake-up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Messages that are taken on at once
+    /// Number of messages that this subscriber handles at a time
     #[arg(
         long,
         value_name = "N",
@@ -70,21 +74,21 @@ pub(super) struct Args {
         default_value_t = 1
     )]
     capacity: u32,
-    /// For how long the queue hides a message that was got
+    /// How long a get from the queue hides a message from others
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
-    /// Silence after which the relay gives a sign of life, 1s to 60s
+    /// Silence after which the relay sends a heartbeat, 1s to 60s
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = heartbeat, default_value = "10s")]
     heartbeat: Duration,
     #[command(flatten)]
     target: WaitingArgs,
-    /// What to run on each wake-up
+    /// The program to run on each wake-up
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// A subscription and what is done with it.
-struct Listening<'a> {
+/// A subscription and the commands that its wake-ups run.
+struct WakeLoop<'a> {
     target: &'a Target,
     subscription: Subscription,
     link: watch::Receiver<LinkState>,
@@ -102,7 +106,7 @@ impl Args {
         let options = self.options()?;
         let client = target.client()?;
         let subscription = client.subscribe(options)?;
-        let mut listening = Listening {
+        let mut wake_loop = WakeLoop {
             target: &target,
             link: subscription.link(),
             subscription,
@@ -113,19 +117,19 @@ impl Args {
         let mut interrupts = Interrupts::listen()?;
         let timeout = tokio::time::sleep(target.timeout.unwrap_or(Duration::MAX));
         let exit = tokio::select! {
-            outcome = listening.listen(&client) => return outcome,
+            outcome = wake_loop.run(&client) => return outcome,
             () = timeout => {
                 output::note(target.timed_out_waiting());
                 Exit::TIMED_OUT
             }
             signal = interrupts.next() => {
-                listening.forward(signal);
+                wake_loop.forward(signal);
                 signal.exit()
             }
         };
-        // A command that runs comes to its end; a second signal does not wait for it.
+        // Waits for a running command; a second signal ends this wait.
         tokio::select! {
-            () = listening.finish() => Ok(exit),
+            () = wake_loop.finish() => Ok(exit),
             signal = interrupts.next() => Ok(signal.exit()),
         }
     }
@@ -152,25 +156,25 @@ impl Args {
     }
 }
 
-impl Listening<'_> {
-    /// Listens until the count is reached.
-    async fn listen(&mut self, client: &Client) -> anyhow::Result<Exit> {
-        let impatience = target::impatience(client);
-        tokio::pin!(impatience);
-        let mut impatient = true;
+impl WakeLoop<'_> {
+    /// Handles wake-ups until the count is reached.
+    async fn run(&mut self, client: &Client) -> anyhow::Result<Exit> {
+        let warning = target::warn_if_unreachable(client);
+        tokio::pin!(warning);
+        let mut waits_to_warn = true;
         while !self.is_done() {
             tokio::select! {
                 biased;
                 Ok(()) = self.link.changed() => {
-                    impatient = false;
-                    self.tell_link().await;
+                    waits_to_warn = false;
+                    self.on_link_change().await;
                 }
-                finished = runner::finished(&mut self.runner) => self.after(finished).await?,
+                finished = runner::finished(&mut self.runner) => self.on_finished(finished).await?,
                 work = self.subscription.next(), if self.left != Some(0) => match work {
-                    Some(work) => self.take(&work?).await?,
+                    Some(work) => self.on_wake_up(&work?).await?,
                     None => return Ok(Exit::FAILURE),
                 },
-                () = &mut impatience, if impatient => impatient = false,
+                () = &mut warning, if waits_to_warn => waits_to_warn = false,
             }
         }
         Ok(Exit::OK)
@@ -181,10 +185,10 @@ impl Listening<'_> {
         self.left == Some(0) && idle
     }
 
-    async fn take(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
-        // The stream may have opened and brought this in one go: tell it in that order.
+    async fn on_wake_up(&mut self, work: &WorkDetected) -> anyhow::Result<()> {
+        // The stream may have opened and delivered this wake-up at once: print the state first.
         if self.link.has_changed().unwrap_or_default() {
-            self.tell_link().await;
+            self.on_link_change().await;
         }
         if let Some(left) = &mut self.left {
             *left -= 1;
@@ -192,13 +196,13 @@ impl Listening<'_> {
         let row = WakeRow::from(work);
         self.target.format.next(&row, row.line())?;
         if let Some(runner) = &mut self.runner {
-            runner.offer(work);
+            runner.enqueue(work);
             self.start().await?;
         }
         Ok(())
     }
 
-    /// Runs what waits, where nothing runs.
+    /// Starts the next waiting command, if none runs.
     async fn start(&mut self) -> anyhow::Result<()> {
         let Some(runner) = &mut self.runner else {
             return Ok(());
@@ -210,7 +214,7 @@ impl Listening<'_> {
         Ok(())
     }
 
-    async fn after(&mut self, finished: Finished) -> anyhow::Result<()> {
+    async fn on_finished(&mut self, finished: Finished) -> anyhow::Result<()> {
         let Finished { work, status } = finished;
         if status.success() {
             self.report(report(&work, ReportState::Drained)).await;
@@ -220,7 +224,7 @@ impl Listening<'_> {
         self.start().await
     }
 
-    /// Sends a report; one that cannot be sent now is repeated when the stream is back.
+    /// Sends a report. A report that cannot be sent now is repeated on the next stream.
     async fn report(&mut self, report: Option<Report>) {
         let Some(report) = report else { return };
         self.unsent.retain(|unsent| unsent.queue != report.queue);
@@ -230,7 +234,7 @@ impl Listening<'_> {
         }
     }
 
-    async fn tell_link(&mut self) {
+    async fn on_link_change(&mut self) {
         let state = self.link.borrow_and_update().connection;
         let relay = &self.target.relay;
         match state {
@@ -241,8 +245,8 @@ impl Listening<'_> {
                 let mut reports = std::mem::take(&mut self.unsent);
                 let running = self.runner.as_ref().and_then(Runner::running);
                 reports.extend(running.and_then(|work| report(work, ReportState::Busy)));
-                for again in reports {
-                    self.report(Some(again)).await;
+                for report in reports {
+                    self.report(Some(report)).await;
                 }
             }
             ConnectionState::Reconnecting => {
@@ -258,7 +262,7 @@ impl Listening<'_> {
         }
     }
 
-    /// Waits for the command that runs, and reports what came of it.
+    /// Waits for the running command, and reports its success.
     async fn finish(&mut self) {
         let running = self
             .runner
@@ -273,7 +277,7 @@ impl Listening<'_> {
     }
 }
 
-/// Reads a heartbeat that a relay keeps as it is.
+/// Parses a heartbeat interval within the relay's limits.
 fn heartbeat(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
     let limits = Limits::HEARTBEAT_MIN..=Limits::HEARTBEAT_MAX;
@@ -283,7 +287,7 @@ fn heartbeat(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "must be 1s to 60s".to_owned())
 }
 
-/// Makes the report on a queue; a pattern's own look is about none.
+/// Returns the report on a queue; `None` for the catch-up of a pattern.
 fn report(work: &WorkDetected, state: ReportState) -> Option<Report> {
     Some(Report {
         state,
@@ -300,7 +304,7 @@ mod tests {
     use crate::cli::{Cli, Verb};
 
     #[test]
-    fn a_heartbeat_and_a_capacity_are_what_a_relay_takes() {
+    fn a_heartbeat_and_a_capacity_are_within_the_limits() {
         for (flag, value, rule) in [
             ("--heartbeat", "500ms", "must be 1s to 60s"),
             ("--heartbeat", "2m", "must be 1s to 60s"),
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_joined_by_its_name_and_a_bad_one_is_refused_by_the_rule() {
+    fn a_group_is_joined_by_its_name_and_a_bad_name_is_refused_with_its_rule() {
         let options = |group| {
             let typed = ["reveille", "subscribe", "acct/orders", "--group", group];
             let cli = Cli::try_parse_from(typed).expect("parsed");

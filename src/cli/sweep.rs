@@ -13,16 +13,16 @@ use super::{
     exit::{Exit, Failed, Usage},
     log,
     output::{self, Format, Row},
-    serve,
     settings::Settings,
     signals::Interrupts,
+    values,
 };
 
 /// Remove blobs whose time to live has ended
 ///
-/// A blob with the metadata `TimeToLive` (a UTC time, RFC 3339) is deleted when that has come, or
-/// moved to the container that its `DeadBlobContainer` names. Any number of instances share the work
-/// by a document in the job's own store.
+/// A blob with the metadata `TimeToLive` (a UTC time, RFC 3339) is deleted after that time, or
+/// moved to the container that its `DeadBlobContainer` names. Any number of instances share the
+/// work through a document in the store that the job names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -35,40 +35,41 @@ JOB is a JSON file:
     \"containers\": [ { \"url\": \"az://sessions\", \"prefix\": \"tmp/\" } ],
     \"dead\": { \"account\": \"az:\", \"environment\": { \"AZURE_STORAGE_CONNECTION_STRING\": \"env:DEAD\" } } }
 
-DeadBlobContainer `graves` takes a blob by its own name, `graves/2026/` with that before it, and \
-`graves/exactly/this` is its whole new name. Without `dead` such blobs are left alone. Ends with 1 \
-where --once has failed with a blob or a container.")]
+DeadBlobContainer `graves` keeps the blob's name, `graves/2026/` puts `2026/` before the name, and \
+`graves/exactly/this` replaces the name. Without `dead` in the job, blobs with a DeadBlobContainer \
+stay untouched. Ends with 1 if --once failed for a blob or a container.")]
 pub(super) struct Args {
     /// The job's file
     #[arg(required_unless_present = "schema")]
     job: Option<PathBuf>,
-    /// One round, or what is left of the one that runs, and no more
+    /// End after one round, or after the rest of a round that has begun
     #[arg(long)]
     once: bool,
-    /// With --once: one round more where this interval has had its round
+    /// With --once: start another round even if this interval had its round
     #[arg(long, requires = "once")]
     again: bool,
-    /// Say what a round would do, and do nothing
+    /// Print the actions of a round, and perform none
     #[arg(long)]
     dry_run: bool,
-    /// Check the file, and that every container can be listed
+    /// Check the file, and check that every container can be listed
     #[arg(long, conflicts_with_all = ["once", "dry_run"])]
     check: bool,
     /// Print the JSON schema of job files
     #[arg(long, exclusive = true)]
     schema: bool,
-    /// Serve health and metrics there
+    /// Serve health and metrics on this address
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<SocketAddr>,
-    /// Names, comma-separated, by which that port may be asked, beside IP addresses and localhost
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = serve::host_name, requires = "admin_listen")]
+    /// Host names that requests to that port may use, comma-separated; IP addresses and localhost
+    /// are always allowed
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = values::host_name, requires = "admin_listen")]
     admin_host: Vec<String>,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
 }
 
-/// A round as it is shown.
+/// A round as a row.
 #[derive(Debug, Serialize)]
 struct RoundRow {
     round: u64,
@@ -79,7 +80,7 @@ struct RoundRow {
     of_all: Counts,
 }
 
-/// A blob of a plan as it is shown.
+/// A blob of --dry-run as a row.
 #[derive(Debug, Serialize)]
 struct PlanRow {
     action: &'static str,
@@ -88,7 +89,7 @@ struct PlanRow {
     detail: String,
 }
 
-/// What is left alone, and what fails, is told of.
+/// Logs failures and blobs that are left alone.
 const LOG: &str = "error,reveille::sweep=warn,reveille::lease=warn";
 
 impl Args {
@@ -106,13 +107,13 @@ impl Args {
             let containers = sweeper.job().containers.len() as u64;
             let containers = output::count(containers, "container");
             output::note(format_args!(
-                "the file is good, and so is each of {containers}"
+                "the file is valid, and {containers} can be listed"
             ));
             return Ok(Exit::OK);
         }
         if self.dry_run {
             return tokio::select! {
-                planned = plan(&sweeper, format) => planned,
+                planned = dry_run(&sweeper, format) => planned,
                 signal = interrupts.next() => Ok(signal.exit()),
             };
         }
@@ -136,9 +137,9 @@ impl Args {
             signal = interrupts.next() => signal,
         };
         sweeper.stop();
-        output::note("ends with the page that it has taken; once more ends it at once");
+        output::note("stopping after the current page; a second signal stops at once");
         tokio::select! {
-            // A service that was told to end has ended well; a round that was cut short has not.
+            // A stopped service has succeeded; an interrupted round has not.
             worked = &mut working => match self.once {
                 true => worked.map(|_| signal.exit()),
                 false => worked,
@@ -148,7 +149,7 @@ impl Args {
     }
 
     async fn sweeper(&self) -> anyhow::Result<Sweeper> {
-        let path = self.job.as_deref().context("clap asks for one")?;
+        let path = self.job.as_deref().context("JOB is missing")?;
         let shown = path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Usage(format!("job: `{shown}` cannot be read: {error}")))?;
@@ -156,7 +157,8 @@ impl Args {
             .map_err(|error| Usage(format!("job: `{shown}`: {}", error.message())))?;
         let sweeper = Sweeper::new(job, &store::environment()).await?;
         if sweeper.is_alone() && !self.dry_run && !self.check {
-            let rule = "state: a store in memory ends with this command: name one that lasts";
+            let rule =
+                "state: a store in memory is lost when this command ends: name a durable one";
             return Err(Usage(rule.to_owned()).into());
         }
         Ok(sweeper)
@@ -167,7 +169,7 @@ impl Args {
             sweeper
                 .run(|round| {
                     let row = RoundRow::from(round);
-                    // Where stdout is closed nobody wants to know, and the work goes on.
+                    // A closed stdout does not stop the sweeping.
                     let _ = format.next(&row, row.line());
                 })
                 .await;
@@ -176,14 +178,15 @@ impl Args {
         let round = sweeper.sweep_once(self.again).await?;
         if round.pages == 0 && round.finished && round.done.failed == 0 {
             output::note(format_args!(
-                "round {} is done already: the next begins with the next interval (or --again)",
+                "round {} is already done: the next round starts with the next interval (or with --again)",
                 round.round
             ));
         }
         if !round.finished {
             output::note(format_args!(
-                "round {} is not finished: others are at it, a container could not be listed, or its \
-                 rest is in no job's file here (--again gives that up)",
+                "round {} is not finished: other instances work on it, a container could not be \
+                 listed, or the rest is in containers that this job file does not name (--again \
+                 skips these)",
                 round.round
             ));
         }
@@ -195,7 +198,7 @@ impl Args {
     }
 }
 
-async fn plan(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
+async fn dry_run(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     let mut written = Ok(());
     let planned = sweeper.dry_run(|blob| {
         let row = PlanRow::from(blob);
@@ -206,7 +209,7 @@ async fn plan(sweeper: &Sweeper, format: Format) -> anyhow::Result<Exit> {
     let counts = planned.await?;
     written?;
     output::note(format_args!(
-        "would look at {}, delete {}, move {}, leave {}",
+        "would check {}, delete {}, move {}, leave {}",
         counts.seen, counts.deleted, counts.moved, counts.left
     ));
     if counts.failed > 0 {

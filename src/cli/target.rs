@@ -1,4 +1,4 @@
-//! Which relay a verb talks to, for how long, and how it answers.
+//! The relay of a verb, its time-out, and its output format.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tokio::time::Instant;
 
 use super::{
     exit::Exit,
+    foreign_server,
     output::{self, Format, Row},
     settings::Settings,
-    stranger,
 };
 
-/// What every client verb takes.
+/// The arguments of every client verb.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct RelayArgs {
     /// The relay: http://HOST:PORT or HOST:PORT [default: http://127.0.0.1:7600]
     #[arg(long, env = "REVEILLE_RELAY", value_name = "URL", help_heading = HEADING)]
     pub(super) relay: Option<String>,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT", help_heading = HEADING)]
     pub(super) output: Option<Format>,
 }
 
-/// What a verb takes that asks and is answered.
+/// The arguments of a verb with a request and a response.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct TargetArgs {
     #[command(flatten)]
@@ -39,8 +39,8 @@ pub(super) struct TargetArgs {
     pub(super) timeout: Option<Duration>,
 }
 
-/// What a verb takes that waits by nature: nothing but its own flag bounds it, lest a variable that
-/// was meant for short calls ends a listener.
+/// The arguments of a verb that waits for events. Only its flag bounds it: a variable that is meant
+/// for short calls must not end a listener.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct WaitingArgs {
     #[command(flatten)]
@@ -50,11 +50,11 @@ pub(super) struct WaitingArgs {
     pub(super) timeout: Option<Duration>,
 }
 
-/// What is meant.
+/// The arguments merged with the configuration file and the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) relay: String,
-    /// `None`: for ever.
+    /// `None`: no limit.
     pub(super) timeout: Option<Duration>,
     pub(super) format: Format,
 }
@@ -63,13 +63,13 @@ const HEADING: &str = "Relay";
 const RELAY: &str = "http://127.0.0.1:7600";
 /// Long enough for a relay that restarts; short enough for a person who waits.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A relay that has not answered by then is told of, once.
-pub(super) const PATIENCE: Duration = Duration::from_millis(700);
-/// How long the question may take whether it can be reached.
-const PROBE: Duration = Duration::from_secs(3);
+/// A verb that has waited this long prints once that the relay does not answer.
+pub(super) const WARN_AFTER: Duration = Duration::from_millis(700);
+/// Time-out of the check whether the relay is reachable.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RelayArgs {
-    /// Returns what is meant where a verb gives up after `timeout`.
+    /// Returns the target of a verb with this time-out.
     pub(super) fn resolve(&self, settings: &Settings, timeout: Option<Duration>) -> Target {
         let relay = self.relay.clone().or_else(|| settings.relay.clone());
         Target {
@@ -86,16 +86,16 @@ impl TargetArgs {
         self.relay.resolve(settings, Some(timeout))
     }
 
-    /// Asks the relay for a list, and writes a row for each entry.
+    /// Gets a list from the relay, and writes a row for each entry.
     pub(super) async fn list<T, R: Row>(
         &self,
         settings: &Settings,
-        ask: impl AsyncFnOnce(&Client) -> reveille::Result<Vec<T>>,
+        call: impl AsyncFnOnce(&Client) -> reveille::Result<Vec<T>>,
         row: impl Fn(T) -> R,
     ) -> anyhow::Result<Exit> {
         let target = self.resolve(settings);
         let client = target.client()?;
-        let listed = target.within(ask(&client)).await?;
+        let listed = target.within(call(&client)).await?;
         let rows: Vec<_> = listed.into_iter().map(row).collect();
         target.format.list(&rows)?;
         Ok(Exit::OK)
@@ -103,8 +103,8 @@ impl TargetArgs {
 }
 
 impl WaitingArgs {
-    /// Returns whether a relay was named anywhere: typed, by a variable or in the file.
-    pub(super) fn names_one(&self, settings: &Settings) -> bool {
+    /// Returns whether a flag, a variable or the file names a relay.
+    pub(super) fn names_relay(&self, settings: &Settings) -> bool {
         self.relay.relay.is_some() || settings.relay.is_some()
     }
 
@@ -117,14 +117,14 @@ impl Target {
     pub(super) fn client(&self) -> reveille::Result<Client> {
         let mut config = ClientConfig::default();
         if let Some(timeout) = self.timeout {
-            // A verb that may take longer than one call lasts lets each call take as long.
+            // If the verb's time-out is longer than that of one call, each call may take as long.
             config.request_timeout = config.request_timeout.max(timeout);
             config.connect_timeout = config.connect_timeout.min(timeout);
         }
         Client::with_config(&self.relay, config)
     }
 
-    /// Runs a call within the time that was given.
+    /// Runs a call within the time-out.
     pub(super) async fn within<T>(
         &self,
         call: impl Future<Output = reveille::Result<T>>,
@@ -136,9 +136,11 @@ impl Target {
         match tokio::time::timeout(timeout, call).await {
             Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
                 let left = timeout.saturating_sub(began.elapsed());
-                Err(stranger::named(&self.relay, left).await.unwrap_or(error))
+                Err(foreign_server::identify(&self.relay, left)
+                    .await
+                    .unwrap_or(error))
             }
-            // The client's own limit, or the relay's: the cause is the same.
+            // The client's time-out or the relay's: the cause is the same.
             Ok(Err(error)) if error.kind() == ErrorKind::Timeout => {
                 let message = error.message().to_owned();
                 Err(Error::new(ErrorKind::Unavailable, message).with_source(error))
@@ -148,8 +150,8 @@ impl Target {
         }
     }
 
-    /// Runs a call that tries again by itself, as a notification does, within the time that was given;
-    /// tells meanwhile that the relay cannot be reached, where that is so.
+    /// Runs a call that retries by itself, such as a notification, within the time-out. Prints if
+    /// the relay cannot be reached while it retries.
     pub(super) async fn acknowledged<T>(
         &self,
         client: &Client,
@@ -171,8 +173,8 @@ impl Target {
         }
     }
 
-    /// Runs a wait that ends with a time-out. Where the relay could not be reached meanwhile, the error
-    /// says that: what was waited for may have happened.
+    /// Runs a wait that ends with a time-out. If the relay could not be reached, the error states that:
+    /// the event may have happened.
     pub(super) async fn reaching<T>(
         &self,
         client: &Client,
@@ -194,24 +196,25 @@ impl Target {
         }
     }
 
-    /// Asks, once the relay has not answered for a while, whether it can be reached; early enough
-    /// that the answer comes within the time that was given.
+    /// Checks whether the relay is reachable after it has not answered for a while. Starts early
+    /// enough to finish within the time-out.
     async fn probe(&self, client: &Client, cause: &mut Option<Error>) {
-        let half = self.timeout.map_or(PATIENCE, |timeout| timeout / 2);
-        tokio::time::sleep(half.min(PATIENCE)).await;
+        let half = self.timeout.map_or(WARN_AFTER, |timeout| timeout / 2);
+        tokio::time::sleep(half.min(WARN_AFTER)).await;
         *cause = unreachable(client).await;
         if let Some(error) = cause {
             output::note(format_args!("{error}; still trying"));
         }
     }
 
-    /// Returns what is told where a verb that waits by nature has waited for as long as it may.
+    /// Returns the note of a waiting verb that has timed out.
     pub(super) fn timed_out_waiting(&self) -> String {
         let span = duration::Span(self.timeout.unwrap_or_default());
         format!("timed out after {span}")
     }
 
-    /// A relay that does not answer in time cannot be told from one that cannot be reached.
+    /// Returns the error of a time-out: "unavailable", as a relay that does not answer in time may
+    /// as well be unreachable.
     pub(super) fn no_answer(&self) -> Error {
         let span = duration::Span(self.timeout.unwrap_or_default());
         let message = format!("relay `{}`: no answer within {span}", self.relay);
@@ -219,7 +222,7 @@ impl Target {
     }
 }
 
-/// Reads `HOST:PORT` as a URL.
+/// Converts `HOST:PORT` to a URL.
 fn with_scheme(relay: String) -> String {
     match relay.contains("://") {
         true => relay,
@@ -227,28 +230,29 @@ fn with_scheme(relay: String) -> String {
     }
 }
 
-/// Returns why the relay cannot be reached, or `None` where it answers.
+/// Returns why the relay cannot be reached; `None` if it answers.
 pub(super) async fn unreachable(client: &Client) -> Option<Error> {
-    let answer = tokio::time::timeout(PROBE, client.health()).await;
+    let answer = tokio::time::timeout(PROBE_TIMEOUT, client.health()).await;
     let late = || Err(Error::new(ErrorKind::Unavailable, "it does not answer"));
     let error = answer.unwrap_or_else(|_| late()).err()?;
     let error = Some(error).filter(|error| error.kind() == ErrorKind::Unavailable)?;
-    Some(stranger::named(client.url(), PROBE).await.unwrap_or(error))
+    let server = foreign_server::identify(client.url(), PROBE_TIMEOUT).await;
+    Some(server.unwrap_or(error))
 }
 
-/// Runs something that tries for ever, and says so where the relay does not answer.
-pub(super) async fn patiently<T>(client: &Client, trying: impl Future<Output = T>) -> T {
+/// Runs a call that retries for ever, and prints if the relay does not answer.
+pub(super) async fn with_warning<T>(client: &Client, trying: impl Future<Output = T>) -> T {
     tokio::pin!(trying);
     tokio::select! {
         done = &mut trying => return done,
-        () = impatience(client) => {}
+        () = warn_if_unreachable(client) => {}
     }
     trying.await
 }
 
-/// Tells that the relay does not answer, after a while; where it does, says nothing.
-pub(super) async fn impatience(client: &Client) {
-    tokio::time::sleep(PATIENCE).await;
+/// Waits [`WARN_AFTER`], then prints a note if the relay does not answer.
+pub(super) async fn warn_if_unreachable(client: &Client) {
+    tokio::time::sleep(WARN_AFTER).await;
     if let Some(error) = unreachable(client).await {
         output::note(format_args!("{error}; still trying"));
     }
@@ -259,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_go_before_the_file_and_the_file_before_defaults() {
+    fn flags_override_the_file_and_the_file_overrides_defaults() {
         let settings = Settings {
             relay: Some("http://file:1".to_owned()),
             timeout: Some(Duration::from_secs(3)),
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_that_waits_by_nature_is_bounded_by_its_own_flag_only() {
+    fn only_its_flag_bounds_a_waiting_verb() {
         let settings = Settings {
             timeout: Some(Duration::from_secs(3)),
             ..Settings::default()

@@ -8,7 +8,7 @@ fn verbs(command: &Command, path: &str, into: &mut Vec<(String, String)>) {
     let path = format!("{path} {}", command.get_name());
     let mut command = command.clone();
     into.push((path.clone(), command.render_long_help().to_string()));
-    // clap's own `help` shows what the others say; hidden verbs are not for people.
+    // clap's `help` repeats the other verbs; hidden verbs are not for people.
     let shown = |verb: &&Command| verb.get_name() != "help" && !verb.is_hide_set();
     for verb in command.get_subcommands().filter(shown) {
         verbs(verb, &path, into);
@@ -30,7 +30,7 @@ fn every_verb_shows_an_example() {
     }
 }
 
-/// What is broken by hand is broken twice in a narrow terminal.
+/// A line that is broken by hand is broken twice in a narrow terminal.
 #[test]
 fn help_is_wrapped_by_clap_alone() {
     fn texts(command: &Command, into: &mut Vec<String>) {
@@ -47,7 +47,7 @@ fn help_is_wrapped_by_clap_alone() {
     }
     let mut all = Vec::new();
     texts(&Cli::command(), &mut all);
-    // Lines of a list, and the heading of one, are indented or end in a colon.
+    // The lines of a list are indented, and its heading ends in a colon.
     let in_paragraph = |line: &str| {
         let listed = ["Settings:", "Durations:"]
             .iter()
@@ -139,7 +139,7 @@ fn bad_values_are_refused_with_field_and_rule() {
 }
 
 #[test]
-fn what_the_bench_measures_is_typed_and_never_taken_from_the_environment() {
+fn arguments_of_bench_are_never_taken_from_the_environment() {
     let cli = Cli::command();
     let bench = cli.find_subcommand("bench").expect("a verb");
     for work in bench.get_subcommands() {
@@ -151,7 +151,7 @@ fn what_the_bench_measures_is_typed_and_never_taken_from_the_environment() {
 }
 
 #[test]
-fn what_follows_two_dashes_belongs_to_the_command() {
+fn arguments_after_two_dashes_belong_to_the_command() {
     let cli = Cli::try_parse_from(["reveille", "wait", "go", "--", "sh", "-c", "exit 7"]);
     assert!(matches!(cli.expect("parsed").verb, Verb::Wait(_)));
 }
@@ -170,7 +170,7 @@ fn the_documentation_names_every_setting_of_serve() {
             "| `--{long}` | `{variable}` | `{}` | ",
             long.replace('-', "_")
         );
-        // `--config` is not of `serve` alone.
+        // `--config` belongs to all verbs.
         assert!(readme.contains(&row) || long == "config", "no {row:?}");
     }
 }

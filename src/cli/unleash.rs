@@ -1,4 +1,4 @@
-//! `unleash`: sets a flag, and waits for the fleet to have heard it where that is asked for.
+//! `unleash`: sets a flag. With `--expect` it waits for the acknowledgements of listeners.
 
 use std::{
     pin::Pin,
@@ -14,17 +14,17 @@ use serde::Serialize;
 use tokio_stream::Stream as _;
 
 use super::{
+    direct_store::{self, DirectStore, NO_RELAY_TOLD},
     exit::{Exit, Failed},
     flag::FlagRow,
     output::{self, Row},
     settings::Settings,
-    stored::{self, NOBODY_TOLD, Stored},
     target::{Target, TargetArgs},
     usage,
     watchers::{self, Missing},
 };
 
-/// Set a durable flag, and release everybody who waits for it
+/// Set a durable flag, and release all nodes that wait for it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -32,20 +32,21 @@ Example:
   reveille unleash go-live --ttl 1h --expect 40 --timeout 30s
   reveille unleash go-live --store az://flags
 
-A flag that is set already keeps its end and its reason where --ttl, --no-ttl and --reason are left \
-out; that is said. With --expect the exit code is 0 once so many listeners have acknowledged, and 6 \
-where they have not before --timeout (10s), or where the relay restarted meanwhile and it cannot be \
-known; the listeners that are missing are named where the relay knows them.")]
+A flag that is already set keeps its end and its reason unless --ttl, --no-ttl or --reason changes \
+them; a note says so. With --expect the exit code is 0 once N listeners have acknowledged. It is 6 \
+if they did not within --timeout (10s), or if the relay restarted and the number is unknown. The \
+output names the missing listeners that the relay knows.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// The flag ends by itself after this duration [default: it does not, or as it is set already]
+    /// The flag ends by itself after this duration [default: never; a flag that is already set
+    /// keeps its end]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = ttl)]
     ttl: Option<Duration>,
-    /// The flag does not end by itself, also where it is set already with a --ttl
+    /// The flag does not end by itself; removes the --ttl of a flag that is already set
     #[arg(long, conflicts_with = "ttl")]
     no_ttl: bool,
-    /// Why
+    /// The reason, shown to readers of the flag
     #[arg(
         long,
         value_name = "TEXT",
@@ -53,37 +54,37 @@ pub(super) struct Args {
         hide_default_value = true
     )]
     reason: String,
-    /// Who [default: the user's name]
+    /// The person or program that sets the flag [default: the user's name]
     #[arg(long, env = "REVEILLE_SET_BY", value_name = "NAME")]
     set_by: Option<String>,
-    /// Set it in this store itself, and ask no relay: az://CONTAINER[/PREFIX], s3://, gs://,
+    /// Set the flag directly in this store, without a relay: az://CONTAINER[/PREFIX], s3://, gs://,
     /// sqlite:PATH
     #[arg(long, value_name = "URL", conflicts_with = "expect")]
     store: Option<String>,
-    /// Wait until so many listeners have acknowledged
+    /// Wait until N listeners have acknowledged
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = usage::positive::<u32>)]
     expect: Option<u32>,
     #[command(flatten)]
     target: TargetArgs,
 }
 
-/// A flag as it is set, and who was told; what does not apply is `null`.
+/// The flag's state and the acknowledgements. Fields that do not apply are `null`.
 #[derive(Debug, Serialize)]
-struct Told {
+struct UnleashRow {
     #[serde(flatten)]
     row: FlagRow,
     #[serde(skip)]
     generation: u64,
-    /// `null` where a store was written and no relay asked.
+    /// `null` if a store was written without a relay.
     watchers: Option<u32>,
     expected: Option<u32>,
     acknowledged: Option<u32>,
     barrier: Option<Barrier>,
-    /// The listeners that have not acknowledged, where the barrier is unmet.
+    /// The listeners that have not acknowledged, if the barrier is unmet.
     missing: Option<Vec<Missing>>,
 }
 
-/// What came of `--expect`.
+/// The outcome of `--expect`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Barrier {
@@ -93,25 +94,26 @@ enum Barrier {
     Unknown,
 }
 
-/// Counts acknowledgements, on a watch that stands before the flag is set.
-struct Tally {
+/// Counts acknowledgements, on a watch that is registered before the flag is set.
+struct AckCounter {
     watcher: FlagWatcher,
     interrupted: bool,
     acknowledged: u32,
 }
 
-/// Twice the interval at which pollers read the flag.
-const POLLED: Duration = Duration::from_secs(5);
-/// The relay has answered all before; the time that was given is over already.
-const NAMED_WITHIN: Duration = Duration::from_secs(1);
+/// Twice the default interval at which nodes poll a flag.
+const SAFE_TTL: Duration = Duration::from_secs(5);
+/// Time for the list of missing listeners: --timeout is over by then, but the relay has answered
+/// all calls before.
+const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        if let Some(ttl) = self.ttl.filter(|ttl| *ttl < POLLED) {
+        if let Some(ttl) = self.ttl.filter(|ttl| *ttl < SAFE_TTL) {
             let ttl = duration::Span(ttl);
             output::note(format_args!(
-                "warning: --ttl {ttl} is below 5s: whoever polls the flag every 2.5s may miss it"
+                "warning: --ttl {ttl} is below 5s: a node that polls the flag every 2.5s may miss it"
             ));
         }
         if let Some(url) = &self.store {
@@ -121,27 +123,30 @@ impl Args {
         match self.expect {
             None => {
                 let unleashed = self.unleash(&client, &target).await?;
-                target.format.one(&told(&unleashed))?;
+                target.format.one(&UnleashRow::from(&unleashed))?;
                 self.note_kept(&unleashed.flag);
                 Ok(Exit::OK)
             }
-            Some(expected) => self.and_expect(expected, &client, &target).await,
+            Some(expected) => self.run_expecting(expected, &client, &target).await,
         }
     }
 
     async fn unleash(&self, client: &Client, target: &Target) -> reveille::Result<Unleashed> {
         let (flags, options) = (client.flags(), self.options());
         let unleashed = target.within(flags.unleash(&self.flag, &options)).await;
-        unleashed.map_err(stored::may_have_happened)
+        unleashed.map_err(direct_store::may_have_happened)
     }
 
     async fn in_store(&self, url: &str, target: &Target) -> anyhow::Result<Exit> {
-        let (store, options) = (Stored::open(url, target.timeout).await?, self.options());
+        let (store, options) = (
+            DirectStore::open(url, target.timeout).await?,
+            self.options(),
+        );
         let write = async |flags: &StoreFlags| flags.unleash(&self.flag, &options).await;
         let state = store.write(write).await?;
-        target.format.one(&Told::new(&state, None))?;
+        target.format.one(&UnleashRow::new(&state, None))?;
         self.note_kept(&state);
-        output::note(NOBODY_TOLD);
+        output::note(NO_RELAY_TOLD);
         Ok(Exit::OK)
     }
 
@@ -153,107 +158,107 @@ impl Args {
         }
     }
 
-    /// Says what a flag that was set already has kept.
+    /// Prints which properties an already set flag has kept.
     fn note_kept(&self, state: &FlagState) {
         let stated = self.ttl.is_some() || self.no_ttl;
         if let Some(end) = state.expires_at.filter(|_| !stated) {
             let (flag, end) = (&self.flag, output::time(end));
             output::note(format_args!(
-                "{flag} was set already and keeps its end, {end}: --no-ttl takes that off"
+                "{flag} was already set and keeps its end, {end}: --no-ttl removes it"
             ));
         }
         if self.reason.is_empty() && !state.reason.is_empty() {
             let (flag, reason) = (&self.flag, &state.reason);
             output::note(format_args!(
-                "{flag} was set already and keeps its reason: {reason}"
+                "{flag} was already set and keeps its reason: {reason}"
             ));
         }
     }
 
-    async fn and_expect(
+    async fn run_expecting(
         &self,
         expected: u32,
         client: &Client,
         target: &Target,
     ) -> anyhow::Result<Exit> {
         let until = tokio::time::Instant::now() + target.timeout.unwrap_or_default();
-        let beginning = async {
-            // Nobody to ask is told at once; a watch alone would try for ever.
+        let starting = async {
+            // Fails at once if the relay is unreachable; a watch alone would retry for ever.
             target.within(client.flags().get(&self.flag)).await?;
-            let tally = Tally::start(client, &self.flag).await?;
-            reveille::Result::Ok((tally, self.unleash(client, target).await?))
+            let acks = AckCounter::start(client, &self.flag).await?;
+            reveille::Result::Ok((acks, self.unleash(client, target).await?))
         };
-        let begun = tokio::time::timeout_at(until, beginning).await;
-        let late = |_| Err(stored::may_have_happened(target.no_answer()));
-        let (mut tally, unleashed) = begun.unwrap_or_else(late)?;
+        let started = tokio::time::timeout_at(until, starting).await;
+        let late = |_| Err(direct_store::may_have_happened(target.no_answer()));
+        let (mut acks, unleashed) = started.unwrap_or_else(late)?;
         let generation = unleashed.flag.generation;
-        let counting = tally.reach(expected, generation);
+        let counting = acks.wait_for(expected, generation);
         let met = match tokio::time::timeout_at(until, counting).await {
             Ok(reached) => reached.map(|()| true)?,
             Err(_) => false,
         };
-        let barrier = match (met, tally.interrupted) {
+        let barrier = match (met, acks.interrupted) {
             (true, _) => Barrier::Met,
             (false, true) => Barrier::Unknown,
             (false, false) => Barrier::Unmet,
         };
         let unmet = barrier == Barrier::Unmet;
-        let told = Told {
+        let row = UnleashRow {
             expected: Some(expected),
-            acknowledged: Some(tally.acknowledged),
+            acknowledged: Some(acks.acknowledged),
             barrier: Some(barrier),
             missing: if unmet {
                 self.missing(client).await
             } else {
                 None
             },
-            ..told(&unleashed)
+            ..UnleashRow::from(&unleashed)
         };
-        target.format.one(&told)?;
+        target.format.one(&row)?;
         self.note_kept(&unleashed.flag);
-        Ok(conclude(barrier, &told))
+        Ok(exit_of(barrier, &row))
     }
 }
 
 impl Args {
-    /// Asks the relay which listeners have not acknowledged; `None` where it does not tell in time.
+    /// Lists the listeners that have not acknowledged; `None` if the relay does not answer in time.
     async fn missing(&self, client: &Client) -> Option<Vec<Missing>> {
         let flags = client.flags();
-        let asking = flags.watchers(Some(&self.flag), true);
-        let watchers = tokio::time::timeout(NAMED_WITHIN, asking).await.ok()?;
+        let listing = flags.watchers(Some(&self.flag), true);
+        let watchers = tokio::time::timeout(MISSING_TIMEOUT, listing).await.ok()?;
         watchers.ok().map(Missing::of)
     }
 }
 
-impl Tally {
-    /// Watches, and returns when the relay has registered the watch.
+impl AckCounter {
+    /// Starts a watch, and returns once the relay has registered it.
     async fn start(client: &Client, flag: &FlagName) -> reveille::Result<Self> {
         let watcher = client
             .watch_flag(flag.clone(), ListenerId::unique("unleash")?)
             .with_acks();
-        let mut tally = Self {
+        let mut counter = Self {
             watcher,
             interrupted: false,
             acknowledged: 0,
         };
-        while let Some(event) = tally.next().await {
+        while let Some(event) = counter.next().await {
             if let FlagEvent::State(_) = event? {
                 break;
             }
         }
-        tally.interrupted = false;
-        Ok(tally)
+        counter.interrupted = false;
+        Ok(counter)
     }
 
-    /// Waits until `expected` listeners have acknowledged.
-    async fn reach(&mut self, expected: u32, of: u64) -> anyhow::Result<()> {
+    /// Waits until `expected` listeners have acknowledged the flag's `generation`.
+    async fn wait_for(&mut self, expected: u32, generation: u64) -> anyhow::Result<()> {
         while let Some(event) = self.next().await {
             if let FlagEvent::Acks {
-                generation,
+                generation: acked,
                 acknowledged,
                 ..
             } = event?
-                && generation == of
+                && acked == generation
             {
                 self.acknowledged = self.acknowledged.max(acknowledged);
             }
@@ -264,7 +269,7 @@ impl Tally {
         Err(Failed("the relay ended the watch of the flag".to_owned()).into())
     }
 
-    /// Waits for the next event, and remembers where the stream broke meanwhile.
+    /// Waits for the next event, and records whether the stream broke.
     async fn next(&mut self) -> Option<reveille::Result<FlagEvent>> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
@@ -276,7 +281,7 @@ impl Tally {
     }
 }
 
-impl Row for Told {
+impl Row for UnleashRow {
     const HEADERS: &'static [&'static str] = &["FLAG", "GENERATION", "WATCHERS", "ACKNOWLEDGED"];
 
     fn cells(&self) -> Vec<String> {
@@ -297,7 +302,7 @@ impl Row for Told {
     }
 }
 
-impl Told {
+impl UnleashRow {
     fn new(flag: &FlagState, watchers: Option<u32>) -> Self {
         Self {
             row: FlagRow::from(flag),
@@ -311,19 +316,22 @@ impl Told {
     }
 }
 
-fn told(unleashed: &Unleashed) -> Told {
-    Told::new(&unleashed.flag, Some(unleashed.watchers))
+impl From<&Unleashed> for UnleashRow {
+    fn from(unleashed: &Unleashed) -> Self {
+        Self::new(&unleashed.flag, Some(unleashed.watchers))
+    }
 }
 
-fn conclude(barrier: Barrier, told: &Told) -> Exit {
+/// Returns the exit code, and prints why the barrier is not met.
+fn exit_of(barrier: Barrier, row: &UnleashRow) -> Exit {
     let (acknowledged, expected) = (
-        told.acknowledged.unwrap_or_default(),
-        told.expected.unwrap_or_default(),
+        row.acknowledged.unwrap_or_default(),
+        row.expected.unwrap_or_default(),
     );
     match barrier {
         Barrier::Met => return Exit::OK,
         Barrier::Unmet => {
-            let missing = told.missing.as_deref().map_or_else(String::new, |missing| {
+            let missing = row.missing.as_deref().map_or_else(String::new, |missing| {
                 let missing = watchers::sentence(missing, expected, acknowledged);
                 format!("; missing: {missing}")
             });

@@ -1,4 +1,4 @@
-//! What clap refuses, in one line.
+//! Errors of clap as one line, and parsers of values.
 
 use std::{ffi::OsString, str::FromStr, time::Duration};
 
@@ -12,11 +12,11 @@ use reveille::duration;
 
 use super::{exit::Exit, output};
 
-/// Prints the help that was asked for, or one line that says what is wrong.
+/// Prints the requested help, or one line with the error.
 pub(super) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString]) -> Exit {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A reader that has gone needs no help.
+            // A closed stdout is ignored.
             let _ = error.print();
             Exit::OK
         }
@@ -36,7 +36,7 @@ pub(super) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString])
     }
 }
 
-/// Returns the command without the environment variables that are empty: they are not set.
+/// Returns the command without empty environment variables: an empty variable counts as unset.
 pub(super) fn without_empty_variables(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let name = arg.get_env().map(ToOwned::to_owned);
@@ -48,7 +48,7 @@ pub(super) fn without_empty_variables(command: Command) -> Command {
     command.mut_subcommands(without_empty_variables)
 }
 
-/// Returns the environment variable that a refused value came from; `None` where it was typed.
+/// Returns the environment variable that holds a refused value; `None` if the value was typed.
 fn variable(error: &clap::Error, command: &Command, typed: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -72,19 +72,19 @@ fn find_variable(command: &Command, long: &str) -> Option<String> {
     own.or_else(|| command.get_subcommands().find_map(of))
 }
 
-/// Reads a count that may be 0.
+/// Parses a number that may be 0.
 pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| "must be a whole number, 0 or more".to_owned())
 }
 
-/// Reads a count of at least 1.
+/// Parses a number of at least 1.
 pub(super) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     let positive = text.parse().ok().filter(|number| *number != T::default());
     positive.ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
-/// Reads a pause of more than nothing.
+/// Parses a duration above zero.
 pub(super) fn pause(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
     match span.is_zero() {
@@ -93,7 +93,7 @@ pub(super) fn pause(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Keeps what is wrong and the tips, on one line; drops the usage.
+/// Keeps the error and the tips, on one line. Drops the usage.
 fn condense(text: &str) -> String {
     let squeeze = |paragraph: &str| paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split("\n\n")

@@ -8,12 +8,12 @@ use reveille::{
 use tokio::process::Command;
 
 use super::{
+    direct_store::PolledFlag,
     exit::{Exit, Failed},
     flag::FlagRow,
     log, output,
     settings::Settings,
     signals,
-    stored::Parked,
     target::{self, Target, WaitingArgs},
 };
 
@@ -25,14 +25,17 @@ Example:
   reveille wait go-live --timeout 10m && echo released
   reveille wait go-live --store az://flags -- ./worker
 
-A flag that is set already is not waited for. With --store alone no relay is needed: the flag is read \
-every --interval, and a ttl below two of them may pass unseen. With --relay (or REVEILLE_RELAY) and \
---store whichever is first releases, and neither stops for the other one's failures. Ends with the code of the command (128 + N where \
-signal N ended it), without one with 0; with 6 where the flag is not set within --timeout, and with 3 where the relay was not reached within it.")]
+If the flag is already set, the command starts at once. With --store alone no relay is needed: the \
+flag is read every --interval, and a flag with a --ttl below two intervals may be missed. With both \
+--relay (or REVEILLE_RELAY) and --store, the first of them to report the flag releases this node, and a \
+failure of one does not stop the other.
+
+Ends with the exit code of the command (128 + N if signal N ended it), with 0 if there is no command, \
+with 6 if the flag is not set within --timeout, and with 3 if the relay was not reached within it.")]
 pub(super) struct Args {
     /// The flag
     flag: FlagName,
-    /// Who waits, for `unleash --expect` [default: wait- and random characters]
+    /// The listener id, which `unleash --expect` counts [default: wait- and random characters]
     #[arg(
         long,
         alias = "listener-id",
@@ -40,37 +43,37 @@ pub(super) struct Args {
         value_name = "NAME"
     )]
     id: Option<String>,
-    /// Read the flag in this store itself: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
+    /// Read the flag directly in this store: az://CONTAINER[/PREFIX], s3://, gs://, sqlite:PATH
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// How often the store is read [default: 2.5s; beside a relay 30s]
+    /// How often the store is read [default: 2.5s; 30s with a relay]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = interval, requires = "store")]
     interval: Option<Duration>,
     #[command(flatten)]
     target: WaitingArgs,
-    /// What to run then
+    /// The command to run then
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// An acknowledgement that has not arrived by so long after the command's end is given up: it never
-/// holds up whoever waits for us.
+/// Time-out for the acknowledgement after the command's end: it must not delay the caller of this
+/// process.
 const ACK_AFTER_END: Duration = Duration::from_secs(1);
 
-/// Stores are not read more often by one node.
-const SHORTEST: Duration = Duration::from_millis(10);
+/// A node reads a store at most this often.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         log::to_stderr(log::WAIT_LOG);
         let mut interrupts = signals::Interrupts::listen()?;
         let target = self.target.resolve(settings);
-        let (mut release, relay) = self.release(&target, self.target.names_one(settings))?;
+        let (mut release, relay) = self.release(&target, self.target.names_relay(settings))?;
         let parked = park(&mut release, &self.flag, &target);
         let waiting = async {
             match &relay {
                 Some(client) if self.store.is_none() => target.reaching(client, parked).await,
-                Some(client) => target::patiently(client, parked).await,
+                Some(client) => target::with_warning(client, parked).await,
                 None => parked.await,
             }
         };
@@ -82,27 +85,31 @@ impl Args {
         tokio::pin!(acknowledge);
         let finish = self.finish(&released, &target, &mut interrupts);
         tokio::pin!(finish);
-        // The command is started first; the acknowledgement goes beside it.
+        // The command starts first; the acknowledgement runs concurrently.
         tokio::select! {
             biased;
             exit = &mut finish => {
                 let late = tokio::time::timeout(ACK_AFTER_END, acknowledge).await;
-                tell(late.unwrap_or(Ok(())));
+                note_failure(late.unwrap_or(Ok(())));
                 exit
             }
             acknowledged = &mut acknowledge => {
-                tell(acknowledged);
+                note_failure(acknowledged);
                 finish.await
             }
         }
     }
 
-    /// Returns how the node is released, and the relay where one has a part in it.
-    fn release(&self, target: &Target, named: bool) -> anyhow::Result<(Release, Option<Client>)> {
+    /// Returns the release to wait for, and the relay's client if a relay is used.
+    fn release(
+        &self,
+        target: &Target,
+        names_relay: bool,
+    ) -> anyhow::Result<(Release, Option<Client>)> {
         let interval = self.interval.unwrap_or_default();
-        let parked = |url| Parked::new(url, self.flag.clone(), !named);
+        let parked = |url| PolledFlag::new(url, self.flag.clone(), !names_relay);
         let parked = self.store.as_deref().map(parked).transpose()?;
-        if let Some(parked) = parked.as_ref().filter(|_| !named) {
+        if let Some(parked) = parked.as_ref().filter(|_| !names_relay) {
             let release = Release::reading(self.flag.clone(), parked.clone(), interval);
             return Ok((release, None));
         }
@@ -122,7 +129,7 @@ impl Args {
         }
     }
 
-    /// Runs the command, or says that the flag is set where there is none.
+    /// Runs the command. Without a command, prints that the flag is set.
     async fn finish(
         &self,
         released: &FlagState,
@@ -152,16 +159,16 @@ impl Args {
     }
 }
 
-/// Reads an interval: never a loop without a pause.
+/// Parses an interval. Refuses 0, which would poll without a pause.
 fn interval(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
-    match span < SHORTEST {
+    match span < MIN_INTERVAL {
         true => Err("must be at least 10ms".to_owned()),
         false => Ok(span),
     }
 }
 
-/// Waits until the flag is set, for as long as is given.
+/// Waits until the flag is set, within --timeout.
 async fn park(
     release: &mut Release,
     flag: &FlagName,
@@ -180,8 +187,8 @@ async fn park(
     }
 }
 
-/// Tells of an acknowledgement that did not arrive; the node is released all the same.
-fn tell(acknowledged: reveille::Result<()>) {
+/// Prints if the acknowledgement failed. The node is released in any case.
+fn note_failure(acknowledged: reveille::Result<()>) {
     if let Err(error) = acknowledged {
         output::note(format_args!("not acknowledged: {error}"));
     }

@@ -1,4 +1,5 @@
-//! Who waits for a flag, as `flag get`, `listeners` and `unleash --expect` show it.
+//! The listeners that wait for a flag, as `flag get`, `listeners` and `unleash --expect` print
+//! them.
 
 use std::fmt::Write as _;
 
@@ -7,10 +8,10 @@ use serde::Serialize;
 
 use super::output::millis;
 
-/// The listener ids of `flag watch` begin so. A person who looks on is no node that is missing.
-pub(super) const ONLOOKER: &str = "flag-watch";
+/// Prefix of the listener ids of `flag watch`. A person who watches a flag is not a missing node.
+pub(super) const FLAG_WATCH_ID: &str = "flag-watch";
 
-/// Names in a text; JSON has all.
+/// Maximum number of names in a text; JSON has all.
 const SHOWN: usize = 20;
 
 /// A listener that watches a flag.
@@ -28,23 +29,24 @@ pub(super) struct Waiter {
 #[derive(Debug, Serialize)]
 pub(super) struct Missing {
     listener_id: String,
-    /// How long ago its last stream ended; `null` where it holds one.
+    /// How long ago the listener's last stream ended; `null` if it has a stream.
     away_for_ms: Option<u64>,
     #[serde(skip)]
     away_for: Option<Span>,
 }
 
-/// Returns the listeners that watch a flag (`None`: any flag); `None` where the relay cannot tell.
+/// Returns the listeners that watch a flag (`None`: any flag); `None` if the relay does not support
+/// this call.
 ///
 /// # Errors
-/// Whatever kept the relay from answering.
-pub(super) async fn present(
+/// The error of the call.
+pub(super) async fn connected(
     client: &Client,
     flag: Option<&FlagName>,
 ) -> reveille::Result<Option<Vec<FlagWatcherInfo>>> {
     match client.flags().watchers(flag, false).await {
         Ok(watchers) => Ok(Some(watchers)),
-        // A relay of before this question.
+        // A relay of a version before this call.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
         Err(error) => Err(error),
     }
@@ -65,9 +67,9 @@ impl From<FlagWatcherInfo> for Waiter {
 impl Missing {
     /// Returns the nodes among these that have not acknowledged.
     pub(super) fn of(watchers: Vec<FlagWatcherInfo>) -> Vec<Self> {
-        let missing = watchers
-            .into_iter()
-            .filter(|watcher| !watcher.acknowledged && !watcher.listener_id.starts_with(ONLOOKER));
+        let missing = watchers.into_iter().filter(|watcher| {
+            !watcher.acknowledged && !watcher.listener_id.starts_with(FLAG_WATCH_ID)
+        });
         let missing = missing.map(|watcher| {
             let away_for = (watcher.streams == 0).then_some(watcher.since);
             Self {
@@ -82,12 +84,12 @@ impl Missing {
     fn text(&self) -> String {
         match self.away_for {
             Some(away_for) => format!("{} (away for {away_for})", self.listener_id),
-            None => format!("{} (waits, has not acknowledged)", self.listener_id),
+            None => format!("{} (connected, has not acknowledged)", self.listener_id),
         }
     }
 }
 
-/// Returns the waiters of a table's cell, a line each.
+/// Returns the waiting listeners as a table's cell, one a line.
 pub(super) fn cell(waiters: Option<&[Waiter]>) -> String {
     let Some(waiters) = waiters else {
         return "unknown".to_owned();
@@ -110,8 +112,8 @@ pub(super) fn cell(waiters: Option<&[Waiter]>) -> String {
     }
 }
 
-/// Returns who is missing, as a part of a sentence; `expected` and `acknowledged` tell how many the
-/// relay never saw.
+/// Returns the missing listeners as a part of a sentence. `expected` and `acknowledged` give the
+/// number of listeners that the relay never saw.
 pub(super) fn sentence(missing: &[Missing], expected: u32, acknowledged: u32) -> String {
     let mut parts = shown(missing, Missing::text);
     let known = u32::try_from(missing.len()).unwrap_or(u32::MAX);
@@ -122,7 +124,7 @@ pub(super) fn sentence(missing: &[Missing], expected: u32, acknowledged: u32) ->
     parts.join(", ")
 }
 
-/// Returns the texts of the first ones, and how many there are beside.
+/// Returns the texts of the first items, and the number of further ones.
 fn shown<T>(all: &[T], text: impl Fn(&T) -> String) -> Vec<String> {
     let mut texts: Vec<_> = all.iter().take(SHOWN).map(text).collect();
     let more = all.len().saturating_sub(SHOWN);

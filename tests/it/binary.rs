@@ -1,4 +1,4 @@
-//! The real binary, as a process: `serve` on free ports, and verbs that are run to their end.
+//! The real binary as a process: `serve` on free ports, and other verbs that run to their end.
 
 use std::{
     fs::OpenOptions,
@@ -12,25 +12,25 @@ use tokio::process::{Child, Command};
 
 use crate::support::{get, until, within};
 
-/// A `reveille serve` of its own; killed when it is dropped.
+/// A `reveille serve` process; killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Binary {
     child: Child,
     address: String,
     admin: String,
     home: TempDir,
-    /// What it is started with beside its addresses, and in which environment.
+    /// Further arguments, and the environment.
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
 }
 
 impl Binary {
-    /// Starts a relay whose flags are in a file of its own, and waits until it is ready.
+    /// Starts a relay with a new file for its flags, and waits until it is ready.
     pub(crate) async fn serve() -> Self {
         Self::serve_with(&[], &[]).await
     }
 
-    /// Starts a relay with further arguments, and in this environment, which its verbs have too.
+    /// Starts a relay with further arguments and this environment, which its verbs get as well.
     pub(crate) async fn serve_with(arguments: &[&str], variables: &[(String, String)]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let (address, admin) = (free_address(), free_address());
@@ -48,7 +48,7 @@ impl Binary {
         relay
     }
 
-    /// Starts a relay whose log goes into a pipe that nobody reads.
+    /// Starts a relay whose log goes into a pipe without a reader.
     pub(crate) async fn serve_with_stalled_log(variables: &[(String, String)]) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let (address, admin) = (free_address(), free_address());
@@ -68,7 +68,7 @@ impl Binary {
         relay
     }
 
-    /// Starts a relay that may have this many files open.
+    /// Starts a relay with this limit on open files.
     pub(crate) async fn serve_with_open_files(count: usize) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let (address, admin) = (free_address(), free_address());
@@ -96,11 +96,11 @@ impl Binary {
         relay
     }
 
-    /// Asks the relay to end, as a supervisor does, and waits until it has.
+    /// Sends SIGTERM to the relay, as a supervisor does, and waits until it has ended.
     pub(crate) async fn terminate(&mut self) -> std::process::ExitStatus {
         let id = self.child.id().expect("it runs").to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status().await;
-        assert!(told.expect("kill runs").success(), "no process {id}");
+        let sent = Command::new("kill").args(["-TERM", &id]).status().await;
+        assert!(sent.expect("kill runs").success(), "no process {id}");
         within("the relay's end", self.child.wait())
             .await
             .expect("its status")
@@ -114,12 +114,12 @@ impl Binary {
         self.ready().await;
     }
 
-    /// Returns what it has logged.
+    /// Returns the relay's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(log(&self.home)).expect("a log")
     }
 
-    /// Returns where its health is asked for.
+    /// Returns the address of the admin port.
     pub(crate) fn admin(&self) -> std::net::SocketAddr {
         self.admin.parse().expect("an address")
     }
@@ -149,17 +149,17 @@ impl Binary {
     pub(crate) fn processor(&self) -> std::time::Duration {
         let id = self.child.id().expect("it runs");
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
-        // The name, in parentheses, may hold anything; user and system time are fields 14 and 15.
+        // The name is in parentheses. User and system time are fields 14 and 15.
         let (_, fields) = stat.rsplit_once(')').expect("a name");
         let fields = fields.split_whitespace().skip(11).take(2);
         let ticks: u64 = fields
             .map(|field| field.parse::<u64>().expect("a number"))
             .sum();
-        // Of 10 ms, on every Linux there is.
+        // A tick is 10 ms on Linux.
         std::time::Duration::from_millis(10 * ticks)
     }
 
-    /// Makes a verb's command, aimed at this relay.
+    /// Returns the command of a verb with this relay.
     pub(crate) fn verb(&self, arguments: &[&str]) -> Command {
         let mut command = reveille(&self.home, arguments);
         command
@@ -185,7 +185,7 @@ impl Binary {
     }
 }
 
-/// Makes a command of the binary, with nothing of the caller's settings.
+/// Returns a command of the binary without the caller's settings.
 pub(crate) fn reveille(home: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_reveille"));
     command
@@ -228,18 +228,18 @@ fn log(home: &TempDir) -> PathBuf {
     home.path().join("relay.log")
 }
 
-/// Returns an address that nobody listens on just now.
+/// Returns a free address.
 pub(crate) fn free_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("bound").to_string()
 }
 
-/// Returns what a process wrote to stdout.
+/// Returns a process's stdout.
 pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns what a process wrote to stderr.
+/// Returns a process's stderr.
 pub(crate) fn complained(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What `tests/run` leaves behind when it is killed: nothing.
+//! A killed `tests/run` leaves no process and no file behind.
 
 use std::{path::Path, process::Stdio};
 

@@ -18,13 +18,13 @@ async fn notify_prints_sequence_and_listeners() {
         "{said}"
     );
     let hint = complained(&output);
-    assert!(hint.contains("nobody listens"), "{hint}");
+    assert!(hint.contains("no listener yet"), "{hint}");
 }
 
 #[tokio::test]
 async fn exit_codes_are_as_documented() {
     let relay = Binary::serve().await;
-    let nobody = format!("http://{}", free_address());
+    let unreachable = format!("http://{}", free_address());
     for (arguments, code) in [
         (&["notify", "acct"][..], 2),
         (&["notify", "acct/or*ers"], 2),
@@ -44,7 +44,7 @@ async fn exit_codes_are_as_documented() {
                 "notify",
                 "acct/orders",
                 "--relay",
-                nobody.as_str(),
+                unreachable.as_str(),
                 "--timeout",
                 "500ms",
             ],
@@ -62,8 +62,8 @@ async fn exit_codes_are_as_documented() {
     }
 }
 
-/// Every verb that asks a relay, and its exit code where the relay does not answer within --timeout.
-const ASKING: [(&[&str], i32); 13] = [
+/// Every verb that calls a relay, and its exit code if the relay does not answer within --timeout.
+const RELAY_VERBS: [(&[&str], i32); 13] = [
     (&["notify", "acct/orders"], 3),
     (&["ready"], 3),
     (&["health"], 3),
@@ -75,7 +75,7 @@ const ASKING: [(&[&str], i32); 13] = [
     (&["unleash", "go", "--expect", "1"], 3),
     (&["leash", "go"], 3),
     (&["wait", "go"], 3),
-    // These have no end but the time that is given.
+    // These wait for an event, so an unreachable relay is a time-out.
     (&["flag", "watch", "go"], 6),
     (&["subscribe", "acct/orders"], 6),
 ];
@@ -92,15 +92,15 @@ async fn timed(home: &tempfile::TempDir, relay: &str, typed: &[&str]) -> (Option
 }
 
 #[tokio::test]
-async fn every_verb_keeps_its_time_out_and_ends_alike_for_one_cause() {
-    // The system takes the connections; nobody reads them.
+async fn every_verb_keeps_its_time_out_and_has_the_same_exit_code_for_the_same_cause() {
+    // The system accepts the connections, but no process reads them.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = format!("http://{}", silent.local_addr().expect("bound"));
-    let nobody = format!("http://{}", free_address());
+    let unreachable = format!("http://{}", free_address());
     let home = tempfile::tempdir().expect("a directory");
-    for relay in [&silent, &nobody] {
-        // A few at a time: processes that start at once hold each other up.
-        for some in ASKING.chunks(4) {
+    for relay in [&silent, &unreachable] {
+        // A few at a time: processes that start concurrently delay each other.
+        for some in RELAY_VERBS.chunks(4) {
             let ended = some.iter().map(|(typed, _)| timed(&home, relay, typed));
             let ended = futures_util::future::join_all(ended).await;
             for ((typed, code), (ended, took)) in some.iter().zip(ended) {
@@ -115,15 +115,15 @@ async fn every_verb_keeps_its_time_out_and_ends_alike_for_one_cause() {
 }
 
 #[tokio::test]
-async fn what_was_put_and_not_told_of_has_an_exit_code_of_its_own() {
+async fn a_put_without_an_acknowledged_notification_has_a_separate_exit_code() {
     let home = tempfile::tempdir().expect("a directory");
-    let nobody = format!("http://{}", free_address());
+    let unreachable = format!("http://{}", free_address());
     let url = format!(
         "sqlite:{}?queue=orders",
         home.path().join("jobs.db").display()
     );
     let put = ["queue", "put", &url, "one", "two", "--create", "--notify"];
-    let asks = ["--relay", &nobody, "--timeout", "500ms", "-o", "json"];
+    let asks = ["--relay", &unreachable, "--timeout", "500ms", "-o", "json"];
     let mut command = reveille(&home, &[&put[..], &asks].concat());
     let output = within("its end", command.output())
         .await
@@ -138,7 +138,7 @@ async fn what_was_put_and_not_told_of_has_an_exit_code_of_its_own() {
     for words in [
         "do not put them again",
         "`reveille notify local/orders --messages 2 --relay",
-        &nobody,
+        &unreachable,
     ] {
         assert!(complaint.contains(words), "no {words:?} in {complaint}");
     }
@@ -147,7 +147,7 @@ async fn what_was_put_and_not_told_of_has_an_exit_code_of_its_own() {
         .await
         .expect("it starts");
     assert_eq!(said(&depth), "2\n");
-    // A relay's URL that is none is said before anything is put.
+    // A bad relay URL is an error before any message is put.
     let mut command = reveille(&home, &[&put[..], &["--relay", "ftp://x"]].concat());
     let output = within("its end", command.output())
         .await
@@ -170,7 +170,7 @@ async fn many_queues_without_a_listener_are_one_hint() {
     let hint = complained(&output);
     assert_eq!(output.status.code(), Some(0), "{hint}");
     assert_eq!(hint.lines().count(), 1, "{hint}");
-    assert!(hint.contains("acct/q0 and to 999 other queues"), "{hint}");
+    assert!(hint.contains("acct/q0 and 999 other queues"), "{hint}");
 }
 
 #[cfg(target_os = "linux")]
@@ -209,7 +209,7 @@ async fn a_wait_without_a_relay_does_not_say_that_the_flag_was_not_set() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_said_in_one_line() {
+async fn an_error_of_serve_is_one_line() {
     let relay = Binary::serve().await;
     let home = tempfile::tempdir().expect("a directory");
     let file = home.path().join("reveille.toml");
@@ -258,12 +258,12 @@ async fn what_cannot_be_served_is_said_in_one_line() {
 #[tokio::test]
 async fn a_subscriber_runs_a_command_on_each_wake_up() {
     let relay = Binary::serve().await;
-    let told = "echo \"$WAKE_ACCOUNT/$WAKE_QUEUE $WAKE_REASON $WAKE_NOTIFICATIONS\"";
-    let arguments = ["subscribe", "acct/orders", "--count", "2", "--exec", told];
+    let script = "echo \"$WAKE_ACCOUNT/$WAKE_QUEUE $WAKE_REASON $WAKE_NOTIFICATIONS\"";
+    let arguments = ["subscribe", "acct/orders", "--count", "2", "--exec", script];
     let mut subscriber = relay.verb(&arguments);
     let subscriber = subscriber.stdout(std::process::Stdio::piped()).spawn();
     let subscriber = subscriber.expect("it starts");
-    // Its first look is behind it when the relay owes it nothing.
+    // The subscriber has its CATCH_UP once the relay has no pending wake-up for it.
     until("it listens", async || {
         let listeners = said(&relay.run(&["listeners", "-o", "json"]).await);
         listeners.contains("\"owed\":0") || listeners.contains("\"owed\": 0")
@@ -274,7 +274,7 @@ async fn a_subscriber_runs_a_command_on_each_wake_up() {
     let said = said(&output.expect("it ends"));
     for line in ["acct/orders CATCH_UP 0", "acct/orders NOTIFIED 1"] {
         assert!(
-            said.lines().any(|told| told == line),
+            said.lines().any(|printed| printed == line),
             "no {line:?} in {said}"
         );
     }
@@ -307,7 +307,7 @@ async fn a_flag_survives_a_crash_of_the_relay() {
 }
 
 #[tokio::test]
-async fn what_is_taken_for_a_relay_is_told_by_its_answer() {
+async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
     let relay = Binary::serve().await;
     let ssh = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
@@ -342,7 +342,7 @@ async fn what_is_taken_for_a_relay_is_told_by_its_answer() {
         }
     }
     serving.abort();
-    // Without a scheme it is plain text.
+    // A URL without a scheme means plain text.
     let output = relay
         .run(&["ready", "--relay", relay.address(), "--timeout", "5s"])
         .await;
@@ -350,7 +350,7 @@ async fn what_is_taken_for_a_relay_is_told_by_its_answer() {
 }
 
 #[tokio::test]
-async fn a_bad_variable_is_named_and_an_empty_one_is_not_set() {
+async fn a_bad_variable_is_named_and_an_empty_variable_is_ignored() {
     let relay = Binary::serve().await;
     let run = async |variable: &str, value: &str, typed: &[&str]| {
         let mut command = relay.verb(typed);
@@ -367,7 +367,7 @@ async fn a_bad_variable_is_named_and_an_empty_one_is_not_set() {
         complaint.starts_with("error: REVEILLE_TIMEOUT: "),
         "{complaint}"
     );
-    // Typed, it is the flag's.
+    // A bad typed value is an error of the flag.
     let typed = &["flag", "list", "--timeout", "soon"][..];
     let (code, complaint) = run("REVEILLE_TIMEOUT", "2s", typed).await;
     assert_eq!(code, Some(2), "{complaint}");
@@ -382,7 +382,7 @@ async fn a_bad_variable_is_named_and_an_empty_one_is_not_set() {
 }
 
 #[tokio::test]
-async fn an_address_and_a_mark_are_data_as_any_other() {
+async fn an_address_and_a_time_to_live_are_printed_as_json() {
     let home = tempfile::tempdir().expect("a directory");
     let url = "sqlite:jobs.db?queue=orders";
     let address = ["queue", "address", url, "-o", "json"];

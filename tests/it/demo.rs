@@ -1,24 +1,25 @@
-//! The demo, told to its end: its totals are exact, and who is pushed costs nothing while idle.
+//! The whole demo: its totals are exact, and its pushed fleet makes no storage transaction while
+//! idle.
 
 use std::{process::Stdio, time::Duration};
 
 use crate::binary::{reveille, said};
 
-/// The story lasts about 16 s, half of it by intention, and other tests run beside it.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The demo takes about 16 s, half of it waiting on purpose, and other tests run concurrently.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
     let home = tempfile::tempdir().expect("a directory");
     let mut command = reveille(&home, &["demo", "--listeners", "3", "-o", "json"]);
-    // What it says goes to a file, so that a story which does not end can be read as well.
-    let told = tempfile::NamedTempFile::new().expect("a file");
-    let stderr = told.reopen().expect("the file");
+    // Its stderr goes to a file, so that the output of a demo that does not end can be read.
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let stderr = log.reopen().expect("the file");
     command.env("TMPDIR", home.path());
     command.stdout(Stdio::piped()).stderr(stderr);
     let child = command.spawn().expect("it starts");
-    let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
-    let complaint = std::fs::read_to_string(told.path()).expect("text");
+    let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await;
+    let complaint = std::fs::read_to_string(log.path()).expect("text");
     println!("{complaint}");
     let output = output.expect("it ends in time").expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{complaint}");
@@ -31,7 +32,7 @@ async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
         assert_eq!(measured["exact"], true, "{way}: {figures}");
         assert_eq!(measured["transactions"], 20_000, "{way}: {figures}");
         assert_eq!(&measured["cents"], cents, "{way}: {figures}");
-        // 400 work items and as many results, each put, and deleted after it was handled.
+        // 400 work items and 400 results, each with a put and a delete.
         let busy = measured["busy_storage_transactions"].as_u64();
         assert!(busy > Some(1_600), "{way}: {figures}");
     }

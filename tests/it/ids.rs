@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// A store that processes share, with the environment variables to access it.
+/// A store that processes share, and the environment variables that it needs.
 #[derive(Debug)]
 struct Shared<'a> {
     url: &'a str,
@@ -34,19 +34,19 @@ struct Shared<'a> {
 /// Processes that take ids of one name at the same time.
 #[derive(Debug)]
 struct Contest {
-    /// Seed for the times of kills.
+    /// Seed of the times at which processes are killed.
     seed: u64,
-    /// The processes, each with its range size.
+    /// The range size of each process.
     range_sizes: &'static [u64],
-    /// Ids of each process that ends by itself.
+    /// Number of ids of each process that is not killed.
     count: u64,
-    /// How often each process is killed and restarted. Only the last one ends by itself.
+    /// How often each process is killed and started again; the last one is not killed.
     deaths: u32,
-    /// Longest time before a kill.
+    /// Upper bound of the time before a process is killed.
     life: Duration,
 }
 
-/// The output of a contest's processes, each in its order.
+/// The ids that each process of a contest printed, in order.
 #[derive(Debug, Default)]
 struct Given(Vec<Vec<u64>>);
 
@@ -77,7 +77,7 @@ async fn ids_continue_after_the_last_command() {
     assert_eq!(
         printed(&home, &["orders", "--count", "3"]).await,
         "1\n2\n3\n",
-        "without fetch-ahead no id is lost"
+        "a range of exactly the count leaves no gap"
     );
     assert_eq!(
         printed(&home, &["orders", "--range-size", "10"]).await,
@@ -96,7 +96,7 @@ async fn ids_continue_after_the_last_command() {
     assert_eq!(printed(&home, &invoices).await, "100001\n");
 }
 
-/// Stores a text in the place of the next free id.
+/// Stores a text in the blob of the next free id.
 async fn store(url: &str, name: &str, text: &'static str) {
     use reveille::store::{self, BlobContent, BlobName};
     let store = store::open(url).await.expect("a store");
@@ -106,7 +106,7 @@ async fn store(url: &str, name: &str, text: &'static str) {
 }
 
 #[tokio::test]
-async fn each_error_names_field_and_rule() {
+async fn an_error_names_the_field_and_the_rule() {
     let home = tempfile::tempdir().expect("a directory");
     let url = sqlite(&home);
     for (name, text) in [
@@ -151,7 +151,7 @@ async fn each_error_names_field_and_rule() {
         (
             &["orders", "--store", "memory:"],
             2,
-            &["--store", "ends with this command"],
+            &["--store", "is lost when this command ends"],
         ),
         (&["negative"], 1, &["ids/negative", "but is \"-5\""]),
         (&["word"], 1, &["ids/word", "but is \"ten\""]),
@@ -181,11 +181,11 @@ async fn each_error_names_field_and_rule() {
         }
     }
     let last = printed(&home, &["full", "--store", &url]).await;
-    assert_eq!(last, "9223372036854775806\n", "the last one there is");
+    assert_eq!(last, "9223372036854775806\n", "the last possible id");
 }
 
 #[tokio::test]
-async fn more_ids_than_memory_holds_are_streamed_to_a_reader() {
+async fn ids_are_streamed_in_constant_memory_and_a_closed_stdout_is_no_error() {
     let home = tempfile::tempdir().expect("a directory");
     let most = i64::MAX.to_string();
     let arguments = [
@@ -212,7 +212,7 @@ async fn more_ids_than_memory_holds_are_streamed_to_a_reader() {
     }
     #[cfg(target_os = "linux")]
     assert!(resident(&child) < 100 * 1024, "{} KiB", resident(&child));
-    // The reader has closed the pipe, which is no error.
+    // The reader closes the pipe: that is no error.
     drop(lines);
     let output = within("the end", child.wait_with_output())
         .await
@@ -241,7 +241,7 @@ async fn an_interrupt_ends_it_without_a_reader() {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let line = within("an id", lines.next_line()).await.expect("text");
     assert_eq!(line.as_deref(), Some("0"));
-    // The pipe is full at about this time. The process ends either way.
+    // The pipe may be full or not by then: the process ends in both cases.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let id = i32::try_from(child.id().expect("it runs")).expect("a process's number");
     let id = rustix::process::Pid::from_raw(id).expect("a process's number");
@@ -251,7 +251,7 @@ async fn an_interrupt_ends_it_without_a_reader() {
 }
 
 #[tokio::test]
-async fn processes_share_the_numbers_without_a_gap() {
+async fn processes_that_are_not_killed_share_the_numbers_without_a_gap() {
     let home = tempfile::tempdir().expect("a directory");
     let url = sqlite(&home);
     let shared = Shared {
@@ -272,7 +272,7 @@ async fn killed_processes_never_repeat_an_id() {
     with_deaths(&shared).await;
 }
 
-/// Returns a cloud's store, and the variables to access it.
+/// Returns the URL of a cloud's store, and the variables for it.
 fn azure(container: &str, connection_string: &str) -> (String, [(&'static str, String); 1]) {
     azurite().create_container(container);
     let variable = "AZURE_STORAGE_CONNECTION_STRING";
@@ -289,7 +289,7 @@ async fn processes_share_the_numbers_of_a_container_of_azure() {
         variables: &variables,
     };
     without_deaths(&shared).await;
-    // One write for each range, as Azurite counted it. A conflicting process wrote nothing.
+    // Azurite saw one write for each range. A conflicting write is none.
     for (name, ranges) in [("equal", 200), ("many", 800)] {
         let path = format!("PUT /devstoreaccount1/ids/ids/{name} 201");
         let writes = azurite()
@@ -297,7 +297,7 @@ async fn processes_share_the_numbers_of_a_container_of_azure() {
             .into_iter()
             .filter(|r| *r == path)
             .count();
-        // The last one is the test's own read of the next free id.
+        // The last one is the test's read of the next free id.
         assert_eq!(writes, ranges + 1, "{name}");
     }
     with_deaths(&shared).await;
@@ -352,7 +352,7 @@ async fn processes_share_the_numbers_of_a_bucket_of_s3() {
 }
 
 #[tokio::test]
-async fn no_id_comes_twice_on_a_network_that_loses_and_repeats_requests() {
+async fn no_id_comes_twice_if_the_network_loses_or_repeats_requests() {
     let proxy = Proxy::start(azurite().blob_port(), fastrand::u64(..));
     let text = azurite().connection_string_through(proxy.port());
     let (url, variables) = azure("ids-proxied", &text);
@@ -375,7 +375,7 @@ async fn no_id_comes_twice_on_a_network_that_loses_and_repeats_requests() {
     }
 }
 
-/// All ids are from ranges that were written, each of them once.
+/// Checks that all printed ids are from the written ranges, each of them once.
 async fn without_deaths(shared: &Shared<'_>) {
     const EQUAL: &[u64] = &[100; 4];
     const DIFFERING: &[u64] = &[1, 10, 50, 250];
@@ -406,7 +406,7 @@ async fn without_deaths(shared: &Shared<'_>) {
     }
 }
 
-/// A restarted process takes only unused ids.
+/// Checks that restarted processes get only ids that no process has printed.
 async fn with_deaths(shared: &Shared<'_>) {
     const EQUAL: &[u64] = &[20; 4];
     const DIFFERING: &[u64] = &[1, 7, 30, 400];
@@ -445,7 +445,7 @@ async fn next_free(shared: &Shared<'_>, name: &str) -> u64 {
 }
 
 impl Contest {
-    /// Runs all processes until each has ended by itself. Returns their output.
+    /// Runs all processes to their end; returns the printed ids.
     async fn hold(&self, shared: &Shared<'_>, name: &str) -> Given {
         let home = tempfile::tempdir().expect("a directory");
         let mut rng = fastrand::Rng::with_seed(self.seed);
@@ -457,7 +457,7 @@ impl Contest {
         Given(given.into_iter().flatten().collect())
     }
 
-    /// Runs one process after the other. All but the last one are killed.
+    /// Runs one process after the other, and kills all but the last one.
     async fn fill(
         &self,
         shared: &Shared<'_>,
@@ -488,7 +488,7 @@ impl Contest {
     }
 }
 
-/// Starts a process that takes this number of ids, with this range size.
+/// Starts a process that takes `count` ids with this range size.
 fn start(
     shared: &Shared<'_>,
     name: &str,
@@ -516,7 +516,7 @@ fn start(
 }
 
 impl Given {
-    /// Checks that no id came twice, and that each process's ids grow. Returns all ids.
+    /// Checks that no id came twice, and that the ids of each process grow; returns all ids.
     fn check(&self, contest: &Contest) -> HashSet<u64> {
         let mut all = HashSet::new();
         for of_one in &self.0 {
@@ -530,7 +530,7 @@ impl Given {
     }
 }
 
-/// Parses the ids. A line end shows that an id is complete.
+/// Reads the printed ids. An id is whole only if its line has an end.
 fn complete_lines(path: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(path).expect("text");
     let lines = text

@@ -19,7 +19,7 @@ use crate::{
     support::{until, within},
 };
 
-/// A directory with the shared store and the commands' output.
+/// A directory with the shared store and the files of commands.
 struct Place {
     home: TempDir,
     url: String,
@@ -72,7 +72,7 @@ impl Place {
         serde_json::from_str(&said(&output)).expect("JSON")
     }
 
-    /// Waits until a script has reported that it runs.
+    /// Waits until a script has created this file.
     async fn runs(&self, name: &str) {
         until(name, async || self.file(name).exists()).await;
     }
@@ -96,8 +96,8 @@ impl Running {
     }
 }
 
-/// Starts a command with SIGHUP at its default or ignored, whichever the tests inherited: `nohup`
-/// and some supervisors ignore it, and a child inherits that.
+/// Starts a command with SIGHUP at its default or ignored. A process inherits this setting, and
+/// `nohup` and some supervisors ignore SIGHUP, so the tests set it explicitly.
 fn with_hangup(how: &str, command: &Command) -> Command {
     let inner = command.as_std();
     let start = format!(
@@ -131,12 +131,12 @@ fn signal(name: &str, process: &str) {
 }
 
 fn is_alive(process: &str) -> bool {
-    // A killed process that was not reaped does nothing more.
+    // A killed process that is not reaped yet counts as ended.
     let state = fs::read_to_string(format!("/proc/{}/stat", process.trim()));
     state.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
 }
 
-/// Reports that it runs, with its holder. Ends on a signal, or with the test's directory.
+/// Writes its token and process id, and creates `up`. Ends on SIGTERM, or when `up` is removed.
 const ENDLESS: &str = "trap 'touch told; exit 0' TERM; echo $LEASE_TOKEN > token; \
     echo $$ > pid; touch up; while [ -e up ]; do sleep 0.02; done";
 
@@ -180,17 +180,18 @@ async fn a_killed_holders_lease_is_taken_after_its_duration_with_a_greater_token
         (&true.into(), &"a".into())
     );
     let mut heir = place.run(&["--duration", "30s"], "echo $LEASE_TOKEN");
-    let mut heard = BufReader::new(heir.child.stderr.take().expect("piped")).lines();
-    let line = within("a word", heard.next_line()).await.expect("read");
+    let mut notes = BufReader::new(heir.child.stderr.take().expect("piped")).lines();
+    let line = within("a note", notes.next_line()).await.expect("read");
     assert_eq!(line.as_deref(), Some("lease `job` is held by `a`; waiting"));
-    // Longer than the duration, so the lease was renewed.
+    // Longer than the duration: the lease is renewed.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    assert!(heir.child.try_wait().expect("asked").is_none());
+    assert!(heir.child.try_wait().expect("a status").is_none());
     let killed = Instant::now();
     dying.child.kill().await.expect("killed");
     let output = heir.ends().await;
     assert_eq!(output.status.code(), Some(0));
-    // The last renewal was up to 0.7 s before. The dead holder's duration counts, not the heir's.
+    // The last renewal was up to 0.7 s before. The former holder's duration counts, not the next
+    // one's.
     let waited = killed.elapsed();
     assert!(waited > Duration::from_millis(500), "{waited:?}");
     assert!(waited < Duration::from_secs(8), "{waited:?}");
@@ -209,7 +210,7 @@ async fn a_stopped_holder_ends_its_command_when_it_continues() {
     let process = place.written("pid");
     assert!(
         is_alive(&process),
-        "no process could end it: the token covers that"
+        "a suspended holder cannot end its command: the token protects the data"
     );
     paused.signal("CONT");
     let output = paused.ends().await;
@@ -251,11 +252,11 @@ async fn a_blocked_store_ends_the_command_before_another_process_takes_the_lease
         "{complaint}"
     );
     assert!(complaint.contains("did not answer within"), "{complaint}");
-    let told = complaint.matches("the lease's store fails").count();
-    assert_eq!(told, 1, "once, however often it is tried: {complaint}");
+    let logged = complaint.matches("the store of a lease fails").count();
+    assert_eq!(logged, 1, "logged once for all attempts: {complaint}");
     drop(locked);
 
-    // A command that ignores the signal is killed, and so are its children.
+    // A command that ignores SIGTERM is killed, and so are its children.
     let script = "trap '' TERM; echo $$ > deaf.pid; sleep 20 & echo $! > child.pid; touch deaf; wait; while [ -e deaf ]; do sleep 0.1; done";
     let killed = place.run(&options, script);
     place.runs("deaf").await;
@@ -274,7 +275,7 @@ async fn a_blocked_store_ends_the_command_before_another_process_takes_the_lease
 }
 
 #[tokio::test]
-async fn a_deleted_lease_is_reported_and_its_command_ended() {
+async fn a_deleted_lease_is_reported_and_its_command_is_ended() {
     let place = Place::new();
     let robbed = place.run(&["--duration", "2s"], ENDLESS);
     place.runs("up").await;
@@ -315,7 +316,7 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
     place.runs("up").await;
     stubborn.signal("TERM");
     place.runs("first").await;
-    // A waiting process ends as well.
+    // A signal also ends a `lease run` that waits for the lease.
     let waiting = place.run(&[], "true");
     tokio::time::sleep(Duration::from_millis(300)).await;
     waiting.signal("INT");
@@ -326,12 +327,16 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
 }
 
 #[tokio::test]
-async fn an_error_is_reported_in_one_line() {
+async fn an_error_is_one_line_with_its_exit_code() {
     let place = Place::new();
     let holder = place.run(&["--holder", "node-1"], ENDLESS);
     place.runs("up").await;
     for (options, code, words) in [
-        (&["--timeout", "300ms"][..], 6, "was not had within 300ms"),
+        (
+            &["--timeout", "300ms"][..],
+            6,
+            "was not acquired within 300ms",
+        ),
         (&["--duration", "10ms"], 2, "duration: must be 1s to 24h"),
         (&["--holder", ""], 2, "holder: must not be empty"),
     ] {
@@ -349,7 +354,7 @@ async fn an_error_is_reported_in_one_line() {
             .expect("it starts")
     };
     for (typed, code, words) in [
-        (&["lease", "show", "nobodys"][..], 5, "nobody ever held it"),
+        (&["lease", "show", "never-held"][..], 5, "was never held"),
         (
             &["lease", "run", "x", "--", "no-such-command"],
             1,
@@ -358,7 +363,7 @@ async fn an_error_is_reported_in_one_line() {
         (
             &["lease", "run", "x", "--store", "memory:", "--", "true"],
             2,
-            "ends with this command",
+            "is lost when this command ends",
         ),
         (
             &["lease", "run", "../x", "--", "true"],
@@ -384,18 +389,22 @@ async fn an_error_is_reported_in_one_line() {
     assert_eq!(holder.ends().await.status.code(), Some(0));
 }
 
-/// The command's children work under its lease.
+/// Processes that the command started and left behind still act under its lease.
 #[tokio::test]
-async fn the_lease_is_held_while_any_process_of_the_command_runs() {
+async fn the_lease_is_held_while_a_process_of_the_command_runs() {
     let place = Place::new();
     let script = "(trap '' TERM; touch up; sleep 1; touch wound-up) & wait";
     let first = place.run(&[], script);
     place.runs("up").await;
     let second = place.run(&[], "[ -e wound-up ]");
-    // The shell dies at once, and its child does not.
+    // SIGTERM ends the shell at once, and its child ignores it.
     first.signal("TERM");
     let output = second.ends().await;
-    assert_eq!(output.status.code(), Some(0), "it began before the end");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "it started before the child's end"
+    );
     assert_eq!(first.ends().await.status.code(), Some(143));
     assert_eq!(place.show().await["held"], false);
 }
@@ -422,7 +431,7 @@ async fn a_command_that_ignores_hangups_outlives_its_terminal() {
     let running = place.run_with_hangup("SIG_IGN");
     place.runs("up").await;
     running.signal("HUP");
-    // The lease was renewed afterwards, so the holder lives.
+    // The holder still runs after the signal, and holds the lease.
     let token = place.show().await["token"].clone();
     assert_eq!(place.show().await["held"], true);
     assert!(is_alive(&place.written("pid")));
@@ -433,7 +442,7 @@ async fn a_command_that_ignores_hangups_outlives_its_terminal() {
 }
 
 #[tokio::test]
-async fn a_killed_lease_run_ends_its_command_and_its_children() {
+async fn the_command_of_a_killed_lease_run_is_ended_with_its_children() {
     let place = Place::new();
     let script = "trap '' TERM; sleep 60 & echo $! > child; echo $$ > pid; touch up; \
                   sleep 60; :";

@@ -1,4 +1,4 @@
-//! `listen`: the real binary around real programs, on real queues, with real relays.
+//! `listen`: the real binary with real commands, queues and relays.
 
 mod settings;
 
@@ -30,13 +30,13 @@ struct Place {
     queue: Arc<dyn WorkQueue>,
 }
 
-/// A `reveille listen` that runs.
+/// A running `reveille listen`.
 struct Listening {
     child: Child,
     events: Arc<Mutex<Vec<Value>>>,
 }
 
-/// How it ended.
+/// The exit code and all events of an ended `listen`.
 struct End {
     code: Option<i32>,
     events: Vec<Value>,
@@ -57,14 +57,14 @@ impl Place {
     }
 
     async fn depth(&self) -> u64 {
-        self.queue.depth().await.expect("told")
+        self.queue.depth().await.expect("a depth")
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
-    /// Returns what commands have written so far.
+    /// Returns the content of a file that commands write.
     fn written(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).unwrap_or_default()
     }
@@ -78,11 +78,11 @@ impl Place {
         let mut child = command.spawn().expect("it starts");
         let events = Arc::<Mutex<Vec<Value>>>::default();
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let hears = Arc::clone(&events);
+        let collected = Arc::clone(&events);
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                hears.lock().expect("no panic").push(event);
+                collected.lock().expect("no panic").push(event);
             }
         });
         Listening { child, events }
@@ -106,7 +106,7 @@ impl Listening {
 
     async fn ends(mut self) -> End {
         let status = within("its end", self.child.wait()).await.expect("ended");
-        // What it said last is read by now, or is about to be.
+        // Gives the reader task time for the last lines.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let events = self.events.lock().expect("no panic").clone();
         End {
@@ -137,21 +137,21 @@ async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
     let relay = Binary::serve().await;
     let place = Place::new().await;
     let url = relay.url();
-    // With room in its batch a get says that there was no more: the counts below are exact.
+    // A batch that is not full shows that the queue is empty, so the counts below are exact.
     let options = ["--relay", &url, "--dequeue-batch-size", "16"];
     let script = "echo \"$MESSAGE_QUEUE $MESSAGE_DEQUEUE_COUNT $(cat)\" >> out";
     let listening = place.listen(&options, script);
     listening.tells("mode", "pushed").await;
-    // By itself it would look about once a second.
+    // A polling listener would make about one get a second.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let put = ["queue", "put", &place.url, "hello", "--notify"];
     assert_eq!(relay.run(&put).await.status.code(), Some(0));
-    let told = Instant::now();
+    let notified = Instant::now();
     until("handled", async || {
         place.written("out") == "local/orders 1 hello\n"
     })
     .await;
-    assert!(told.elapsed() < Duration::from_secs(1), "{told:?}");
+    assert!(notified.elapsed() < Duration::from_secs(1), "{notified:?}");
     until("deleted", async || place.depth().await == 0).await;
     listening.signal("TERM");
     let end = listening.ends().await;
@@ -160,12 +160,12 @@ async fn an_idle_listener_makes_no_gets_and_handles_what_is_notified_at_once() {
     assert_eq!(
         figures,
         [1, 3, 2],
-        "the first look; the message, and none behind it"
+        "the first get, the get of the message, and an empty one after it"
     );
 }
 
 #[tokio::test]
-async fn listeners_of_a_queue_are_one_group_unless_told_otherwise() {
+async fn listeners_of_a_queue_are_one_group_by_default() {
     let (relay, place) = (Binary::serve().await, Place::new().await);
     let url = relay.url();
     let mut all = Vec::new();
@@ -177,8 +177,8 @@ async fn listeners_of_a_queue_are_one_group_unless_told_otherwise() {
         let options = [&["--relay", &url, "--id", id], options].concat();
         all.push(place.listen(&options, "cat"));
     }
-    for one in &all {
-        one.tells("mode", "pushed").await;
+    for listener in &all {
+        listener.tells("mode", "pushed").await;
     }
     let listed = relay.run(&["listeners", "-o", "jsonl"]).await.stdout;
     let listed = String::from_utf8(listed).expect("UTF-8");
@@ -197,13 +197,13 @@ async fn listeners_of_a_queue_are_one_group_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn files_under_one_address_do_not_take_each_others_wake_ups() {
+async fn queues_of_two_files_with_one_address_get_their_own_wake_ups() {
     let relay = Binary::serve().await;
     let (url, places) = (relay.url(), [Place::new().await, Place::new().await]);
     let options = ["--relay", &url, "--poll", "10m"];
     let all = [0, 1].map(|at: usize| places[at].listen(&options, "cat >> out"));
-    for one in &all {
-        one.tells("mode", "pushed").await;
+    for listener in &all {
+        listener.tells("mode", "pushed").await;
     }
     for number in 0..10 {
         for place in &places {
@@ -216,7 +216,7 @@ async fn files_under_one_address_do_not_take_each_others_wake_ups() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_has_its_message_again_and_at_last_in_the_poison_queue() {
+async fn the_message_of_a_failing_command_is_redelivered_and_then_poisoned() {
     let place = Place::new().await;
     place.put(&[b"bad"]).await;
     let options = ["--no-relay", "--max-dequeue-count", "2"];
@@ -237,7 +237,7 @@ async fn a_command_that_fails_has_its_message_again_and_at_last_in_the_poison_qu
 }
 
 #[tokio::test]
-async fn a_batch_is_one_run_and_its_exit_code_is_that_of_all() {
+async fn a_batch_is_one_run_and_its_exit_code_counts_for_all_messages() {
     let place = Place::new().await;
     place.put(&[b"one", b"two", b"\xff\x00"]).await;
     let options = ["--no-relay", "--batch", "--count", "3"];
@@ -264,12 +264,12 @@ async fn a_batch_is_one_run_and_its_exit_code_is_that_of_all() {
         Some("20")
     );
     let figures = ["handled", "failed"].map(|name| end.figure(name));
-    assert_eq!(figures, [3, 3], "all of them came back");
+    assert_eq!(figures, [3, 3], "all messages were redelivered");
     assert_eq!(place.depth().await, 0);
 }
 
 #[tokio::test]
-async fn a_count_is_kept_and_what_is_beyond_it_is_left() {
+async fn messages_beyond_the_count_stay_in_the_queue() {
     let place = Place::new().await;
     place.put(&[b"a", b"b", b"c", b"d", b"e"]).await;
     let many = ["--no-relay", "--count", "2", "--max-tasks", "4"];
@@ -286,14 +286,14 @@ async fn a_count_is_kept_and_what_is_beyond_it_is_left() {
 }
 
 #[tokio::test]
-async fn a_queue_is_read_until_it_is_empty_and_all_at_hand_is_handled() {
+async fn until_empty_handles_all_messages_and_then_ends() {
     let place = Place::new().await;
-    let nobody = format!("http://{}", free_address());
+    let unreachable = format!("http://{}", free_address());
     place.put(&[&b"x"[..]; 12]).await;
     let options = [
         "--until-empty",
         "--relay",
-        &nobody,
+        &unreachable,
         "--max-tasks",
         "3",
         "--dequeue-batch-size",
@@ -331,7 +331,7 @@ async fn the_message_of_a_listener_that_was_killed_is_handled_by_another() {
     let heir = place.listen(&options, second);
     heir.tells("mode", "pushed").await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(place.written("out"), "", "it was renewed");
+    assert_eq!(place.written("out"), "", "the claim was renewed");
     dying.child.kill().await.expect("killed");
     signal("KILL", place.written("pid").trim());
     until("handled", async || place.written("out") == "2 job\n").await;
@@ -339,7 +339,7 @@ async fn the_message_of_a_listener_that_was_killed_is_handled_by_another() {
 }
 
 #[tokio::test]
-async fn without_its_relay_it_polls_and_says_so() {
+async fn without_its_relay_it_polls_and_writes_an_event() {
     let relay = Binary::serve().await;
     let place = Place::new().await;
     let url = relay.url();
@@ -351,7 +351,7 @@ async fn without_its_relay_it_polls_and_says_so() {
     listening.tells("mode", "polling").await;
     place.put(&[b"job"]).await;
     until("handled", async || place.written("out") == "job").await;
-    // A relay that never was there is told of as well.
+    // A relay that was never reachable is reported as well.
     let late = place.listen(&options, "cat >> out");
     late.tells("mode", "polling").await;
     place.put(&[b", again"]).await;
@@ -374,16 +374,16 @@ async fn a_termination_waits_for_the_command_that_runs() {
 }
 
 #[tokio::test]
-async fn a_command_is_ended_when_the_grace_is_over_and_its_message_is_given_back() {
+async fn a_command_is_ended_after_the_grace_and_its_message_is_visible_again() {
     let place = Place::new().await;
     place.put(&[b"endless"]).await;
-    let script = "trap 'touch told; exit 1' TERM; touch up; while :; do sleep 0.05; done";
+    let script = "trap 'touch ended; exit 1' TERM; touch up; while :; do sleep 0.05; done";
     let listening = place.listen(&["--no-relay", "--grace", "200ms"], script);
     until("it runs", async || place.file("up").exists()).await;
     listening.signal("TERM");
     let end = listening.ends().await;
     assert_eq!(end.code, Some(143), "{:?}", end.events);
-    assert!(place.file("told").exists());
+    assert!(place.file("ended").exists());
     let again = place.queue.get(1, Duration::from_secs(9)).await;
     assert_eq!(again.expect("got").len(), 1, "long before its time-out");
 }
@@ -412,7 +412,7 @@ async fn a_second_signal_kills_the_commands_at_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
+async fn an_error_of_a_queue_names_the_next_step() {
     let place = Place::new().await;
     let missing = format!(
         "sqlite:{}/jobs.db?queue=missing",
@@ -424,10 +424,14 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
         (
             &[&missing, "--no-relay", "--", "true"][..],
             5,
-            "--create makes it",
+            "--create creates it",
         ),
         (&["redis:jobs", "--", "true"], 2, "`sqlite:PATH?queue=NAME`"),
-        (&["memory:jobs", "--", "true"], 2, "ends with this command"),
+        (
+            &["memory:jobs", "--", "true"],
+            2,
+            "is lost when this command ends",
+        ),
         (&[&place.url, "--", "no-such-command"], 1, "no-such-command"),
         (
             &[&place.url, "--policy", &policy, "--", "true"],
@@ -469,7 +473,7 @@ async fn what_cannot_be_listened_to_is_said_with_what_to_do() {
     );
 }
 
-/// Returns whether a process runs; one that has ended and is not reaped does not.
+/// Returns whether a process runs. A process that has ended but is not reaped does not run.
 #[cfg(target_os = "linux")]
 fn is_alive(process: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.trim()));
@@ -480,7 +484,7 @@ fn is_alive(process: &str) -> bool {
     })
 }
 
-/// Returns the process that guards the commands of this one.
+/// Returns the guard process of a `listen` process.
 #[cfg(target_os = "linux")]
 fn guard_of(parent: u32) -> Option<String> {
     let processes = fs::read_dir("/proc").expect("Linux").flatten();
@@ -510,7 +514,7 @@ async fn a_listener_that_is_killed_takes_its_commands_and_their_children_with_it
     .await;
 }
 
-/// Returns whether a process is in the directory.
+/// Returns whether a process has this working directory.
 #[cfg(target_os = "linux")]
 fn is_in_use(directory: &Path) -> bool {
     let processes = fs::read_dir("/proc").expect("Linux").flatten();
@@ -518,7 +522,7 @@ fn is_in_use(directory: &Path) -> bool {
     places.any(|place| place == directory)
 }
 
-/// Each command kills its listener first of all: before the guard can be told its number.
+/// Each command first kills its listener, before the guard gets the command's group number.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_listener_that_is_killed_while_it_starts_a_command_takes_that_with_it() {
@@ -537,7 +541,7 @@ async fn a_listener_that_is_killed_while_it_starts_a_command_takes_that_with_it(
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_guard_that_was_killed_is_replaced_and_knows_all_that_run() {
+async fn a_guard_that_was_killed_is_replaced_and_gets_all_running_groups() {
     let (relay, place) = (Binary::serve().await, Place::new().await);
     let url = relay.url();
     let script = "n=$(cat); echo $$ > $n.new; mv $n.new $n; exec sleep 60";
@@ -555,7 +559,7 @@ async fn a_guard_that_was_killed_is_replaced_and_knows_all_that_run() {
     until("it is gone", async || !is_alive(&guard)).await;
     assert!(
         is_alive(&place.written("one")),
-        "a guard's end is no command's"
+        "the end of a guard ends no command"
     );
     runs("two").await;
     until("another guard", async || guard_of(listener).is_some()).await;
@@ -567,7 +571,7 @@ async fn a_guard_that_was_killed_is_replaced_and_knows_all_that_run() {
 }
 
 #[tokio::test]
-async fn a_redelivery_is_told_with_its_attempt() {
+async fn a_redelivery_is_an_event_with_its_attempt() {
     let place = Place::new().await;
     place.put(&[b"job"]).await;
     let script = "[ $MESSAGE_DEQUEUE_COUNT = 2 ]";
@@ -633,7 +637,7 @@ async fn the_metrics_of_a_listener_follow_what_it_handles() {
         "{ready:?}"
     );
     drop(relay);
-    until("the relay is missed", async || {
+    until("the relay is reported as failed", async || {
         get(admin, "/readyz?verbose")
             .await
             .1

@@ -1,4 +1,4 @@
-//! The `queue` verbs: what a user does with a queue by hand.
+//! The `queue` verbs: reading and writing a queue on the command line.
 
 use std::process::{Output, Stdio};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A directory of its own, and the URL of a queue in it.
+/// A new directory, and the URL of a queue in it.
 fn place() -> (TempDir, String) {
     let home = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite:{}/jobs.db?queue=orders", home.path().display());
@@ -34,7 +34,7 @@ async fn json(home: &TempDir, arguments: &[&str]) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn messages_are_put_seen_got_and_deleted() {
+async fn messages_are_put_peeked_got_and_deleted() {
     let (home, url) = place();
     assert_eq!(json(&home, &["create", &url]).await["created"], true);
     assert_eq!(json(&home, &["create", &url]).await["created"], false);
@@ -67,7 +67,7 @@ async fn messages_are_put_seen_got_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_queue_is_made_with_its_first_messages_where_that_is_asked_for() {
+async fn put_creates_a_missing_queue_with_create_only() {
     let (home, url) = place();
     let put = json(&home, &["put", &url, "first", "--create"]).await;
     assert_eq!(
@@ -78,7 +78,7 @@ async fn a_queue_is_made_with_its_first_messages_where_that_is_asked_for() {
     assert_eq!(put["created"], false);
     assert_eq!(json(&home, &["depth", &url]).await["depth"], 2);
     let put = json(&home, &["put", &url, "third"]).await;
-    assert_eq!(put["created"], serde_json::Value::Null, "not asked for");
+    assert_eq!(put["created"], serde_json::Value::Null, "without --create");
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn each_line_of_the_standard_input_is_a_message() {
     assert_eq!(json(&home, &["depth", &url]).await["depth"], 2_500);
 }
 
-/// Puts what is written to the command's standard input.
+/// Runs `queue put` with this standard input.
 async fn piped(home: &TempDir, arguments: &[&str], input: &[u8]) -> Output {
     let mut command = reveille(home, &[&["queue", "put"], arguments].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -109,7 +109,7 @@ async fn piped(home: &TempDir, arguments: &[&str], input: &[u8]) -> Output {
 }
 
 #[tokio::test]
-async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
+async fn a_body_of_any_bytes_is_read_unchanged() {
     let (home, url) = place();
     queue(&home, &["create", &url]).await;
     let bytes: Vec<u8> = (0..=255).chain(*b"\r\n\n").collect();
@@ -137,7 +137,7 @@ async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
     for left in [2, 1, 0] {
         let got = queue(&home, &["get", &url, "--raw", "--delete"]).await;
         assert_eq!(got.stdout, bytes, "{}", complained(&got));
-        // One is hidden since it was got above.
+        // The message that was got above is still hidden.
         assert_eq!(json(&home, &["depth", &url]).await["depth"], left + 1);
     }
     let none = queue(&home, &["get", &url, "--raw"]).await;
@@ -159,7 +159,7 @@ async fn a_body_of_any_bytes_comes_out_as_it_went_in() {
 }
 
 #[tokio::test]
-async fn as_many_messages_are_got_as_were_asked_for() {
+async fn a_get_of_more_messages_than_one_call_returns_is_repeated() {
     let azure = azurite().connection_string();
     let variables = [("AZURE_STORAGE_CONNECTION_STRING", &*azure)];
     let url = &*format!("azure://{ACCOUNT}/a-hundred");
@@ -202,13 +202,17 @@ async fn put_and_notify_are_one_step() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_with_what_to_do() {
+async fn an_error_names_the_next_step() {
     let (home, url) = place();
-    let nobody = format!("http://{}", free_address());
+    let unreachable = format!("http://{}", free_address());
     for (arguments, code, words) in [
         (&["depth", "redis:jobs"][..], 2, "`sqlite:PATH?queue=NAME`"),
-        (&["put", "memory:jobs", "lost"], 2, "ends with this command"),
-        (&["depth", &url], 5, "make it first"),
+        (
+            &["put", "memory:jobs", "lost"],
+            2,
+            "is lost when this command ends",
+        ),
+        (&["depth", &url], 5, "`queue create` creates it"),
         (
             &["depth", "sqlite:/proc/no/q.db?queue=a"],
             5,
@@ -232,7 +236,7 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
         "kept",
         "--notify",
         "--relay",
-        &nobody,
+        &unreachable,
         "--timeout",
         "300ms",
     ];
@@ -247,11 +251,11 @@ async fn what_cannot_be_done_is_said_with_what_to_do() {
     assert_eq!(
         json(&home, &["depth", &url]).await["depth"],
         1,
-        "put all the same"
+        "the message is stored"
     );
 }
 
-/// Runs a verb with what a user's environment says of Azure.
+/// Runs a verb with these variables, such as an Azure credential.
 async fn on_azure(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     let home = tempfile::tempdir().expect("a directory");
     let mut command = reveille(&home, &[&["queue"], arguments].concat());
@@ -262,7 +266,7 @@ async fn on_azure(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn a_queue_of_azure_is_worked_with_by_hand() {
+async fn all_verbs_work_with_a_queue_of_azure() {
     let connection = azurite().connection_string();
     let variables = [("AZURE_STORAGE_CONNECTION_STRING", &*connection)];
     let json = async |arguments: &[&str]| -> serde_json::Value {
@@ -292,7 +296,7 @@ async fn a_queue_of_azure_is_worked_with_by_hand() {
 }
 
 #[tokio::test]
-async fn what_azure_needs_is_said_and_no_secret_is() {
+async fn an_error_of_azure_names_the_missing_setting_and_no_secret() {
     let (connection, endpoint) = (azurite().connection_string(), azurite().queue_endpoint());
     let url = &*format!("azure://{ACCOUNT}/unknown");
     let wrong = KEY.replace("Eby8", "AAAA");
@@ -334,7 +338,7 @@ async fn what_azure_needs_is_said_and_no_secret_is() {
 }
 
 #[tokio::test]
-async fn poisoned_messages_are_moved_back_to_their_queue_and_their_listeners_woken() {
+async fn poisoned_messages_are_moved_back_to_their_queue_and_its_listeners_wake() {
     let relay = Binary::serve().await;
     let (home, orders) = place();
     let poison = format!("{orders}-poison");
@@ -373,7 +377,7 @@ async fn poisoned_messages_are_moved_back_to_their_queue_and_their_listeners_wok
 }
 
 #[tokio::test]
-async fn messages_are_moved_though_no_relay_is_there_and_no_queue_is_made_for_a_slip() {
+async fn messages_are_moved_without_a_relay_and_a_wrong_url_creates_no_queue() {
     let (home, orders) = place();
     let poison = format!("{orders}-poison");
     json(&home, &["put", &poison, "one", "--create"]).await;

@@ -130,7 +130,7 @@ async fn a_single_round_is_checked_planned_and_run() {
     place.blob("late", &["--after", "0s"]).await;
     let done = place.run(&["sweep", &job, "--once"]).await;
     assert!(
-        complained(&done).contains("is done already"),
+        complained(&done).contains("is already done"),
         "{}",
         complained(&done)
     );
@@ -222,7 +222,7 @@ async fn each_error_has_its_message_and_exit_code() {
         ),
         (
             with("state", "memory:".into()),
-            "state: a store in memory ends",
+            "state: a store in memory is lost",
         ),
     ] {
         let path = place.file("bad.json");

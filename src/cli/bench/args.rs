@@ -1,50 +1,54 @@
-//! What is typed after `reveille bench`.
+//! The arguments of `reveille bench`.
 
 mod child;
+mod no_peers;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use reveille::duration;
 
-pub(super) use self::child::{CrowdArgs, FleetArgs, ParkedArgs, RelayArgs, WildcardArgs};
+pub(super) use self::{
+    child::{ParkedArgs, RelayArgs, SubscribersArgs, SubscriptionsArgs, WildcardArgs},
+    no_peers::{BudgetArgs, DrainArgs, IdsArgs, ListenArgs, QueueArgs, SweepArgs, UnleashArgs},
+};
 
-/// Measure what a relay costs and how fast it wakes, beside nats-server and Redis if wanted, a
-/// queue, and ids.
+/// Measure the cost and latency of relays, queues, listeners, ids and sweeping, and compare relays
+/// with nats-server and Redis.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --runs 5 --peer nats")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    pub(super) work: Work,
+    pub(super) benchmark: Benchmark,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Work {
-    /// Many notifications at once, to subscribers that all must be told of every one.
+pub(super) enum Benchmark {
+    /// Throughput of many notifications at once, each delivered to all subscribers.
     Burst(BurstArgs),
-    /// One notification at a time to one subscriber: how long until it arrives.
+    /// Latency of one notification at a time to one subscriber.
     Wake(WakeArgs),
-    /// One notification to a whole fleet: how long until all of it is awake.
+    /// Latency of one notification to a whole fleet, until the last subscriber is awake.
     WakeAll(WakeAllArgs),
-    /// One notification for each of many queues at once, to subscribers of all of them.
+    /// Throughput of notifications of many queues at once, to subscribers of all queues.
     Each(EachArgs),
-    /// Subscribers that hear nothing: the memory that they cost.
+    /// Memory of idle subscribers.
     Idle(IdleArgs),
-    /// Many queues, patterns and subscriptions: whether one notification still goes quickly.
+    /// Latency of one queue's notifications with many queues, patterns and subscriptions.
     Scale(ScaleArgs),
-    /// A work queue without a relay: messages put in batches, then got, handled and deleted.
+    /// Throughput of a work queue without a relay: put in batches, then get, handle and delete.
     Queue(QueueArgs),
-    /// A listener on a queue: how long a message takes to its handler, pushed and polled.
+    /// Latency from put to handler in a listener, pushed and polling.
     Listen(ListenArgs),
-    /// Very many messages through one listener: how fast, and that its memory does not grow.
+    /// Throughput and memory of one listener with very many messages.
     Drain(DrainArgs),
-    /// Very many queues whose listeners share a budget of tasks: what a message costs.
+    /// Cost of a message with very many queues whose listeners share a budget of tasks.
     Budget(BudgetArgs),
-    /// Unique ids from one generator: how fast they come, and how often it writes.
+    /// Throughput and writes of one generator of unique ids.
     Ids(IdsArgs),
-    /// Sweepers that share a container of expired blobs: how fast, and by how many requests.
+    /// Throughput and requests of sweepers that share a container of expired blobs.
     Sweep(SweepArgs),
-    /// A parked fleet: how long until the last node is released, told and polled.
+    /// Latency of the release of a parked fleet, through a relay and by polling.
     Unleash(UnleashArgs),
     /// A relay for one run.
     #[command(hide = true)]
@@ -57,37 +61,37 @@ pub(super) enum Work {
     Redis,
     /// The subscribers of one run.
     #[command(hide = true)]
-    Fleet(FleetArgs),
+    Subscribers(SubscribersArgs),
     /// The parked nodes of one run.
     #[command(hide = true)]
     Parked(ParkedArgs),
     /// The pattern and exact subscriptions of `scale`.
     #[command(hide = true)]
-    Crowd(CrowdArgs),
+    Subscriptions(SubscriptionsArgs),
     /// The `*/*` subscription of `scale`.
     #[command(hide = true)]
     Wildcard(WildcardArgs),
 }
 
-/// How often a work is done, and how it is shown.
+/// The number of runs, and the output format.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Runs {
-    /// How often to run it; medians are reported.
+    /// Number of runs; the report adds their medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) runs: u32,
-    /// How to print the result.
+    /// The output format.
     #[arg(long, short, value_enum, default_value_t = Output::Table)]
     pub(super) output: Output,
 }
 
-/// What works that may have a peer have in common.
+/// The arguments of all benchmarks with peers.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
-    /// Measure this relay instead of one of the bench's own; its processor time and memory are not
-    /// known then. REVEILLE_RELAY is not read: a bench goes nowhere without being told.
+    /// Measure this relay instead of starting one. Its processor time and memory are unknown then.
+    /// REVEILLE_RELAY is ignored, so that a bench never loads a relay by accident.
     #[arg(long, value_name = "URL")]
     pub(super) relay: Option<String>,
-    /// Run the same work through another server, in turn with the relay; may be repeated.
+    /// Run the same benchmark on another server, in turn with the relay; may be repeated.
     #[arg(long, value_name = "SERVER")]
     pub(super) peer: Vec<Peer>,
     #[command(flatten)]
@@ -97,13 +101,13 @@ pub(super) struct Common {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench burst --peer nats")]
 pub(super) struct BurstArgs {
-    /// How many notifications.
+    /// Number of notifications.
     #[arg(long, default_value_t = 200_000, value_parser = positive())]
     pub(super) notifications: u64,
-    /// How many subscribers, each on its own connection.
+    /// Number of subscribers, each on a separate connection.
     #[arg(long, default_value_t = 100, value_parser = positive())]
     pub(super) subscribers: u64,
-    /// Notifications of one request.
+    /// Number of notifications of one request.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) batch: u16,
     #[command(flatten)]
@@ -113,13 +117,13 @@ pub(super) struct BurstArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench wake --notifications 1000")]
 pub(super) struct WakeArgs {
-    /// How many notifications are measured.
+    /// Number of measured notifications.
     #[arg(long, default_value_t = 5_000, value_parser = positive())]
     pub(super) notifications: u64,
-    /// How many come before them and are not measured.
+    /// Number of notifications before them, which are not measured.
     #[arg(long, default_value_t = 500, value_parser = positive())]
     pub(super) warm_up: u64,
-    /// The pause before each; timers round it up to the next millisecond.
+    /// Pause before each notification; timers round it up to the next millisecond.
     #[arg(long, default_value = "500us", value_parser = duration::parse)]
     pub(super) pause: Duration,
     #[command(flatten)]
@@ -129,10 +133,10 @@ pub(super) struct WakeArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench wake-all --subscribers 1000 --rounds 20")]
 pub(super) struct WakeAllArgs {
-    /// How many subscribers, each on its own connection.
+    /// Number of subscribers, each on a separate connection.
     #[arg(long, default_value_t = 4_000, value_parser = positive())]
     pub(super) subscribers: u64,
-    /// How often all of them are woken.
+    /// Number of notifications, each of which wakes all subscribers.
     #[arg(long, default_value_t = 10, value_parser = positive())]
     pub(super) rounds: u64,
     #[command(flatten)]
@@ -142,13 +146,13 @@ pub(super) struct WakeAllArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench each --peer nats --peer redis")]
 pub(super) struct EachArgs {
-    /// How many queues; each request holds one event for each of them.
+    /// Number of queues; each request has one event for each of them.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) queues: u16,
-    /// How many subscribers, each on its own connection and subscribed to all queues.
+    /// Number of subscribers to all queues, each on a separate connection.
     #[arg(long, default_value_t = 100, value_parser = positive())]
     pub(super) subscribers: u64,
-    /// How many events in each of the two modes, rounded up to whole requests.
+    /// Number of events in each of the two modes, rounded up to whole requests.
     #[arg(long, default_value_t = 100_000, value_parser = positive())]
     pub(super) events: u64,
     #[command(flatten)]
@@ -160,26 +164,26 @@ pub(super) struct EachArgs {
 Example:
   reveille bench scale --queues 1000000 --patterns 10000 --subscriptions 100000 --runs 1")]
 pub(super) struct ScaleArgs {
-    /// How many queues the relay knows.
+    /// Number of queues that the relay has in memory.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=9_000_000))]
     pub(super) queues: u32,
-    /// How many subscriptions to a pattern of their own.
+    /// Number of pattern subscriptions, each with a different pattern.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) patterns: u32,
-    /// How many subscriptions to one of the queues.
+    /// Number of subscriptions to one of the queues.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) subscriptions: u32,
-    /// How many subscriptions share a connection.
+    /// Number of subscriptions on one connection.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) per_connection: u32,
-    /// How long each phase lasts that has no end of its own.
+    /// Duration of each idle or open-ended phase.
     #[arg(long, default_value = "5s", value_parser = duration::parse)]
     pub(super) hold: Duration,
-    /// How often the relay has each queue checked unasked; 0 turns that off [default: the relay's
-    /// own interval].
+    /// The relay's --sentinel; 0 turns it off [default: the relay's default].
     #[arg(long, value_parser = duration::parse)]
     pub(super) sentinel: Option<Duration>,
-    /// How often the measured queue is notified; timers round it up to the next millisecond.
+    /// Interval of the notifications of the measured queue; timers round it up to the next
+    /// millisecond.
     #[arg(long, default_value = "2ms", value_parser = duration::parse)]
     pub(super) pause: Duration,
     #[command(flatten)]
@@ -189,202 +193,34 @@ pub(super) struct ScaleArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:\n  reveille bench idle --subscribers 100000 --per-connection 100")]
 pub(super) struct IdleArgs {
-    /// How many subscribers.
+    /// Number of subscribers.
     #[arg(long, default_value_t = 8_000, value_parser = positive())]
     pub(super) subscribers: u64,
-    /// How many of them share a connection; a client has 256 streams on one at most.
+    /// Number of subscribers on one connection; a client has at most 256 streams on a connection.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     pub(super) per_connection: u64,
-    /// How long they are held.
+    /// How long the subscribers stay connected.
     #[arg(long, default_value = "5s", value_parser = duration::parse)]
     pub(super) hold: Duration,
     #[command(flatten)]
     pub(super) common: Common,
 }
 
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench queue --queue 'sqlite:bench.db?queue=bench'")]
-pub(super) struct QueueArgs {
-    /// Measure this queue, which must be empty [default: a file in the temporary directory, where a
-    /// commit costs what it costs there].
-    #[arg(long, value_name = "QUEUE_URL")]
-    pub(super) queue: Option<String>,
-    /// How many messages.
-    #[arg(long, default_value_t = 200_000, value_parser = positive())]
-    pub(super) messages: u64,
-    /// Messages of one put, and of one get at most.
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(super) batch: u16,
-    /// How many tasks put, and how many get and delete, at the same time.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(super) tasks: u16,
-    /// Bytes of a message.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
-    pub(super) size: u16,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench listen --messages 1000")]
-pub(super) struct ListenArgs {
-    /// Measure with this queue, which must be empty [default: a SQLite file in the temporary
-    /// directory, where a commit costs what it costs there].
-    #[arg(long, value_name = "QUEUE_URL")]
-    pub(super) queue: Option<String>,
-    /// How many messages are measured.
-    #[arg(long, default_value_t = 2_000, value_parser = positive())]
-    pub(super) messages: u64,
-    /// How many come before them and are not measured.
-    #[arg(long, default_value_t = 100, value_parser = positive())]
-    pub(super) warm_up: u64,
-    /// The pause before each.
-    #[arg(long, default_value = "2ms", value_parser = duration::parse)]
-    pub(super) pause: Duration,
-    /// How many listeners there are on the queue.
-    #[arg(long, default_value_t = 1, value_parser = positive())]
-    pub(super) listeners: u64,
-    /// They share no wake-ups: a message wakes all of them instead of one.
-    #[arg(long)]
-    pub(super) no_group: bool,
-    /// How often the relay has one of them look unasked; 0 turns that off.
-    #[arg(long, default_value = "0", value_parser = duration::parse)]
-    pub(super) sentinel: Duration,
-    /// What Azurite printed so far, for a queue of its: the requests of the idle time are counted
-    /// there as well.
-    #[arg(long, value_name = "FILE")]
-    pub(super) azurite_log: Option<PathBuf>,
-    /// How many messages the same listeners handle by polling; 0 leaves that out.
-    #[arg(long, default_value_t = 20)]
-    pub(super) polled: u64,
-    /// How long they are idle, each way.
-    #[arg(long, default_value = "10s", value_parser = duration::parse)]
-    pub(super) hold: Duration,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "\
-Example:
-  reveille bench drain --messages 1000000
-  reveille bench drain --messages 100000 --handling 10ms --slow-percent 1")]
-pub(super) struct DrainArgs {
-    /// Measure with this queue, which must be empty [default: a SQLite file in the temporary
-    /// directory, where a commit costs what it costs there].
-    #[arg(long, value_name = "QUEUE_URL")]
-    pub(super) queue: Option<String>,
-    /// How many messages.
-    #[arg(long, default_value_t = 1_000_000, value_parser = positive())]
-    pub(super) messages: u64,
-    /// Bytes of a message.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=32_768))]
-    pub(super) size: u16,
-    /// How long a message is handled.
-    #[arg(long, default_value = "0", value_parser = duration::parse)]
-    pub(super) handling: Duration,
-    /// How many messages of a hundred are slow, spread evenly.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
-    pub(super) slow_percent: u8,
-    /// How long a slow message is handled.
-    #[arg(long, default_value = "30s", value_parser = duration::parse)]
-    pub(super) slow: Duration,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench budget --queues 4000 --slots 16")]
-pub(super) struct BudgetArgs {
-    /// How many queues, each with a listener of its own.
-    #[arg(long, default_value_t = 4_000, value_parser = positive())]
-    pub(super) queues: u64,
-    /// How many of them may have a task at one time.
-    #[arg(long, default_value_t = 16, value_parser = positive())]
-    pub(super) slots: u64,
-    /// How many messages of each queue.
-    #[arg(long, default_value_t = 25, value_parser = positive())]
-    pub(super) messages: u64,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench sweep --store az://bench")]
-pub(super) struct SweepArgs {
-    /// The store whose blobs expire: a container of its own, which must be empty [default: a SQLite
-    /// file in the temporary directory].
-    #[arg(long, value_name = "URL")]
-    pub(super) store: Option<String>,
-    /// How many blobs have expired.
-    #[arg(long, default_value_t = 10_000, value_parser = positive())]
-    pub(super) blobs: u64,
-    /// How many instances share them.
-    #[arg(long, default_value_t = 2, value_parser = positive())]
-    pub(super) instances: u64,
-    /// Each names a dead-blob container `graves`, and is moved there instead of being deleted.
-    #[arg(long)]
-    pub(super) moved: bool,
-    /// Azurite's own output, whose requests are counted.
-    #[arg(long, value_name = "FILE")]
-    pub(super) azurite_log: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench ids --tasks 8")]
-pub(super) struct IdsArgs {
-    /// Measure on this store, in a blob of the bench's own: memory:, sqlite:PATH, az://, s3://, gs://.
-    #[arg(long, value_name = "URL", default_value = "memory:")]
-    pub(super) store: String,
-    /// How many ids, each way.
-    #[arg(long, default_value_t = 20_000_000, value_parser = positive())]
-    pub(super) ids: u64,
-    /// How many tasks take them from the one generator at the same time.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(super) tasks: u16,
-    /// Ids that are taken from the store at once.
-    #[arg(long, default_value_t = 1000, value_parser = positive())]
-    pub(super) range_size: u64,
-    /// Ids of one call, where they are taken many at a time.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) batch: u32,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:\n  reveille bench unleash --waiters 4000")]
-pub(super) struct UnleashArgs {
-    /// How many nodes are parked, each on its own connection.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub(super) waiters: u64,
-    /// How often those without a relay read the flag.
-    #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
-    pub(super) polling: Duration,
-    /// How long their readings are counted before they are released.
-    #[arg(long, default_value = "10s", value_parser = duration::parse)]
-    pub(super) hold: Duration,
-    #[command(flatten)]
-    pub(super) runs: Runs,
-}
-
-/// Another server that may do the work.
+/// A server to compare the relay with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Peer {
     /// nats-server, found on the PATH, with its official client.
     Nats,
-    /// nats-server with clients that do the least possible: they parse nothing and count frames.
+    /// nats-server with minimal clients, which count frames without parsing them.
     #[value(name = "nats-raw")]
     RawNats,
-    /// redis-server, found on the PATH, by PUBLISH and SUBSCRIBE; its clients count frames too.
+    /// redis-server, found on the PATH, with PUBLISH and SUBSCRIBE and with minimal clients.
     Redis,
 }
 
-/// The server that does the work of a run.
+/// The server of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Side {
+pub(super) enum Server {
     Reveille,
     Nats,
     #[value(name = "nats-raw")]
@@ -399,20 +235,20 @@ pub(super) enum Output {
 }
 
 impl Common {
-    /// Returns the servers that do the work, the relay first, each once.
-    pub(super) fn sides(&self) -> Vec<Side> {
-        let mut sides = vec![Side::Reveille];
+    /// Returns the servers to measure, the relay first, each once.
+    pub(super) fn servers(&self) -> Vec<Server> {
+        let mut servers = vec![Server::Reveille];
         for peer in &self.peer {
-            let side = Side::from(*peer);
-            if !sides.contains(&side) {
-                sides.push(side);
+            let server = Server::from(*peer);
+            if !servers.contains(&server) {
+                servers.push(server);
             }
         }
-        sides
+        servers
     }
 }
 
-impl From<Peer> for Side {
+impl From<Peer> for Server {
     fn from(peer: Peer) -> Self {
         match peer {
             Peer::Nats => Self::Nats,
@@ -422,7 +258,7 @@ impl From<Peer> for Side {
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Reveille => "reveille",
@@ -452,25 +288,25 @@ mod tests {
     fn each(args: &[&str]) -> EachArgs {
         let typed = ["bench", "each"].iter().chain(args);
         let typed = Typed::try_parse_from(typed).expect("parsed");
-        match typed.bench.work {
-            Work::Each(args) => args,
-            work => panic!("not each: {work:?}"),
+        match typed.bench.benchmark {
+            Benchmark::Each(args) => args,
+            other => panic!("not each: {other:?}"),
         }
     }
 
     #[test]
-    fn peers_may_be_repeated_and_each_server_does_the_work_once() {
+    fn peers_may_be_repeated_and_each_server_is_measured_once() {
         let args = each(&["--peer", "redis", "--peer", "nats-raw", "--peer", "redis"]);
-        let sides = [Side::Reveille, Side::Redis, Side::RawNats];
-        assert_eq!(args.common.sides(), sides);
-        assert_eq!(each(&[]).common.sides(), [Side::Reveille]);
+        let servers = [Server::Reveille, Server::Redis, Server::RawNats];
+        assert_eq!(args.common.servers(), servers);
+        assert_eq!(each(&[]).common.servers(), [Server::Reveille]);
     }
 
     #[test]
-    fn a_side_is_typed_as_it_is_printed() {
-        for side in Side::value_variants() {
-            let named = side.to_possible_value().expect("none is hidden");
-            assert_eq!(named.get_name(), side.to_string());
+    fn a_server_is_typed_as_it_is_printed() {
+        for server in Server::value_variants() {
+            let named = server.to_possible_value().expect("none is hidden");
+            assert_eq!(named.get_name(), server.to_string());
         }
     }
 

@@ -1,64 +1,60 @@
-//! The server of one run: a relay, a nats-server or a redis-server, in a process of its own.
+//! The server of one run: a relay, a nats-server or a redis-server, in a separate process.
 
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use reveille::{Node, NodeConfig, RelayConfig};
 
-use super::{
-    RelayArgs, Side,
-    helper::{self, Helper},
-    metrics::Metrics,
-    usage::Usage,
-};
+use super::{RelayArgs, Server, child, metrics::Metrics, usage::Usage};
+use crate::cli::subprocess::Subprocess;
 
-/// A server that runs, or one that was named.
+/// A server that the bench started, or the relay of `--relay`.
 #[derive(Debug)]
 pub(super) struct Broker {
-    pub(super) side: Side,
+    pub(super) server: Server,
     /// The relay's URL, or the peer's host and port.
     pub(super) target: String,
     pid: Option<u32>,
-    /// Where a relay of the bench's own tells its metrics.
+    /// Address of the admin port; `None` for a peer and for `--relay`.
     admin: Option<String>,
-    helper: Option<Helper>,
+    process: Option<Subprocess>,
 }
 
 impl Broker {
-    /// Starts a server; `relay` is the URL of one that runs already.
-    pub(super) async fn start(side: Side, relay: Option<&str>) -> Result<Self> {
+    /// Starts a server, or uses the relay with the URL `relay`.
+    pub(super) async fn start(server: Server, relay: Option<&str>) -> Result<Self> {
         if let Some(relay) = relay {
             return Ok(Self {
-                side,
+                server,
                 target: relay.to_owned(),
                 pid: None,
                 admin: None,
-                helper: None,
+                process: None,
             });
         }
-        check_installed(side)?;
-        let name = match side {
-            Side::Reveille => "relay",
-            Side::Nats | Side::RawNats => "nats",
-            Side::Redis => "redis",
+        check_installed(server)?;
+        let name = match server {
+            Server::Reveille => "relay",
+            Server::Nats | Server::RawNats => "nats",
+            Server::Redis => "redis",
         };
-        Self::spawn(side, name, &[]).await
+        Self::spawn(server, name, &[]).await
     }
 
-    /// Starts a relay that has somebody look unasked so often; 0 for never.
+    /// Starts a relay with this sentinel interval; 0 for never.
     pub(super) async fn relay(sentinel: Duration) -> Result<Self> {
         let args = ["--sentinel".to_owned(), in_millis(sentinel)];
-        Self::spawn(Side::Reveille, "relay", &args).await
+        Self::spawn(Server::Reveille, "relay", &args).await
     }
 
-    /// Starts a relay whose flags are in this store.
+    /// Starts a relay that keeps its flags in this store.
     pub(super) async fn relay_on(store: &str) -> Result<Self> {
         let args = ["--store".to_owned(), store.to_owned()];
-        Self::spawn(Side::Reveille, "relay", &args).await
+        Self::spawn(Server::Reveille, "relay", &args).await
     }
 
-    /// Starts a relay that remembers so many queues, and measures its tasks' polls; `sentinel` instead
-    /// of its own interval.
+    /// Starts a relay with this maximum of queues that measures the polls of its tasks. `sentinel`
+    /// replaces its default interval.
     pub(super) async fn relay_of(max_queues: usize, sentinel: Option<Duration>) -> Result<Self> {
         let mut args = vec![
             "--measure-polls".to_owned(),
@@ -68,30 +64,30 @@ impl Broker {
         if let Some(sentinel) = sentinel {
             args.extend(["--sentinel".to_owned(), in_millis(sentinel)]);
         }
-        Self::spawn(Side::Reveille, "relay", &args).await
+        Self::spawn(Server::Reveille, "relay", &args).await
     }
 
-    async fn spawn(side: Side, name: &'static str, args: &[String]) -> Result<Self> {
-        let mut helper = Helper::start(name, args)?;
-        let line = helper.line().await?;
+    async fn spawn(server: Server, name: &'static str, args: &[String]) -> Result<Self> {
+        let mut process = child::start(name, args)?;
+        let line = process.line().await?;
         let mut words = line.split(' ');
         let target = words.next().unwrap_or_default().to_owned();
         let pid = words.next().context("no process id")?.parse().ok();
         Ok(Self {
-            side,
+            server,
             target,
             pid,
             admin: words.next().map(str::to_owned),
-            helper: Some(helper),
+            process: Some(process),
         })
     }
 
-    /// Returns what the server has used so far.
+    /// Returns the server's usage so far.
     pub(super) fn usage(&self) -> Usage {
         Usage::of(self.pid)
     }
 
-    /// Returns what the relay has counted so far; `None` for a peer, and for a relay that was named.
+    /// Returns the relay's metrics; `None` for a peer and for `--relay`.
     pub(super) async fn metrics(&self) -> Result<Option<Metrics>> {
         match &self.admin {
             Some(admin) => Metrics::read(admin).await.map(Some),
@@ -99,18 +95,18 @@ impl Broker {
         }
     }
 
-    /// Ends the server, unless it was there before.
+    /// Ends the server, unless it is the relay of `--relay`.
     pub(super) async fn stop(self) {
-        if let Some(helper) = self.helper {
-            helper.stop().await;
+        if let Some(process) = self.process {
+            process.stop().await;
         }
     }
 }
 
-/// The relay's process: prints its URL, its process id and its admin address, and serves until its
-/// parent lets go.
+/// The relay's process: prints its URL, its process id and its admin address, and serves until the
+/// parent closes the input.
 pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
-    helper::raise_limits();
+    child::raise_limits();
     let mut relay = RelayConfig::default();
     relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
     if let Some(max) = args.max_queues {
@@ -126,34 +122,34 @@ pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;
-    let admin = node.admin_address().context("it was asked for")?;
+    let admin = node.admin_address().context("the admin port is on")?;
     println!("{} {} {admin}", node.url(), std::process::id());
-    helper::abandoned().await;
+    child::parent_closed().await;
     node.shutdown(Duration::ZERO).await;
     Ok(())
 }
 
-/// Returns a span as the relay's process takes it.
+/// Returns a duration as an argument of the relay's process.
 fn in_millis(span: Duration) -> String {
     format!("{}ms", span.as_millis())
 }
 
-/// Fails where a side's server is not on the PATH.
-pub(super) fn check_installed(side: Side) -> Result<()> {
-    match side {
-        Side::Reveille => Ok(()),
-        Side::Nats | Side::RawNats => find("nats-server"),
-        Side::Redis => find("redis-server"),
+/// Fails if a server's program is not on the PATH.
+pub(super) fn check_installed(server: Server) -> Result<()> {
+    match server {
+        Server::Reveille => Ok(()),
+        Server::Nats | Server::RawNats => find("nats-server"),
+        Server::Redis => find("redis-server"),
     }
 }
 
-/// Fails where a program is not on the PATH.
+/// Fails if a program is not on the PATH.
 fn find(program: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
     ensure!(
         found,
-        "{program} is not on the PATH: install it, on Debian and Ubuntu by \
+        "{program} is not on the PATH: install it, on Debian and Ubuntu with \
          `apt-get install {program}`"
     );
     Ok(())
@@ -164,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_missing_is_an_error_that_tells_what_to_install() {
+    fn the_error_of_a_missing_peer_names_its_package() {
         let error = find("no-such-server").expect_err("missing").to_string();
         assert!(error.contains("apt-get install no-such-server"), "{error}");
     }

@@ -1,7 +1,8 @@
-//! Very many queues that share a budget of tasks: what a message costs, beside the same without one.
+//! Very many queues that share a budget of tasks: measures the cost of a message, with and without
+//! the budget.
 //!
-//! All queues are in memory and hold their messages before the listeners start, so that every queue
-//! waits for a slot all the time. There is no relay: the listeners poll.
+//! All queues are in memory and have their messages before the listeners start, so that every queue
+//! always waits for a slot. There is no relay: the listeners poll.
 
 use std::{
     process,
@@ -26,23 +27,23 @@ use super::{
     usage::Usage,
 };
 
-/// What one way to share came to.
+/// Measurements with one budget.
 struct Drained {
     wall: Duration,
     cpu: Option<Duration>,
 }
 
-const LOOK: Duration = Duration::from_millis(5);
-/// Messages that are not handled for so long are lost.
-const LOST: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Messages count as lost after this long without a handled message.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &BudgetArgs, progress: &Progress) -> Result<Figures> {
     let messages = args.queues * args.messages;
     let slots = usize::try_from(args.slots)?;
-    progress.say("with a shared budget");
+    progress.step("with a shared budget");
     let shared = drain(args, &Budget::new(slots)).await?;
-    progress.say("without one");
+    progress.step("without one");
     let free = drain(args, &Budget::unlimited()).await?;
     let mut figures = Figures::default();
     figures.add("queues", Unit::Count, Some(args.queues as f64));
@@ -76,7 +77,7 @@ async fn drain(args: &BudgetArgs, budget: &Budget) -> Result<Drained> {
     let mut listeners = Vec::new();
     for queue in queues {
         let config = ListenerConfig {
-            // One message for a slot: the budget is asked as often as it can be.
+            // One message for each slot: the highest possible rate of requests to the budget.
             dequeue_batch_size: 1,
             budget: budget.clone(),
             ..ListenerConfig::default()
@@ -112,9 +113,9 @@ async fn until(handled: &AtomicU64, messages: u64) -> Result<()> {
         }
         let waited = moved.elapsed();
         ensure!(
-            waited < LOST,
+            waited < LOSS_TIMEOUT,
             "{now} of {messages} messages were handled, and none for {waited:?}"
         );
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

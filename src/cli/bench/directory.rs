@@ -1,10 +1,10 @@
-//! A directory of a bench's own.
+//! The temporary directory of a benchmark.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Below the temporary directory, and deleted when it is dropped.
+/// A new directory below the system's temporary one. Deleted when it is dropped.
 #[derive(Debug)]
 pub(super) struct Directory(PathBuf);
 
@@ -16,7 +16,8 @@ impl Directory {
             fastrand::u32(..)
         );
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+        std::fs::create_dir(&path)
+            .with_context(|| format!("{} cannot be created", path.display()))?;
         Ok(Self(path))
     }
 

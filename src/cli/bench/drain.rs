@@ -1,16 +1,13 @@
-//! Very many messages through one listener: how fast they are handled, and that the memory of its
-//! process does not grow with their number.
+//! Very many messages through one listener: measures its throughput, and whether its memory grows
+//! with the number of messages.
 //!
-//! All of them are in the queue before the listener starts, so that it scales up to what its policy
-//! gives. Memory is read when a tenth of them was handled, when the last was, and the most of what
-//! it was in between.
+//! All messages are in the queue before the listener starts, so that it scales up to the maximum of
+//! its policy. The report has the memory after a tenth of the messages, at the end, and the
+//! maximum.
 
 use std::{
     process,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,30 +19,23 @@ use reveille::{
 };
 
 use super::{
-    DrainArgs, Side,
+    DrainArgs, Server,
     broker::Broker,
     progress::Progress,
-    queue::Place,
+    queue::{BenchQueue, HandledSum},
     report::{Figures, Unit},
     usage::Usage,
 };
 
-/// What the handler was given.
-#[derive(Debug, Default)]
-struct Tally {
-    handled: AtomicU64,
-    sum: AtomicU64,
-}
-
-/// How long messages are handled.
+/// Handling times of messages.
 #[derive(Debug, Clone, Copy)]
-struct Spans {
+struct HandlingTimes {
     each: Duration,
     slow: Duration,
     slow_percent: u64,
 }
 
-/// The process's memory while it worked.
+/// The process's memory during the run.
 #[derive(Debug, Default)]
 struct Memory {
     at_a_tenth: Option<u64>,
@@ -55,41 +45,41 @@ struct Memory {
 
 /// Messages of one put.
 const BATCH: u64 = 1000;
-const LOOK: Duration = Duration::from_millis(20);
-/// Messages that are not handled for so long are lost.
-const LOST: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Messages count as lost after this long without a handled message.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figures> {
-    let place = Place::of(args.queue.as_deref())?;
-    let queue = Arc::new(Metered::new(place.open().await?));
-    progress.say(&format!("putting {} messages", args.messages));
+    let target = BenchQueue::of(args.queue.as_deref())?;
+    let queue = Arc::new(Metered::new(target.open().await?));
+    progress.step(&format!("putting {} messages", args.messages));
     put_all(&*queue, args).await?;
 
-    let broker = Broker::start(Side::Reveille, None).await?;
+    let broker = Broker::start(Server::Reveille, None).await?;
     let client = Client::new(&broker.target)?;
     let config = ListenerConfig {
         dequeue_batch_size: 32,
         ..ListenerConfig::default()
     };
     let options = config.subscription(ListenerId::new("drain")?, &*queue);
-    let (tally, spans) = (Arc::<Tally>::default(), Spans::of_args(args));
-    let told = Arc::clone(&tally);
-    progress.say("handling them");
+    let (handled, times) = (Arc::<HandledSum>::default(), HandlingTimes::of_args(args));
+    let counter = Arc::clone(&handled);
+    progress.step("handling them");
     let before = queue.usage();
     let began = Instant::now();
     let listener = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>)
         .wakes(client.subscribe(options)?)
         .config(config)
         .start(move |delivery: Delivery| {
-            let (tally, spans) = (Arc::clone(&told), spans);
+            let (counter, times) = (Arc::clone(&counter), times);
             async move {
                 let number = number_of(&delivery)?;
-                let span = spans.of(number);
+                let span = times.of(number);
                 if !span.is_zero() {
                     tokio::time::sleep(span).await;
                 }
-                tally.add(number);
+                counter.add(number);
                 Ok(())
             }
         })
@@ -99,7 +89,7 @@ pub(super) async fn once(args: &DrainArgs, progress: &Progress) -> Result<Figure
     let tasks = listener.state().total_dequeue_tasks;
     listener.shutdown().await;
     let used = queue.usage().since(&before).total();
-    tally.check(args.messages)?;
+    handled.check(args.messages)?;
     ensure!(queue.depth().await? == 0, "{queue} is not empty afterwards");
     broker.stop().await;
     Ok(figures(args, took, tasks, used, &memory))
@@ -123,7 +113,7 @@ fn number_of(delivery: &Delivery) -> Result<u64, HandlerError> {
     Ok(std::str::from_utf8(&delivery.message.body)?.parse()?)
 }
 
-impl Spans {
+impl HandlingTimes {
     fn of_args(args: &DrainArgs) -> Self {
         Self {
             each: args.handling,
@@ -132,7 +122,7 @@ impl Spans {
         }
     }
 
-    /// Returns how long a message is handled; the slow ones are spread among the others.
+    /// Returns the handling time of a message; slow messages are spread among the others.
     fn of(&self, number: u64) -> Duration {
         match (number * 37) % 100 < self.slow_percent {
             true => self.slow,
@@ -141,30 +131,13 @@ impl Spans {
     }
 }
 
-impl Tally {
-    fn add(&self, number: u64) {
-        self.sum.fetch_add(number + 1, Ordering::Relaxed);
-        self.handled.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Checks that each message was handled, and none twice.
-    fn check(&self, messages: u64) -> Result<()> {
-        let handled = self.handled.load(Ordering::Relaxed);
-        ensure!(
-            handled == messages && self.sum.load(Ordering::Relaxed) == (1..=messages).sum::<u64>(),
-            "{handled} messages were handled instead of {messages}, or not each of them once"
-        );
-        Ok(())
-    }
-}
-
 impl Memory {
-    /// Watches the memory of this process until so many messages were handled and deleted.
+    /// Samples the memory of this process until `messages` messages were handled and deleted.
     async fn until(listener: &Listener, messages: u64) -> Result<Self> {
         let mut memory = Self::default();
         let (mut last, mut moved) = (0, Instant::now());
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let handled = listener.state().stats.handled;
             let rss = Usage::of(Some(process::id())).rss_kib;
             memory.most = memory.most.max(rss);
@@ -180,8 +153,8 @@ impl Memory {
             }
             let waited = moved.elapsed();
             ensure!(
-                waited < LOST,
-                "{} messages are not handled, and none was for {waited:?}",
+                waited < LOSS_TIMEOUT,
+                "{} messages are not handled, and no message was handled for {waited:?}",
                 messages - handled
             );
         }

@@ -1,9 +1,9 @@
 //! One notification for each of many queues in each request, to subscribers of all of them.
 //!
-//! A wake-up of one queue cannot stand for another one's, so this shows what an entry costs the
-//! server. Two modes follow each other on the same connections: in lock step a request is sent only
-//! when all subscribers were told of the one before; pipelined, the publisher sends as fast as it is
-//! acknowledged. Sums must be exact in both.
+//! Wake-ups of different queues cannot be conflated, so this measures the server's cost of an
+//! entry. Two modes run after each other on the same connections. In lock step, a request is sent
+//! only after all subscribers have the one before. Pipelined, the publisher sends as fast as it
+//! gets acknowledgements. The sums must be exact in both.
 
 use std::time::SystemTime;
 
@@ -13,55 +13,55 @@ use reveille::QueueAddress;
 use super::{
     EachArgs,
     broker::Broker,
-    fleet::{Crew, Fleet, Told},
     progress::Progress,
     report::{Figures, Unit},
     sender::{Sender, event_size},
+    single_queue::since,
+    subscriber_process::{Delivered, SubscriberProcess, SubscriberSpec},
     usage::Usage,
-    work::since,
 };
 
-/// What one mode came to.
+/// Measurements of one mode.
 #[derive(Debug)]
-struct Mode {
+struct ModeResult {
     wall: f64,
-    told: Told,
-    before: Reading,
-    after: Reading,
+    delivered: Delivered,
+    before: ServerSample,
+    after: ServerSample,
 }
 
-/// What the server has used and counted so far.
+/// Usage and counters of the server at one moment.
 #[derive(Debug)]
-struct Reading {
+struct ServerSample {
     usage: Usage,
-    /// Wakes and entries that the relay has sent; a peer does not tell.
+    /// Wakes and entries that the relay has sent; `None` for a peer.
     sent: Option<(u64, u64)>,
 }
 
-/// Does the work once, in both modes.
+/// Runs the benchmark once, in both modes.
 pub(super) async fn each(args: &EachArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
     let queues = queues(args.queues)?;
     let requests = requests(args.events, args.queues);
     let subscribers = args.subscribers;
-    progress.say(&format!("connecting {subscribers} subscribers"));
-    let crew = Crew {
+    progress.step(&format!("connecting {subscribers} subscribers"));
+    let spec = SubscriberSpec {
         queues: &queues,
         subscribers,
         per_connection: 1,
         timed: false,
     };
-    let mut fleet = Fleet::start(broker, &crew).await?;
+    let mut process = SubscriberProcess::start(broker, &spec).await?;
     let pending = requests * u64::from(args.queues);
     let mut sender = Sender::open(broker, &queues, args.queues.into(), pending).await?;
-    // So that the publisher's connection is open as well.
-    lock_step(&mut fleet, &mut sender, broker, (1, args.queues.into())).await?;
+    // Opens the publisher's connection.
+    lock_step(&mut process, &mut sender, broker, (1, args.queues.into())).await?;
 
     let work = (requests, args.queues.into());
-    progress.say(&format!("{requests} requests in lock step"));
-    let lock_step = lock_step(&mut fleet, &mut sender, broker, work).await?;
-    progress.say(&format!("{requests} requests, pipelined"));
-    let pipelined = pipelined(&mut fleet, &mut sender, broker, work).await?;
-    fleet.stop().await;
+    progress.step(&format!("{requests} requests in lock step"));
+    let lock_step = lock_step(&mut process, &mut sender, broker, work).await?;
+    progress.step(&format!("{requests} requests, pipelined"));
+    let pipelined = pipelined(&mut process, &mut sender, broker, work).await?;
+    process.stop().await;
 
     let mut figures = Figures::default();
     let deliveries = pending * subscribers;
@@ -80,49 +80,49 @@ pub(super) async fn each(args: &EachArgs, broker: &Broker, progress: &Progress) 
     Ok(figures)
 }
 
-/// Sends a request only when all subscribers were told of the one before. Takes the number of
-/// requests, and of events of each.
+/// Sends each request after all subscribers have the one before. The arguments are the number of
+/// requests, and of events in each.
 async fn lock_step(
-    fleet: &mut Fleet,
+    process: &mut SubscriberProcess,
     sender: &mut Sender,
     broker: &Broker,
     (requests, events): (u64, u64),
-) -> Result<Mode> {
-    fleet.expect_steps(requests, events).await?;
-    let (before, began) = (Reading::of(broker).await?, SystemTime::now());
+) -> Result<ModeResult> {
+    process.expect_steps(requests, events).await?;
+    let (before, began) = (ServerSample::of(broker).await?, SystemTime::now());
     for _ in 0..requests {
         sender.request().await?;
-        fleet.step().await?;
+        process.step().await?;
     }
-    let told = fleet.told(requests * events).await?;
-    Ok(Mode {
-        wall: since(began, &told),
-        told,
+    let delivered = process.delivered(requests * events).await?;
+    Ok(ModeResult {
+        wall: since(began, &delivered),
+        delivered,
         before,
-        after: Reading::of(broker).await?,
+        after: ServerSample::of(broker).await?,
     })
 }
 
-/// Sends the requests as fast as the server takes them.
+/// Sends the requests as fast as the server acknowledges them.
 async fn pipelined(
-    fleet: &mut Fleet,
+    process: &mut SubscriberProcess,
     sender: &mut Sender,
     broker: &Broker,
     (requests, events): (u64, u64),
-) -> Result<Mode> {
-    fleet.expect(requests * events).await?;
-    let (before, began) = (Reading::of(broker).await?, SystemTime::now());
+) -> Result<ModeResult> {
+    process.expect(requests * events).await?;
+    let (before, began) = (ServerSample::of(broker).await?, SystemTime::now());
     sender.requests(requests).await?;
-    let told = fleet.told(requests * events).await?;
-    Ok(Mode {
-        wall: since(began, &told),
-        told,
+    let delivered = process.delivered(requests * events).await?;
+    Ok(ModeResult {
+        wall: since(began, &delivered),
+        delivered,
         before,
-        after: Reading::of(broker).await?,
+        after: ServerSample::of(broker).await?,
     })
 }
 
-impl Reading {
+impl ServerSample {
     async fn of(broker: &Broker) -> Result<Self> {
         let usage = broker.usage();
         let sent = broker.metrics().await?.and_then(|metrics| {
@@ -133,13 +133,13 @@ impl Reading {
     }
 }
 
-impl Mode {
+impl ModeResult {
     fn add(&self, name: &str, deliveries: u64, figures: &mut Figures) {
         let cpu = self.after.usage.cpu_since(&self.before.usage);
         let cpu = cpu.map(|cpu| cpu.as_secs_f64());
         let sent = self.after.sent.zip(self.before.sent);
         let wakes = sent.map(|(after, before)| (after.0 - before.0) as f64);
-        let entries = sent.map_or(self.told.wakeups, |(after, before)| after.1 - before.1);
+        let entries = sent.map_or(self.delivered.wakeups, |(after, before)| after.1 - before.1);
         let deliveries = deliveries as f64;
         let per = |seconds: f64| {
             Some(seconds)
@@ -161,15 +161,15 @@ impl Mode {
     }
 }
 
-/// Returns the queues that all runs of this process use: its own, so that no other program's
-/// notifications are counted where the relay is shared. Their names differ in digits only.
+/// Returns the queues of all runs of this process. Their names contain the process id, so that a
+/// shared relay's other notifications are not counted. The names differ in digits only.
 fn queues(count: u16) -> Result<Vec<QueueAddress>> {
     let process = std::process::id() % 10_000_000;
     let address = |queue| QueueAddress::new("bench", &format!("e{process:07}-{queue:04}"));
     Ok((0..count).map(address).collect::<Result<_, _>>()?)
 }
 
-/// Returns how many requests hold that many events, one for each queue.
+/// Returns the number of requests for this number of events, with one event of each queue.
 fn requests(events: u64, queues: u16) -> u64 {
     events.div_ceil(queues.into())
 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_the_queues_differ_but_in_no_length() {
+    fn the_names_of_the_queues_have_the_same_length() {
         let queues = queues(1024).expect("names");
         let length = |queue: &QueueAddress| queue.to_string().len();
         assert!(

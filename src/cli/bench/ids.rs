@@ -1,7 +1,7 @@
-//! One generator of unique ids: how fast it hands them out, one by one and many at a time.
+//! One generator of unique ids: measures its throughput with single and with batched calls.
 //!
-//! All in this process: the tasks share the generator, as those of a service do. The ids must be
-//! without gap and none may come twice. What it costs the store is counted: successful writes.
+//! All tasks are in this process and share the generator, as in a service. The ids must have no gap
+//! and no repetition. The report has the number of successful writes to the store.
 
 use std::{
     fmt,
@@ -29,23 +29,23 @@ use super::{
     report::{Figures, Unit},
 };
 
-/// Counts the writes of a blob.
+/// A store that counts its writes.
 #[derive(Debug)]
-struct Counting {
+struct CountingStore {
     inner: BlobSyncStore,
     writes: Arc<AtomicU64>,
 }
 
-/// What the tasks came to, together.
+/// The sums of the tasks.
 #[derive(Debug, Default)]
-struct Tally {
+struct IdSums {
     ids: u64,
     sum: u128,
-    /// Calls that found no id in memory.
+    /// Number of calls that had to wait, because no id was in memory.
     waits: u64,
 }
 
-/// One way to take ids, measured.
+/// Measurements of one kind of call.
 #[derive(Debug)]
 struct Outcome {
     wall: Duration,
@@ -53,29 +53,29 @@ struct Outcome {
     writes: u64,
 }
 
-/// How a task takes ids.
+/// The kind of call that takes ids.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum CallKind {
     OneByOne,
     Batches(u64),
 }
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &IdsArgs, progress: &Progress) -> Result<Figures> {
     let store = store::open(&args.store).await?;
-    progress.say("one by one");
-    let single = measure(args, &store, Way::OneByOne).await?;
-    progress.say("many at a time");
-    let many = measure(args, &store, Way::Batches(args.batch.into())).await?;
+    progress.step("one by one");
+    let single = measure(args, &store, CallKind::OneByOne).await?;
+    progress.step("many at a time");
+    let many = measure(args, &store, CallKind::Batches(args.batch.into())).await?;
     Ok(figures(args, &single, &many))
 }
 
-/// Takes all ids from a generator on a blob of its own.
-async fn measure(args: &IdsArgs, store: &Arc<dyn BlobStore>, way: Way) -> Result<Outcome> {
+/// Takes all ids from a generator on a new blob.
+async fn measure(args: &IdsArgs, store: &Arc<dyn BlobStore>, kind: CallKind) -> Result<Outcome> {
     let blob = BlobName::new(&format!("ids/reveille-bench-{}", std::process::id()))?;
     store.delete(&blob, None).await?;
     let writes = Arc::<AtomicU64>::default();
-    let counting = Counting {
+    let counting = CountingStore {
         inner: BlobSyncStore::new(Arc::clone(store), blob.clone()),
         writes: Arc::clone(&writes),
     };
@@ -88,55 +88,55 @@ async fn measure(args: &IdsArgs, store: &Arc<dyn BlobStore>, way: Way) -> Result
     let began = Instant::now();
     let mut running = JoinSet::new();
     for task in 0..tasks {
-        // What does not divide evenly falls to the first.
+        // The first tasks take the remainder.
         let count = args.ids / tasks + u64::from(task < args.ids % tasks);
-        running.spawn(take(Arc::clone(&ids), count, way));
+        running.spawn(take(Arc::clone(&ids), count, kind));
     }
-    let mut tally = Tally::default();
+    let mut sums = IdSums::default();
     while let Some(ended) = running.join_next().await {
-        tally.add(&ended??);
+        sums.add(&ended??);
     }
     let wall = began.elapsed();
     drop(ids);
     let writes = writes.load(Ordering::Relaxed);
     store.delete(&blob, None).await?;
-    tally.check(args.ids)?;
+    sums.check(args.ids)?;
     Ok(Outcome {
         wall,
-        waits: tally.waits,
+        waits: sums.waits,
         writes,
     })
 }
 
-async fn take(ids: Arc<UniqueIdGenerator>, count: u64, way: Way) -> Result<Tally> {
-    match way {
-        Way::OneByOne => one_by_one(&ids, count).await,
-        Way::Batches(size) => batches(&ids, count, size).await,
+async fn take(ids: Arc<UniqueIdGenerator>, count: u64, kind: CallKind) -> Result<IdSums> {
+    match kind {
+        CallKind::OneByOne => one_by_one(&ids, count).await,
+        CallKind::Batches(size) => batches(&ids, count, size).await,
     }
 }
 
-async fn one_by_one(ids: &UniqueIdGenerator, count: u64) -> Result<Tally> {
-    let (mut tally, mut next) = (Tally::default(), 0);
+async fn one_by_one(ids: &UniqueIdGenerator, count: u64) -> Result<IdSums> {
+    let (mut sums, mut next) = (IdSums::default(), 0);
     for _ in 0..count {
-        let id = noting(ids.next_id(), &mut tally.waits).await?;
-        tally.take(id, &mut next)?;
+        let id = count_wait(ids.next_id(), &mut sums.waits).await?;
+        sums.take(id, &mut next)?;
     }
-    Ok(tally)
+    Ok(sums)
 }
 
-async fn batches(ids: &UniqueIdGenerator, count: u64, size: u64) -> Result<Tally> {
-    let (mut tally, mut next) = (Tally::default(), 0);
-    while tally.ids < count {
-        let size = usize::try_from(size.min(count - tally.ids))?;
-        for id in noting(ids.next_ids(size), &mut tally.waits).await? {
-            tally.take(id, &mut next)?;
+async fn batches(ids: &UniqueIdGenerator, count: u64, size: u64) -> Result<IdSums> {
+    let (mut sums, mut next) = (IdSums::default(), 0);
+    while sums.ids < count {
+        let size = usize::try_from(size.min(count - sums.ids))?;
+        for id in count_wait(ids.next_ids(size), &mut sums.waits).await? {
+            sums.take(id, &mut next)?;
         }
     }
-    Ok(tally)
+    Ok(sums)
 }
 
-/// Runs a call, and counts it where it has to wait.
-async fn noting<T>(call: impl Future<Output = T>, waits: &mut u64) -> T {
+/// Runs a call, and counts it if it has to wait.
+async fn count_wait<T>(call: impl Future<Output = T>, waits: &mut u64) -> T {
     let mut call = pin!(call);
     match poll!(&mut call) {
         Poll::Ready(outcome) => outcome,
@@ -187,8 +187,8 @@ fn figures(args: &IdsArgs, single: &Outcome, many: &Outcome) -> Figures {
     figures
 }
 
-impl Tally {
-    /// Counts an id, which must be above the task's last one.
+impl IdSums {
+    /// Counts an id, which must be greater than the task's last id.
     fn take(&mut self, id: u64, next: &mut u64) -> Result<()> {
         ensure!(id >= *next, "id {id} came after {}", *next - 1);
         *next = id + 1;
@@ -203,12 +203,12 @@ impl Tally {
         self.waits += other.waits;
     }
 
-    /// Checks that the ids are those from 0 on: a gap or a repetition would move their sum.
+    /// Checks that the ids start at 0 without a gap or a repetition, by their number and sum.
     fn check(&self, ids: u64) -> Result<()> {
         let expected = u128::from(ids) * u128::from(ids.saturating_sub(1)) / 2;
         ensure!(
             (self.ids, self.sum) == (ids, expected),
-            "{} ids came, and not each from 0 to {ids} once",
+            "{} ids were taken, but not each of the first {ids} ids exactly once",
             self.ids
         );
         Ok(())
@@ -216,7 +216,7 @@ impl Tally {
 }
 
 #[async_trait]
-impl OptimisticSyncStore for Counting {
+impl OptimisticSyncStore for CountingStore {
     async fn get_data(&mut self) -> reveille::Result<Option<String>> {
         self.inner.get_data().await
     }
@@ -228,7 +228,7 @@ impl OptimisticSyncStore for Counting {
     }
 }
 
-impl fmt::Display for Counting {
+impl fmt::Display for CountingStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }

@@ -1,9 +1,9 @@
-//! The listener on a queue and a relay: how long a message takes from its put to its handler, what
-//! that costs in storage transactions, and the same by polling.
+//! Listeners on a queue, with a relay and by polling: measures the latency from put to handler, and
+//! the storage transactions.
 //!
-//! One message at a time, the next one when the last was handled, so that each finds the listener
-//! with no task at all. The relay is a process of its own; publisher and listeners are in this one,
-//! each listener on a subscription of its own. Every transaction with the queue is counted.
+//! One message at a time: each is put after the former one was handled, so that the listener has no
+//! dequeue task then. The relay is a separate process. Publisher and listeners are in this process,
+//! and each listener has a separate subscription. Every transaction with the queue is counted.
 
 use std::{
     path::Path,
@@ -24,81 +24,88 @@ use super::{
     ListenArgs,
     broker::Broker,
     progress::Progress,
-    queue::Place,
+    queue::BenchQueue,
     report::{Figures, Unit},
 };
 
-/// A queue whose transactions are counted.
-type Counted = Arc<Metered<Arc<dyn WorkQueue>>>;
+/// A queue that counts its transactions.
+type MeteredQueue = Arc<Metered<Arc<dyn WorkQueue>>>;
 
-/// Listeners, and what their handlers say.
-struct Fleet {
+/// Listeners, and the times at which their handlers ran.
+struct Listeners {
     listeners: Vec<Listener>,
     handled: mpsc::Receiver<Instant>,
 }
 
-/// How long the messages took.
-struct Latencies {
+/// MessageLatencies of the messages.
+struct MessageLatencies {
     /// From the start of the put, and from the start of the notification.
     put: Histogram<u64>,
     notified: Histogram<u64>,
 }
 
-/// Listeners that settle: their first look, their CATCH_UPs and what follows are over.
-const SETTLED: Duration = Duration::from_secs(4);
-/// A poller sleeps about a second; a message that took longer than this was lost.
-const LOST: Duration = Duration::from_secs(60);
+/// Time until new listeners are idle: after their first gets and their CATCH_UPs.
+const SETTLE: Duration = Duration::from_secs(4);
+/// A message that takes longer than this is lost. A polling listener sleeps about a second.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &ListenArgs, progress: &Progress) -> Result<Figures> {
-    let place = Place::of(args.queue.as_deref())?;
+    let target = BenchQueue::of(args.queue.as_deref())?;
     let broker = Broker::relay(args.sentinel).await?;
-    let queue: Counted = Arc::new(Metered::new(place.open().await?));
+    let queue: MeteredQueue = Arc::new(Metered::new(target.open().await?));
     let client = Client::new(&broker.target)?;
     let publisher = client.publisher("bench");
 
     let mut figures = Figures::default();
     figures.add("listeners", Unit::Count, Some(args.listeners as f64));
-    progress.say("pushed listeners settle");
-    let mut fleet = Fleet::start(args, &queue, Some(&broker.target)).await?;
-    tokio::time::sleep(SETTLED).await;
-    progress.say("one message at a time, pushed");
-    one_by_one(args, args.warm_up, &queue, &mut fleet, Some(&publisher)).await?;
-    let (before, woken) = (queue.usage(), fleet.wake_ups());
-    let took = one_by_one(args, args.messages, &queue, &mut fleet, Some(&publisher)).await?;
+    progress.step("pushed listeners settle");
+    let mut listeners = Listeners::start(args, &queue, Some(&broker.target)).await?;
+    tokio::time::sleep(SETTLE).await;
+    progress.step("one message at a time, pushed");
+    one_by_one(args, args.warm_up, &queue, &mut listeners, Some(&publisher)).await?;
+    let (before, woken) = (queue.usage(), listeners.wake_ups());
+    let took = one_by_one(
+        args,
+        args.messages,
+        &queue,
+        &mut listeners,
+        Some(&publisher),
+    )
+    .await?;
     tokio::time::sleep(args.settle()).await;
-    let (used, woken) = (queue.usage().since(&before), fleet.wake_ups() - woken);
+    let (used, woken) = (queue.usage().since(&before), listeners.wake_ups() - woken);
     pushed(&mut figures, args, &took, &used, woken);
-    progress.say("idle, pushed");
+    progress.step("idle, pushed");
     idle(&mut figures, args, &queue, "idle transactions/min").await?;
-    fleet.stop().await;
+    listeners.stop().await;
     if args.polled > 0 {
         polled(&mut figures, args, &queue, progress).await?;
     }
-    figures.add("fdatasync", Unit::Micros, place.fdatasync()?);
+    figures.add("fdatasync", Unit::Micros, target.fdatasync()?);
     broker.stop().await;
     Ok(figures)
 }
 
-/// The same without a relay.
+/// Measures the same without a relay.
 async fn polled(
     figures: &mut Figures,
     args: &ListenArgs,
-    queue: &Counted,
+    queue: &MeteredQueue,
     progress: &Progress,
 ) -> Result<()> {
-    progress.say("one message at a time, polled");
-    let mut fleet = Fleet::start(args, queue, None).await?;
-    tokio::time::sleep(SETTLED).await;
+    progress.step("one message at a time, polled");
+    let mut listeners = Listeners::start(args, queue, None).await?;
+    tokio::time::sleep(SETTLE).await;
     let before = queue.usage();
-    let took = one_by_one(args, args.polled, queue, &mut fleet, None).await?;
+    let took = one_by_one(args, args.polled, queue, &mut listeners, None).await?;
     let used = queue.usage().since(&before);
     spans(figures, ["polled p50", "polled p99"], &took.put);
     let each = used.total() as f64 / args.polled as f64;
     figures.add("polled transactions/message", Unit::Count, Some(each));
-    progress.say("idle, polled");
+    progress.step("idle, polled");
     idle(figures, args, queue, "polled idle transactions/min").await?;
-    fleet.stop().await;
+    listeners.stop().await;
     Ok(())
 }
 
@@ -106,7 +113,7 @@ async fn polled(
 async fn idle(
     figures: &mut Figures,
     args: &ListenArgs,
-    queue: &Counted,
+    queue: &MeteredQueue,
     name: &'static str,
 ) -> Result<()> {
     let log = || args.azurite_log.as_deref().map(requests).transpose();
@@ -125,24 +132,24 @@ async fn idle(
     Ok(())
 }
 
-/// Returns how many requests Azurite has printed: a line each, as web servers print them.
+/// Returns the number of requests in Azurite's output, which has one line for each.
 pub(super) fn requests(log: &Path) -> Result<u64> {
     let text = std::fs::read_to_string(log)
         .with_context(|| format!("--azurite-log {} cannot be read", log.display()))?;
     Ok(text.matches(" HTTP/1.1\" ").count() as u64)
 }
 
-/// Puts one message, notifies, and waits until it is handled; again and again.
+/// Puts one message, notifies, and waits until it is handled, `count` times.
 async fn one_by_one(
     args: &ListenArgs,
     count: u64,
-    queue: &Counted,
-    fleet: &mut Fleet,
+    queue: &MeteredQueue,
+    listeners: &mut Listeners,
     publisher: Option<&Publisher>,
-) -> Result<Latencies> {
-    let mut took = Latencies::new()?;
+) -> Result<MessageLatencies> {
+    let mut took = MessageLatencies::new()?;
     for number in 0..count {
-        // By polling, the pause decides where in the sleep a message falls.
+        // For polling, the pause varies the time of the put within the listener's sleep.
         let pause = match publisher {
             Some(_) => args.pause,
             None => args.pause + Duration::from_millis(number * 137 % 1000),
@@ -158,22 +165,22 @@ async fn one_by_one(
             };
             publisher.notify(notification).await?;
         }
-        let handled = tokio::time::timeout(LOST, fleet.handled.recv()).await;
+        let handled = tokio::time::timeout(LOSS_TIMEOUT, listeners.handled.recv()).await;
         let handled = handled.context("a message was lost")?;
         took.add(put, notified, handled.context("the listeners have ended")?)?;
     }
     Ok(took)
 }
 
-impl Fleet {
-    async fn start(args: &ListenArgs, queue: &Counted, relay: Option<&str>) -> Result<Self> {
-        let (said, handled) = mpsc::channel(16);
+impl Listeners {
+    async fn start(args: &ListenArgs, queue: &MeteredQueue, relay: Option<&str>) -> Result<Self> {
+        let (sender, handled) = mpsc::channel(16);
         let mut listeners = Vec::new();
         let config = ListenerConfig {
             dequeue_batch_size: 1,
             ..ListenerConfig::default()
         };
-        // As many listeners as may share a connection do.
+        // 100 listeners share a connection.
         let clients = relay.map(|relay| -> Result<Vec<Client>> {
             let connect = |_| Ok(Client::new(relay)?);
             (0..args.listeners.div_ceil(100)).map(connect).collect()
@@ -191,11 +198,11 @@ impl Fleet {
                 let client = &clients[usize::try_from(number / 100)?];
                 builder = builder.wakes(client.subscribe(options)?);
             }
-            let said = said.clone();
+            let sender = sender.clone();
             let started = builder.start(move |_: Delivery| {
-                let said = said.clone();
+                let sender = sender.clone();
                 async move {
-                    said.send(Instant::now()).await?;
+                    sender.send(Instant::now()).await?;
                     Ok(())
                 }
             });
@@ -216,7 +223,7 @@ impl Fleet {
     }
 }
 
-impl Latencies {
+impl MessageLatencies {
     fn new() -> Result<Self> {
         Ok(Self {
             put: Histogram::new(3)?,
@@ -233,7 +240,7 @@ impl Latencies {
 }
 
 impl ListenArgs {
-    /// Returns how long the last message's empty gets may take.
+    /// Returns the time for the empty gets after the last message.
     fn settle(&self) -> Duration {
         Duration::from_secs(if self.listeners > 1 { 3 } else { 1 })
     }
@@ -242,7 +249,7 @@ impl ListenArgs {
 fn pushed(
     figures: &mut Figures,
     args: &ListenArgs,
-    took: &Latencies,
+    took: &MessageLatencies,
     used: &QueueUsage,
     woken: u64,
 ) {
@@ -258,9 +265,9 @@ fn pushed(
         &took.notified,
     );
     figures.add("wake-ups/message", Unit::Count, each(woken));
-    // The put is its publisher's.
-    let theirs = used.total() - used.puts;
-    figures.add("transactions/message", Unit::Count, each(theirs));
+    // The puts are transactions of the publisher.
+    let listeners = used.total() - used.puts;
+    figures.add("transactions/message", Unit::Count, each(listeners));
 }
 
 fn spans(figures: &mut Figures, names: [&'static str; 2], took: &Histogram<u64>) {

@@ -1,4 +1,4 @@
-//! What a relay has counted, read from its admin port.
+//! A relay's metrics, read from its admin port.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use tokio::{
 #[derive(Debug)]
 pub(super) struct Metrics(String);
 
-/// A relay that is busy for seconds answers late, and is waited for.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time-out of a read: a relay that is busy for seconds answers late.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Metrics {
-    /// Asks the admin port at this address.
+    /// Reads the metrics of the admin port at this address.
     pub(super) async fn read(admin: &str) -> Result<Self> {
-        let answer = tokio::time::timeout(PATIENCE, get(admin)).await;
+        let answer = tokio::time::timeout(TIMEOUT, get(admin)).await;
         let answer = answer.context("the admin port does not answer")??;
         ensure!(
             answer.starts_with("HTTP/1.1 200 "),
-            "the admin port says {:?}",
+            "the admin port answered {:?}",
             answer.lines().next().unwrap_or_default()
         );
         Ok(Self(answer))

@@ -1,18 +1,18 @@
-//! A nats-server's client as its users have it: the official one.
+//! The official client of nats-server.
 
 use anyhow::{Context, Result};
 use async_nats::{Client, ConnectOptions, Event, Subscriber};
 
-/// Messages that a subscription holds for a reader that is behind, before it drops some: more than
-/// any run has, as a run with wrong sums counts for nothing.
-const HELD: usize = 16 * 1024 * 1024;
+/// Capacity of a subscription's buffer, beyond which it drops messages. It is larger than any run,
+/// as dropped messages make the sums wrong.
+const CAPACITY: usize = 16 * 1024 * 1024;
 
 /// Connects.
 pub(super) async fn connect(target: &str) -> Result<Client> {
     let options = ConnectOptions::new()
-        .subscription_capacity(HELD)
+        .subscription_capacity(CAPACITY)
         .event_callback(|event| async move {
-            // What would make the sums wrong is said, so that they can be understood.
+            // Logs events that may explain wrong sums.
             if !matches!(event, Event::Connected) {
                 tracing::warn!(%event, "nats-server");
             }
@@ -21,8 +21,8 @@ pub(super) async fn connect(target: &str) -> Result<Client> {
     connected.with_context(|| format!("nats-server at {target} cannot be reached"))
 }
 
-/// Subscribes `count` times to all subjects, and waits until the server knows of it. Returns the
-/// subscriptions to all subjects of the first subscriber, then those of the next.
+/// Subscribes `count` times to all subjects, and waits until the server has registered all. Returns
+/// the subscriptions to all subjects of the first subscriber, then those of the next.
 pub(super) async fn subscribe(
     client: &Client,
     subjects: &[String],
@@ -34,18 +34,18 @@ pub(super) async fn subscribe(
             subscribers.push(client.subscribe(subject.clone()).await?);
         }
     }
-    // Written is not yet known: an answer to a request of our own comes after both.
+    // A written command may not have been read: the answer to a later request shows that it was.
     barrier(client).await?;
     Ok(subscribers)
 }
 
-/// Waits until the server has taken in all that was sent before.
+/// Waits until the server has read all commands sent before.
 pub(super) async fn barrier(client: &Client) -> Result<()> {
     use tokio_stream::StreamExt;
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
     client.publish(inbox, "".into()).await?;
     client.flush().await?;
-    answers.next().await.context("nats-server has gone")?;
+    answers.next().await.context("nats-server has ended")?;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! The peers' processes: each starts a server, and kills it when the parent lets go.
+//! The peers' processes: each starts a server, and kills it when the parent closes the input.
 //!
-//! A server by itself would outlive a parent that was killed. Each prints the server's address and
-//! process id.
+//! Without this process a server would outlive a killed parent. Each prints the server's address
+//! and process id.
 
 use std::{net::TcpListener, process::Stdio};
 
@@ -11,14 +11,14 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::helper;
+use super::child;
 
-/// Lets the nats-server finish: by default it cuts off a subscriber that is 10 s or 64 MB behind,
-/// which loses messages, and a burst brings all of its subscribers there.
-const NATS: &str = "write_deadline: \"120s\"\nmax_pending: 1GB\n";
-/// Lets the redis-server finish, for the same reason: by default it cuts off a subscriber that is 32
-/// MB behind, or 8 MB for a minute. It stores nothing.
-const REDIS: [&str; 10] = [
+/// By default a nats-server disconnects a subscriber that is 10 s or 64 MB behind, which loses
+/// messages. In a burst all subscribers are that far behind.
+const NATS_CONFIG: &str = "write_deadline: \"120s\"\nmax_pending: 1GB\n";
+/// By default a redis-server disconnects a subscriber that is 32 MB behind, or 8 MB for a minute.
+/// The server stores nothing.
+const REDIS_ARGS: [&str; 10] = [
     "--bind",
     "127.0.0.1",
     "--save",
@@ -30,12 +30,12 @@ const REDIS: [&str; 10] = [
     "--maxclients",
     "100000",
 ];
-/// Another program may take the port that was free a moment ago.
+/// Attempts to start redis-server: another program may take the free port in between.
 const ATTEMPTS: usize = 5;
 
-/// Holds a nats-server.
+/// Runs a nats-server.
 pub(super) async fn serve_nats() -> Result<()> {
-    helper::raise_limits();
+    child::raise_limits();
     let mut server = Command::new("nats-server")
         .args(["--addr", "127.0.0.1", "--port", "-1"])
         .args(["--config", "/dev/stdin"])
@@ -46,7 +46,7 @@ pub(super) async fn serve_nats() -> Result<()> {
         .spawn()
         .context("nats-server cannot be started")?;
     let mut settings = server.stdin.take().context("its input is piped")?;
-    settings.write_all(NATS.as_bytes()).await?;
+    settings.write_all(NATS_CONFIG.as_bytes()).await?;
     drop(settings);
     let mut log = BufReader::new(server.stderr.take().context("its log is piped")?).lines();
     let listening = "Listening for client connections on ";
@@ -57,15 +57,15 @@ pub(super) async fn serve_nats() -> Result<()> {
     hold(server, log, address, "nats-server").await
 }
 
-/// Holds a redis-server.
+/// Runs a redis-server.
 pub(super) async fn serve_redis() -> Result<()> {
-    helper::raise_limits();
+    child::raise_limits();
     for _ in 0..ATTEMPTS {
-        // It chooses no port by itself.
+        // redis-server cannot choose a free port.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut server = Command::new("redis-server")
             .args(["--port", &port.to_string()])
-            .args(REDIS)
+            .args(REDIS_ARGS)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -84,20 +84,20 @@ pub(super) async fn serve_redis() -> Result<()> {
     bail!("redis-server ended before it listened, {ATTEMPTS} times")
 }
 
-/// Returns the next line that holds `words`; `None` where the log ends before.
+/// Returns the next line that contains `text`; `None` if the log ends before.
 async fn find(
     log: &mut Lines<BufReader<impl AsyncRead + Unpin>>,
-    words: &str,
+    text: &str,
 ) -> Result<Option<String>> {
     while let Some(line) = log.next_line().await? {
-        if line.contains(words) {
+        if line.contains(text) {
             return Ok(Some(line));
         }
     }
     Ok(None)
 }
 
-/// Prints where the server is, and kills it when the parent lets go.
+/// Prints the server's address, and kills the server when the parent closes the input.
 async fn hold(
     mut server: Child,
     mut log: Lines<BufReader<impl AsyncRead + Unpin>>,
@@ -107,12 +107,12 @@ async fn hold(
     let pid = server.id().with_context(|| format!("{name} has ended"))?;
     println!("{address} {pid}");
     tokio::select! {
-        () = helper::abandoned() => {}
-        // Its log is read on, so that it never waits for its reader.
+        () = child::parent_closed() => {}
+        // Reads the log to its end, so that the server never blocks on it.
         () = async { while let Ok(Some(_)) = log.next_line().await {} } => {
-            bail!("{name} ended by itself");
+            bail!("{name} ended unexpectedly");
         }
     }
     let killed = server.kill().await;
-    killed.with_context(|| format!("{name} cannot be ended"))
+    killed.with_context(|| format!("{name} cannot be killed"))
 }

@@ -1,4 +1,4 @@
-//! What the bench is doing, on stderr: a bar on a terminal, plain lines elsewhere.
+//! The bench's progress on stderr: a bar on a terminal, plain lines elsewhere.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::output;
 
-/// The runs of one work.
+/// The progress of one benchmark.
 #[derive(Debug)]
 pub(super) struct Progress {
     name: &'static str,
@@ -14,9 +14,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins to show `runs` runs.
+    /// Starts a progress bar of `runs` runs.
     pub(super) fn new(name: &'static str, runs: usize) -> Self {
-        // Hidden where stderr is no terminal.
+        // Hidden if stderr is not a terminal.
         let bar = ProgressBar::new(runs as u64);
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} [{bar:20}] {wide_msg}")
         {
@@ -26,7 +26,7 @@ impl Progress {
         Self { name, bar }
     }
 
-    /// A run begins.
+    /// Shows the start of a run.
     pub(super) fn begin(&self, run: &str) {
         let prefix = format!("{}: {run}", self.name);
         if self.bar.is_hidden() {
@@ -35,25 +35,25 @@ impl Progress {
         self.bar.set_prefix(prefix);
     }
 
-    /// The run does something new.
-    pub(super) fn say(&self, what: &str) {
+    /// Shows the next step of the run.
+    pub(super) fn step(&self, step: &str) {
         if self.bar.is_hidden() {
-            output::note(format_args!("  {what}"));
+            output::note(format_args!("  {step}"));
         }
-        self.bar.set_message(what.to_owned());
+        self.bar.set_message(step.to_owned());
     }
 
-    /// The run goes on: shown on a terminal only.
-    pub(super) fn tick(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+    /// Shows the progress of a step, on a terminal only.
+    pub(super) fn tick(&self, status: &str) {
+        self.bar.set_message(status.to_owned());
     }
 
-    /// The run has ended.
+    /// Shows the end of a run.
     pub(super) fn done(&self) {
         self.bar.inc(1);
     }
 
-    /// All have.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

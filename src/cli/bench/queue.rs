@@ -1,8 +1,8 @@
-//! A work queue by itself: messages are put, then got, handled and deleted.
+//! A work queue without a relay: messages are put, then got, handled and deleted.
 //!
-//! All in this process, as an embedded queue is used. Puts come in batches, and so do gets; the
-//! deletes of a batch are issued one by one and at the same time, as a listener's tasks do. How long
-//! the disk takes for one fdatasync stands beside the figures, as every commit waits for one.
+//! All tasks are in this process, as for an embedded queue. Puts and gets have batches. The deletes
+//! of a batch are single calls that run concurrently, as in a listener's tasks. The report includes
+//! the time of one fdatasync, because every commit waits for one.
 
 use std::{
     fs::File,
@@ -28,69 +28,77 @@ use super::{
     usage::Usage,
 };
 
-/// A queue of this bench's own, deleted when it is dropped.
-pub(super) struct Place {
+/// The queue of a benchmark: the one of `--queue`, or a temporary file.
+pub(super) struct BenchQueue {
     pub(super) url: String,
-    /// Where a queue of this bench's own is.
-    _own: Option<Directory>,
+    /// The directory of a temporary queue, deleted on drop.
+    _directory: Option<Directory>,
 }
 
-/// What is left to do, and what came of what was done.
+/// Progress and sums of the tasks.
 #[derive(Debug, Default)]
-struct Tally {
+struct SharedCounters {
     next: AtomicU64,
+    handled: HandledSum,
+}
+
+/// The number of handled messages, and the sum of their numbers.
+#[derive(Debug, Default)]
+pub(super) struct HandledSum {
     handled: AtomicU64,
     sum: AtomicU64,
 }
 
-/// Longer than any run: a message that came back would be handled twice.
-const HIDDEN: Duration = Duration::from_secs(3600);
-/// One that lasts until it is on the disk takes from microseconds to tens of milliseconds.
+/// Longer than any run: a redelivered message would be handled twice.
+const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Number of measured fdatasync calls. One takes from microseconds to tens of milliseconds.
 const SYNCS: usize = 50;
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &QueueArgs, progress: &Progress) -> Result<Figures> {
-    let place = Place::of(args.queue.as_deref())?;
-    let sync = place.fdatasync()?;
-    let queue = place.open().await?;
+    let target = BenchQueue::of(args.queue.as_deref())?;
+    let sync = target.fdatasync()?;
+    let queue = target.open().await?;
     let before = Usage::of(Some(std::process::id()));
-    progress.say(&format!("putting {} messages", args.messages));
-    let put = timed(args, &queue, |queue, args, tally| async move {
-        put_all(&*queue, &args, &tally).await
+    progress.step(&format!("putting {} messages", args.messages));
+    let put = timed(args, &queue, |queue, args, counters| async move {
+        put_all(&*queue, &args, &counters).await
     });
     let (put, _) = put.await?;
-    progress.say("handling them");
-    let handled = timed(args, &queue, |queue, args, tally| async move {
-        handle_all(&*queue, &args, &tally).await
+    progress.step("handling them");
+    let handled = timed(args, &queue, |queue, args, counters| async move {
+        handle_all(&*queue, &args, &counters).await
     });
-    let (handled, tally) = handled.await?;
+    let (handled, counters) = handled.await?;
     let after = Usage::of(Some(std::process::id()));
-    check(args, &tally)?;
+    counters.handled.check(args.messages)?;
     ensure!(queue.depth().await? == 0, "{queue} is not empty afterwards");
     Ok(figures(args, put, handled, sync, &before, &after))
 }
 
-/// Runs as many tasks as asked for until all of them have ended; returns how long that took.
+/// Runs `--tasks` tasks to their end, and returns the elapsed time.
 async fn timed<F: Future<Output = Result<()>> + Send + 'static>(
     args: &QueueArgs,
     queue: &Arc<dyn WorkQueue>,
-    work: impl Fn(Arc<dyn WorkQueue>, QueueArgs, Arc<Tally>) -> F,
-) -> Result<(Duration, Arc<Tally>)> {
-    let tally = Arc::<Tally>::default();
+    work: impl Fn(Arc<dyn WorkQueue>, QueueArgs, Arc<SharedCounters>) -> F,
+) -> Result<(Duration, Arc<SharedCounters>)> {
+    let counters = Arc::<SharedCounters>::default();
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..args.tasks {
-        tasks.spawn(work(Arc::clone(queue), args.clone(), Arc::clone(&tally)));
+        tasks.spawn(work(Arc::clone(queue), args.clone(), Arc::clone(&counters)));
     }
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    Ok((began.elapsed(), tally))
+    Ok((began.elapsed(), counters))
 }
 
-async fn put_all(queue: &dyn WorkQueue, args: &QueueArgs, tally: &Tally) -> Result<()> {
+async fn put_all(queue: &dyn WorkQueue, args: &QueueArgs, counters: &SharedCounters) -> Result<()> {
     loop {
-        let first = tally.next.fetch_add(args.batch.into(), Ordering::Relaxed);
+        let first = counters
+            .next
+            .fetch_add(args.batch.into(), Ordering::Relaxed);
         let end = args.messages.min(first + u64::from(args.batch));
         if first >= end {
             return Ok(());
@@ -102,33 +110,41 @@ async fn put_all(queue: &dyn WorkQueue, args: &QueueArgs, tally: &Tally) -> Resu
     }
 }
 
-async fn handle_all(queue: &dyn WorkQueue, args: &QueueArgs, tally: &Tally) -> Result<()> {
+async fn handle_all(
+    queue: &dyn WorkQueue,
+    args: &QueueArgs,
+    counters: &SharedCounters,
+) -> Result<()> {
     loop {
-        let got = queue.get(args.batch.into(), HIDDEN).await?;
+        let got = queue.get(args.batch.into(), VISIBILITY_TIMEOUT).await?;
         if got.is_empty() {
             return Ok(());
         }
         for message in &got {
             let text = std::str::from_utf8(&message.body)?;
-            let number: u64 = text.parse().context("a message is none of the bench's")?;
-            tally.sum.fetch_add(number + 1, Ordering::Relaxed);
+            let number = text.parse().context("a message is not from the bench")?;
+            counters.handled.add(number);
         }
         try_join_all(got.iter().map(|message| queue.delete(&message.receipt))).await?;
-        tally.handled.fetch_add(got.len() as u64, Ordering::Relaxed);
     }
 }
 
-/// Checks that each message was handled, and none twice.
-fn check(args: &QueueArgs, tally: &Tally) -> Result<()> {
-    let (handled, sum) = (&tally.handled, &tally.sum);
-    let (handled, sum) = (handled.load(Ordering::Relaxed), sum.load(Ordering::Relaxed));
-    let expected = (1..=args.messages).sum::<u64>();
-    ensure!(
-        handled == args.messages && sum == expected,
-        "{handled} messages were handled instead of {}, or not each of them once",
-        args.messages
-    );
-    Ok(())
+impl HandledSum {
+    pub(super) fn add(&self, number: u64) {
+        self.sum.fetch_add(number + 1, Ordering::Relaxed);
+        self.handled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Checks that each message was handled, and none twice.
+    pub(super) fn check(&self, messages: u64) -> Result<()> {
+        let handled = self.handled.load(Ordering::Relaxed);
+        let sum = self.sum.load(Ordering::Relaxed);
+        ensure!(
+            handled == messages && sum == (1..=messages).sum::<u64>(),
+            "{handled} messages were handled instead of {messages}, or some of them twice"
+        );
+        Ok(())
+    }
 }
 
 fn figures(
@@ -162,7 +178,7 @@ fn figures(
     figures
 }
 
-/// Returns the median of how long the disk takes to keep 4 KiB more of a file, in microseconds.
+/// Returns the median time in microseconds to append 4 KiB to a file and sync it to the disk.
 fn fdatasync(directory: &Path) -> Result<f64> {
     let path = directory.join(format!(".reveille-bench-sync-{}", std::process::id()));
     let measure = || -> std::io::Result<Vec<f64>> {
@@ -182,19 +198,19 @@ fn fdatasync(directory: &Path) -> Result<f64> {
     Ok(median(&mut spans).unwrap_or_default())
 }
 
-impl Place {
-    /// Returns the queue that is named, or a new one in a directory of its own.
+impl BenchQueue {
+    /// Returns the queue of `--queue`, or a new one in a temporary directory.
     pub(super) fn of(queue: Option<&str>) -> Result<Self> {
         if let Some(url) = queue {
             return Ok(Self {
                 url: url.to_owned(),
-                _own: None,
+                _directory: None,
             });
         }
-        let own = Directory::new()?;
+        let directory = Directory::new()?;
         Ok(Self {
-            url: format!("sqlite:{}/bench.db?queue=bench", own.path().display()),
-            _own: Some(own),
+            url: format!("sqlite:{}/bench.db?queue=bench", directory.path().display()),
+            _directory: Some(directory),
         })
     }
 
@@ -205,18 +221,19 @@ impl Place {
         let depth = queue.depth().await?;
         ensure!(
             depth == 0,
-            "{queue} holds {depth} messages: name an empty queue, as all that is in it is handled"
+            "{queue} has {depth} messages: name an empty queue, as the bench deletes all messages"
         );
         Ok(queue)
     }
 
-    /// Returns how long the disk of the queue's file takes for one fdatasync, in microseconds; `None`
-    /// for a queue that is no file.
+    /// Returns the time in microseconds of one fdatasync on the disk of the queue's file; `None`
+    /// for a queue without a file.
     pub(super) fn fdatasync(&self) -> Result<Option<f64>> {
-        self.directory().map(|of| fdatasync(&of)).transpose()
+        let directory = self.directory();
+        directory.map(|path| fdatasync(&path)).transpose()
     }
 
-    /// Returns where the queue's file is.
+    /// Returns the directory of the queue's file.
     fn directory(&self) -> Option<PathBuf> {
         let path = self.url.strip_prefix("sqlite:")?;
         let (path, _) = path.split_once('?').unwrap_or((path, ""));

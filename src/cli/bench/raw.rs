@@ -1,9 +1,9 @@
-//! Clients of a peer over a plain connection, which take as little as possible from the server that
-//! is measured.
+//! Minimal clients of a peer over a plain connection, which leave the processor to the measured
+//! server.
 //!
-//! A subscriber parses nothing but the first byte of each frame. That works because all messages of
-//! one run are alike: subjects and ids that differ in digits only, and payloads of one length. What
-//! the two protocols write and answer stands in `raw_nats` and `raw_redis`.
+//! A subscriber parses only the first byte of each frame. That is enough, because all messages of
+//! one run have the same form: subjects and ids differ in digits only, and all payloads have one
+//! length. `raw_nats` and `raw_redis` have the two protocols.
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::{
@@ -20,46 +20,45 @@ pub(super) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     filled: usize,
-    /// What comes before the payload of a message, as this subject and these ids make it.
+    /// The bytes before the payload of a message.
     header: Vec<u8>,
     payload: usize,
     /// Whether the first message was compared with `header`.
     verified: bool,
-    /// Published messages that the peer has not answered yet; a nats-server answers none.
+    /// Number of published messages without an answer yet; a nats-server sends no answers.
     unanswered: usize,
 }
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Nats,
     Redis,
 }
 
-/// What a line of the peer means, where no messages come.
+/// The kind of a line from the peer, on a connection without messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// All that was written before the last PING has been taken in.
+    /// The peer has read all bytes before the last PING.
     Pong,
-    /// The peer wants a PONG.
+    /// The peer expects a PONG.
     Ping,
-    /// A command was carried out.
+    /// A command has succeeded.
     Done,
     /// A command was refused.
     Error,
-    /// Part of an answer, or something that the peer says of itself.
+    /// Part of an answer, or information about the server.
     Other,
 }
 
 const SMALL: usize = 4 * 1024;
-/// A publisher waits for answers where more messages than this have none: about as many as the
-/// relay's publisher has in flight.
-const UNANSWERED: usize = 4 * 1024;
-/// What ends each line and each message.
+/// Maximum number of messages without an answer: about as many as the relay's publisher has in
+/// flight.
+const MAX_UNANSWERED: usize = 4 * 1024;
+/// The end of each line and each message.
 const END: &[u8; 2] = b"\r\n";
 
 impl Protocol {
-    /// Returns the server's name.
     fn server(self) -> &'static str {
         match self {
             Self::Nats => "nats-server",
@@ -124,37 +123,37 @@ impl Connection {
                 self.ping().await
             }
             Protocol::Redis => {
-                ensure!(count == 1, "redis tells a connection of a message once");
+                ensure!(count == 1, "redis sends a message once to each connection");
                 self.header = raw_redis::header(first, payload);
                 self.write(&raw_redis::subscription(subjects)).await?;
-                // It confirms each channel by itself.
+                // Redis confirms each channel separately.
                 self.unanswered += subjects.len();
                 self.answers(0).await
             }
         }
     }
 
-    /// Reads with a buffer of this size from now on.
-    pub(super) fn widen(&mut self, buffer: usize) {
+    /// Sets the size of the read buffer.
+    pub(super) fn set_buffer(&mut self, buffer: usize) {
         self.buffer.resize(buffer.max(self.filled), 0);
     }
 
-    /// Publishes `count` messages, which `bytes` holds.
+    /// Publishes `bytes`, which contain `count` messages.
     pub(super) async fn publish(&mut self, bytes: &[u8], count: usize) -> Result<()> {
         self.write(bytes).await?;
         if self.protocol == Protocol::Redis {
             self.unanswered += count;
-            self.answers(UNANSWERED).await?;
+            self.answers(MAX_UNANSWERED).await?;
         }
         Ok(())
     }
 
-    /// Waits for the answers to what was published; a nats-server gives none.
+    /// Waits for the answers to all published messages; a nats-server sends none.
     pub(super) async fn answered(&mut self) -> Result<()> {
         self.answers(0).await
     }
 
-    /// Waits until the server has taken in all that was written.
+    /// Waits until the server has read all written bytes.
     pub(super) async fn barrier(&mut self) -> Result<()> {
         match self.protocol {
             Protocol::Nats => self.ping().await,
@@ -162,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// Waits for messages, and hands the payload of each to `take`.
+    /// Waits for messages, and calls `take` with the payload of each.
     pub(super) async fn messages(&mut self, mut take: impl FnMut(&[u8])) -> Result<()> {
         self.fill().await?;
         let (header, server) = (self.header.len(), self.protocol.server());
@@ -189,8 +188,8 @@ impl Connection {
                 }
                 None | Some(b'P') => break,
                 Some(_) => {
-                    let words = String::from_utf8_lossy(rest);
-                    bail!("{server}: {}", words.lines().next().unwrap_or_default());
+                    let text = String::from_utf8_lossy(rest);
+                    bail!("{server}: {}", text.lines().next().unwrap_or_default());
                 }
             }
         }
@@ -206,7 +205,7 @@ impl Connection {
         written.context(self.protocol.server())
     }
 
-    /// Sends a PING, and waits for its answer. There are no messages on this connection.
+    /// Sends a PING, and waits for its answer. This connection has no messages.
     async fn ping(&mut self) -> Result<()> {
         self.write(raw_nats::PING).await?;
         let mut answered = false;
@@ -216,7 +215,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until at most `left` of the published messages have no answer.
+    /// Waits until at most `left` published messages have no answer.
     async fn answers(&mut self, left: usize) -> Result<()> {
         while self.unanswered > left {
             let answers = self.lines(&[Line::Done]).await?;
@@ -225,7 +224,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the lines that have come, at least one read; returns how many of them are `wanted`.
+    /// Reads at least once, and consumes all whole lines; returns how many of them are `wanted`.
     async fn lines(&mut self, wanted: &[Line]) -> Result<usize> {
         self.fill().await?;
         let (mut at, mut found, mut pings) = (0, 0, 0);
@@ -237,8 +236,8 @@ impl Connection {
             at += end + 1;
             match self.protocol.line(line) {
                 Line::Error => {
-                    let words = String::from_utf8_lossy(line);
-                    bail!("{}: {words}", self.protocol.server());
+                    let text = String::from_utf8_lossy(line);
+                    bail!("{}: {text}", self.protocol.server());
                 }
                 Line::Ping => pings += 1,
                 kind => found += usize::from(wanted.contains(&kind)),
@@ -269,7 +268,7 @@ impl Connection {
     }
 }
 
-/// Returns whether two headers differ in nothing but digits.
+/// Returns whether two headers differ in digits only.
 fn alike(one: &[u8], other: &[u8]) -> bool {
     let same = |(a, b): (&u8, &u8)| a == b || (a.is_ascii_digit() && b.is_ascii_digit());
     one.len() == other.len() && one.iter().zip(other).all(same)
@@ -281,7 +280,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a connection to a peer that has written `bytes`, and the peer's end of it.
+    /// Returns a connection to a peer that has written `bytes`, and the peer's end of the
+    /// connection.
     async fn connected(protocol: Protocol, bytes: &[u8]) -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let target = listener.local_addr().expect("an address").to_string();
@@ -321,7 +321,7 @@ mod tests {
         let messages = b"*3\r\n$7\r\nmessage\r\n$4\r\na.q1\r\n$3\r\nabc\r\n\
                          *3\r\n$7\r\nmessage\r\n$4\r\na.q2\r\n$3\r\n\r\n*\r\n";
         peer.write_all(messages).await.expect("written");
-        // A payload may look like a line's end or a frame's beginning.
+        // A payload may contain a line end or the first byte of a frame.
         let expected = [b"abc".to_vec(), b"\r\n*".to_vec()];
         assert_eq!(payloads(&mut connection, 2).await, expected);
     }
@@ -353,7 +353,7 @@ mod tests {
         connection.publish(b"x", 2).await.expect("published");
         connection.answered().await.expect("answered");
         assert_eq!(connection.unanswered, 0);
-        // Half a line has come, and is no answer yet.
+        // Half a line is no answer yet.
         assert_eq!(connection.buffer[..connection.filled], *b":1");
         connection.publish(b"x", 1).await.expect("published");
         assert_eq!(connection.unanswered, 1);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_peer_refuses_is_told() {
+    async fn an_error_of_a_peer_is_returned() {
         let refusal = b"-ERR max number of clients reached\r\n";
         let (mut connection, _peer) = connected(Protocol::Redis, refusal).await;
         connection.publish(b"x", 1).await.expect("published");

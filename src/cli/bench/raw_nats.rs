@@ -1,17 +1,17 @@
-//! As much of the NATS protocol as the bench needs.
+//! The part of the NATS protocol that the bench needs.
 
 use super::raw::Line;
 
-/// `PING` and `PONG`, with their line ends. Redis takes the same PING.
+/// `PING` and `PONG`, with their line ends. Redis accepts the same PING.
 pub(super) const PING: &[u8; 6] = b"PING\r\n";
 pub(super) const PONG: &[u8; 6] = b"PONG\r\n";
-/// What a client says first.
+/// A client's first line.
 pub(super) const HELLO: &[u8] =
     b"CONNECT {\"verbose\":false,\"pedantic\":false,\"echo\":false}\r\n";
-/// The first subscription's id. All ids have as many digits.
+/// The first subscription's id. All ids have the same number of digits.
 const FIRST_ID: usize = 100_000;
 
-/// Returns what a line means.
+/// Returns the kind of a line.
 pub(super) fn line(line: &[u8]) -> Line {
     match line {
         b"PONG" => Line::Pong,
@@ -26,7 +26,7 @@ pub(super) fn header(subject: &str, payload: usize) -> Vec<u8> {
     format!("MSG {subject} {FIRST_ID} {payload}\r\n").into_bytes()
 }
 
-/// Returns what subscribes to each subject `count` times.
+/// Returns the commands that subscribe to each subject `count` times.
 pub(super) fn subscriptions(subjects: &[String], count: u64) -> Vec<u8> {
     let each = subjects
         .iter()
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_subscription_has_an_id_of_its_own() {
+    fn each_subscription_has_a_different_id() {
         let subjects = ["a.1".to_owned(), "a.2".to_owned()];
         let lines = String::from_utf8(subscriptions(&subjects, 2)).expect("text");
         let ids: Vec<_> = lines.lines().collect();

@@ -1,8 +1,8 @@
-//! As much of the Redis protocol (RESP2) as the bench needs: PUBLISH and SUBSCRIBE.
+//! The part of the Redis protocol (RESP2) that the bench needs: PUBLISH and SUBSCRIBE.
 
 use super::raw::Line;
 
-/// Returns what a line means. An answer to a PUBLISH is one line with a number, and so is the last
+/// Returns the kind of a line. An answer to a PUBLISH is one line with a number, and so is the last
 /// line of the confirmation of each channel.
 pub(super) fn line(line: &[u8]) -> Line {
     match line.first() {
@@ -13,7 +13,7 @@ pub(super) fn line(line: &[u8]) -> Line {
     }
 }
 
-/// Returns what stands before each payload.
+/// Returns the bytes before each payload.
 pub(super) fn header(channel: &str, payload: usize) -> Vec<u8> {
     let channel = text(channel.as_bytes());
     [
@@ -44,7 +44,7 @@ fn command(parts: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a bulk string: its length, then itself.
+/// Returns a bulk string: its length, then its bytes.
 fn text(part: &[u8]) -> Vec<u8> {
     let length = format!("${}\r\n", part.len());
     [length.as_bytes(), part, b"\r\n"].concat()
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_and_messages_are_as_redis_writes_them() {
+    fn commands_and_messages_have_the_form_of_redis() {
         let publish = publication("a.q", b"x\r\ny");
         let expected = b"*3\r\n$7\r\nPUBLISH\r\n$3\r\na.q\r\n$4\r\nx\r\ny\r\n";
         assert_eq!(publish, expected);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_confirm() {
+    fn only_numbers_are_confirmations() {
         for (bytes, meaning) in [
             (&b":12"[..], Line::Done),
             (b"-ERR no", Line::Error),

@@ -1,4 +1,4 @@
-//! What the runs came to: a line for each, their medians, and how the sides compare.
+//! The report: the figures of each run, their medians, and the ratios to the peers.
 
 use std::{borrow::Cow, fmt};
 
@@ -6,13 +6,13 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Map, Value, json};
 
-use super::{Output, Side};
+use super::{Output, Server};
 
-/// All runs of one work.
+/// All runs of one benchmark.
 #[derive(Debug)]
 pub(super) struct Report {
     work: &'static str,
-    runs: Vec<(Side, Figures)>,
+    runs: Vec<(Server, Figures)>,
 }
 
 /// The figures of one run, in the order in which they are printed.
@@ -23,11 +23,11 @@ pub(super) struct Figures(Vec<Figure>);
 struct Figure {
     name: Cow<'static, str>,
     unit: Unit,
-    /// `None` where this system or this relay does not tell.
+    /// `None` if this system or this relay does not report it.
     value: Option<f64>,
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Count,
@@ -64,11 +64,11 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, side: Side, figures: Figures) {
-        self.runs.push((side, figures));
+    pub(super) fn add(&mut self, server: Server, figures: Figures) {
+        self.runs.push((server, figures));
     }
 
-    /// Prints all of it on stdout.
+    /// Prints the report to stdout.
     pub(super) fn print(&self, output: Output) -> Result<()> {
         match output {
             Output::Table => println!("{}", self.table()),
@@ -77,16 +77,16 @@ impl Report {
         Ok(())
     }
 
-    fn sides(&self) -> Vec<Side> {
-        let mut sides: Vec<Side> = self.runs.iter().map(|(side, _)| *side).collect();
-        sides.sort_unstable();
-        sides.dedup();
-        sides
+    fn servers(&self) -> Vec<Server> {
+        let mut servers: Vec<Server> = self.runs.iter().map(|(server, _)| *server).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        servers
     }
 
-    /// Returns the medians of a side's runs.
-    fn medians(&self, side: Side) -> Figures {
-        let runs = || self.runs.iter().filter(|(of, _)| *of == side);
+    /// Returns the medians of a server's runs.
+    fn medians(&self, server: Server) -> Figures {
+        let runs = || self.runs.iter().filter(|(of, _)| *of == server);
         let Some((_, first)) = runs().next() else {
             return Figures::default();
         };
@@ -100,13 +100,13 @@ impl Report {
         Figures(first.0.iter().enumerate().map(median_of).collect())
     }
 
-    /// Returns how each peer compares with the relay: how many times less the relay uses, or more it
-    /// does. Above 1, the relay is better.
-    fn ratios(&self) -> Vec<(Side, Figures)> {
-        let ours = self.medians(Side::Reveille);
-        let peers = self.sides().into_iter();
-        let peers = peers.filter(|side| *side != Side::Reveille);
-        let ratios = |peer: Side| {
+    /// Returns the ratios of each peer to the relay. Above 1, the relay is better: it uses less, or
+    /// delivers more.
+    fn ratios(&self) -> Vec<(Server, Figures)> {
+        let ours = self.medians(Server::Reveille);
+        let peers = self.servers().into_iter();
+        let peers = peers.filter(|server| *server != Server::Reveille);
+        let ratios = |peer: Server| {
             let theirs = self.medians(peer);
             let ratio = |(ours, theirs): (&Figure, &Figure)| Figure {
                 value: ratio(ours, theirs),
@@ -124,17 +124,17 @@ impl Report {
         table.load_style(presets::NOTHING);
         let mut columns: Vec<(String, Figures)> = Vec::new();
         let ratios = self.ratios();
-        for side in self.sides() {
-            let runs = self.runs.iter().filter(|(of, _)| *of == side);
+        for server in self.servers() {
+            let runs = self.runs.iter().filter(|(of, _)| *of == server);
             let runs: Vec<&Figures> = runs.map(|(_, figures)| figures).collect();
             if let [only] = runs[..] {
-                columns.push((side.to_string(), only.clone()));
+                columns.push((server.to_string(), only.clone()));
                 continue;
             }
             for (at, figures) in runs.into_iter().enumerate() {
-                columns.push((format!("{side} {}", at + 1), figures.clone()));
+                columns.push((format!("{server} {}", at + 1), figures.clone()));
             }
-            columns.push((format!("{side} median"), self.medians(side)));
+            columns.push((format!("{server} median"), self.medians(server)));
         }
         let mut header = vec![self.work.to_owned()];
         header.extend(columns.iter().map(|(name, _)| name.clone()));
@@ -161,28 +161,28 @@ impl Report {
     }
 
     fn to_json(&self) -> Value {
-        let runs = self.runs.iter().map(|(side, figures)| {
+        let runs = self.runs.iter().map(|(server, figures)| {
             let mut run = figures.to_json();
-            run.insert("side".to_owned(), json!(side.to_string()));
+            run.insert("side".to_owned(), json!(server.to_string()));
             Value::Object(run)
         });
-        let medians = self.sides().into_iter();
-        let medians = medians.map(|side| (side, self.medians(side)));
-        let by_side = |sides: &mut dyn Iterator<Item = (Side, Figures)>| {
-            let entry = |(side, of): (Side, Figures)| (side.to_string(), of.to_json().into());
-            sides.map(entry).collect::<Map<String, Value>>()
+        let medians = self.servers().into_iter();
+        let medians = medians.map(|server| (server, self.medians(server)));
+        let by_server = |servers: &mut dyn Iterator<Item = (Server, Figures)>| {
+            let entry = |(server, of): (Server, Figures)| (server.to_string(), of.to_json().into());
+            servers.map(entry).collect::<Map<String, Value>>()
         };
         json!({
             "work": self.work,
             "runs": runs.collect::<Vec<_>>(),
-            "median": by_side(&mut { medians }),
-            "ratio": by_side(&mut self.ratios().into_iter()),
+            "median": by_server(&mut { medians }),
+            "ratio": by_server(&mut self.ratios().into_iter()),
         })
     }
 }
 
 impl Figure {
-    /// Returns its name in JSON, unit included.
+    /// Returns the name in JSON, with the unit.
     fn key(&self) -> String {
         let name = self
             .name
@@ -229,8 +229,8 @@ pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     })
 }
 
-/// Returns how the relay's figure compares with a peer's: above 1, the relay's is better. What was
-/// asked for, and not measured, is the same on both sides and has none.
+/// Returns the ratio of the relay's figure and a peer's: above 1, the relay's is better. `None` for
+/// figures that are arguments of the benchmark.
 fn ratio(ours: &Figure, theirs: &Figure) -> Option<f64> {
     let (ours, theirs) = ours
         .value
@@ -243,7 +243,7 @@ fn ratio(ours: &Figure, theirs: &Figure) -> Option<f64> {
     ours.is_normal().then(|| theirs / ours)
 }
 
-/// Returns whether figures of this unit are measured; counts and sizes are what was asked for.
+/// Returns whether figures of this unit are measured; counts and sizes are arguments.
 fn varies(unit: Unit) -> bool {
     matches!(
         unit,
@@ -264,21 +264,21 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_has_a_ratio_of_its_own() {
+    fn each_peer_has_a_separate_ratio() {
         let mut report = Report::new("each");
-        for (side, wall, rate) in [
-            (Side::Reveille, 1.0, 100.0),
-            (Side::Redis, 2.0, 50.0),
-            (Side::Nats, 4.0, 400.0),
+        for (server, wall, rate) in [
+            (Server::Reveille, 1.0, 100.0),
+            (Server::Redis, 2.0, 50.0),
+            (Server::Nats, 4.0, 400.0),
         ] {
             let mut figures = figures(wall, None);
             figures.add("pipelined deliveries/cpu", Unit::PerSecond, Some(rate));
-            report.add(side, figures);
+            report.add(server, figures);
         }
         let ratio = &report.to_json()["ratio"];
         assert_eq!(ratio["redis"]["wall_seconds"], 2.0);
         assert_eq!(ratio["nats"]["wall_seconds"], 4.0);
-        // Where more is better, the relay is divided by the peer: above 1, it is better.
+        // For rates the relay is divided by the peer: above 1, the relay is better.
         let rate = "pipelined_deliveries_cpu_per_second";
         assert_eq!(ratio["redis"][rate], 2.0);
         assert_eq!(ratio["nats"][rate], 0.25);
@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn a_single_run_is_its_own_median() {
         let mut report = Report::new("idle");
-        report.add(Side::Reveille, figures(1.0, None));
+        report.add(Server::Reveille, figures(1.0, None));
         assert!(!report.table().to_string().contains("median"));
-        report.add(Side::Reveille, figures(3.0, None));
+        report.add(Server::Reveille, figures(3.0, None));
         let table = report.table().to_string();
         assert!(table.contains("reveille 2") && table.contains("reveille median"));
         assert_eq!(report.to_json()["median"]["reveille"]["wall_seconds"], 2.0);
@@ -304,17 +304,17 @@ mod tests {
     #[test]
     fn without_a_peer_there_is_no_ratio() {
         let mut report = Report::new("idle");
-        report.add(Side::Reveille, figures(1.0, None));
+        report.add(Server::Reveille, figures(1.0, None));
         assert_eq!(report.to_json()["ratio"], json!({}));
         assert!(!report.table().to_string().contains("ratio"));
     }
 
     #[test]
-    fn each_side_has_its_medians_and_the_peer_its_ratio() {
+    fn each_server_has_its_medians_and_the_peer_its_ratio() {
         let mut report = Report::new("burst");
         for wall in [1.0, 9.0, 2.0] {
-            report.add(Side::Reveille, figures(wall, None));
-            report.add(Side::Nats, figures(wall * 10.0, Some(3.0)));
+            report.add(Server::Reveille, figures(wall, None));
+            report.add(Server::Nats, figures(wall * 10.0, Some(3.0)));
         }
         let json = report.to_json();
         assert_eq!(json["median"]["reveille"]["wall_seconds"], 2.0);
@@ -325,9 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_printed_as_such() {
+    fn an_unknown_figure_is_printed_as_not_available() {
         let mut report = Report::new("burst");
-        report.add(Side::Reveille, figures(1.0, None));
+        report.add(Server::Reveille, figures(1.0, None));
         assert!(report.table().to_string().contains("n/a"));
     }
 

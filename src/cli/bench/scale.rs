@@ -1,18 +1,19 @@
-//! Very many queues, patterns and subscriptions: what each costs, and whether one notification still
-//! goes quickly while a `*/*` subscriber comes, listens and leaves.
+//! Very many queues, patterns and subscriptions: measures the memory of each, and the latency of
+//! one queue's notifications while a `*/*` subscriber connects, runs and leaves.
 //!
-//! The relay, the many subscriptions and the `*/*` subscription are processes of their own; this one
-//! holds the publishers and the one subscriber whose latencies count. All sums must be exact.
+//! The relay, the many subscriptions and the `*/*` subscription are separate processes. This
+//! process has the publishers and the one subscriber whose latencies are measured. All sums must be
+//! exact.
 
-pub(super) mod crowd;
-mod meter;
+mod latency_probe;
 mod names;
 mod pages;
 mod phases;
 mod reconnect;
 mod setup;
-mod visit;
+pub(super) mod subscriptions;
 pub(super) mod wildcard;
+mod wildcard_phases;
 
 use std::time::Duration;
 
@@ -25,28 +26,28 @@ use self::phases::Phases;
 use super::{
     ScaleArgs,
     broker::Broker,
-    helper::Helper,
     progress::Progress,
     report::{Figures, Unit},
 };
+use crate::cli::subprocess::Subprocess;
 
-/// The first word of a line that says how far a child has come.
+/// The first word of a child's progress line.
 const AT: &str = "at";
-/// Asks a child for its sums.
-const TOLD: &str = "told";
-/// Events of one request, the most there may be, and requests in flight.
+/// The command on which a child prints its sums.
+const SUMS: &str = "sums";
+/// Events of one request, the maximum, and requests in flight.
 const BATCH: usize = 1_024;
 const PIPELINE: usize = 16;
-/// Queues beside those that are asked for and a tenth more: the measured one and the new ones.
+/// Room for queues beyond `--queues` and a tenth more: the measured queue and the new ones.
 const SPARE: usize = 2_000;
-/// A busy relay is waited for, because the time that it takes is what is measured.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// A notification that was not told within this is lost.
-const LOST: Duration = Duration::from_secs(120);
+/// Time-out of a request: long, because the answer time of a busy relay is measured.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// A notification that was not delivered within this time is lost.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often the sums of a child are read.
-const COMPARE: Duration = Duration::from_millis(50);
+const SUMS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &ScaleArgs, progress: &Progress) -> Result<Figures> {
     let queues = usize::try_from(args.queues)?;
     let broker = Broker::relay_of(queues + queues / 10 + SPARE, args.sentinel).await?;
@@ -59,14 +60,15 @@ pub(super) async fn once(args: &ScaleArgs, progress: &Progress) -> Result<Figure
     ] {
         figures.add(name, Unit::Count, Some(count.into()));
     }
-    progress.say(&format!("notifying {} queues", args.queues));
+    progress.step(&format!("notifying {} queues", args.queues));
     setup::notify_queues(args, &broker, &publisher, &mut figures).await?;
-    let mut crowd = setup::open_crowd(args, &broker, progress, &mut figures).await?;
+    let mut subscriptions =
+        setup::open_subscriptions(args, &broker, progress, &mut figures).await?;
 
     let mut phases = Phases::start(&broker, args.pause, progress, figures).await?;
     let hold = args.hold;
     phases.run("quiet", idle(hold)).await?;
-    visit::visit(args, &broker, &publisher, &mut crowd, &mut phases).await?;
+    wildcard_phases::run(args, &broker, &publisher, &mut subscriptions, &mut phases).await?;
     let lists = pages::measure(&broker.target, args.queues);
     let pages = phases.run("pages", lists).await?;
     let resuming = reconnect::measure(&broker.target, args.queues);
@@ -75,7 +77,7 @@ pub(super) async fn once(args: &ScaleArgs, progress: &Progress) -> Result<Figure
     pages.add(&mut figures);
     reconnect.add(&mut figures);
 
-    crowd.stop().await;
+    subscriptions.stop().await;
     let usage = broker.usage();
     let cpu = usage.cpu.map(|cpu| cpu.as_secs_f64());
     figures.add("cpu", Unit::Seconds, cpu);
@@ -89,54 +91,57 @@ async fn idle(hold: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a child's answer, and shows how far it has come meanwhile.
-async fn answer(child: &mut Helper, progress: &Progress, what: &str) -> Result<String> {
+/// Waits for a child's answer, and shows its progress.
+async fn answer(child: &mut Subprocess, progress: &Progress, step: &str) -> Result<String> {
     loop {
         let line = child.line().await?;
         match line.split_once(' ') {
-            Some((AT, count)) => progress.tick(&format!("{what}: {count}")),
+            Some((AT, count)) => progress.tick(&format!("{step}: {count}")),
             _ => return Ok(line),
         }
     }
 }
 
-/// Reads a child's sums until they are large enough, or for as long as something may be on its way.
-async fn sums<T: DeserializeOwned>(child: &mut Helper, enough: impl Fn(&T) -> bool) -> Result<T> {
-    let last = Instant::now() + LOST;
+/// Reads a child's sums until they are large enough, for at most [`LOSS_TIMEOUT`].
+async fn read_sums<T: DeserializeOwned>(
+    child: &mut Subprocess,
+    enough: impl Fn(&T) -> bool,
+) -> Result<T> {
+    let deadline = Instant::now() + LOSS_TIMEOUT;
     loop {
-        child.tell(TOLD).await?;
+        child.send(SUMS).await?;
         let line = child.line().await?;
-        let told = serde_json::from_str(&line).context(line)?;
-        if enough(&told) || Instant::now() > last {
-            return Ok(told);
+        let sums = serde_json::from_str(&line).context(line)?;
+        if enough(&sums) || Instant::now() > deadline {
+            return Ok(sums);
         }
-        sleep(COMPARE).await;
+        sleep(SUMS_INTERVAL).await;
     }
 }
 
-/// Returns how much the relay's memory has grown for each of so many, in KiB; `None` where the
-/// system does not tell.
+/// Returns the growth of the relay's memory for each of `count` items, in KiB; `None` if the system
+/// does not report it.
 fn grown(broker: &Broker, before: Option<u64>, count: u32) -> Option<f64> {
     let (after, before) = broker.usage().rss_kib.zip(before)?;
     Some((after as f64 - before as f64) / f64::from(count.max(1)))
 }
 
-/// Returns a client that waits for a busy relay instead of asking again.
+/// Returns a client with a long time-out, so that it waits for a busy relay instead of retrying.
 fn client(target: &str) -> Result<Client> {
     let config = ClientConfig {
-        request_timeout: PATIENCE,
+        request_timeout: TIMEOUT,
         ..ClientConfig::default()
     };
     Ok(Client::with_config(target, config)?)
 }
 
-/// Returns a publisher that sends what each call is given as one request.
+/// Returns a publisher that sends the notifications of each call in one request.
 fn publisher(target: &str) -> Result<Publisher> {
     Ok(client(target)?.publisher_with(PublisherOptions {
         conflate: false,
         batch: BATCH,
         pipeline: PIPELINE,
-        deadline: PATIENCE,
+        deadline: TIMEOUT,
         ..PublisherOptions::default()
     }))
 }

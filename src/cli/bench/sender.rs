@@ -7,14 +7,14 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use reveille::{Client, Notification, Publisher, PublisherOptions, QueueAddress};
 
 use super::{
-    Side,
+    Server,
     broker::Broker,
     nats,
     raw::{Connection, Protocol},
     subscribers::nanos,
 };
 
-/// Publishes to the same queues all the time, on one connection.
+/// Publishes to a fixed set of queues on one connection.
 #[derive(Debug)]
 pub(super) enum Sender {
     Reveille {
@@ -41,12 +41,12 @@ pub(super) struct RawSender {
     write: Vec<u8>,
 }
 
-/// Requests in flight at one time: enough that the relay never waits for the publisher.
+/// Maximum number of requests in flight: enough that the relay never waits for the publisher.
 const PIPELINE: usize = 64;
 
 impl Sender {
-    /// Connects; a burst may hold up to `pending` notifications, `batch` to a request. The queues'
-    /// names are of one length.
+    /// Connects. A burst has up to `pending` notifications, `batch` in a request. All names of
+    /// queues have the same length.
     pub(super) async fn open(
         broker: &Broker,
         queues: &[QueueAddress],
@@ -54,8 +54,8 @@ impl Sender {
         pending: u64,
     ) -> Result<Self> {
         let payload = event_size(queues.first().context("a queue")?);
-        Ok(match broker.side {
-            Side::Reveille => {
+        Ok(match broker.server {
+            Server::Reveille => {
                 let options = PublisherOptions {
                     conflate: false,
                     batch,
@@ -69,24 +69,24 @@ impl Sender {
                     queues: queues.to_vec(),
                 }
             }
-            Side::Nats => Self::Nats {
+            Server::Nats => Self::Nats {
                 client: nats::connect(&broker.target).await?,
                 subjects: subjects(queues).into_iter().map(Into::into).collect(),
                 payload,
             },
-            Side::RawNats => {
+            Server::RawNats => {
                 let protocol = Protocol::Nats;
                 Self::Raw(RawSender::open(protocol, &broker.target, queues, batch).await?)
             }
-            Side::Redis => {
+            Server::Redis => {
                 let protocol = Protocol::Redis;
                 Self::Raw(RawSender::open(protocol, &broker.target, queues, batch).await?)
             }
         })
     }
 
-    /// Publishes one notification of the first queue that carries the time; returns when it was
-    /// made. Waits for the acknowledgement of the relay or of Redis; a nats-server gives none.
+    /// Publishes one notification of the first queue with the current time, and returns that time.
+    /// Waits for the acknowledgement of the relay or of Redis; a nats-server sends none.
     pub(super) async fn one(&mut self) -> Result<SystemTime> {
         let now = SystemTime::now();
         match self {
@@ -116,8 +116,8 @@ impl Sender {
         Ok(now)
     }
 
-    /// Publishes many notifications of the first queue as fast as it can; returns when it began.
-    /// Waits for all acknowledgements; the subscribers may still have to be told.
+    /// Publishes many notifications of the first queue as fast as possible; returns the time of the
+    /// start. Waits for all acknowledgements, but not for the subscribers.
     pub(super) async fn all(&mut self, count: u64) -> Result<SystemTime> {
         let began = SystemTime::now();
         match self {
@@ -169,12 +169,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Publishes as many requests, each with one notification of each queue, as fast as it can, and
-    /// waits for all acknowledgements.
+    /// Publishes `count` requests, each with one notification of each queue, as fast as possible,
+    /// and waits for all acknowledgements.
     pub(super) async fn requests(&mut self, count: u64) -> Result<()> {
         match self {
             Self::Reveille { publisher, queues } => {
-                // Twice as many callers as requests in flight: the next request is always there.
+                // Twice as many callers as requests in flight, so that a next request always waits.
                 let (publisher, queues) = (&*publisher, &*queues);
                 stream::iter(0..count)
                     .map(|_| publisher.notify_all(of_each(queues)))
@@ -225,7 +225,7 @@ impl RawSender {
         })
     }
 
-    /// Publishes `count` messages, as many to a write as the relay gets to a request.
+    /// Publishes `count` messages, with the batch size of the relay's requests in each write.
     async fn all(&mut self, count: usize) -> Result<()> {
         let one = self.write.len() / self.batch;
         let mut left = count;
@@ -244,23 +244,23 @@ fn of_each(queues: &[QueueAddress]) -> Vec<Notification> {
     queues.iter().cloned().map(Notification::new).collect()
 }
 
-/// Returns a payload of this size that begins with the time.
+/// Returns a payload of this size that starts with the time.
 fn dated(now: SystemTime, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     bytes[..8].copy_from_slice(&nanos(now).to_le_bytes());
     bytes
 }
 
-/// Returns the subject or channel that stands for each queue.
+/// Returns the NATS subject or Redis channel of each queue.
 pub(super) fn subjects(queues: &[QueueAddress]) -> Vec<String> {
     let subject =
         |queue: &QueueAddress| format!("{}.{}", queue.storage_account(), queue.queue_name());
     queues.iter().map(subject).collect()
 }
 
-/// Returns the bytes that a notification of `queue` takes up in a request, which a message of a
-/// peer is given as its payload: tag and length of the entry (2) and of the two names (4),
-/// the names, the count (2), and the time of publishing (14).
+/// Returns the size in bytes of a notification of `queue` in a request. Messages of a peer have a
+/// payload of the same size. It is the sum of tag and length of the entry (2) and of the two names
+/// (4), the names, the count (2), and the time of publishing (14).
 pub(super) fn event_size(queue: &QueueAddress) -> usize {
     2 + 4 + queue.storage_account().len() + queue.queue_name().len() + 2 + 14
 }

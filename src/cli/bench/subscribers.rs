@@ -1,9 +1,9 @@
-//! The process that holds the subscribers of one run.
+//! The process of the subscribers of one run.
 //!
-//! Says `ready` when every subscription has been welcomed and has taken the first `CATCH_UP` of each
-//! queue. Then it is told `expect N`, answers `armed`, and says in one line of JSON how it went when
-//! each subscriber has been told of N more notifications. On `steps COUNT N` it says `step` as well
-//! each time that all subscribers have been told of N more.
+//! It prints `ready` once every subscription has got the first `CATCH_UP` of each queue. On `expect
+//! N` it prints `armed`, and one line of JSON with the result once each subscriber has got N more
+//! notifications. On `steps COUNT N` it also prints `step` each time all subscribers have got N
+//! more.
 
 use std::{
     collections::HashSet,
@@ -17,12 +17,12 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use tokio_stream::StreamExt;
 
 use super::{
-    FleetArgs, Side,
-    fleet::{ARMED, EXPECT, LATENCIES, READY, STEP, STEPS},
-    helper, nats,
+    Server, SubscribersArgs, child,
+    delivery_counter::DeliveryCounter,
+    nats,
     raw::{Connection, Protocol},
     sender::{event_size, subjects},
-    tally::Tally,
+    subscriber_process::{ARMED, EXPECT, LATENCIES, READY, STEP, STEPS},
 };
 
 /// The subscribers of one connection to a peer.
@@ -31,78 +31,78 @@ struct PeerGroup {
     subjects: Vec<String>,
     /// Bytes of each message's payload.
     payload: usize,
-    /// The number of the first of them, and how many there are.
+    /// The index of the first subscriber, and the number of subscribers.
     first: u64,
     count: u64,
-    tally: Arc<Tally>,
-    /// Lets so many connect at one time.
+    counter: Arc<DeliveryCounter>,
+    /// Limits the number of concurrent connection attempts.
     gate: Arc<Semaphore>,
 }
 
-/// Attempts to connect at one time: fewer than a server's backlog.
+/// Maximum number of concurrent connection attempts: fewer than a server's backlog.
 const CONNECTING: usize = 64;
-/// A subscriber that was told of everything is listened to for this long: there must be no more.
+/// After the last expected notification the subscribers run for this long, and must get no more.
 const SETTLE: Duration = Duration::from_millis(50);
-/// For a peer, which sends each message to each subscriber by itself.
-const WIDE: usize = 128 * 1024;
+/// Read buffer for a peer, which sends one message for each subscriber and notification.
+const READ_BUFFER: usize = 128 * 1024;
 
-/// Holds the subscribers until the parent lets go.
-pub(super) async fn run(args: &FleetArgs) -> Result<()> {
-    helper::raise_limits();
-    let mut orders = helper::orders();
-    let tally = Arc::new(Tally::new(args.subscribers, args.timed)?);
-    let mut tasks = start(args, &tally)?;
-    until(&mut tasks, tally.all_ready()).await?;
+/// Runs the subscribers until the parent closes the input.
+pub(super) async fn run(args: &SubscribersArgs) -> Result<()> {
+    child::raise_limits();
+    let mut commands = child::commands();
+    let counter = Arc::new(DeliveryCounter::new(args.subscribers, args.timed)?);
+    let mut tasks = start(args, &counter)?;
+    until(&mut tasks, counter.all_ready()).await?;
     println!("{READY}");
     let mut expected = 0;
-    while let Some(order) = until(&mut tasks, orders.recv()).await? {
+    while let Some(order) = until(&mut tasks, commands.recv()).await? {
         let words: Vec<&str> = order.split(' ').collect();
         match words[..] {
             [EXPECT, count] => {
                 let count = count.parse().context("expect N")?;
-                expected += steps(&mut tasks, &tally, expected, (1, count), || {}).await?;
+                expected += steps(&mut tasks, &counter, expected, (1, count), || {}).await?;
             }
             [STEPS, count, each] => {
                 let number = |word: &str| word.parse::<u64>().context("steps COUNT N");
                 let plan = (number(count)?, number(each)?);
-                let say = || println!("{STEP}");
-                expected += steps(&mut tasks, &tally, expected, plan, say).await?;
+                let on_step = || println!("{STEP}");
+                expected += steps(&mut tasks, &counter, expected, plan, on_step).await?;
             }
-            [LATENCIES] => println!("{}", serde_json::to_string(&tally.take_latencies())?),
+            [LATENCIES] => println!("{}", serde_json::to_string(&counter.take_latencies())?),
             _ => bail!("the order {order:?} is not known"),
         }
     }
     Ok(())
 }
 
-/// Waits until each subscriber was told of so many notifications more, so many times, and says how
-/// it went. Returns how many were expected of each.
+/// Waits `steps` times until each subscriber has got `count` more notifications, and prints the
+/// result. Returns the number of notifications expected by each subscriber.
 async fn steps(
     tasks: &mut JoinSet<Result<()>>,
-    tally: &Tally,
+    counter: &DeliveryCounter,
     before: u64,
     (steps, count): (u64, u64),
-    say: impl Fn(),
+    on_step: impl Fn(),
 ) -> Result<u64> {
-    tally.restart();
-    tally.expect(before + count);
+    counter.restart();
+    counter.expect(before + count);
     println!("{ARMED}");
     for step in 1..=steps {
-        until(tasks, tally.all_told()).await?;
+        until(tasks, counter.all_finished()).await?;
         if step < steps {
-            // Before the parent is told: it publishes the next then.
-            tally.expect(before + (step + 1) * count);
+            // Before the line to the parent, which publishes the next notifications then.
+            counter.expect(before + (step + 1) * count);
         }
-        say();
+        on_step();
     }
     until(tasks, tokio::time::sleep(SETTLE)).await?;
-    println!("{}", serde_json::to_string(&tally.told(before))?);
+    println!("{}", serde_json::to_string(&counter.delivered(before))?);
     Ok(steps * count)
 }
 
-/// Starts a task for each connection of a peer, or for each subscription; each ends with an error
-/// only.
-fn start(args: &FleetArgs, tally: &Arc<Tally>) -> Result<JoinSet<Result<()>>> {
+/// Starts a task for each connection of a peer, or for each subscription. A task ends only with an
+/// error.
+fn start(args: &SubscribersArgs, counter: &Arc<DeliveryCounter>) -> Result<JoinSet<Result<()>>> {
     let gate = Arc::new(Semaphore::new(CONNECTING));
     let queues: Vec<QueueAddress> = args
         .queue
@@ -119,23 +119,23 @@ fn start(args: &FleetArgs, tally: &Arc<Tally>) -> Result<JoinSet<Result<()>>> {
             payload: event_size(&queues[0]),
             first,
             count,
-            tally: Arc::clone(tally),
+            counter: Arc::clone(counter),
             gate: Arc::clone(&gate),
         };
-        match args.side {
-            Side::Reveille => {
+        match args.server {
+            Server::Reveille => {
                 let client = Client::new(&args.target)?;
                 for index in first..first + count {
                     let id = ListenerId::new(&format!("bench-{index}"))?;
                     let subscription =
                         client.subscribe(SubscribeOptions::new(id, queues.iter().cloned()))?;
-                    let (tally, gate) = (Arc::clone(tally), Arc::clone(&gate));
-                    tasks.spawn(listen(subscription, queues.len(), index, tally, gate));
+                    let (counter, gate) = (Arc::clone(counter), Arc::clone(&gate));
+                    tasks.spawn(listen(subscription, queues.len(), index, counter, gate));
                 }
             }
-            Side::Nats => drop(tasks.spawn(group().listen())),
-            Side::RawNats => drop(tasks.spawn(group().count_frames(Protocol::Nats))),
-            Side::Redis => drop(tasks.spawn(group().count_frames(Protocol::Redis))),
+            Server::Nats => drop(tasks.spawn(group().listen())),
+            Server::RawNats => drop(tasks.spawn(group().count_frames(Protocol::Nats))),
+            Server::Redis => drop(tasks.spawn(group().count_frames(Protocol::Redis))),
         }
         first += count;
     }
@@ -147,24 +147,23 @@ async fn listen(
     mut subscription: Subscription,
     queues: usize,
     index: u64,
-    tally: Arc<Tally>,
+    counter: Arc<DeliveryCounter>,
     gate: Arc<Semaphore>,
 ) -> Result<()> {
     {
         let _turn = gate.acquire().await?;
-        // It is not certain what a newcomer has seen: it is told to check each queue once. The
-        // relay may ask for a check of one of them again meanwhile.
+        // A new subscriber gets a CATCH_UP of each queue. The sentinel may add further checks.
         let mut named = HashSet::new();
         while named.len() < queues {
             let work = subscription.next().await.context("no first wake-up")??;
             named.insert(work.queue);
         }
     }
-    tally.ready(1);
+    counter.add_ready(1);
     loop {
         let work = subscription.next().await.context("no more wake-ups")??;
         let published_at = work.published_at.map_or(0, nanos);
-        tally.take(index, work.notifications, 1, published_at);
+        counter.record(index, work.notifications, 1, published_at);
     }
 }
 
@@ -177,23 +176,23 @@ impl PeerGroup {
         drop(turn);
         let mut tasks = JoinSet::new();
         for (at, mut subscriber) in subscribers.into_iter().enumerate() {
-            // Each of them has a subscription to each subject.
+            // Each subscriber has a subscription to each subject.
             let index = self.first + (at / self.subjects.len()) as u64;
-            let tally = Arc::clone(&self.tally);
+            let counter = Arc::clone(&self.counter);
             tasks.spawn(async move {
                 while let Some(message) = subscriber.next().await {
                     let time = message.payload.first_chunk().copied();
-                    tally.take(index, 1, 1, time.map_or(0, u64::from_le_bytes));
+                    counter.record(index, 1, 1, time.map_or(0, u64::from_le_bytes));
                 }
             });
         }
-        self.tally.ready(self.count);
+        self.counter.add_ready(self.count);
         tasks.join_next().await;
         drop(client);
         bail!("nats-server closed the connection")
     }
 
-    /// Listens by counting what comes.
+    /// Listens by counting frames.
     async fn count_frames(self, protocol: Protocol) -> Result<()> {
         let turn = self.gate.acquire().await?;
         let mut connection = Connection::open(protocol, &self.target).await?;
@@ -201,11 +200,11 @@ impl PeerGroup {
             .subscribe(&self.subjects, self.count, self.payload)
             .await?;
         drop(turn);
-        if self.tally.subscribers() <= 1_000 {
-            connection.widen(WIDE);
+        if self.counter.subscribers() <= 1_000 {
+            connection.set_buffer(READ_BUFFER);
         }
-        self.tally.ready(self.count);
-        // Messages of one read: each has its time, or, in a burst, none.
+        self.counter.add_ready(self.count);
+        // Messages of one read. Each has its time; messages of a burst have none.
         let (mut dated, mut undated) = (Vec::new(), 0);
         loop {
             connection
@@ -215,17 +214,17 @@ impl PeerGroup {
                 })
                 .await?;
             for published_at in dated.drain(..) {
-                self.tally.take(self.first, 1, 1, published_at);
+                self.counter.record(self.first, 1, 1, published_at);
             }
             let messages = std::mem::take(&mut undated);
             if messages > 0 {
-                self.tally.take(self.first, messages, messages, 0);
+                self.counter.record(self.first, messages, messages, 0);
             }
         }
     }
 }
 
-/// Waits for `future`, unless a subscriber fails before.
+/// Waits for `future`, or for the failure of a subscriber.
 pub(super) async fn until<T>(
     tasks: &mut JoinSet<Result<()>>,
     future: impl Future<Output = T>,

@@ -1,7 +1,7 @@
-//! Sweepers that share a container of expired blobs: how fast they empty it, and what that costs.
+//! Sweepers that share a container of expired blobs: measures their throughput and requests.
 //!
-//! The instances are in this process, each with clients of its own. Every blob must be handled once:
-//! what they say together must be what was there, and nothing may be left.
+//! The instances are in this process, each with separate clients. Every blob must be handled once:
+//! the sum of their reports must match the blobs, and the container must be empty afterwards.
 
 use std::{
     collections::BTreeMap,
@@ -27,35 +27,35 @@ use super::{
     report::{Figures, Unit},
 };
 
-/// Where blobs, the job's document and the dead are.
-struct Places {
+/// The URLs of the blobs, of the job's document, and of the dead blobs.
+struct Stores {
     blobs: String,
     state: String,
     dead: String,
-    /// Deleted with this.
-    _own: Option<Directory>,
+    /// The directory of temporary stores, deleted on drop.
+    _directory: Option<Directory>,
 }
 
-/// Blobs that are put at the same time.
+/// Number of concurrent puts.
 const PUTS: usize = 16;
 
-/// Does the work once.
+/// Runs the benchmark once.
 pub(super) async fn once(args: &SweepArgs, progress: &Progress) -> Result<Figures> {
-    let places = Places::of(args.store.as_deref())?;
+    let stores = Stores::of(args.store.as_deref())?;
     let environment = store::environment();
-    let container = container::connect(&places.blobs, &environment).await?;
+    let container = container::connect(&stores.blobs, &environment).await?;
     ensure!(
         count(&*container).await? == 0,
-        "{container} is not empty: name an empty one"
+        "{container} is not empty: name an empty container"
     );
-    progress.say("putting blobs");
+    progress.step("putting blobs");
     put(&*container, args).await?;
     let before = args.azurite_log.as_deref().map(requests).transpose()?;
-    progress.say("sweeping");
+    progress.step("sweeping");
     let began = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..args.instances {
-        let sweeper = Sweeper::new(job(&places)?, &environment).await?;
+        let sweeper = Sweeper::new(job(&stores)?, &environment).await?;
         running.spawn(async move { sweeper.sweep_once(true).await });
     }
     let mut all = Counts::default();
@@ -66,14 +66,14 @@ pub(super) async fn once(args: &SweepArgs, progress: &Progress) -> Result<Figure
     let after = args.azurite_log.as_deref().map(requests).transpose()?;
     ensure!(
         all.removed() == args.blobs && all.seen == args.blobs && all.failed + all.changed == 0,
-        "not every blob was handled once: {all:?}"
+        "not every blob was handled exactly once: {all:?}"
     );
     ensure!(count(&*container).await? == 0, "{container} is not empty");
     let requests = before.zip(after).map(|(before, after)| after - before);
     Ok(figures(args, wall, requests))
 }
 
-impl Places {
+impl Stores {
     fn of(store: Option<&str>) -> Result<Self> {
         if let Some(store) = store {
             let (scheme, _) = store.split_once("//").unwrap_or((store, ""));
@@ -82,24 +82,24 @@ impl Places {
                 blobs: format!("{store}/blobs"),
                 state: format!("{store}/state"),
                 dead: scheme.to_owned(),
-                _own: None,
+                _directory: None,
             });
         }
-        let own = Directory::new()?;
-        let file = |name| format!("sqlite:{}", own.path().join(name).display());
+        let directory = Directory::new()?;
+        let file = |name| format!("sqlite:{}", directory.path().join(name).display());
         Ok(Self {
             blobs: file("blobs.db"),
             state: file("state.db"),
             dead: file("dead.db"),
-            _own: Some(own),
+            _directory: Some(directory),
         })
     }
 }
 
-fn job(places: &Places) -> Result<SweepJob> {
-    let Places {
+fn job(stores: &Stores) -> Result<SweepJob> {
+    let Stores {
         blobs, state, dead, ..
-    } = places;
+    } = stores;
     let text = serde_json::json!({
         "name": "bench",
         "state": state,

@@ -1,9 +1,10 @@
-//! A parked fleet, and its release: told by a relay, and by polling the same store.
+//! The release of a parked fleet: through a relay, and by polling the same store.
 //!
-//! The relay, the parked nodes and who unleashes are three processes; each told node has a
-//! connection of its own. A node's time runs from the start of `unleash`, before the flag is
-//! written, to its release, by the wall clock of the machine. The pollers begin spread over their
-//! interval; all of them share one connection to the store, so that only the waiting is compared.
+//! The relay, the parked nodes and the caller of `unleash` are three processes. Each node of the
+//! relay has a separate connection. A node's time runs from the start of `unleash`, before the flag
+//! is written, to its release, by the wall clock of the machine. The start of polling nodes is
+//! spread over their interval. All of them share one connection to the store, so that only the
+//! waiting is compared.
 
 use std::{
     sync::{
@@ -29,87 +30,88 @@ use tokio::{
 use super::{
     ParkedArgs, UnleashArgs,
     broker::Broker,
+    child,
     directory::Directory,
-    fleet::READY,
-    helper::{self, Helper},
     progress::Progress,
     report::{Figures, Unit},
+    subscriber_process::READY,
     subscribers::nanos,
 };
+use crate::cli::subprocess::Subprocess;
 
-/// A flag that counts how often it is read.
+/// A flag that counts its reads.
 #[derive(Debug)]
-struct Counted {
+struct CountingFlag {
     flag: StoreFlag,
     reads: Arc<AtomicU64>,
 }
 
-/// When the nodes were released after the start of `unleash`, sorted.
+/// The times from the start of `unleash` to the release of each node, sorted.
 #[derive(Debug)]
-struct Released(Vec<Duration>);
+struct ReleaseTimes(Vec<Duration>);
 
-/// A node that was released: when, in nanoseconds of the wall clock, and what it keeps open. A fleet
-/// that goes to work does not hang up.
-type Node = (u64, Option<Release>);
+/// A released node: its time in nanoseconds of the wall clock, and its open watch. The watch stays
+/// open because a real node also keeps it.
+type ReleasedNode = (u64, Option<Release>);
 
-/// The parked nodes' process, seen from its parent.
-struct Nodes {
-    helper: Helper,
+/// The parent's handle of the parked nodes' process.
+struct ParkedProcess {
+    process: Subprocess,
 }
 
 const FLAG: &str = "bench-unleash";
-/// Nodes that connect at one time: fewer than a server's backlog.
+/// Maximum number of concurrent connection attempts: fewer than a server's backlog.
 const CONNECTING: usize = 64;
-/// The word upon which the child says how often it has read.
+/// The command on which the child prints its number of reads.
 const READS: &str = "reads";
 
-/// Does the work once, both ways.
+/// Runs the benchmark once, through a relay and by polling.
 pub(super) async fn once(args: &UnleashArgs, progress: &Progress) -> Result<Figures> {
     let directory = Directory::new()?;
     let url = format!("sqlite:{}", directory.path().join("flags.db").display());
     let broker = Broker::relay_on(&url).await?;
     let client = Client::new(&broker.target)?;
 
-    progress.say(&format!("parking {} nodes on the relay", args.waiters));
-    let mut nodes = Nodes::park(&["--target", &broker.target], args).await?;
+    progress.step(&format!("parking {} nodes on the relay", args.waiters));
+    let mut nodes = ParkedProcess::park(&["--target", &broker.target], args).await?;
     let began = SystemTime::now();
     let watchers = unleash(&client).await?;
     let answered = began.elapsed().unwrap_or_default();
-    let told = nodes.released(began, args.waiters).await?;
-    nodes.helper.stop().await;
+    let watched = nodes.released(began, args.waiters).await?;
+    nodes.process.stop().await;
     ensure!(
         u64::from(watchers) == args.waiters,
-        "{watchers} of {} nodes were told",
+        "the relay released {watchers} of {} nodes",
         args.waiters
     );
     client.flags().leash(&FlagName::new(FLAG)?).await?;
 
     let interval = format!("{}ms", args.polling.as_millis());
-    progress.say(&format!("parking {} nodes on the store", args.waiters));
-    let mut nodes = Nodes::park(&["--store", &url, "--polling", &interval], args).await?;
+    progress.step(&format!("parking {} nodes on the store", args.waiters));
+    let mut nodes = ParkedProcess::park(&["--store", &url, "--polling", &interval], args).await?;
     let before = nodes.reads().await?;
     tokio::time::sleep(args.hold).await;
     let reads = nodes.reads().await? - before;
     let began = SystemTime::now();
     unleash(&client).await?;
     let polled = nodes.released(began, args.waiters).await?;
-    nodes.helper.stop().await;
+    nodes.process.stop().await;
     client.flags().leash(&FlagName::new(FLAG)?).await?;
     broker.stop().await;
-    Ok(figures(args, answered, &told, &polled, reads))
+    Ok(figures(args, answered, &watched, &polled, reads))
 }
 
-/// The parked nodes' process: says `ready` when all wait, and in one line of JSON when each of them
-/// was released, in nanoseconds of the wall clock.
+/// The parked nodes' process. Prints `ready` once all nodes wait, and later one line of JSON with
+/// the release times in nanoseconds of the wall clock.
 pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
-    helper::raise_limits();
-    let mut orders = helper::orders();
+    child::raise_limits();
+    let mut commands = child::commands();
     let (parked, mut arrivals) = mpsc::unbounded_channel();
     let reads = Arc::<AtomicU64>::default();
     let mut nodes = match (&args.target, &args.store) {
-        (Some(relay), _) => told(relay, args.waiters, &parked)?,
-        (None, Some(url)) => polling(url, args, &reads, &parked).await?,
-        (None, None) => anyhow::bail!("nobody says what is waited for"),
+        (Some(relay), _) => park_on_relay(relay, args.waiters, &parked)?,
+        (None, Some(url)) => park_on_store(url, args, &reads, &parked).await?,
+        (None, None) => anyhow::bail!("neither --target nor --store is given"),
     };
     drop(parked);
     for _ in 0..args.waiters {
@@ -121,7 +123,7 @@ pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
     let (mut times, mut open) = (Vec::new(), Vec::new());
     loop {
         tokio::select! {
-            order = orders.recv() => match order.as_deref() {
+            order = commands.recv() => match order.as_deref() {
                 Some(READS) => println!("{}", reads.load(Ordering::Relaxed)),
                 _ => return Ok(()),
             },
@@ -137,12 +139,12 @@ pub(super) async fn run(args: &ParkedArgs) -> Result<()> {
     }
 }
 
-/// Parks nodes that a relay tells.
-fn told(
+/// Parks nodes that watch the flag at a relay.
+fn park_on_relay(
     relay: &str,
     waiters: u64,
     parked: &mpsc::UnboundedSender<()>,
-) -> Result<JoinSet<Result<Node>>> {
+) -> Result<JoinSet<Result<ReleasedNode>>> {
     let gate = Arc::new(Semaphore::new(CONNECTING));
     let mut nodes = JoinSet::new();
     for node in 0..waiters {
@@ -152,7 +154,7 @@ fn told(
         nodes.spawn(async move {
             let turn = gate.acquire_owned().await?;
             let first = watch.next().await.context("no first state")??;
-            ensure!(!first.set, "flag `{FLAG}` is set already");
+            ensure!(!first.set, "flag `{FLAG}` is already set");
             drop(turn);
             parked.send(())?;
             let mut release = Release::new(watch);
@@ -164,17 +166,17 @@ fn told(
 }
 
 /// Parks nodes that poll the store.
-async fn polling(
+async fn park_on_store(
     url: &str,
     args: &ParkedArgs,
     reads: &Arc<AtomicU64>,
     parked: &mpsc::UnboundedSender<()>,
-) -> Result<JoinSet<Result<Node>>> {
+) -> Result<JoinSet<Result<ReleasedNode>>> {
     let flags = StoreFlags::new(store::open(url).await?);
     let interval = args.polling;
     let mut nodes = JoinSet::new();
     for _ in 0..args.waiters {
-        let flag = Counted {
+        let flag = CountingFlag {
             flag: flags.global(FlagName::new(FLAG)?),
             reads: Arc::clone(reads),
         };
@@ -189,7 +191,7 @@ async fn polling(
     Ok(nodes)
 }
 
-/// Unleashes the nodes; returns how many were told.
+/// Unleashes the nodes; returns the number of watchers at the relay.
 async fn unleash(client: &Client) -> Result<u32> {
     let (flag, options) = (FlagName::new(FLAG)?, UnleashOptions::default());
     let unleashed = client.flags().unleash(&flag, &options).await?;
@@ -199,17 +201,21 @@ async fn unleash(client: &Client) -> Result<u32> {
 fn figures(
     args: &UnleashArgs,
     answered: Duration,
-    told: &Released,
-    polled: &Released,
+    watched: &ReleaseTimes,
+    polled: &ReleaseTimes,
     reads: u64,
 ) -> Figures {
     let mut figures = Figures::default();
     figures.add("nodes", Unit::Count, Some(args.waiters as f64));
     let micros = |span: Duration| Some(span.as_secs_f64() * 1e6);
     figures.add("unleash returned", Unit::Micros, micros(answered));
-    figures.add("told p50", Unit::Micros, micros(told.quantile(0.5)));
-    figures.add("told p99", Unit::Micros, micros(told.quantile(0.99)));
-    figures.add("told, the last", Unit::Micros, micros(told.quantile(1.0)));
+    figures.add("told p50", Unit::Micros, micros(watched.quantile(0.5)));
+    figures.add("told p99", Unit::Micros, micros(watched.quantile(0.99)));
+    figures.add(
+        "told, the last",
+        Unit::Micros,
+        micros(watched.quantile(1.0)),
+    );
     let seconds = |span: Duration| Some(span.as_secs_f64());
     figures.add("polling interval", Unit::Seconds, seconds(args.polling));
     figures.add("polled p50", Unit::Seconds, seconds(polled.quantile(0.5)));
@@ -222,26 +228,26 @@ fn figures(
     figures
 }
 
-impl Nodes {
+impl ParkedProcess {
     async fn park(args: &[&str], work: &UnleashArgs) -> Result<Self> {
         let waiters = work.waiters.to_string();
         let args = [args, &["--waiters", &waiters]].concat();
         let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
-        let mut helper = Helper::start("parked", &args)?;
-        let line = helper.line().await?;
-        ensure!(line == READY, "the parked nodes' process says {line:?}");
-        Ok(Self { helper })
+        let mut process = child::start("parked", &args)?;
+        let line = process.line().await?;
+        ensure!(line == READY, "the parked nodes' process printed {line:?}");
+        Ok(Self { process })
     }
 
-    /// Returns how often the nodes have read the store so far.
+    /// Returns the number of reads of the flag so far.
     async fn reads(&mut self) -> Result<u64> {
-        self.helper.tell(READS).await?;
-        Ok(self.helper.line().await?.parse()?)
+        self.process.send(READS).await?;
+        Ok(self.process.line().await?.parse()?)
     }
 
-    /// Waits until all are released.
-    async fn released(&mut self, began: SystemTime, waiters: u64) -> Result<Released> {
-        let line = self.helper.line().await?;
+    /// Waits until all nodes are released.
+    async fn released(&mut self, began: SystemTime, waiters: u64) -> Result<ReleaseTimes> {
+        let line = self.process.line().await?;
         let times: Vec<u64> = serde_json::from_str(&line).context(line)?;
         let began = nanos(began);
         let early = times.iter().filter(|at| **at < began).count();
@@ -253,12 +259,12 @@ impl Nodes {
         let after = |at: u64| Duration::from_nanos(at - began);
         let mut times: Vec<_> = times.into_iter().map(after).collect();
         times.sort_unstable();
-        Ok(Released(times))
+        Ok(ReleaseTimes(times))
     }
 }
 
-impl Released {
-    /// Returns the time by which this part of the nodes was released.
+impl ReleaseTimes {
+    /// Returns the time by which this share of the nodes was released.
     fn quantile(&self, part: f64) -> Duration {
         let count = self.0.len();
         let at = (1..=count).find(|at| *at as f64 >= part * count as f64);
@@ -267,7 +273,7 @@ impl Released {
 }
 
 #[async_trait]
-impl GlobalFlag for Counted {
+impl GlobalFlag for CountingFlag {
     async fn is_set(&self) -> reveille::Result<bool> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.flag.is_set().await
@@ -283,12 +289,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_is_a_time_by_which_that_part_was_released() {
+    fn a_quantile_is_the_time_by_which_that_share_was_released() {
         let second = Duration::from_secs(1);
-        let released = Released((1..=100).map(|n| second * n).collect());
+        let released = ReleaseTimes((1..=100).map(|n| second * n).collect());
         for (part, seconds) in [(0.5, 50), (0.99, 99), (1.0, 100)] {
             assert_eq!(released.quantile(part), second * seconds);
         }
-        assert_eq!(Released(vec![second]).quantile(0.5), second);
+        assert_eq!(ReleaseTimes(vec![second]).quantile(0.5), second);
     }
 }

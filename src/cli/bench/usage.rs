@@ -1,13 +1,13 @@
-//! What a process has used so far, as the kernel accounts for it. Known on Linux only.
+//! Processor time and memory of a process, from the kernel. Known on Linux only.
 
 use std::time::Duration;
 
-/// A process's processor time and memory; `None` where the system does not tell.
+/// A process's processor time and memory; `None` if the system does not report them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
-    /// User and system time of all its threads, in steps of 10 ms.
+    /// User and system time of all threads, in steps of 10 ms.
     pub(super) cpu: Option<Duration>,
-    /// Its resident set.
+    /// The resident set.
     pub(super) rss_kib: Option<u64>,
 }
 
@@ -34,8 +34,8 @@ impl Usage {
     }
 }
 
-/// Reads `utime` and `stime`, fields 14 and 15. The second field, the program's name, may hold
-/// anything but ends with the last parenthesis.
+/// Reads `utime` and `stime`, fields 14 and 15. The second field, the program's name, may contain
+/// any character, and ends with the last parenthesis.
 fn cpu(stat: &str) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_are_read() {
+    fn the_kernels_files_are_parsed() {
         let stat = "17 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20";
         assert_eq!(cpu(stat), Some(Duration::from_millis(1500)));
         assert_eq!(rss_kib("VmPeak:\t 9 kB\nVmRSS:\t   1234 kB\n"), Some(1234));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_reckoned_with() {
+    fn the_difference_of_unknown_usages_is_unknown() {
         let unknown = Usage::of(None);
         assert_eq!(unknown.cpu_since(&unknown), None);
     }

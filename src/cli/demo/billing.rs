@@ -1,13 +1,13 @@
-//! The billing service of the story: transactions, how they are rated, and what they add up to.
+//! The billing service of the demo: transactions, their prices, and their totals.
 //!
-//! Pure. A work item may be rated twice, as every queue may hand a message out twice: it is counted
-//! once.
+//! Pure. A work item may be rated twice, because a queue may deliver a message twice. The totals
+//! count it once.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// What a customer used.
+/// A customer's use of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Transaction {
     id: u64,
@@ -24,24 +24,24 @@ enum Service {
     Data,
 }
 
-/// Some transactions that are rated together: one message of the input queue.
+/// Transactions that are rated together: one message of the input queue.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct WorkItem {
     number: usize,
     transactions: Vec<Transaction>,
 }
 
-/// What became of a work item: one message of the output queue.
+/// The result of a work item: one message of the output queue.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Rated {
     number: usize,
     transactions: u64,
     cents: u64,
-    /// From its put to its handling.
+    /// Time from put to handling.
     waited_us: u64,
 }
 
-/// What all results add up to so far.
+/// The sums of all results so far.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Totals {
     seen: BTreeSet<usize>,
@@ -50,16 +50,16 @@ pub(super) struct Totals {
     pub(super) waited: Vec<Duration>,
 }
 
-/// Transactions of the batch, and of one work item.
+/// Number of transactions of the batch, and of one work item.
 pub(super) const TRANSACTIONS: u64 = 20_000;
 const GROUP: usize = 50;
-/// Work items of the batch.
+/// Number of work items of the batch.
 #[expect(clippy::cast_possible_truncation, reason = "20,000 fit anywhere")]
 pub(super) const ITEMS: usize = TRANSACTIONS as usize / GROUP;
-/// The same batch each time.
+/// A fixed seed, so that every run has the same batch.
 const SEED: u64 = 1904;
 
-/// Makes the batch, split into work items.
+/// Returns the batch, split into work items.
 pub(super) fn batch() -> Vec<WorkItem> {
     let mut chance = fastrand::Rng::with_seed(SEED);
     let all: Vec<_> = (1..=TRANSACTIONS)
@@ -79,13 +79,13 @@ pub(super) fn batch() -> Vec<WorkItem> {
         .collect()
 }
 
-/// Returns what a batch comes to, in cents.
+/// Returns the price of a batch in cents.
 pub(super) fn sum(batch: &[WorkItem]) -> u64 {
     batch.iter().map(WorkItem::cents).sum()
 }
 
 impl WorkItem {
-    /// Rates all of its transactions.
+    /// Computes the price of all its transactions.
     pub(super) fn rate(&self, waited: Duration) -> Rated {
         Rated {
             number: self.number,
@@ -104,10 +104,10 @@ impl Transaction {
     fn cents(&self) -> u64 {
         let units = u64::from(self.units);
         match self.service {
-            // A call costs something to begin with.
+            // A call has a base price.
             Service::Call => 5 + 2 * units,
             Service::Message => units,
-            // The first ten are free.
+            // The first ten units are free.
             Service::Data => 3 * units.saturating_sub(10),
         }
     }
@@ -123,7 +123,7 @@ impl Totals {
         }
     }
 
-    /// Returns the work items that were added.
+    /// Returns the number of added work items.
     pub(super) fn items(&self) -> usize {
         self.seen.len()
     }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_adds_up_however_often_and_in_whatever_order_its_items_are_rated() {
+    fn totals_are_exact_for_repeated_items_in_any_order() {
         let batch = batch();
         assert_eq!(batch.len(), ITEMS);
         let mut totals = Totals::default();
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((totals.items(), totals.waited.len()), (ITEMS, ITEMS));
         assert_eq!(totals.transactions, TRANSACTIONS);
         assert_eq!(totals.cents, sum(&batch));
-        assert_eq!(sum(&batch), sum(&super::batch()), "the same each time");
+        assert_eq!(sum(&batch), sum(&super::batch()), "a fixed seed");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What was measured, what it would cost, and the table of it.
+//! The measurements, their costs, and the table of both.
 //!
-//! Spans are milliseconds. Latency is by the machine's clock, from the put to the handler.
+//! Durations are in milliseconds. Latency is measured by the machine's clock, from put to handler.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use reveille::{duration::Span, queue::Tariff};
 use serde::Serialize;
 
 use super::{
-    Way,
+    Mode,
     billing::{ITEMS, TRANSACTIONS},
-    side::Worked,
+    fleet_run::FleetOutcome,
 };
 
-/// All that the story has measured.
+/// All measurements of the demo.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
     pub(super) transactions: u64,
     pub(super) work_items: usize,
-    /// What the batch comes to.
+    /// The price of the batch.
     pub(super) cents: u64,
     pub(super) release: Release,
-    pub(super) pushed: Measured,
-    pub(super) polling: Measured,
+    pub(super) pushed: FleetFigures,
+    pub(super) polling: FleetFigures,
 }
 
 /// The release of the parked fleets.
@@ -32,11 +32,11 @@ pub(super) struct Release {
     pub(super) listeners: usize,
     p50_ms: f64,
     max_ms: f64,
-    /// From the start of a process to its release.
+    /// Time from the start of a process to its release.
     pub(super) late_starter_ms: f64,
 }
 
-/// A fleet at zero.
+/// Measurements of an idle fleet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Idle {
     pub(super) span: Duration,
@@ -44,10 +44,11 @@ pub(super) struct Idle {
     pub(super) transactions: u64,
 }
 
-/// One way of hearing of work.
+/// Measurements of one fleet.
 #[derive(Debug, Serialize)]
-pub(super) struct Measured {
-    way: Way,
+pub(super) struct FleetFigures {
+    #[serde(rename = "way")]
+    mode: Mode,
     listeners: usize,
     idle_tasks: usize,
     idle_ms: f64,
@@ -65,7 +66,7 @@ pub(super) struct Measured {
     pub(super) exact: bool,
 }
 
-/// A month: so many days, each with so many idle hours and one batch as this one.
+/// A month has this many days, each with these idle minutes and one batch like this one.
 const DAYS: f64 = 30.0;
 const IDLE_MINUTES: f64 = 22.0 * 60.0;
 
@@ -81,17 +82,23 @@ impl Release {
     }
 }
 
-impl Measured {
-    /// Puts together what was measured of a fleet, when the batch comes to so many cents.
-    pub(super) fn new(way: Way, listeners: usize, idle: Idle, worked: &Worked, cents: u64) -> Self {
-        let mut waited = worked.totals.waited.clone();
+impl FleetFigures {
+    /// Returns the measurements of a fleet; `cents` is the expected price of the batch.
+    pub(super) fn new(
+        mode: Mode,
+        listeners: usize,
+        idle: Idle,
+        outcome: &FleetOutcome,
+        cents: u64,
+    ) -> Self {
+        let mut waited = outcome.totals.waited.clone();
         waited.sort_unstable();
         let per_minute = idle.transactions as f64 * 60.0 / idle.span.as_secs_f64();
-        let month = DAYS * (IDLE_MINUTES * per_minute + worked.transactions as f64);
-        let totals = &worked.totals;
+        let month = DAYS * (IDLE_MINUTES * per_minute + outcome.transactions as f64);
+        let totals = &outcome.totals;
         let sums = (totals.transactions, totals.cents);
         Self {
-            way,
+            mode,
             listeners,
             idle_tasks: idle.tasks,
             idle_ms: millis(idle.span),
@@ -99,9 +106,9 @@ impl Measured {
             idle_storage_transactions_per_minute: (per_minute * 10.0).round() / 10.0,
             latency_p50_ms: millis(quantile(&waited, 0.5)),
             latency_p99_ms: millis(quantile(&waited, 0.99)),
-            drained_after_ms: worked.drained.map(millis),
-            at_zero_after_ms: worked.at_zero.filter(|_| way == Way::Pushed).map(millis),
-            busy_storage_transactions: worked.transactions,
+            drained_after_ms: outcome.drained.map(millis),
+            at_zero_after_ms: outcome.at_zero.filter(|_| mode == Mode::Pushed).map(millis),
+            busy_storage_transactions: outcome.transactions,
             month_storage_transactions: month.round(),
             month_cost: (month / 10_000.0 * Tariff::default().per_10_000 * 100.0).round() / 100.0,
             transactions: totals.transactions,
@@ -129,12 +136,12 @@ impl Measured {
 }
 
 impl Figures {
-    /// Returns whether nothing was lost and nothing counted twice.
+    /// Returns whether no result was lost or counted twice.
     pub(super) fn exact(&self) -> bool {
         self.pushed.exact && self.polling.exact
     }
 
-    /// Prints them.
+    /// Prints the measurements.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
             println!("{}", serde_json::to_string_pretty(self)?);
@@ -143,22 +150,22 @@ impl Figures {
         let idle = Duration::from_secs_f64(self.pushed.idle_ms / 1e3);
         let price = Tariff::default().per_10_000;
         let labels = [
-            "listeners, the controller among them".to_owned(),
+            "listeners, including the controller".to_owned(),
             "dequeue tasks while idle".to_owned(),
             format!("storage transactions, {} idle", Span(idle)),
             "the same, per minute".to_owned(),
             "latency p50, from put to handling".to_owned(),
             "latency p99".to_owned(),
-            "all added up, after the last put".to_owned(),
+            "last result, after the last put".to_owned(),
             "storage transactions for the batch".to_owned(),
             format!("a month* at ${price} per 10,000"),
-            format!("{} transactions add up to", self.transactions),
+            format!("total of {} transactions", self.transactions),
         ];
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED).set_header([
             "",
             "pushed",
-            "polling each 1s",
+            "polling every 1s",
         ]);
         let both = self.pushed.cells().into_iter().zip(self.polling.cells());
         for (label, (pushed, polling)) in labels.into_iter().zip(both) {
@@ -173,17 +180,17 @@ impl Figures {
     }
 }
 
-/// Returns a sum as people write it.
+/// Returns an amount in dollars.
 pub(super) fn money(cents: u64) -> String {
     format!("${}.{:02}", cents / 100, cents % 100)
 }
 
-/// Returns a span in milliseconds, to the microsecond.
+/// Returns a duration in milliseconds, with the precision of a microsecond.
 pub(super) fn millis(span: Duration) -> f64 {
     (span.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Returns the value that this share of sorted values does not exceed.
+/// Returns the value that this share of the sorted values does not exceed.
 fn quantile(sorted: &[Duration], share: f64) -> Duration {
     let rank = (sorted.len() as f64 * share).ceil();
     #[expect(
@@ -200,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_is_a_value_that_was_measured() {
+    fn a_quantile_is_a_measured_value() {
         let spans: Vec<_> = (1..=100).map(Duration::from_millis).collect();
         for (share, millis) in [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)] {
             assert_eq!(quantile(&spans, share), Duration::from_millis(millis));
@@ -209,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn a_month_of_polling_costs_what_it_is_said_to() {
-        let worked = Worked {
+    fn the_cost_of_a_month_follows_from_the_idle_transactions() {
+        let outcome = FleetOutcome {
             totals: super::super::billing::Totals::default(),
             drained: None,
             at_zero: None,
@@ -222,9 +229,9 @@ mod tests {
                 tasks: 0,
                 transactions,
             };
-            let measured = Measured::new(Way::Polling, 1, idle, &worked, 0);
+            let measured = FleetFigures::new(Mode::Polling, 1, idle, &outcome, 0);
             assert!((measured.month_cost - cost).abs() < 1e-9, "{measured:?}");
-            assert!(!measured.exact, "nothing came");
+            assert!(!measured.exact, "no result arrived");
         }
     }
 }

@@ -1,182 +1,127 @@
-//! The demo's processes as their parent sees them: started, asked, ended with it.
+//! The demo's child processes, as their parent controls them.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{ffi::OsString, path::Path, time::Duration};
 
-use anyhow::{Context, bail};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
-};
+use anyhow::bail;
 
 use super::{
-    Way,
-    child::{State, Told},
+    Mode,
+    protocol::{ChildEvent, FleetState},
 };
+use crate::cli::subprocess::Subprocess;
 
-/// A process of this program; killed when it is dropped.
+/// A fleet of listener processes with the same mode.
 #[derive(Debug)]
-pub(super) struct Process {
-    name: String,
-    stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-    child: Child,
+pub(super) struct Fleet(Vec<Worker>);
+
+/// The process of one listener.
+#[derive(Debug)]
+pub(super) struct Worker(Subprocess);
+
+/// Longest wait for a line of a child, on a machine of any speed.
+const LINE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Starts `reveille demo relay`.
+pub(super) fn start_relay(store: &str) -> anyhow::Result<Subprocess> {
+    Subprocess::start("relay", ["demo", "relay", "--store", store], LINE_TIMEOUT)
 }
 
-/// Listeners that hear of work in the same way.
-#[derive(Debug)]
-pub(super) struct Fleet(Vec<Process>);
-
-/// Nothing that a process is asked takes longer, on however slow a machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 impl Fleet {
-    /// Starts a fleet.
     pub(super) fn start(
-        way: Way,
+        mode: Mode,
         listeners: usize,
         relay: &str,
         home: &Path,
     ) -> anyhow::Result<Self> {
-        let listeners = (1..=listeners).map(|n| Process::worker(way, n, relay, home));
-        listeners.collect::<anyhow::Result<_>>().map(Self)
+        let workers = (1..=listeners).map(|number| Worker::start(mode, number, relay, home));
+        workers.collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Waits until all are parked.
-    pub(super) async fn parked(&mut self) -> anyhow::Result<()> {
-        for listener in &mut self.0 {
-            listener.parked().await?;
+    /// Waits until all listeners are parked.
+    pub(super) async fn wait_parked(&mut self) -> anyhow::Result<()> {
+        for worker in &mut self.0 {
+            worker.wait_parked().await?;
         }
         Ok(())
     }
 
-    /// Waits until all are released; returns how long after the unleash each was.
-    pub(super) async fn released(&mut self) -> anyhow::Result<Vec<Duration>> {
-        let mut after = Vec::new();
-        for listener in &mut self.0 {
-            after.push(listener.released().await?);
+    /// Waits until all listeners are released; returns the time from the unleash to each release.
+    pub(super) async fn wait_released(&mut self) -> anyhow::Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        for worker in &mut self.0 {
+            times.push(worker.wait_released().await?);
         }
-        Ok(after)
+        Ok(times)
     }
 
-    /// Asks all of them what they do.
-    pub(super) async fn state(&mut self) -> anyhow::Result<State> {
-        for listener in &mut self.0 {
-            listener.ask().await?;
+    /// Queries all listeners, and returns the sum of their states.
+    pub(super) async fn state(&mut self) -> anyhow::Result<FleetState> {
+        for worker in &mut self.0 {
+            worker.query_state().await?;
         }
-        let mut sum = State::default();
-        for listener in &mut self.0 {
-            sum = sum.and(listener.answer().await?);
+        let mut sum = FleetState::default();
+        for worker in &mut self.0 {
+            sum = sum.plus(worker.state().await?);
         }
         Ok(sum)
     }
 
-    /// Ends all of them, all at once.
-    pub(super) async fn end(self) -> anyhow::Result<()> {
-        let ends = self.0.into_iter().map(Process::end);
-        futures_util::future::try_join_all(ends).await?;
-        Ok(())
+    /// Ends all processes concurrently.
+    pub(super) async fn stop(self) {
+        futures_util::future::join_all(self.0.into_iter().map(Worker::stop)).await;
     }
 }
 
-impl Process {
-    /// Starts `reveille demo relay`.
-    pub(super) fn relay(store: &str) -> anyhow::Result<Self> {
-        let mut command = demo()?;
-        command.args(["relay", "--store", store]);
-        Self::start("the relay", command)
-    }
-
+impl Worker {
     /// Starts `reveille demo worker`.
-    pub(super) fn worker(
-        way: Way,
+    pub(super) fn start(
+        mode: Mode,
         number: usize,
         relay: &str,
         home: &Path,
     ) -> anyhow::Result<Self> {
-        let id = format!("{}-{number}", way.name());
-        let mut command = demo()?;
-        command
-            .args(["worker", "--relay", relay, "--id", &id])
-            .args(["--way", way.name(), "--home"])
-            .arg(home);
-        Self::start(&id, command)
+        let id = format!("{}-{number}", mode.name());
+        let mut args: Vec<OsString> = ["demo", "worker", "--relay", relay, "--id", &id]
+            .map(OsString::from)
+            .to_vec();
+        args.extend(["--mode", mode.name(), "--home"].map(OsString::from));
+        args.push(home.into());
+        Subprocess::start(&id, args, LINE_TIMEOUT).map(Self)
     }
 
-    fn start(name: &str, mut command: Command) -> anyhow::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        let stdin = child.stdin.take().context("it has a standard input")?;
-        let stdout = child.stdout.take().context("it has a standard output")?;
-        Ok(Self {
-            name: name.to_owned(),
-            stdin,
-            lines: BufReader::new(stdout).lines(),
-            child,
-        })
-    }
-
-    /// Waits for its next line.
-    pub(super) async fn line(&mut self) -> anyhow::Result<String> {
-        match timeout(PATIENCE, self.lines.next_line()).await {
-            Ok(Ok(Some(line))) => Ok(line),
-            Ok(_) => bail!("{} ended unexpectedly", self.name),
-            Err(_) => bail!("{} said nothing for {} s", self.name, PATIENCE.as_secs()),
-        }
-    }
-
-    /// Waits until it was released; returns how long after the unleash.
-    pub(super) async fn released(&mut self) -> anyhow::Result<Duration> {
+    /// Waits until the listener is released; returns the time since the unleash.
+    pub(super) async fn wait_released(&mut self) -> anyhow::Result<Duration> {
         loop {
-            if let Told::Released { after_us } = self.told().await? {
+            if let ChildEvent::Released { after_us } = self.event().await? {
                 return Ok(Duration::from_micros(after_us));
             }
         }
     }
 
-    /// Ends it, and waits until it has ended.
-    pub(super) async fn end(mut self) -> anyhow::Result<()> {
-        drop(self.stdin);
-        let ended = timeout(Duration::from_secs(3), self.child.wait()).await;
-        if ended.is_err() {
-            self.child.kill().await?;
-        }
-        Ok(())
+    pub(super) async fn stop(self) {
+        self.0.stop().await;
     }
 
-    async fn parked(&mut self) -> anyhow::Result<()> {
-        match self.told().await? {
-            Told::Parked => Ok(()),
-            told => bail!("{} should be parked, but told {told:?}", self.name),
+    async fn wait_parked(&mut self) -> anyhow::Result<()> {
+        match self.event().await? {
+            ChildEvent::Parked => Ok(()),
+            event => bail!("{} is not parked, but reports {event:?}", self.0.name()),
         }
     }
 
-    async fn ask(&mut self) -> anyhow::Result<()> {
-        let asked = self.stdin.write_all(b"state\n").await;
-        asked.with_context(|| format!("{} ended unexpectedly", self.name))
+    async fn query_state(&mut self) -> anyhow::Result<()> {
+        self.0.send("state").await
     }
 
-    async fn answer(&mut self) -> anyhow::Result<State> {
+    async fn state(&mut self) -> anyhow::Result<FleetState> {
         loop {
-            if let Told::State(state) = self.told().await? {
+            if let ChildEvent::State(state) = self.event().await? {
                 return Ok(state);
             }
         }
     }
 
-    async fn told(&mut self) -> anyhow::Result<Told> {
-        Ok(serde_json::from_str(&self.line().await?)?)
+    async fn event(&mut self) -> anyhow::Result<ChildEvent> {
+        Ok(serde_json::from_str(&self.0.line().await?)?)
     }
-}
-
-fn demo() -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = Command::new(program);
-    command.arg("demo");
-    Ok(command)
 }

@@ -1,7 +1,7 @@
-//! One listener of a fleet: parked until it is released, then it rates what comes.
+//! One listener of a fleet: it is parked until its release, then it rates work items.
 //!
-//! Both ways run the same listener with one dequeue task at most, so that they differ in nothing but
-//! in how they hear of work.
+//! Both modes run the same listener with at most one dequeue task. They differ only in how they
+//! find work.
 
 use std::{
     path::Path,
@@ -21,12 +21,12 @@ use reveille::{
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{
-    FLAG, Way, WorkerArgs,
+    FLAG, Mode, WorkerArgs,
     billing::WorkItem,
-    child::{State, Told, tell},
+    protocol::{ChildEvent, FleetState, send},
 };
 
-/// A queue of the story: every storage transaction on it is counted.
+/// A queue of the demo, which counts every storage transaction.
 pub(super) type Queue = Metered<SqliteQueue>;
 
 /// The two queues of a fleet.
@@ -34,52 +34,53 @@ pub(super) type Queue = Metered<SqliteQueue>;
 pub(super) struct Queues {
     /// Work items.
     pub(super) input: Queue,
-    /// What became of them.
+    /// Rated work items.
     pub(super) output: Queue,
 }
 
-/// Handles work items.
-struct Desk {
+/// The handler of work items.
+struct Handler {
     output: Queue,
     publisher: Option<Publisher>,
 }
 
-/// A poller's habit.
-struct EverySecond;
+/// Hooks of a polling listener: sleep one second after an empty get.
+struct PollEverySecond;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Plays the listener.
+/// Runs the listener's process.
 pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<()> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let client = Client::new(&args.relay)?;
-    let queues = Queues::open(&args.home, args.way).await?;
+    let queues = Queues::open(&args.home, args.mode).await?;
     tokio::select! {
         released = parked(&client, &args.id) => released?,
         _ = lines.next_line() => return Ok(()),
     }
-    let desk = Arc::new(Desk {
+    let handler = Arc::new(Handler {
         output: queues.output.clone(),
-        publisher: args.way.publisher(&client, &args.id),
+        publisher: args.mode.publisher(&client, &args.id),
     });
-    let handler = move |delivery| {
-        let desk = Arc::clone(&desk);
-        async move { desk.handle(&delivery).await }
+    let handle = move |delivery| {
+        let handler = Arc::clone(&handler);
+        async move { handler.handle(&delivery).await }
     };
-    let builder = listener(args.way, &queues.input, &client, &args.id).await?;
-    let listener = builder.start(handler).await?;
+    let builder = listener(args.mode, &queues.input, &client, &args.id).await?;
+    let listener = builder.start(handle).await?;
     while lines.next_line().await?.is_some() {
-        let state = State::of(args.way, &listener.state());
-        let state = state.with(&queues.input.usage());
-        tell(&Told::State(state.with(&queues.output.usage())))?;
+        let state = FleetState::of(args.mode, &listener.state());
+        let state = state.with_usage(&queues.input.usage());
+        let state = state.with_usage(&queues.output.usage());
+        send(&ChildEvent::State(state))?;
     }
     listener.shutdown().await;
     Ok(())
 }
 
-/// Makes a listener that hears of work in this way.
+/// Returns the builder of a listener with this mode.
 pub(super) async fn listener(
-    way: Way,
+    mode: Mode,
     queue: &Queue,
     client: &Client,
     id: &str,
@@ -90,20 +91,20 @@ pub(super) async fn listener(
         ..ListenerConfig::default()
     };
     let builder = Listener::builder(Arc::new(queue.clone()));
-    Ok(match way {
-        Way::Pushed => {
+    Ok(match mode {
+        Mode::Pushed => {
             let options = config.subscription(ListenerId::new(id)?, queue);
             builder.wakes(client.subscribe(options)?).config(config)
         }
-        Way::Polling => {
-            // Pollers begin whenever they begin, not all at the same moment.
+        Mode::Polling => {
+            // A random delay: polling listeners do not start all at the same moment.
             tokio::time::sleep(SECOND.mul_f64(fastrand::f64())).await;
-            builder.hooks(EverySecond).config(config)
+            builder.hooks(PollEverySecond).config(config)
         }
     })
 }
 
-/// Waits for the flag, which may have been set long ago.
+/// Waits for the flag, which may already be set.
 async fn parked(client: &Client, id: &str) -> anyhow::Result<()> {
     let mut watch = client.watch_flag(FlagName::new(FLAG)?, ListenerId::new(id)?);
     loop {
@@ -112,10 +113,10 @@ async fn parked(client: &Client, id: &str) -> anyhow::Result<()> {
         if state.set {
             let after_us = since(state.set_at);
             watch.ack(state.generation).await?;
-            // Last: from now on the parent asks, and is answered by the listener.
-            return tell(&Told::Released { after_us });
+            // Last: after this message the parent may request states, which the listener answers.
+            return send(&ChildEvent::Released { after_us });
         }
-        tell(&Told::Parked)?;
+        send(&ChildEvent::Parked)?;
     }
 }
 
@@ -124,18 +125,18 @@ fn since(at: Option<SystemTime>) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-impl Way {
-    /// Returns who notifies: pollers need nobody to.
+impl Mode {
+    /// Returns a publisher; `None` for polling listeners, which need no notification.
     pub(super) fn publisher(self, client: &Client, name: &str) -> Option<Publisher> {
         (self == Self::Pushed).then(|| client.publisher(name))
     }
 }
 
 impl Queues {
-    /// Opens the queues of a fleet, each in a file of its own, and makes them where they are missing.
-    pub(super) async fn open(home: &Path, way: Way) -> anyhow::Result<Self> {
+    /// Opens the queues of a fleet, each in a separate file, and creates missing ones.
+    pub(super) async fn open(home: &Path, mode: Mode) -> anyhow::Result<Self> {
         let open = async |queue: &str| {
-            let file = home.join(format!("{}-{queue}.db", way.name()));
+            let file = home.join(format!("{}-{queue}.db", mode.name()));
             let queue = SqliteQueue::open(file, format!("billing/{queue}").parse()?).await?;
             queue.create().await?;
             anyhow::Ok(Metered::new(queue))
@@ -147,8 +148,8 @@ impl Queues {
     }
 }
 
-impl Desk {
-    /// Rates a work item, puts what comes of it, and says so.
+impl Handler {
+    /// Rates a work item, puts the result, and notifies.
     async fn handle(&self, delivery: &Delivery) -> HandlerResult {
         let waited = delivery.message.inserted_at.elapsed().unwrap_or_default();
         let item: WorkItem = json::decode(&delivery.message.body).map_err(Rejected::because)?;
@@ -162,7 +163,7 @@ impl Desk {
     }
 }
 
-impl Hooks for EverySecond {
+impl Hooks for PollEverySecond {
     fn on_queue_empty(&self, _idle_count: u32, _proposed: Idle) -> Idle {
         Idle::Sleep(SECOND)
     }

@@ -1,4 +1,4 @@
-//! `lease run`: a command that runs while the lease is held, and never longer.
+//! `lease run`: runs a command while the lease is held, and never longer.
 
 use std::{
     ffi::OsString,
@@ -18,10 +18,10 @@ use super::Named;
 use crate::cli::{
     exit::{Exit, Failed},
     output,
-    process::{self, Groups, Process},
+    process::{self, Process, ProcessGroups},
     settings::Settings,
     signals::{Interrupts, Signal},
-    target::PATIENCE,
+    target::WARN_AFTER,
 };
 
 /// Wait for a lease, and run a command while holding it
@@ -32,30 +32,33 @@ Example:
   reveille lease run billing --store sqlite:/srv/shared.db --duration 30s --timeout 10m -- ./bill
 
 The command's environment has LEASE_NAME, LEASE_HOLDER and LEASE_TOKEN, a number that grows with \
-every holder. Hand the token to whatever the command writes to, and let that refuse lower ones: \
-a process that was stopped goes on for a moment without its lease. Where `lease run` is killed by \
-SIGKILL, the command is told to end by SIGTERM at once, and is killed a fifth of the duration later.
+every holder. Send the token with every write of the command, and let the receiver refuse lower \
+tokens: a process that was suspended may continue for a moment without its lease.
 
-The lease is renewed meanwhile. Where that fails, the command is told to end by SIGTERM a fifth of \
-the duration (30s at most) before the lease is lost, and is killed when it is: before anybody else \
-can have it. It is a process group of its own; its standard input is passed on unless it is a terminal.
+The lease is renewed while the command runs. If a renewal fails, the command gets SIGTERM a fifth of \
+the duration (at most 30s) before the lease is lost. It is killed when the lease is lost, before \
+another process can acquire it. If `lease run` itself is killed by SIGKILL, the command gets SIGTERM \
+at once, and SIGKILL a fifth of the duration later.
 
-Ctrl-C and SIGTERM are passed on to the command; a second one kills it. Then the lease is released. \
-Ends with the code of the command (128 + N where signal N ended it); with 7 where the lease was lost; \
-with 6 where it was not had within --timeout.")]
+The command runs in its own process group. Its standard input is passed on unless it is a terminal. \
+Ctrl-C and SIGTERM are forwarded to the command, and a second one kills it. Then the lease is \
+released.
+
+Ends with the exit code of the command (128 + N if signal N ended it), with 7 if the lease was lost, \
+and with 6 if the lease was not acquired within --timeout.")]
 pub(super) struct Args {
     #[command(flatten)]
     named: Named,
-    /// For how long others are kept away where this process dies; 1s to 24h
+    /// How long the lease stays taken if this process dies; 1s to 24h
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse, default_value = "15s")]
     duration: Duration,
-    /// Who holds it, for people [default: the machine's name and the process's number]
+    /// The holder's name, shown to people [default: host name and process id]
     #[arg(long, value_name = "ID")]
     holder: Option<String>,
     /// Give up after waiting this long [default: never]
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration::parse)]
     timeout: Option<Duration>,
-    /// What to run
+    /// The command to run
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -63,16 +66,16 @@ pub(super) struct Args {
 /// How a run ended.
 struct Ended {
     status: ExitStatus,
-    /// The command was ended for the lease's sake.
+    /// The command was ended because the lease was lost or about to be.
     lost: bool,
 }
 
-/// A lease that was about to be lost is given back within this, or ends by itself.
-const RELEASE_LATE: Duration = Duration::from_secs(1);
-/// As long as Kubernetes gives.
-const LONGEST_GRACE: Duration = Duration::from_secs(30);
-/// Long enough to be never.
-const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+/// Time-out for releasing a lease that was about to be lost. After it the lease expires by itself.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The default grace period of Kubernetes.
+const MAX_GRACE: Duration = Duration::from_secs(30);
+/// Longer than any process runs.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl Args {
     pub(super) async fn run(
@@ -80,7 +83,7 @@ impl Args {
         settings: &Settings,
         interrupts: &mut Interrupts,
     ) -> anyhow::Result<Exit> {
-        process::find(&self.command)?;
+        process::check_exists(&self.command)?;
         let mut config = LeaseConfig {
             duration: self.duration,
             holder: self.holder.clone().unwrap_or_else(this_process),
@@ -90,7 +93,7 @@ impl Args {
         let holder = config.holder.clone();
         let waiting = self.within(async {
             let lease = self.named.open(settings, config).await?;
-            let held = patiently(&lease).await?;
+            let held = acquire(&lease).await?;
             anyhow::Ok((lease, held))
         });
         let (lease, held) = tokio::select! {
@@ -101,30 +104,33 @@ impl Args {
         let process = match self.start(&held, holder) {
             Ok(process) => process,
             Err(error) => {
-                give_back(held).await;
+                release(held).await;
                 let name = self.command.first().map(|name| name.to_string_lossy());
                 let name = name.unwrap_or_default();
                 return Err(Failed(format!("`{name}` cannot be run: {error}")).into());
             }
         };
-        let ended = self.attend(&held, process, interrupts).await?;
+        let ended = self.supervise(&held, process, interrupts).await?;
         if ended.lost {
-            return Ok(self.lose(held).await);
+            return Ok(self.on_lost(held).await);
         }
-        give_back(held).await;
+        release(held).await;
         Ok(Exit::of_command(ended.status))
     }
 
-    /// Opens the store and waits for the lease, for as long as is given for both.
-    async fn within<T>(&self, had: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    /// Runs `acquiring`, which opens the store and waits for the lease, within --timeout.
+    async fn within<T>(
+        &self,
+        acquiring: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
         let Some(timeout) = self.timeout else {
-            return had.await;
+            return acquiring.await;
         };
-        tokio::time::timeout(timeout, had)
+        tokio::time::timeout(timeout, acquiring)
             .await
             .unwrap_or_else(|_| {
                 let (name, span) = (&self.named.name, duration::Span(timeout));
-                let message = format!("lease `{name}` was not had within {span}");
+                let message = format!("lease `{name}` was not acquired within {span}");
                 Err(Error::new(ErrorKind::Timeout, message).into())
             })
     }
@@ -135,36 +141,36 @@ impl Args {
             ("LEASE_TOKEN", held.token().to_string()),
             ("LEASE_HOLDER", holder),
         ];
-        // A process group of its own that read from the terminal would be stopped.
+        // The system stops a background process group that reads from the terminal.
         let stdin = if io::stdin().is_terminal() {
             Stdio::null()
         } else {
             Stdio::inherit()
         };
-        let groups = Groups::guarded(self.grace());
+        let groups = ProcessGroups::guarded(self.grace());
         Process::start(&self.command, environment, stdin, &groups)
     }
 
-    /// Returns how long a command has from SIGTERM to SIGKILL.
+    /// Returns the time from SIGTERM to SIGKILL.
     fn grace(&self) -> Duration {
-        (self.duration / 5).min(LONGEST_GRACE)
+        (self.duration / 5).min(MAX_GRACE)
     }
 
-    /// Sees the command through to its end, be it early.
-    async fn attend(
+    /// Waits for the command's end, forwards signals, and ends it if the lease is about to be lost.
+    async fn supervise(
         &self,
         held: &LeaseGuard,
         mut process: Process,
         interrupts: &mut Interrupts,
     ) -> io::Result<Ended> {
         let grace = self.grace();
-        let (mut told, mut lost, mut interrupted) = (false, false, false);
-        let kill = tokio::time::sleep(FAR);
+        let (mut terminated, mut lost, mut interrupted) = (false, false, false);
+        let kill = tokio::time::sleep(NEVER);
         tokio::pin!(kill);
         loop {
             let ending = async {
-                match told || lost {
-                    true => process.wait_for_all().await,
+                match terminated || lost {
+                    true => process.wait_and_kill_group().await,
                     false => process.wait_for_group().await,
                 }
             };
@@ -172,56 +178,56 @@ impl Args {
                 biased;
                 _ = held.lost(), if !lost => {
                     lost = true;
-                    process.tell(Number::KILL);
+                    process.signal(Number::KILL);
                 }
-                () = held.ends_within(grace), if !told => {
-                    told = true;
-                    process.tell(Number::TERM);
-                    // As long as it was told; renewed or not, it has to end.
+                () = held.ends_within(grace), if !terminated => {
+                    terminated = true;
+                    process.signal(Number::TERM);
+                    // The command must end now, even if a renewal succeeds later.
                     kill.as_mut().reset(Instant::now() + grace);
                 }
                 status = ending => {
-                    let lost = told || lost;
+                    let lost = terminated || lost;
                     return Ok(Ended { status: status?, lost });
                 }
-                () = &mut kill, if told && !lost => {
+                () = &mut kill, if terminated && !lost => {
                     lost = true;
-                    process.tell(Number::KILL);
+                    process.signal(Number::KILL);
                 }
                 signal = interrupts.next() => {
-                    process.tell(if interrupted { Number::KILL } else { number(signal) });
+                    process.signal(if interrupted { Number::KILL } else { number(signal) });
                     interrupted = true;
                 }
             }
         }
     }
 
-    /// Tells that the lease was lost, or was about to be.
-    async fn lose(&self, held: LeaseGuard) -> Exit {
-        let why = if held.is_held() {
-            let late = tokio::time::timeout(RELEASE_LATE, held.release()).await;
+    /// Prints that the lease was lost or was about to be. In the second case also releases it.
+    async fn on_lost(&self, held: LeaseGuard) -> Exit {
+        let reason = if held.is_held() {
+            let released = tokio::time::timeout(RELEASE_TIMEOUT, held.release()).await;
             let name = &self.named.name;
-            let why = format!("lease `{name}` could not be renewed in time");
-            match late {
-                Ok(Ok(())) => format!("{why}, and was released"),
-                _ => why,
+            let reason = format!("lease `{name}` could not be renewed in time");
+            match released {
+                Ok(Ok(())) => format!("{reason}, and was released"),
+                _ => reason,
             }
         } else {
             held.lost().await.to_string()
         };
         let name = self.command.first().map(|name| name.to_string_lossy());
         let name = name.unwrap_or_default();
-        output::note(format_args!("error: {why}; `{name}` was ended"));
-        Exit::LOST
+        output::note(format_args!("error: {reason}; `{name}` was ended"));
+        Exit::LEASE_LOST
     }
 }
 
-/// Waits for the lease, and says who has it after a while.
-async fn patiently(lease: &Lease) -> reveille::Result<LeaseGuard> {
+/// Waits for the lease. After [`WARN_AFTER`], prints its holder.
+async fn acquire(lease: &Lease) -> reveille::Result<LeaseGuard> {
     let acquiring = lease.acquire();
     tokio::pin!(acquiring);
-    let telling = async {
-        tokio::time::sleep(PATIENCE).await;
+    let note_holder = async {
+        tokio::time::sleep(WARN_AFTER).await;
         if let Ok(Some(state)) = lease.state().await
             && state.held
         {
@@ -233,22 +239,22 @@ async fn patiently(lease: &Lease) -> reveille::Result<LeaseGuard> {
     };
     tokio::select! {
         held = &mut acquiring => return held,
-        () = telling => {}
+        () = note_holder => {}
     }
     acquiring.await
 }
 
-/// Releases the lease; where that fails it ends by itself.
-async fn give_back(held: LeaseGuard) {
+/// Releases the lease. If that fails, the lease expires by itself.
+async fn release(held: LeaseGuard) {
     if let Err(error) = held.release().await {
         output::note(error);
     }
 }
 
-/// Returns who we are, for people.
+/// Returns host name and process id as the holder's name.
 fn this_process() -> String {
     let system = rustix::system::uname();
-    // Well below the limit of a holder's name, whatever the machine is called.
+    // Cut, so that any host name stays well below the limit of a holder's name.
     let host = system.nodename().to_string_lossy();
     let plain = host.chars().filter(char::is_ascii_graphic).take(64);
     format!("{}-{}", plain.collect::<String>(), std::process::id())

@@ -1,4 +1,4 @@
-//! `lease show`: who holds a lease.
+//! `lease show`: prints a lease's holder.
 
 use std::time::SystemTime;
 
@@ -12,24 +12,25 @@ use crate::cli::{
     settings::Settings,
 };
 
-/// Show who holds a lease, or held it last
+/// Show the holder of a lease, or its last holder
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   reveille lease show billing --store az://leases
   reveille lease show billing --store sqlite:/srv/shared.db -o json
 
-AGE is since it was taken, renewed or released last. One that is held and older than its duration \
-has lost its holder: whoever waits for it has it soon. Ends with 5 where nobody ever held it.")]
+AGE is the time since the lease was last acquired, renewed or released. A held lease that is older \
+than its duration has lost its holder: the next waiting process acquires it soon. Ends with 5 if the \
+lease was never held.")]
 pub(super) struct Args {
     #[command(flatten)]
     named: Named,
-    /// How data is written [default: table]
+    /// The output format [default: table]
     #[arg(short, long, env = "REVEILLE_OUTPUT", value_name = "FORMAT")]
     output: Option<Format>,
 }
 
-/// A lease as it is shown.
+/// A lease as a row.
 #[derive(Debug, Serialize)]
 struct LeaseRow {
     lease: String,
@@ -56,7 +57,7 @@ impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let lease = self.named.open_existing(settings).await?;
         let Some(state) = lease.state().await? else {
-            let message = format!("{lease}: nobody ever held it");
+            let message = format!("{lease} was never held");
             return Err(Error::new(ErrorKind::NotFound, message).into());
         };
         let format = self.output.or(settings.output).unwrap_or_default();
@@ -67,7 +68,7 @@ impl Args {
 
 impl LeaseRow {
     fn new(name: &str, state: LeaseState, now: SystemTime) -> Self {
-        // A store's clock that is ahead of ours has just written.
+        // The store's clock may be ahead of this machine's: the age is 0 then.
         let age = now.duration_since(state.written).unwrap_or_default();
         let shown = match state.held {
             true if age <= state.duration => Shown::Held,

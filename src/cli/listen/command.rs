@@ -1,4 +1,4 @@
-//! One run of the command: fed, waited for, ended where nobody wants it any more.
+//! One run of the command: writes its input, waits for it, ends it if its message is lost.
 
 use std::{
     ffi::OsString,
@@ -13,91 +13,91 @@ use tokio::{io::AsyncWriteExt as _, process::ChildStdin};
 use super::input::Input;
 use crate::cli::{
     exit::Failed,
-    process::{self, Groups, Process},
+    process::{self, Process, ProcessGroups},
 };
 
-/// A command that was told to end is killed after this.
+/// Time from SIGTERM to SIGKILL.
 pub(super) const KILL_AFTER: Duration = Duration::from_secs(5);
 
-/// What is run.
+/// The command, and its running processes.
 #[derive(Debug)]
 pub(super) struct Program {
     command: Vec<OsString>,
-    running: Groups,
+    running: ProcessGroups,
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct RunOutcome {
     pub(super) status: ExitStatus,
-    /// It was told to end.
-    pub(super) told: bool,
+    /// The listener sent it SIGTERM.
+    pub(super) terminated: bool,
 }
 
 impl Program {
-    /// Checks that there is something to run, before a message is got for it.
+    /// Checks that the command exists, before the first get.
     pub(super) fn find(command: &[OsString]) -> Result<Self, Failed> {
-        process::find(command)?;
+        process::check_exists(command)?;
         Ok(Self {
             command: command.to_vec(),
-            running: Groups::default(),
+            running: ProcessGroups::default(),
         })
     }
 
-    /// Has the commands end with this process, also where SIGKILL ends it.
+    /// Lets a guard end the commands if SIGKILL ends this process.
     #[must_use]
     pub(super) fn guarded(self) -> Self {
-        let running = Groups::guarded(KILL_AFTER);
+        let running = ProcessGroups::guarded(KILL_AFTER);
         Self { running, ..self }
     }
 
-    /// Runs the command to its end; tells it to end when `lost` says so.
+    /// Runs the command to its end. Sends it SIGTERM when `lost` resolves.
     ///
     /// # Errors
-    /// It could not be started.
+    /// The command could not be started.
     pub(super) async fn run(
         &self,
         input: Input,
         lost: impl Future<Output = ()>,
-    ) -> io::Result<Ran> {
+    ) -> io::Result<RunOutcome> {
         let (environment, stdin) = (input.environment, Stdio::piped());
         let mut process = Process::start(&self.command, environment, stdin, &self.running)?;
         let feed = feed(process.stdin(), input.body);
-        attend(&mut process, feed, lost).await
+        supervise(&mut process, feed, lost).await
     }
 
-    /// Returns how many run.
+    /// Returns the number of running commands.
     pub(super) fn running(&self) -> usize {
         self.running.count()
     }
 
-    /// Kills all that run; returns how many.
+    /// Kills all running commands; returns their number.
     pub(super) fn kill(&self) -> usize {
         self.running.kill()
     }
 }
 
-async fn attend(
+async fn supervise(
     process: &mut Process,
     feed: impl Future<Output = ()>,
     lost: impl Future<Output = ()>,
-) -> io::Result<Ran> {
+) -> io::Result<RunOutcome> {
     tokio::pin!(feed, lost);
-    let (mut fed, mut told, mut killed) = (false, false, false);
+    let (mut fed, mut terminated, mut killed) = (false, false, false);
     let kill = tokio::time::sleep(Duration::MAX);
     tokio::pin!(kill);
     loop {
         tokio::select! {
-            status = process.wait() => return Ok(Ran { status: status?, told }),
+            status = process.wait() => return Ok(RunOutcome { status: status?, terminated }),
             () = &mut feed, if !fed => fed = true,
-            () = &mut lost, if !told => {
-                told = true;
-                process.tell(Signal::TERM);
+            () = &mut lost, if !terminated => {
+                terminated = true;
+                process.signal(Signal::TERM);
                 kill.as_mut().reset(tokio::time::Instant::now() + KILL_AFTER);
             }
-            () = &mut kill, if told && !killed => {
+            () = &mut kill, if terminated && !killed => {
                 killed = true;
-                process.tell(Signal::KILL);
+                process.signal(Signal::KILL);
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     async fn a_run_has_its_message_and_its_environment() {
         let program = program("test \"$MESSAGE_ID $(cat)\" = '7 hello'");
         let ran = program.run(input("hello"), pending()).await.expect("run");
-        assert!(ran.status.success() && !ran.told);
+        assert!(ran.status.success() && !ran.terminated);
         assert_eq!(program.running(), 0);
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_lost_is_told_and_its_children_are() {
+    async fn a_command_whose_message_is_lost_gets_sigterm_and_so_do_its_children() {
         let directory = tempfile::tempdir().expect("a directory");
         let mark = directory.path().join("child");
         let script = format!(
@@ -157,7 +157,7 @@ mod tests {
             }
         };
         let ran = program(&script).run(input(""), lost).await.expect("run");
-        assert!(ran.told);
+        assert!(ran.terminated);
         assert_eq!(ran.status.signal(), Some(15));
         while !mark.exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -165,15 +165,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_end_is_killed() {
+    async fn a_command_that_ignores_sigterm_is_killed() {
         let ran = program("trap '' TERM; while :; do sleep 0.05; done");
         let ran = ran.run(input(""), tokio::time::sleep(Duration::from_millis(300)));
         let ran = ran.await.expect("run");
-        assert_eq!((ran.told, ran.status.signal()), (true, Some(9)));
+        assert_eq!((ran.terminated, ran.status.signal()), (true, Some(9)));
     }
 
     #[tokio::test]
-    async fn a_run_that_nobody_waits_for_any_more_is_killed() {
+    async fn a_run_that_is_dropped_is_killed() {
         let directory = tempfile::tempdir().expect("a directory");
         let (up, mark) = (directory.path().join("up"), directory.path().join("mark"));
         let script = format!(

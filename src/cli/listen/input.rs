@@ -1,4 +1,4 @@
-//! What a run of the command is given: environment and standard input.
+//! Environment and standard input of one run of the command.
 
 use reveille::listener::Delivery;
 
@@ -11,7 +11,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Returns the input of a run for one message: its body as it is.
+    /// Returns the input of a run for one message: its unchanged body.
     pub(super) fn of_one(delivery: &Delivery) -> Self {
         let message = &delivery.message;
         let environment = vec![
@@ -26,7 +26,7 @@ impl Input {
         }
     }
 
-    /// Returns the input of a run for a batch: a JSON object a line.
+    /// Returns the input of a run for a batch: one JSON object a line.
     pub(super) fn of_batch(batch: &[Delivery]) -> serde_json::Result<Self> {
         let queue = batch.first().map(|first| first.queue.to_string());
         let environment = vec![

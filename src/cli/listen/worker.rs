@@ -1,4 +1,4 @@
-//! Messages, handled by running the command; and what ends the verb by itself.
+//! Handles messages by running the command, and ends `listen` after --count messages.
 
 use std::{
     io,
@@ -15,41 +15,41 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    command::{Program, Ran},
+    command::{Program, RunOutcome},
+    event_log::EventLog,
     input::Input,
-    voice::Voice,
 };
 
-/// Handles messages.
+/// The listener's handler.
 #[derive(Debug)]
 pub(super) struct Worker {
     program: Program,
     quota: Option<Quota>,
-    ending: Ending,
-    /// A command was ended because the listener ends, before it had come to its own end.
+    stop_handle: StopHandle,
+    /// At least one command was ended early because the listener ends.
     cut_off: AtomicBool,
-    voice: Arc<Voice>,
+    events: Arc<EventLog>,
 }
 
-/// Why the verb ends by itself.
+/// Why `listen` ends without a signal.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum StopReason {
     /// --count was reached.
     Counted,
-    /// The command cannot be run at all.
+    /// The system cannot run the command at all.
     Unable(String),
 }
 
-/// Ends the verb.
+/// Stops the worker and ends `listen`.
 #[derive(Debug, Clone)]
-pub(super) struct Ending {
-    causes: mpsc::Sender<End>,
-    /// No command is started any more.
+pub(super) struct StopHandle {
+    sender: mpsc::Sender<StopReason>,
+    /// Once cancelled, no further command starts.
     stopped: CancellationToken,
     emptied: Arc<AtomicBool>,
 }
 
-/// Messages that may still be handled.
+/// The number of messages that --count still allows.
 #[derive(Debug)]
 struct Quota {
     count: u64,
@@ -57,26 +57,26 @@ struct Quota {
     left: Semaphore,
 }
 
-impl Ending {
-    /// Returns it, and where its cause is heard.
-    pub(super) fn new() -> (Self, mpsc::Receiver<End>) {
-        let (causes, ends) = mpsc::channel(1);
-        let ending = Self {
-            causes,
+impl StopHandle {
+    /// Returns the handle, and the receiver of the reason.
+    pub(super) fn new() -> (Self, mpsc::Receiver<StopReason>) {
+        let (sender, reasons) = mpsc::channel(1);
+        let handle = Self {
+            sender,
             stopped: CancellationToken::new(),
             emptied: Arc::default(),
         };
-        (ending, ends)
+        (handle, reasons)
     }
 
-    fn end(&self, end: End) {
-        // Only the first cause counts.
-        let _ = self.causes.try_send(end);
+    fn end(&self, reason: StopReason) {
+        // Only the first reason counts.
+        let _ = self.sender.try_send(reason);
         self.stopped.cancel();
     }
 
-    /// The queue was found empty. What is at hand is handled all the same.
-    pub(super) fn emptied(&self) {
+    /// Records that the queue was found empty. Messages that were got before are still handled.
+    pub(super) fn set_emptied(&self) {
         self.emptied.store(true, Ordering::Relaxed);
     }
 
@@ -89,15 +89,15 @@ impl Worker {
     pub(super) fn new(
         program: Program,
         count: Option<u64>,
-        ending: Ending,
-        voice: Arc<Voice>,
+        stop_handle: StopHandle,
+        events: Arc<EventLog>,
     ) -> Self {
         Self {
             program,
             quota: count.map(Quota::new),
-            ending,
+            stop_handle,
             cut_off: AtomicBool::new(false),
-            voice,
+            events,
         }
     }
 
@@ -107,72 +107,72 @@ impl Worker {
         self.perform(&[delivery], input).await
     }
 
-    /// Handles the messages of a get by one run.
+    /// Handles the messages of one get by one run.
     pub(super) async fn handle_batch(&self, batch: Vec<Delivery>) -> HandlerResult {
         let input = Input::of_batch(&batch)?;
         self.perform(&batch, input).await
     }
 
-    /// Starts no command any more.
+    /// Prevents further commands from starting.
     pub(super) fn stop(&self) {
-        self.ending.stopped.cancel();
+        self.stop_handle.stopped.cancel();
     }
 
-    /// Returns how many commands run.
+    /// Returns the number of running commands.
     pub(super) fn running(&self) -> usize {
         self.program.running()
     }
 
-    /// Kills the commands that run; returns how many.
+    /// Kills all running commands; returns their number.
     pub(super) fn kill(&self) -> usize {
         self.program.kill()
     }
 
-    /// Returns whether a command was ended before it had come to its end.
+    /// Returns whether a command was ended early because the listener ends.
     pub(super) fn has_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
     }
 
     async fn perform(&self, batch: &[Delivery], input: Input) -> HandlerResult {
-        // A batch goes on for those of its messages that are still ours.
+        // A batch continues while at least one of its messages is not lost.
         let lost = async {
             join_all(batch.iter().map(Delivery::lost)).await;
         };
         tokio::pin!(lost);
-        let turn = async {
+        let permit = async {
             match &self.quota {
-                Some(quota) => quota.take(batch.len()).await,
+                Some(quota) => quota.acquire(batch.len()).await,
                 None => None,
             }
         };
-        let turn = tokio::select! {
+        let permit = tokio::select! {
             biased;
-            () = self.ending.stopped.cancelled() => return untried(),
-            () = &mut lost => return untried(),
-            turn = turn => turn,
+            () = self.stop_handle.stopped.cancelled() => return postponed(),
+            () = &mut lost => return postponed(),
+            permit = permit => permit,
         };
         for delivery in batch {
-            self.voice.attempt(&delivery.message);
+            self.events.log_redelivery(&delivery.message);
         }
         match self.program.run(input, &mut lost).await {
-            Ok(ran) => self.judge(&ran)?,
-            Err(error) => return self.unable(&error),
+            Ok(ran) => self.check(&ran)?,
+            Err(error) => return self.on_start_error(&error),
         }
-        if let (Some(quota), Some(turn)) = (&self.quota, turn)
-            && quota.spend(turn)
+        if let (Some(quota), Some(permit)) = (&self.quota, permit)
+            && quota.commit(permit)
         {
-            self.ending.end(End::Counted);
+            self.stop_handle.end(StopReason::Counted);
         }
         Ok(())
     }
 
-    fn judge(&self, ran: &Ran) -> HandlerResult {
+    fn check(&self, ran: &RunOutcome) -> HandlerResult {
         if ran.status.success() {
             return Ok(());
         }
-        if ran.told {
-            // Before the end of the listener its message was lost, and is another listener's.
-            if self.ending.stopped.is_cancelled() {
+        if ran.terminated {
+            // If the listener is not ending, the message was lost to another listener.
+            if self.stop_handle.stopped.is_cancelled() {
                 self.cut_off.store(true, Ordering::Relaxed);
             }
             return Err(format!("the command was ended: {}", ran.status).into());
@@ -180,17 +180,17 @@ impl Worker {
         Err(format!("the command failed: {}", ran.status).into())
     }
 
-    /// The command was not started. What holds for every message ends the verb, and is no message's
-    /// failure; a system that is short of something is tried again later.
-    fn unable(&self, error: &io::Error) -> HandlerResult {
-        let never = matches!(
+    /// Handles a command that could not be started. An error that holds for every message ends the
+    /// verb and is no failed attempt. Other errors, such as a lack of memory, are retried later.
+    fn on_start_error(&self, error: &io::Error) -> HandlerResult {
+        let is_permanent = matches!(
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
         );
         let text = format!("the command cannot be run: {error}");
-        if never || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
-            self.ending.end(End::Unable(text));
-            return untried();
+        if is_permanent || error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+            self.stop_handle.end(StopReason::Unable(text));
+            return postponed();
         }
         Err(text.into())
     }
@@ -206,30 +206,30 @@ impl Quota {
         }
     }
 
-    /// Waits until at least one more message may be handled, and takes up to `messages`; given back
-    /// where it is dropped.
-    async fn take(&self, messages: usize) -> Option<SemaphorePermit<'_>> {
-        let mut turn = self.left.acquire().await.ok()?;
+    /// Waits until at least one more message may be handled, and acquires permits for up to
+    /// `messages`. A dropped permit returns to the quota.
+    async fn acquire(&self, messages: usize) -> Option<SemaphorePermit<'_>> {
+        let mut permit = self.left.acquire().await.ok()?;
         for _ in 1..messages {
             match self.left.try_acquire() {
-                Ok(more) => turn.merge(more),
-                // The rest of a batch is beyond the count, and handled with it.
+                Ok(more) => permit.merge(more),
+                // The rest of a batch exceeds the count, and is handled with it.
                 Err(_) => break,
             }
         }
-        Some(turn)
+        Some(permit)
     }
 
-    /// Those were handled; returns whether they were the last.
-    fn spend(&self, turn: SemaphorePermit<'_>) -> bool {
-        let handled = turn.num_permits() as u64;
-        turn.forget();
+    /// Counts the permit's messages as handled; returns whether the count is reached.
+    fn commit(&self, permit: SemaphorePermit<'_>) -> bool {
+        let handled = permit.num_permits() as u64;
+        permit.forget();
         self.handled.fetch_add(handled, Ordering::Relaxed) + handled >= self.count
     }
 }
 
-/// Others may have it at once.
-fn untried() -> HandlerResult {
+/// Makes the message visible to other listeners at once, without a failed attempt.
+fn postponed() -> HandlerResult {
     Err(Postponed::by(Duration::ZERO).into())
 }
 
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_more_than_the_count_are_handled_at_a_time_and_a_failure_gives_its_turn_back() {
+    async fn no_more_than_the_count_are_handled_at_a_time_and_a_failure_returns_its_permit() {
         let quota = Arc::new(Quota::new(2));
-        let (one, two) = (quota.take(1).await, quota.take(1).await);
-        assert!(futures_util::poll!(Box::pin(quota.take(1))).is_pending());
+        let (one, two) = (quota.acquire(1).await, quota.acquire(1).await);
+        assert!(futures_util::poll!(Box::pin(quota.acquire(1))).is_pending());
         drop(one);
-        let again = quota.take(3).await.expect("given back");
+        let again = quota.acquire(3).await.expect("a returned permit");
         assert_eq!(again.num_permits(), 1);
-        assert!(!quota.spend(again));
-        assert!(quota.spend(two.expect("taken")));
+        assert!(!quota.commit(again));
+        assert!(quota.commit(two.expect("a permit")));
     }
 }

@@ -1,4 +1,4 @@
-//! `queue get` and `queue peek`: bodies of any bytes, as text, in JSON and as they are.
+//! `queue get` and `queue peek`: print bodies as text, in JSON, or as raw bytes.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ pub(super) struct Get {
     #[command(flatten)]
     named: Named,
     #[command(flatten)]
-    shape: Shape,
-    /// Nobody else sees them for this long
+    read: ReadArgs,
+    /// How long the messages are hidden from others
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "30s")]
     visibility_timeout: Duration,
-    /// Delete them once they are printed
+    /// Delete the messages after printing them
     #[arg(long)]
     delete: bool,
 }
@@ -35,26 +35,26 @@ pub(super) struct Peek {
     #[command(flatten)]
     named: Named,
     #[command(flatten)]
-    shape: Shape,
+    read: ReadArgs,
 }
 
-/// How many messages, and how their bodies are written.
+/// The number of messages, and the form of their bodies.
 #[derive(Debug, clap::Args)]
-struct Shape {
-    /// How many at most
+struct ReadArgs {
+    /// Maximum number of messages
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = usage::positive::<usize>)]
     max: usize,
-    /// Print the bytes of one message's body and nothing else; ends with 5 where there is none
+    /// Print the bytes of one message's body and nothing else; ends with 5 if there is no message
     #[arg(long, conflicts_with = "output")]
     raw: bool,
 }
 
 impl Get {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        self.shape.check()?;
+        self.read.check()?;
         let queue = open_existing(&self.named.url).await?;
-        let (messages, failure) = self.take(&*queue).await;
-        let exit = match self.shape.raw {
+        let (messages, failure) = self.get_all(&*queue).await;
+        let exit = match self.read.raw {
             true => raw(messages.first().map(|message| &message.body[..]))?,
             false => {
                 let rows: Vec<_> = messages.iter().map(MessageRow::from).collect();
@@ -63,7 +63,7 @@ impl Get {
             }
         };
         if self.delete {
-            // Printed first: what is deleted before it was seen would be lost.
+            // Printed first: a message that is deleted before it is printed would be lost.
             for message in &messages {
                 queue.delete(&message.receipt).await?;
             }
@@ -71,12 +71,12 @@ impl Get {
         failure.map_or(Ok(exit), |error| Err(error.into()))
     }
 
-    /// Gets batch after batch, until there are enough or no more. After a failure what was got
-    /// before is returned as well: it is hidden from others.
-    async fn take(&self, queue: &dyn WorkQueue) -> (Vec<Message>, Option<Error>) {
+    /// Gets batches until there are enough messages or no more. Returns also the messages from
+    /// before a failure: they are hidden from others.
+    async fn get_all(&self, queue: &dyn WorkQueue) -> (Vec<Message>, Option<Error>) {
         let mut messages = Vec::new();
-        while messages.len() < self.shape.max {
-            let wanted = self.shape.max - messages.len();
+        while messages.len() < self.read.max {
+            let wanted = self.read.max - messages.len();
             match queue.get(wanted, self.visibility_timeout).await {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => messages.extend(more),
@@ -89,10 +89,10 @@ impl Get {
 
 impl Peek {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
-        self.shape.check()?;
+        self.read.check()?;
         let queue = open_existing(&self.named.url).await?;
-        let peeked = queue.peek(self.shape.max).await?;
-        if self.shape.raw {
+        let peeked = queue.peek(self.read.max).await?;
+        if self.read.raw {
             return raw(peeked.first().map(|message| &message.body[..]));
         }
         let rows: Vec<_> = peeked.iter().map(MessageRow::from).collect();
@@ -101,13 +101,11 @@ impl Peek {
     }
 }
 
-impl Shape {
-    /// Bodies of several messages that follow each other could not be told apart.
+impl ReadArgs {
+    /// Refuses --raw for several messages: nothing would separate their bodies.
     fn check(&self) -> Result<(), Usage> {
         match self.raw && self.max != 1 {
-            true => Err(Usage(
-                "--raw prints one message: leave --max out".to_owned(),
-            )),
+            true => Err(Usage("--raw prints one message: omit --max".to_owned())),
             false => Ok(()),
         }
     }
@@ -126,7 +124,7 @@ impl Row for MessageRow {
     const HEADERS: &'static [&'static str] = &["ID", "BODY", "BYTES", "DEQUEUED", "INSERTED"];
 
     fn cells(&self) -> Vec<String> {
-        /// A table is for people: the first line of a body, and not all of that.
+        /// Characters of a body's first line in a table.
         const SHOWN: usize = 60;
         let body = self.body.as_deref().unwrap_or("(not text)");
         let mut line: String = body

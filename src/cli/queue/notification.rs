@@ -1,4 +1,4 @@
-//! The relay is told of messages that were stored: by `put`, and by `move`.
+//! The notification of `queue put` and `queue move`, after their messages are stored.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use reveille::{Client, Error, Notification, PublisherOptions, QueueAddress};
 
 use crate::cli::{exit::Exit, output, target::Target};
 
-/// Messages that are in a queue by now.
+/// Number and size of messages that a queue has stored.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredMessages {
     pub(super) messages: u64,
     pub(super) bytes: u64,
 }
 
-impl Stored {
-    /// Tells the relay; returns how many listeners there are.
+impl StoredMessages {
+    /// Notifies the relay; returns the number of listeners.
     pub(super) async fn notify(
         self,
         queue: &QueueAddress,
@@ -39,20 +39,21 @@ impl Stored {
         Ok(accepted.listeners)
     }
 
-    /// Says what to do where the relay did not acknowledge; `again` is what must not be done twice.
-    pub(super) fn not_told(
+    /// Prints what to do if the relay did not acknowledge; `advice` is what the user must not
+    /// repeat.
+    pub(super) fn not_notified(
         self,
         queue: &QueueAddress,
         target: &Target,
         error: &Error,
-        again: &str,
+        advice: &str,
     ) -> Exit {
         let (messages, relay) = (self.messages, &target.relay);
         output::note(format_args!(
             "error: the messages are stored, but the relay did not acknowledge the notification: \
-             {error}; {again}, say `reveille notify {queue} --messages {messages} --relay {relay}` \
-             when it is back"
+             {error}; {advice}, but run `reveille notify {queue} --messages {messages} --relay \
+             {relay}` once the relay is back"
         ));
-        Exit::NOT_TOLD
+        Exit::NOT_NOTIFIED
     }
 }

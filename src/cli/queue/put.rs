@@ -1,4 +1,4 @@
-//! `queue put`: messages from the command line, a file or the standard input.
+//! `queue put`: puts messages from the command line, a file or the standard input.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use reveille::{
 use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, BufReader};
 
-use super::{notification::Stored, open, open_existing};
+use super::{notification::StoredMessages, open, open_existing};
 use crate::cli::{
     exit::{Exit, Usage},
     output,
@@ -23,42 +23,42 @@ pub(super) struct Put {
     /// The queue: `sqlite:PATH?queue=NAME` or `azure://ACCOUNT/QUEUE`
     #[arg(value_name = "QUEUE_URL")]
     url: String,
-    /// A message each; without any, each line of the standard input is one
+    /// The messages; without any, each line of the standard input is a message
     #[arg(value_name = "BODY")]
     bodies: Vec<String>,
-    /// One message of all bytes of this file
+    /// Put the bytes of this file as one message
     #[arg(long, value_name = "FILE", conflicts_with = "bodies")]
     body_file: Option<PathBuf>,
-    /// One message of all bytes of the standard input
+    /// Put the bytes of the standard input as one message
     #[arg(long, conflicts_with_all = ["bodies", "body_file"])]
     stdin: bool,
-    /// Nobody sees them before this has passed
+    /// How long the messages stay hidden
     #[arg(long, value_name = "D", value_parser = duration::parse, default_value = "0s")]
     delay: Duration,
-    /// They are gone after this, whether or not they were handled [default: never]
+    /// When the messages expire, handled or not [default: never]
     #[arg(long, value_name = "D", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// Make the queue first where it is missing
+    /// Create the queue first if it is missing
     #[arg(long)]
     create: bool,
-    /// Tell the relay, so that listeners wake
+    /// Notify the relay, so that listeners wake
     #[arg(long)]
     notify: bool,
     #[command(flatten)]
     target: TargetArgs,
 }
 
-/// Messages of one call to the queue.
+/// Maximum number of messages of one call to the queue.
 const BATCH: usize = 1000;
 
-/// What was put.
+/// The result of a put as a row.
 #[derive(Debug, Serialize)]
-struct Done {
+struct PutRow {
     queue: String,
-    /// Whether the queue was made for it; `null` without --create.
+    /// Whether this command created the queue; `null` without --create.
     created: Option<bool>,
     messages: u64,
-    /// Whether the relay has acknowledged the notification; `null` where it was not to be told.
+    /// Whether the relay has acknowledged the notification; `null` without one.
     notified: Option<bool>,
     listeners: Option<u32>,
 }
@@ -66,7 +66,7 @@ struct Done {
 impl Put {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        // What is wrong with the relay's URL is said before anything is put.
+        // A bad relay URL fails here, before any message is put.
         let client = self.notify.then(|| target.client()).transpose()?;
         let queue = match self.create {
             true => open(&self.url).await?,
@@ -76,32 +76,32 @@ impl Put {
             true => Some(queue.create().await?),
             false => None,
         };
-        let sum = self.put_all(&*queue).await?;
-        let mut told = Done {
+        let stored = self.put_all(&*queue).await?;
+        let mut row = PutRow {
             queue: queue.address().to_string(),
             created,
-            messages: sum.messages,
+            messages: stored.messages,
             notified: None,
             listeners: None,
         };
         let mut failure = None;
-        if let Some(client) = client.filter(|_| sum.messages > 0) {
-            let notified = sum
+        if let Some(client) = client.filter(|_| stored.messages > 0) {
+            let notified = stored
                 .notify(queue.address(), self.delay, &client, &target)
                 .await;
-            told.notified = Some(notified.is_ok());
+            row.notified = Some(notified.is_ok());
             match notified {
-                Ok(listeners) => told.listeners = Some(listeners),
+                Ok(listeners) => row.listeners = Some(listeners),
                 Err(error) => failure = Some(error),
             }
         }
-        target.format.next(&told, line(&told))?;
-        let again = "do not put them again";
-        let not_told = |error| sum.not_told(queue.address(), &target, &error, again);
-        Ok(failure.map_or(Exit::OK, not_told))
+        target.format.next(&row, row.line())?;
+        let advice = "do not put them again";
+        let not_notified = |error| stored.not_notified(queue.address(), &target, &error, advice);
+        Ok(failure.map_or(Exit::OK, not_notified))
     }
 
-    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
+    async fn put_all(&self, queue: &dyn WorkQueue) -> anyhow::Result<StoredMessages> {
         if let Some(path) = &self.body_file {
             let body = tokio::fs::read(path).await.map_err(|error| {
                 Usage(format!(
@@ -124,9 +124,9 @@ impl Put {
         self.put(queue, bodies.collect()).await
     }
 
-    /// Puts each line of the standard input, many at a time.
-    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<Stored> {
-        let mut sum = Stored::default();
+    /// Puts each line of the standard input as a message, in batches.
+    async fn put_lines(&self, queue: &dyn WorkQueue) -> anyhow::Result<StoredMessages> {
+        let mut sum = StoredMessages::default();
         let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
         let mut batch = Vec::new();
         loop {
@@ -138,7 +138,7 @@ impl Put {
                 let put = self.put(queue, std::mem::take(&mut batch)).await;
                 let more = put.with_context(|| {
                     let messages = output::count(sum.messages, "message");
-                    format!("{messages} of the input were put before")
+                    format!("{messages} of the input are stored")
                 })?;
                 sum.messages += more.messages;
                 sum.bytes += more.bytes;
@@ -149,7 +149,11 @@ impl Put {
         }
     }
 
-    async fn put(&self, queue: &dyn WorkQueue, bodies: Vec<Vec<u8>>) -> anyhow::Result<Stored> {
+    async fn put(
+        &self,
+        queue: &dyn WorkQueue,
+        bodies: Vec<Vec<u8>>,
+    ) -> anyhow::Result<StoredMessages> {
         let bytes = bodies.iter().map(|body| body.len() as u64).sum();
         let messages = bodies.into_iter().map(|body| {
             let message = NewMessage::new(body).after(self.delay);
@@ -159,23 +163,25 @@ impl Put {
             }
         });
         let put = queue.put(messages.collect()).await?;
-        Ok(Stored {
+        Ok(StoredMessages {
             messages: put.len() as u64,
             bytes,
         })
     }
 }
 
-/// Returns what was done, for people.
-fn line(told: &Done) -> String {
-    let messages = output::count(told.messages, "message");
-    let mut line = format!("put {messages} into {}", told.queue);
-    if told.created == Some(true) {
-        line.push_str(", which was made");
+impl PutRow {
+    /// Returns the result as a line for people.
+    fn line(&self) -> String {
+        let messages = output::count(self.messages, "message");
+        let mut line = format!("put {messages} into {}", self.queue);
+        if self.created == Some(true) {
+            line.push_str(", which was created");
+        }
+        if let Some(listeners) = self.listeners {
+            let listeners = output::count(u64::from(listeners), "listener");
+            line.push_str(&format!(", and notified {listeners}"));
+        }
+        line
     }
-    if let Some(listeners) = told.listeners {
-        let listeners = output::count(u64::from(listeners), "listener");
-        line.push_str(&format!(", and told {listeners}"));
-    }
-    line
 }

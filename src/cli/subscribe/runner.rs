@@ -1,4 +1,5 @@
-//! `--exec` and `-- CMD`: one command at a time; what comes meanwhile conflates into one run per queue.
+//! `--exec` and `-- CMD`: one command at a time. Wake-ups that arrive during a run are conflated
+//! into one run per queue.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::cli::{exit::Failed, signals::Signal};
 
-/// What is run.
+/// The program to run on a wake-up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Program {
     /// By `sh -c`.
@@ -24,7 +25,7 @@ pub(super) enum Program {
 #[derive(Debug)]
 pub(super) struct Runner {
     program: Program,
-    /// At most one of each queue, in the order of their first.
+    /// At most one wake-up of each queue, in order of arrival.
     waiting: VecDeque<WorkDetected>,
     running: Option<(WorkDetected, Child)>,
 }
@@ -49,20 +50,21 @@ impl Runner {
         self.running.is_none() && self.waiting.is_empty()
     }
 
-    /// Returns what the command that runs was started for.
+    /// Returns the wake-up of the running command.
     pub(super) fn running(&self) -> Option<&WorkDetected> {
         self.running.as_ref().map(|(work, _)| work)
     }
 
-    /// Takes a wake-up to be run for.
-    pub(super) fn offer(&mut self, work: &WorkDetected) {
-        match self.waiting.iter_mut().find(|one| one.queue == work.queue) {
+    /// Adds a wake-up to the waiting ones.
+    pub(super) fn enqueue(&mut self, work: &WorkDetected) {
+        let mut waiting = self.waiting.iter_mut();
+        match waiting.find(|waiting| waiting.queue == work.queue) {
             Some(waiting) => conflate(waiting, work),
             None => self.waiting.push_back(work.clone()),
         }
     }
 
-    /// Starts the next command, where none runs and one is wanted. Returns what for.
+    /// Starts a command for the next waiting wake-up, if none runs, and returns that wake-up.
     pub(super) fn start(&mut self) -> Result<Option<&WorkDetected>, Failed> {
         if self.running.is_some() {
             return Ok(None);
@@ -96,7 +98,7 @@ impl Runner {
         let status = child.wait().await;
         match (status, self.running.take()) {
             (Ok(status), Some((work, _))) => Finished { work, status },
-            // Waiting for a child of one's own fails only where somebody else has reaped it.
+            // Waiting for a child process fails only if other code has reaped it.
             _ => std::future::pending().await,
         }
     }
@@ -110,18 +112,18 @@ impl Program {
                 command.arg("-c").arg(script);
                 command
             }
-            Self::Direct(words) => {
-                let mut words = words.iter();
-                let mut command =
-                    Command::new(words.next().map_or_else(OsString::new, Clone::clone));
-                command.args(words);
+            Self::Direct(arguments) => {
+                let mut arguments = arguments.iter();
+                let name = arguments.next().cloned();
+                let mut command = Command::new(name.unwrap_or_default());
+                command.args(arguments);
                 command
             }
         }
     }
 }
 
-/// Waits for the command that runs, for ever where none does. Safe to cancel.
+/// Waits for the running command; never returns if none runs. Safe to cancel.
 pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
     match runner {
         Some(runner) => runner.finished().await,
@@ -129,8 +131,8 @@ pub(super) async fn finished(runner: &mut Option<Runner>) -> Finished {
     }
 }
 
-/// Tells the command what it is run for. A catch-up of a whole pattern is of no queue: its names are
-/// empty, as a script must not take `*` for one.
+/// Returns the command's environment. A catch-up of a whole pattern has no queue: its names are
+/// empty, so that a script does not take `*` for a name.
 fn environment(work: &WorkDetected) -> [(&'static str, String); 8] {
     let queue = work.queue.as_address();
     let (account, name) = match &queue {
@@ -149,7 +151,7 @@ fn environment(work: &WorkDetected) -> [(&'static str, String); 8] {
     ]
 }
 
-/// Adds a later wake-up of the same queue to one that waits.
+/// Merges a later wake-up of the same queue into a waiting one.
 fn conflate(waiting: &mut WorkDetected, later: &WorkDetected) {
     *waiting = WorkDetected {
         reason: waiting.reason.max(later.reason),
@@ -188,24 +190,24 @@ mod tests {
     #[test]
     fn wake_ups_that_wait_conflate_into_one_run_per_queue() {
         let mut runner = shell("true");
-        runner.offer(&work("a/q", 1, WakeReason::Notified));
-        runner.offer(&work("a/r", 1, WakeReason::Notified));
-        runner.offer(&work("a/q", 2, WakeReason::Timed));
-        let one = &runner.waiting[0];
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/r", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 2, WakeReason::Timed));
+        let first = &runner.waiting[0];
         assert_eq!(runner.waiting.len(), 2);
         assert_eq!(
-            (one.sequence, one.notifications, one.payload_size),
+            (first.sequence, first.notifications, first.payload_size),
             (2, 2, 20)
         );
-        assert_eq!(one.reason, WakeReason::Notified);
+        assert_eq!(first.reason, WakeReason::Notified);
     }
 
     #[tokio::test]
-    async fn one_command_runs_at_a_time_and_is_told_its_wake_up() {
+    async fn one_command_runs_at_a_time_and_gets_its_wake_up() {
         let mut runner = shell("test \"$WAKE_QUEUE $WAKE_SEQUENCE\" = 'q 1'");
-        runner.offer(&work("a/q", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         assert!(runner.start().expect("sh").is_some());
-        runner.offer(&work("a/q", 2, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 2, WakeReason::Notified));
         assert!(runner.start().expect("sh").is_none());
         assert!(runner.finished().await.status.success());
         assert!(runner.start().expect("sh").is_some());
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_run_as_it_was_typed_and_told_how_many_messages_there_are() {
+    async fn a_program_runs_with_its_arguments_and_gets_the_number_of_messages() {
         let typed = [
             "sh",
             "-c",
@@ -223,11 +225,11 @@ mod tests {
             "a b",
         ];
         let mut runner = Runner::new(Program::Direct(typed.map(OsString::from).to_vec()));
-        runner.offer(&work("a/q", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         runner.start().expect("sh");
         assert!(runner.finished().await.status.success());
         let mut runner = Runner::new(Program::Direct(vec!["/no/such/program".into()]));
-        runner.offer(&work("a/q", 1, WakeReason::Notified));
+        runner.enqueue(&work("a/q", 1, WakeReason::Notified));
         let error = runner.start().expect_err("no program").to_string();
         assert!(
             error.contains("`/no/such/program` cannot be run"),
@@ -241,7 +243,7 @@ mod tests {
             let environment = environment(&work(queue, 1, WakeReason::CatchUp));
             let find = |name| environment.iter().find(|(known, _)| *known == name);
             ["WAKE_SELECTOR", "WAKE_ACCOUNT", "WAKE_QUEUE"]
-                .map(|name| find(name).expect("told").1.clone())
+                .map(|name| find(name).expect("a variable").1.clone())
         };
         assert_eq!(named("acct/*"), ["acct/*", "", ""]);
         assert_eq!(named("acct/orders"), ["acct/orders", "acct", "orders"]);

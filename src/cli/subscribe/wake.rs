@@ -1,4 +1,4 @@
-//! A wake-up as it is shown.
+//! A wake-up as a line or as JSON.
 
 use std::time::SystemTime;
 

@@ -12,7 +12,7 @@ async fn parks_and_releases(place: &Place) {
     let node = place.park(&home, &["go-live", "--", "echo", "released"]);
     let unleashed = place.run(&home, &["unleash", "go-live", "--reason", "by store"]);
     let note = ended(&unleashed.await, 0);
-    assert!(note.contains("nobody was told at once"), "{note}");
+    assert!(note.contains("no relay was told"), "{note}");
     assert_eq!(said(&released(node).await), "released\n");
 
     let got = place
@@ -129,12 +129,12 @@ async fn a_missing_container_is_reported_at_once() {
         (
             &["wait", "go", "--store", "memory:"],
             2,
-            "this command's alone",
+            "a store in memory",
         ),
         (
             &["unleash", "go", "--store", "memory:"],
             2,
-            "this command's alone",
+            "a store in memory",
         ),
         (
             &["flag", "list", "--store", "redis:x"],

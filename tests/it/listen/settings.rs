@@ -1,4 +1,4 @@
-//! What `listen` is told by others: a policy file that changes, credentials that are refused.
+//! Settings of `listen`: a policy file that changes, credentials that are refused.
 
 use super::*;
 use crate::support::azurite::{ACCOUNT, KEY, azurite};
@@ -14,31 +14,34 @@ async fn a_policy_that_changes_is_followed_while_it_runs() {
     let file = place.file("policy.toml");
     fs::write(&file, policy(1)).expect("written");
     let options = ["--no-relay", "--policy", file.to_str().expect("plain")];
-    // Whoever finds another run beside it says so.
+    // A run that finds another one at the same time creates the file `beside`.
     let script = "mkdir alone 2>&- || { touch beside; exit; }; sleep 0.1; touch ran; rmdir alone";
     let listening = place.listen(&options, script);
     until("the first has run", async || place.file("ran").exists()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!place.file("beside").exists(), "one at a time");
     fs::write(&file, "policy = \"none\"").expect("written");
-    until("a slip is said", async || {
-        said(&listening, "stays as it was")
+    until("the bad policy is logged", async || {
+        has_logged(&listening, "stays as it was")
     })
     .await;
     fs::write(&file, policy(4)).expect("written");
-    until("it is followed", async || place.file("beside").exists()).await;
-    assert!(said(&listening, "the scale policy has changed"));
+    until("the new policy is in use", async || {
+        place.file("beside").exists()
+    })
+    .await;
+    assert!(has_logged(&listening, "the scale policy has changed"));
     listening.signal("TERM");
     assert_eq!(listening.ends().await.code, Some(0));
 }
 
-fn said(listening: &Listening, words: &str) -> bool {
+fn has_logged(listening: &Listening, words: &str) -> bool {
     let events = listening.events.lock().expect("no panic");
     events.iter().any(|event| event.to_string().contains(words))
 }
 
 #[tokio::test]
-async fn a_queue_that_lets_nobody_in_is_told_apart_by_the_exit_code() {
+async fn a_queue_that_refuses_access_has_a_separate_exit_code() {
     let place = Place::new().await;
     let (url, endpoint) = (
         format!("azure://{ACCOUNT}/orders"),

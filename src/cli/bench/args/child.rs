@@ -1,19 +1,19 @@
-//! What the parent tells the processes of its own: the arguments of the hidden verbs.
+//! The arguments of the bench's child processes (hidden verbs).
 
 use std::time::Duration;
 
 use clap::Args;
 use reveille::duration;
 
-use super::Side;
+use super::Server;
 
-/// What the parent tells its parked nodes' process.
+/// The arguments of the parked nodes' process.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli::bench) struct ParkedArgs {
-    /// The relay that tells them.
+    /// The relay that releases the nodes.
     #[arg(long)]
     pub(in crate::cli::bench) target: Option<String>,
-    /// The store that they poll.
+    /// The store that the nodes poll.
     #[arg(long)]
     pub(in crate::cli::bench) store: Option<String>,
     #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
@@ -22,58 +22,58 @@ pub(in crate::cli::bench) struct ParkedArgs {
     pub(in crate::cli::bench) waiters: u64,
 }
 
-/// What the parent tells its relay's process.
+/// The arguments of the relay's process.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli::bench) struct RelayArgs {
     #[arg(long, default_value = "memory:")]
     pub(in crate::cli::bench) store: String,
     #[arg(long, value_parser = duration::parse)]
     pub(in crate::cli::bench) sentinel: Option<Duration>,
-    /// Queues that it remembers at most.
+    /// Maximum number of queues in memory.
     #[arg(long)]
     pub(in crate::cli::bench) max_queues: Option<usize>,
-    /// Measures its tasks' polls.
+    /// Measure the polls of the relay's tasks.
     #[arg(long)]
     pub(in crate::cli::bench) measure_polls: bool,
 }
 
-/// What the parent tells its subscribers' process.
+/// The arguments of the subscribers' process.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli::bench) struct FleetArgs {
+pub(in crate::cli::bench) struct SubscribersArgs {
     #[arg(long)]
-    pub(in crate::cli::bench) side: Side,
+    pub(in crate::cli::bench) server: Server,
     #[arg(long)]
     pub(in crate::cli::bench) target: String,
-    /// Each subscriber subscribes to all of them.
+    /// The queues; each subscriber subscribes to all of them.
     #[arg(long, required = true)]
     pub(in crate::cli::bench) queue: Vec<String>,
     #[arg(long)]
     pub(in crate::cli::bench) subscribers: u64,
     #[arg(long)]
     pub(in crate::cli::bench) per_connection: u64,
-    /// Record how long each wake-up took.
+    /// Record the latency of each wake-up.
     #[arg(long)]
     pub(in crate::cli::bench) timed: bool,
 }
 
-/// What the parent tells the process of the pattern and exact subscriptions.
+/// The arguments of the process of the pattern and exact subscriptions.
 #[derive(Debug, Clone, Args)]
-pub(in crate::cli::bench) struct CrowdArgs {
+pub(in crate::cli::bench) struct SubscriptionsArgs {
     #[arg(long)]
     pub(in crate::cli::bench) target: String,
-    /// The queues that the relay knows.
+    /// Number of queues that the relay has in memory.
     #[arg(long)]
     pub(in crate::cli::bench) queues: u32,
     #[arg(long)]
     pub(in crate::cli::bench) per_connection: u32,
 }
 
-/// What the parent tells the process of the `*/*` subscription.
+/// The arguments of the process of the `*/*` subscription.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli::bench) struct WildcardArgs {
     #[arg(long)]
     pub(in crate::cli::bench) target: String,
-    /// The queues that the relay knows.
+    /// Number of queues that the relay has in memory.
     #[arg(long)]
     pub(in crate::cli::bench) queues: u32,
 }

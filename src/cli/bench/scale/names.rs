@@ -1,13 +1,13 @@
-//! The names that the processes of `scale` agree on.
+//! The names of queues and patterns in all processes of `scale`.
 //!
-//! Each pattern matches no queue but the new ones that are made for it: fixed numbers of digits keep
-//! one prefix from being another one's.
+//! Each pattern matches only the new queues with its number: a fixed number of digits ensures that
+//! no prefix is a prefix of another one.
 
 use anyhow::Result;
 use reveille::{QueueAddress, Selector};
 
 const ACCOUNT: &str = "bench";
-/// The account of the patterns, and of the queues that become known last.
+/// The account of the patterns and of the new queues.
 const PATTERNS: &str = "a";
 const QUEUE: &str = "q";
 
@@ -16,7 +16,7 @@ pub(super) fn queue(number: u32) -> Result<QueueAddress> {
     Ok(QueueAddress::new(ACCOUNT, &format!("{QUEUE}{number:07}"))?)
 }
 
-/// Returns the number of a queue of that name.
+/// Returns the number of a queue; `None` for other names.
 pub(super) fn queue_number(queue: &Selector) -> Option<u32> {
     let digits = queue.queue_name().strip_prefix(QUEUE)?;
     let number = digits.parse().ok()?;
@@ -33,23 +33,23 @@ pub(super) fn pattern(number: u32) -> Result<Selector> {
     Ok(Selector::new(PATTERNS, &format!("p{number:07}*"))?)
 }
 
-/// Returns a queue that is not known yet, and that one pattern matches.
+/// Returns a new queue, which one pattern matches.
 pub(super) fn new_queue(pattern: u32, number: u32) -> Result<QueueAddress> {
     let name = format!("p{pattern:07}-{number:07}");
     Ok(QueueAddress::new(PATTERNS, &name)?)
 }
 
-/// Returns whether this is such a queue.
+/// Returns whether this is a new queue.
 pub(super) fn is_new(queue: &Selector) -> bool {
     queue.storage_account() == PATTERNS && !queue.is_pattern()
 }
 
-/// Returns the queue of an exact subscription, where there are that many queues.
+/// Returns the queue of an exact subscription, for this number of queues.
 pub(super) fn subscribed(subscription: u32, queues: u32) -> Result<QueueAddress> {
     queue(subscription % queues)
 }
 
-/// Returns how many of the exact subscriptions are on a queue.
+/// Returns the number of exact subscriptions of a queue.
 pub(super) fn subscriptions_of(queue: u32, subscriptions: u32, queues: u32) -> u64 {
     let rest = queue < subscriptions % queues;
     u64::from(subscriptions / queues) + u64::from(rest)

@@ -1,6 +1,7 @@
-//! One page of the list of queues, which the library's client reads in full only.
+//! One page of the list of queues. The library's client can only read the whole list.
 //!
-//! Speaks the protocol's `ListQueues` by messages of its own, which hold as much of it as is needed.
+//! This calls the protocol's `ListQueues` with messages defined here, which have only the needed
+//! fields.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::{
     names,
 };
 
-/// How long a page takes, by where it stands in the list.
+/// The time to read a page at three positions of the list.
 #[derive(Debug)]
 pub(super) struct Pages {
     pub(super) start: Duration,
@@ -52,9 +53,9 @@ struct Queue {
 }
 
 const METHOD: &str = "/reveille.v1.Admin/ListQueues";
-/// Entries of a page: the most that a relay gives.
+/// Entries of a page: the relay's maximum.
 const PAGE: u32 = 1_000;
-/// Each page is read as often; the median counts.
+/// Number of reads of each page; the median is reported.
 const READS: usize = 5;
 
 impl Pages {
@@ -70,12 +71,12 @@ impl Pages {
     }
 }
 
-/// Reads the first page, one in the middle of the numbered queues and their last.
+/// Reads the first page, one in the middle of the numbered queues, and the last one.
 pub(super) async fn measure(target: &str, queues: u32) -> Result<Pages> {
     let channel = Endpoint::from_shared(target.to_owned())?.connect().await?;
     let mut admin = Grpc::new(channel);
     let first = page(&mut admin, "").await?;
-    // The relay's token names the last queue of a page, so one may be made for any place.
+    // The relay's token is the last queue of a page, so a token can be made for any position.
     let last = first.queues.last().context("a relay without queues")?;
     let named = format!("{}/{}", last.storage_account, last.queue_name);
     ensure!(
@@ -90,7 +91,7 @@ pub(super) async fn measure(target: &str, queues: u32) -> Result<Pages> {
     })
 }
 
-/// Returns the token of the page that begins after a queue.
+/// Returns the token of the page after a queue.
 fn token(queue: u32) -> Result<String> {
     Ok(names::queue(queue)?.to_string())
 }
@@ -125,7 +126,7 @@ mod tests {
     use crate::cli::bench::scale::tests::{node, notify};
 
     #[tokio::test]
-    async fn a_page_is_read_at_any_place_of_the_list() {
+    async fn a_page_is_read_at_any_position_of_the_list() {
         let node = node().await;
         let queues: Vec<_> = (0..2_500)
             .map(|at| names::queue(at).expect("a name"))

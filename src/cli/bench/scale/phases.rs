@@ -1,4 +1,5 @@
-//! The phases of a run: what each does to one queue that is notified at a steady rate.
+//! The phases of a run: measures each phase's effect on one queue that is notified at a steady
+//! rate.
 
 use std::{future::Future, time::Duration};
 
@@ -8,11 +9,11 @@ use tokio::time::Instant;
 use super::{
     super::{
         broker::Broker,
-        fleet::Latencies,
         progress::Progress,
         report::{Figures, Unit},
+        subscriber_process::Latencies,
     },
-    meter::Meter,
+    latency_probe::LatencyProbe,
 };
 
 /// The phases of one run, and their figures so far.
@@ -20,7 +21,7 @@ use super::{
 pub(super) struct Phases<'a> {
     broker: &'a Broker,
     progress: &'a Progress,
-    meter: Meter,
+    probe: LatencyProbe,
     pub(super) figures: Figures,
 }
 
@@ -35,23 +36,23 @@ impl<'a> Phases<'a> {
         Ok(Self {
             broker,
             progress,
-            meter: Meter::start(&broker.target, pause).await?,
+            probe: LatencyProbe::start(&broker.target, pause).await?,
             figures,
         })
     }
 
-    /// Does one phase's work, and adds what the measured notifications took meanwhile.
+    /// Runs one phase, and adds the latencies of the notifications measured during it.
     pub(super) async fn run<T>(
         &mut self,
         name: &str,
         work: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.progress.say(name);
+        self.progress.step(name);
         let (before, began) = (self.broker.usage(), Instant::now());
-        self.meter.begin().await?;
+        self.probe.begin().await?;
         let done = work.await?;
         let wall = began.elapsed();
-        let sample = self.meter.end().await?;
+        let sample = self.probe.end().await?;
         let cpu = self.broker.usage().cpu_since(&before);
         let figures = &mut self.figures;
         let seconds = |span: Duration| span.as_secs_f64();
@@ -73,13 +74,13 @@ impl<'a> Phases<'a> {
         self.progress
     }
 
-    /// Ends the notifications of the measured queue.
+    /// Ends the measurements, and returns the figures.
     pub(super) fn finish(self) -> Figures {
         self.figures
     }
 }
 
-/// Adds the latencies that count.
+/// Adds the p50, p99 and maximum of the latencies.
 pub(super) fn add_latencies(figures: &mut Figures, name: &str, latencies: &Latencies) {
     for (quantile, nanos) in [
         ("p50", latencies.p50),

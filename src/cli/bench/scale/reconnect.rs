@@ -1,4 +1,4 @@
-//! One stream of very many queues: how long until it is told of all, and until it resumes.
+//! One stream of very many queues: measures the time to subscribe, and to resume.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,24 +14,24 @@ use super::{
     client, names,
 };
 
-/// How long a stream of many queues takes.
+/// Measurements of a stream of many queues.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reconnect {
     pub(super) queues: u32,
     /// From the call without positions to the last queue's catch-up.
     pub(super) subscribed: Duration,
-    /// From the call with all positions until a new notification was told and nothing else was
+    /// From the call with all positions until a new notification was delivered and nothing else was
     /// pending.
     pub(super) resumed: Duration,
-    /// Catch-ups that it was told all the same.
+    /// Number of catch-ups of the resumed stream.
     pub(super) catch_ups: u64,
 }
 
-/// The selectors and positions of one stream at most.
-const MOST: u32 = 4_096;
-/// How often it is done; the medians count.
+/// Maximum number of selectors and positions of one stream.
+const MAX_QUEUES: u32 = 4_096;
+/// Number of repetitions; the medians are reported.
 const TIMES: usize = 3;
-/// A resumed stream is listened to for this long: there should be no more.
+/// A resumed stream must stay silent for this long.
 const SETTLE: Duration = Duration::from_millis(300);
 
 impl Reconnect {
@@ -51,7 +51,7 @@ impl Reconnect {
 
 /// Subscribes and resumes several times.
 pub(super) async fn measure(target: &str, queues: u32) -> Result<Reconnect> {
-    let queues = queues.min(MOST);
+    let queues = queues.min(MAX_QUEUES);
     let client = client(target)?;
     let publisher = client.publisher("reconnect");
     let mut all = Vec::new();
@@ -74,23 +74,23 @@ pub(super) async fn measure(target: &str, queues: u32) -> Result<Reconnect> {
 async fn once(client: &Client, publisher: &Publisher, queues: u32) -> Result<Reconnect> {
     let addresses: Vec<_> = (0..queues).map(names::queue).collect::<Result<_>>()?;
     let marker = Notification::new(addresses[0].clone());
-    // So that the publisher's connection is open as well.
+    // Opens the publisher's connection.
     publisher.notify(marker.clone()).await?;
     let options = SubscribeOptions::new(ListenerId::new("reconnect")?, addresses.clone());
     let began = Instant::now();
     let mut subscription = client.subscribe(options.clone())?;
-    // The relay may ask for a check of a queue as well: of each, the newest place counts.
-    let mut places = HashMap::new();
-    while places.len() < addresses.len() {
+    // The sentinel may send further checks of a queue: the newest token of each queue counts.
+    let mut tokens = HashMap::new();
+    while tokens.len() < addresses.len() {
         let work = subscription.next().await.context("no more wake-ups")??;
-        places.insert(work.queue, work.token);
+        tokens.insert(work.queue, work.token);
     }
     let subscribed = began.elapsed();
     drop(subscription);
 
     let position = |(queue, token)| Position { queue, token };
     let resuming = SubscribeOptions {
-        positions: places.into_iter().map(position).collect(),
+        positions: tokens.into_iter().map(position).collect(),
         ..options
     };
     let began = Instant::now();
@@ -104,8 +104,8 @@ async fn once(client: &Client, publisher: &Publisher, queues: u32) -> Result<Rec
     })
 }
 
-/// Notifies one queue as soon as the stream is welcomed, and reads until it was told of that and of
-/// everything else. Returns when that was, and of how many other queues it was told.
+/// Notifies one queue as soon as the stream is open, and reads until this notification and all
+/// pending wake-ups were delivered. Returns the elapsed time, and the number of catch-ups.
 async fn resume(
     subscription: &mut Subscription,
     publisher: &Publisher,
@@ -113,10 +113,10 @@ async fn resume(
     began: Instant,
 ) -> Result<(Duration, u64)> {
     let mut link = subscription.link();
-    let (mut welcomed, mut told, mut catch_ups) = (false, None, 0);
+    let (mut welcomed, mut delivered, mut catch_ups) = (false, None, 0);
     loop {
         let next = async {
-            match told {
+            match delivered {
                 Some(last) => timeout_at(last + SETTLE, subscription.next()).await.ok(),
                 None => Some(subscription.next().await),
             }
@@ -132,18 +132,18 @@ async fn resume(
             work = next => {
                 let Some(work) = work else { break };
                 match work.context("no more wake-ups")??.reason {
-                    WakeReason::Notified => told = Some(Instant::now()),
+                    WakeReason::Notified => delivered = Some(Instant::now()),
                     WakeReason::CatchUp => {
                         catch_ups += 1;
-                        told = told.map(|_| Instant::now());
+                        delivered = delivered.map(|_| Instant::now());
                     }
-                    // The relay asks for a check: nothing was pending.
+                    // A check by the sentinel: nothing was pending.
                     _ => {}
                 }
             }
         }
     }
-    Ok((told.context("told")? - began, catch_ups))
+    Ok((delivered.context("no notification")? - began, catch_ups))
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use crate::cli::bench::scale::tests::{node, notify};
 
     #[tokio::test]
-    async fn a_stream_with_all_its_positions_is_told_of_the_new_notification_only() {
+    async fn a_stream_with_all_its_positions_gets_the_new_notification_only() {
         let node = node().await;
         let queues: Vec<_> = (0..300)
             .map(|at| names::queue(at).expect("a name"))

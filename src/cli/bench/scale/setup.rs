@@ -1,4 +1,4 @@
-//! What a relay of many queues is set up with, and what each of it costs.
+//! Sets up the queues and subscriptions, and measures the memory of each.
 
 use std::time::SystemTime;
 
@@ -10,15 +10,16 @@ use super::{
     super::{
         ScaleArgs,
         broker::Broker,
-        fleet::READY,
-        helper::Helper,
+        child,
         progress::Progress,
         report::{Figures, Unit},
+        subscriber_process::READY,
     },
-    BATCH, PIPELINE, answer, crowd, grown, names,
+    BATCH, PIPELINE, answer, grown, names, subscriptions,
 };
+use crate::cli::subprocess::Subprocess;
 
-/// Notifies each queue once: the relay knows them all then.
+/// Notifies each queue once, so that the relay has all of them in memory.
 pub(super) async fn notify_queues(
     args: &ScaleArgs,
     broker: &Broker,
@@ -39,11 +40,11 @@ pub(super) async fn notify_queues(
         .try_collect::<()>()
         .await?;
     let wall = began.elapsed().unwrap_or_default();
-    let metrics = broker.metrics().await?.context("a relay of its own")?;
+    let metrics = broker.metrics().await?.context("the relay has metrics")?;
     let known = metrics.value("reveille_queues").context("the gauge")?;
     ensure!(
         known == u64::from(args.queues),
-        "the relay knows {known} of {} queues",
+        "the relay has {known} of {} queues in memory",
         args.queues
     );
     figures.add("notify", Unit::Seconds, Some(wall.as_secs_f64()));
@@ -53,34 +54,34 @@ pub(super) async fn notify_queues(
 }
 
 /// Opens the pattern subscriptions, then the exact ones.
-pub(super) async fn open_crowd(
+pub(super) async fn open_subscriptions(
     args: &ScaleArgs,
     broker: &Broker,
     progress: &Progress,
     figures: &mut Figures,
-) -> Result<Helper> {
+) -> Result<Subprocess> {
     let child = [
         ("target", broker.target.clone()),
         ("queues", args.queues.to_string()),
         ("per-connection", args.per_connection.to_string()),
     ];
     let child = child.map(|(name, value)| [format!("--{name}"), value]);
-    let mut crowd = Helper::start("crowd", &child.concat())?;
+    let mut subscriptions = child::start("subscriptions", &child.concat())?;
     for (kind, name, count) in [
-        (crowd::PATTERNS, "pattern", args.patterns),
-        (crowd::EXACT, "subscription", args.subscriptions),
+        (subscriptions::PATTERNS, "pattern", args.patterns),
+        (subscriptions::EXACT, "subscription", args.subscriptions),
     ] {
-        let what = format!("opening {count} subscriptions ({kind})");
-        progress.say(&what);
+        let step = format!("opening {count} subscriptions ({kind})");
+        progress.step(&step);
         let (before, began) = (broker.usage(), SystemTime::now());
-        crowd.tell(&format!("{kind} {count}")).await?;
-        let line = answer(&mut crowd, progress, &what).await?;
-        ensure!(line == READY, "the crowd process says {line:?}");
+        subscriptions.send(&format!("{kind} {count}")).await?;
+        let line = answer(&mut subscriptions, progress, &step).await?;
+        ensure!(line == READY, "the subscriptions' process printed {line:?}");
         let wall = began.elapsed().unwrap_or_default();
         let wall = Some(wall.as_secs_f64());
         figures.add(format!("{name}s opened"), Unit::Seconds, wall);
         let each = grown(broker, before.rss_kib, count);
         figures.add(format!("rss/{name}"), Unit::Kib, each);
     }
-    Ok(crowd)
+    Ok(subscriptions)
 }

@@ -1,8 +1,8 @@
 //! The process of the `*/*` subscription.
 //!
-//! On `subscribe` it opens the subscription, says `at N` each second, and in one line of JSON how
-//! long it took until it was told of every queue. On `told` it says of how many notifications it was
-//! told so far, and on `leave` it closes the subscription.
+//! On `subscribe` it opens the subscription, prints `at N` each second, and then one line of JSON
+//! with the time until the catch-up of every queue. On `sums` it prints the number of notifications
+//! so far, and on `leave` it closes the subscription.
 
 use std::time::Duration;
 
@@ -12,35 +12,36 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    super::{WildcardArgs, helper},
-    AT, TOLD, client, names,
+    super::{WildcardArgs, child},
+    AT, SUMS, client, names,
 };
 
-/// How the subscription caught up.
+/// Measurements of the subscription's catch-up.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct CaughtUp {
-    /// Queues that were named. Fewer than there are where the relay told of the pattern instead.
+    /// Number of named queues. Smaller than the number of queues if the relay sent the pattern's
+    /// entry instead.
     pub(super) queues: u32,
-    /// From the call to the last of them.
+    /// Time from the call to the last named queue.
     pub(super) seconds: f64,
 }
 
-/// Of how many notifications the subscription was told.
+/// The notifications that the subscription got.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct WildcardTold {
-    /// Of queues that were known before.
+pub(super) struct WildcardSums {
+    /// Of queues from before the subscription.
     pub(super) known: u64,
-    /// Of queues that became known while it was open.
+    /// Of queues that were new while it was open.
     pub(super) new: u64,
-    /// Wake-ups under the pattern's own name.
+    /// Wake-ups under the pattern's name.
     pub(super) pattern: u64,
 }
 
-/// What it has been told while catching up.
+/// The state of the catch-up.
 struct CatchUp {
     named: Vec<bool>,
     count: u32,
-    /// The pattern's own entry has come.
+    /// The pattern's entry has arrived.
     pattern: bool,
 }
 
@@ -48,35 +49,35 @@ pub(super) const SUBSCRIBE: &str = "subscribe";
 pub(super) const LEAVE: &str = "leave";
 pub(super) const LEFT: &str = "left";
 
-/// The shortest there is, so that a short phase has some heartbeats.
+/// The minimum, so that a short phase has some heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Where the pattern's own entry has come and no queue was named for this long, no more will be.
+/// The catch-up ends if the pattern's entry has arrived and no queue was named for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Holds the subscription until the parent lets go.
+/// Runs the subscription until the parent closes the input.
 pub(in crate::cli::bench) async fn run(args: &WildcardArgs) -> Result<()> {
-    let mut orders = helper::orders();
+    let mut commands = child::commands();
     let client = client(&args.target)?;
     let mut subscription = None;
-    let mut told = WildcardTold::default();
+    let mut sums = WildcardSums::default();
     loop {
         tokio::select! {
-            order = orders.recv() => match order.as_deref() {
+            order = commands.recv() => match order.as_deref() {
                 None => return Ok(()),
                 Some(SUBSCRIBE) => {
                     let mut opened = subscribe(&client)?;
-                    let caught = catch_up(&mut opened, args.queues, &mut told).await?;
+                    let caught = catch_up(&mut opened, args.queues, &mut sums).await?;
                     println!("{}", serde_json::to_string(&caught)?);
                     subscription = Some(opened);
                 }
-                Some(TOLD) => println!("{}", serde_json::to_string(&told)?),
+                Some(SUMS) => println!("{}", serde_json::to_string(&sums)?),
                 Some(LEAVE) => {
                     subscription = None;
                     println!("{LEFT}");
                 }
                 Some(order) => bail!("the order {order:?} is not known"),
             },
-            work = next(&mut subscription) => told.take(&work?),
+            work = next(&mut subscription) => sums.take(&work?),
         }
     }
 }
@@ -89,7 +90,7 @@ fn subscribe(client: &Client) -> Result<Subscription> {
     Ok(client.subscribe(options)?)
 }
 
-/// Waits for the next wake-up, for ever where there is no subscription.
+/// Waits for the next wake-up. Never returns without a subscription.
 async fn next(subscription: &mut Option<Subscription>) -> Result<WorkDetected> {
     match subscription {
         Some(subscription) => Ok(subscription.next().await.context("no more wake-ups")??),
@@ -97,27 +98,27 @@ async fn next(subscription: &mut Option<Subscription>) -> Result<WorkDetected> {
     }
 }
 
-/// Reads until every queue was named, or only the pattern was.
+/// Reads until every queue was named, or only the pattern was named.
 async fn catch_up(
     subscription: &mut Subscription,
     queues: u32,
-    told: &mut WildcardTold,
+    sums: &mut WildcardSums,
 ) -> Result<CaughtUp> {
     let began = Instant::now();
-    let (mut last, mut said) = (began, began);
+    let (mut last, mut printed) = (began, began);
     let mut catch_up = CatchUp::new(queues);
     while !catch_up.is_complete() {
-        let second = said + Duration::from_secs(1);
+        let second = printed + Duration::from_secs(1);
         if let Ok(work) = timeout_at(second, subscription.next()).await {
             let work = work.context("no more wake-ups")??;
-            told.take(&work);
+            sums.take(&work);
             if catch_up.take(&work.queue) {
                 last = Instant::now();
             }
         }
         if Instant::now() >= second {
             println!("{AT} {}", catch_up.count);
-            said = Instant::now();
+            printed = Instant::now();
         }
         if catch_up.pattern && last.elapsed() > QUIET {
             break;
@@ -138,7 +139,7 @@ impl CatchUp {
         }
     }
 
-    /// Takes an entry; returns whether it is one that was waited for.
+    /// Records an entry; returns whether the catch-up waited for it.
     fn take(&mut self, queue: &Selector) -> bool {
         if queue.is_pattern() {
             return !std::mem::replace(&mut self.pattern, true);
@@ -157,7 +158,7 @@ impl CatchUp {
     }
 }
 
-impl WildcardTold {
+impl WildcardSums {
     fn take(&mut self, work: &WorkDetected) {
         if work.queue.is_pattern() {
             self.pattern += 1;
@@ -175,7 +176,7 @@ mod tests {
     use crate::cli::bench::scale::tests::{node, notify};
 
     #[tokio::test]
-    async fn the_pattern_is_told_of_every_queue_and_then_of_each_notification() {
+    async fn the_pattern_gets_every_queue_and_then_each_notification() {
         let node = node().await;
         let queues: Vec<_> = (0..300)
             .map(|at| names::queue(at).expect("a name"))
@@ -183,17 +184,17 @@ mod tests {
         notify(&node, &queues).await;
         let client = client(&node.url()).expect("a URL");
         let mut subscription = subscribe(&client).expect("options");
-        let mut told = WildcardTold::default();
-        let caught = catch_up(&mut subscription, 300, &mut told).await;
+        let mut sums = WildcardSums::default();
+        let caught = catch_up(&mut subscription, 300, &mut sums).await;
         assert_eq!(caught.expect("caught up").queues, 300);
-        // A catch-up tells of no notifications.
-        assert_eq!((told.known, told.new, told.pattern), (0, 0, 1));
+        // A catch-up carries no notifications.
+        assert_eq!((sums.known, sums.new, sums.pattern), (0, 0, 1));
         let new = names::new_queue(1, 1).expect("a name");
         notify(&node, &[queues[7].clone(), new]).await;
-        while told.known + told.new < 2 {
-            told.take(&subscription.next().await.expect("open").expect("a wake-up"));
+        while sums.known + sums.new < 2 {
+            sums.take(&subscription.next().await.expect("open").expect("a wake-up"));
         }
-        assert_eq!((told.known, told.new), (1, 1));
+        assert_eq!((sums.known, sums.new), (1, 1));
         node.shutdown(Duration::ZERO).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A `*/*` subscriber comes, is told of every queue, is idle, is woken, and leaves.
+//! The phases of a `*/*` subscriber: it subscribes, catches up, is idle, is woken, and leaves.
 
 use std::time::Duration;
 
@@ -8,71 +8,77 @@ use reveille::{Notification, Publisher};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{ScaleArgs, broker::Broker, fleet::Latencies, helper::Helper, report::Unit},
-    answer,
-    crowd::CrowdTold,
-    grown, idle,
-    meter::{LONGEST, record},
+    super::{ScaleArgs, broker::Broker, child, report::Unit, subscriber_process::Latencies},
+    answer, grown, idle,
+    latency_probe::{MAX_LATENCY, record},
     names,
     phases::{Phases, add_latencies},
-    sums,
-    wildcard::{self, CaughtUp, WildcardTold},
+    read_sums,
+    subscriptions::SubscriptionSums,
+    wildcard::{self, CaughtUp, WildcardSums},
 };
+use crate::cli::subprocess::Subprocess;
 
 /// Notifications of random queues.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
     notifications: u64,
-    /// Those that the exact subscriptions are to be told of, counted for each of them.
+    /// Expected deliveries to the exact subscriptions.
     exact: u64,
 }
 
-/// Queues that become known while all is up.
+/// Number of queues that are new while the subscriber is connected.
 const NEW: u32 = 1_000;
-/// Queues of one request that wakes the `*/*` subscriber, and the pause between two.
+/// Queues of one request that wakes the `*/*` subscriber, and the pause between two requests.
 const RANDOM: usize = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Goes through the phases of the visit.
-pub(super) async fn visit(
+/// Runs the phases.
+pub(super) async fn run(
     args: &ScaleArgs,
     broker: &Broker,
     publisher: &Publisher,
-    crowd: &mut Helper,
+    subscriptions: &mut Subprocess,
     phases: &mut Phases<'_>,
 ) -> Result<()> {
     let target = ["--target".to_owned(), broker.target.clone()];
     let queues = ["--queues".to_owned(), args.queues.to_string()];
-    let mut wildcard = Helper::start("wildcard", &[target, queues].concat())?;
-    let caught = come(broker, &mut wildcard, phases).await?;
+    let mut wildcard = child::start("wildcard", &[target, queues].concat())?;
+    let caught = subscribe(broker, &mut wildcard, phases).await?;
     phases.run("wildcard idle", idle(args.hold)).await?;
 
     let woken = notify_random(args, publisher);
     let sent = phases.run("wildcard woken", woken).await?;
     let named = caught.queues == args.queues;
-    let enough = |told: u64, sent: u64, pattern: u64| told >= sent || !named && pattern > 1;
-    let told: WildcardTold = sums(&mut wildcard, |told: &WildcardTold| {
-        enough(told.known, sent.notifications, told.pattern)
+    let enough = |sums: u64, sent: u64, pattern: u64| sums >= sent || !named && pattern > 1;
+    let sums: WildcardSums = read_sums(&mut wildcard, |sums: &WildcardSums| {
+        enough(sums.known, sent.notifications, sums.pattern)
     })
     .await?;
-    check_wildcard(args, caught, told.known, sent.notifications, told.pattern)?;
-    let told = sums(crowd, |told: &CrowdTold| told.exact >= sent.exact).await?;
-    check("exact subscriptions", told.exact, sent.exact)?;
+    check_wildcard(args, caught, sums.known, sent.notifications, sums.pattern)?;
+    let sums = read_sums(subscriptions, |sums: &SubscriptionSums| {
+        sums.exact >= sent.exact
+    })
+    .await?;
+    check("exact subscriptions", sums.exact, sent.exact)?;
 
     let latencies = phases
         .run("new queues", notify_new(args, publisher))
         .await?;
     add_latencies(&mut phases.figures, "new queue ack", &latencies);
     let new = u64::from(NEW);
-    let told: WildcardTold = sums(&mut wildcard, |told: &WildcardTold| {
-        enough(told.new, new, told.pattern)
+    let sums: WildcardSums = read_sums(&mut wildcard, |sums: &WildcardSums| {
+        enough(sums.new, new, sums.pattern)
     })
     .await?;
-    check_wildcard(args, caught, told.new, new, told.pattern)?;
-    check_wildcard(args, caught, told.known, sent.notifications, told.pattern)?;
-    let told = sums(crowd, |told: &CrowdTold| told.patterns >= new).await?;
-    check("pattern subscriptions", told.patterns, new)?;
-    check("exact subscriptions", told.exact, sent.exact)?;
+    check_wildcard(args, caught, sums.new, new, sums.pattern)?;
+    check_wildcard(args, caught, sums.known, sent.notifications, sums.pattern)?;
+    let sums = read_sums(subscriptions, |sums: &SubscriptionSums| {
+        sums.patterns >= new
+    })
+    .await?;
+    check("pattern subscriptions", sums.patterns, new)?;
+    check("exact subscriptions", sums.exact, sent.exact)?;
 
     phases
         .run("wildcard leaves", leave(&mut wildcard, args.hold))
@@ -81,13 +87,17 @@ pub(super) async fn visit(
     Ok(())
 }
 
-/// Subscribes, and waits until it was told of every queue.
-async fn come(broker: &Broker, wildcard: &mut Helper, phases: &mut Phases<'_>) -> Result<CaughtUp> {
+/// Subscribes, and waits for the catch-up of every queue.
+async fn subscribe(
+    broker: &Broker,
+    wildcard: &mut Subprocess,
+    phases: &mut Phases<'_>,
+) -> Result<CaughtUp> {
     let before = broker.usage();
     let progress = phases.progress();
     let subscribed = async {
-        wildcard.tell(wildcard::SUBSCRIBE).await?;
-        let line = answer(wildcard, progress, "wildcard is told of the queues").await?;
+        wildcard.send(wildcard::SUBSCRIBE).await?;
+        let line = answer(wildcard, progress, "wildcard catches up").await?;
         serde_json::from_str(&line).context(line)
     };
     let caught: CaughtUp = phases.run("wildcard subscribes", subscribed).await?;
@@ -103,12 +113,14 @@ async fn come(broker: &Broker, wildcard: &mut Helper, phases: &mut Phases<'_>) -
     Ok(caught)
 }
 
-/// Closes the subscription, and waits: the relay may be busy with it for longer than it takes to say
-/// so.
-async fn leave(wildcard: &mut Helper, hold: Duration) -> Result<()> {
-    wildcard.tell(wildcard::LEAVE).await?;
+/// Closes the subscription, and waits: the relay may be busy with it for some time afterwards.
+async fn leave(wildcard: &mut Subprocess, hold: Duration) -> Result<()> {
+    wildcard.send(wildcard::LEAVE).await?;
     let line = wildcard.line().await?;
-    ensure!(line == wildcard::LEFT, "the wildcard process says {line:?}");
+    ensure!(
+        line == wildcard::LEFT,
+        "the wildcard process printed {line:?}"
+    );
     idle(hold).await
 }
 
@@ -132,10 +144,9 @@ async fn notify_random(args: &ScaleArgs, publisher: &Publisher) -> Result<Sent> 
     Ok(sent)
 }
 
-/// Notifies queues that the relay does not know, one at a time; returns how long the
-/// acknowledgements took.
+/// Notifies new queues, one at a time; returns the latencies of the acknowledgements.
 async fn notify_new(args: &ScaleArgs, publisher: &Publisher) -> Result<Latencies> {
-    let mut latencies = Histogram::new_with_bounds(1, LONGEST, 3)?;
+    let mut latencies = Histogram::new_with_bounds(1, MAX_LATENCY, 3)?;
     for number in 0..NEW {
         let queue = names::new_queue(number % args.patterns, number)?;
         let began = Instant::now();
@@ -146,29 +157,29 @@ async fn notify_new(args: &ScaleArgs, publisher: &Publisher) -> Result<Latencies
     Ok(Latencies::of(&latencies))
 }
 
-fn check(who: &str, told: u64, sent: u64) -> Result<()> {
+fn check(subscribers: &str, delivered: u64, sent: u64) -> Result<()> {
     ensure!(
-        told == sent,
-        "the sums are wrong: the {who} were told of {told} notifications, and {sent} were sent"
+        delivered == sent,
+        "the sums are wrong: the {subscribers} got {delivered} notifications, and {sent} were sent"
     );
     Ok(())
 }
 
-/// Checks what the `*/*` subscriber was told. A relay that did not name every queue to it may tell
-/// of the pattern instead, and does so for several queues at once.
+/// Checks the notifications of the `*/*` subscriber. If the relay did not name every queue to it,
+/// the pattern's entry may stand for several queues.
 fn check_wildcard(
     args: &ScaleArgs,
     caught: CaughtUp,
-    told: u64,
+    delivered: u64,
     sent: u64,
     pattern: u64,
 ) -> Result<()> {
     if caught.queues == args.queues {
-        return check("wildcard subscriber", told, sent);
+        return check("wildcard subscriber", delivered, sent);
     }
     ensure!(
-        told <= sent && (told == sent || pattern > 1),
-        "the sums are wrong: the */* subscriber was told of {told} notifications and {pattern} times \
+        delivered <= sent && (delivered == sent || pattern > 1),
+        "the sums are wrong: the */* subscriber got {delivered} notifications and {pattern} entries \
          of its pattern, and {sent} were sent"
     );
     Ok(())

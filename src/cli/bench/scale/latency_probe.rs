@@ -1,8 +1,8 @@
-//! Notifications of one queue with one subscriber, at a steady rate, and how long they take.
+//! Measures the latency of notifications of one queue with one subscriber, at a steady rate.
 //!
-//! A notification is sent at its time whether or not the ones before it were answered, so that a
-//! relay that stops for a second shows in all notifications of that second. Sums are exact: a phase
-//! ends when every notification was acknowledged and told, and none twice.
+//! A notification is sent at its time whether or not earlier ones were answered. So a relay that
+//! stops for a second delays all notifications of that second. The sums are exact: a phase ends
+//! when every notification was acknowledged and delivered, and none twice.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -19,52 +19,52 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior, interval, sleep_until},
 };
 
-use super::{super::fleet::Latencies, LOST, client, names};
+use super::{super::subscriber_process::Latencies, LOSS_TIMEOUT, client, names};
 
-/// What measures, seen from who asks.
+/// The handle of the measuring task.
 #[derive(Debug)]
-pub(super) struct Meter {
-    orders: mpsc::Sender<Order>,
+pub(super) struct LatencyProbe {
+    commands: mpsc::Sender<Command>,
     task: JoinHandle<Result<()>>,
 }
 
-/// What was measured in a phase.
+/// Measurements of a phase.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
-    /// Until the publisher had the acknowledgement.
+    /// Time until the publisher has the acknowledgement.
     pub(super) ack: Latencies,
-    /// Until the subscriber had the wake-up.
+    /// Time until the subscriber has the wake-up.
     pub(super) wake: Latencies,
     pub(super) notifications: u64,
 }
 
 #[derive(Debug)]
-enum Order {
+enum Command {
     Begin,
     End(oneshot::Sender<Sample>),
 }
 
 /// The task's state.
-struct Running {
+struct ProbeTask {
     publisher: Publisher,
     subscription: Subscription,
     queue: QueueAddress,
     /// `None` between phases.
     ticks: Option<Interval>,
     acks: FuturesUnordered<BoxFuture<'static, Result<Duration>>>,
-    /// When each notification was sent that the subscriber was not told of yet, oldest first.
+    /// The send times of notifications that are not delivered yet, oldest first.
     sent: VecDeque<Instant>,
     ack: Histogram<u64>,
     wake: Histogram<u64>,
-    ends: Option<oneshot::Sender<Sample>>,
-    /// A phase that ends has come to its sums by then.
+    end_of_phase: Option<oneshot::Sender<Sample>>,
+    /// The deadline for the last notifications of a phase.
     deadline: Instant,
 }
 
-/// The longest latency told apart, in nanoseconds: ten minutes.
-pub(super) const LONGEST: u64 = 600_000_000_000;
+/// Upper bound of the histograms in nanoseconds: ten minutes.
+pub(super) const MAX_LATENCY: u64 = 600_000_000_000;
 
-impl Meter {
+impl LatencyProbe {
     /// Subscribes, and waits until both connections are open.
     pub(super) async fn start(target: &str, pause: Duration) -> Result<Self> {
         let queue = names::measured()?;
@@ -74,44 +74,44 @@ impl Meter {
         subscription.next().await.context("no first wake-up")??;
         let publisher = client.publisher_with(PublisherOptions {
             conflate: false,
-            // A relay that stops for a while does not stop the publisher.
+            // Large limits: a relay that stops for a while must not stop the publisher.
             pipeline: 4_096,
             max_pending: 1_000_000,
-            deadline: LOST,
+            deadline: LOSS_TIMEOUT,
             ..PublisherOptions::default()
         });
         publisher.notify(Notification::new(queue.clone())).await?;
         subscription.next().await.context("no wake-up")??;
-        let (orders, received) = mpsc::channel(1);
-        let running = Running {
+        let (commands, received) = mpsc::channel(1);
+        let running = ProbeTask {
             publisher,
             subscription,
             queue,
             ticks: None,
             acks: FuturesUnordered::new(),
             sent: VecDeque::new(),
-            ack: Histogram::new_with_bounds(1, LONGEST, 3)?,
-            wake: Histogram::new_with_bounds(1, LONGEST, 3)?,
-            ends: None,
+            ack: Histogram::new_with_bounds(1, MAX_LATENCY, 3)?,
+            wake: Histogram::new_with_bounds(1, MAX_LATENCY, 3)?,
+            end_of_phase: None,
             deadline: Instant::now(),
         };
         let task = tokio::spawn(running.run(received, pause));
-        Ok(Self { orders, task })
+        Ok(Self { commands, task })
     }
 
     /// Begins a phase.
     pub(super) async fn begin(&mut self) -> Result<()> {
-        if self.orders.send(Order::Begin).await.is_err() {
+        if self.commands.send(Command::Begin).await.is_err() {
             self.failed().await?;
         }
         Ok(())
     }
 
-    /// Ends a phase; returns what it came to.
+    /// Ends a phase; returns its measurements.
     pub(super) async fn end(&mut self) -> Result<Sample> {
         let (answer, answered) = oneshot::channel();
-        // Where the task has failed, the answer does not come either.
-        let _ = self.orders.send(Order::End(answer)).await;
+        // If the task has failed, the answer fails as well.
+        let _ = self.commands.send(Command::End(answer)).await;
         match answered.await {
             Ok(sample) => Ok(sample),
             Err(_) => {
@@ -126,33 +126,33 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for LatencyProbe {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Running {
-    async fn run(mut self, mut orders: mpsc::Receiver<Order>, pause: Duration) -> Result<()> {
+impl ProbeTask {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>, pause: Duration) -> Result<()> {
         loop {
             tokio::select! {
-                order = orders.recv() => match order {
+                order = commands.recv() => match order {
                     None => return Ok(()),
-                    Some(Order::Begin) => self.begin(pause),
-                    Some(Order::End(answer)) => {
+                    Some(Command::Begin) => self.begin(pause),
+                    Some(Command::End(answer)) => {
                         self.ticks = None;
-                        self.ends = Some(answer);
-                        self.deadline = Instant::now() + LOST;
+                        self.end_of_phase = Some(answer);
+                        self.deadline = Instant::now() + LOSS_TIMEOUT;
                     }
                 },
                 () = tick(&mut self.ticks) => self.send(),
                 Some(acked) = self.acks.next() => record(&mut self.ack, acked?),
                 work = self.subscription.next() => {
                     let work = work.context("no more wake-ups")??;
-                    self.woken(work.notifications)?;
+                    self.on_wake_up(work.notifications)?;
                 }
-                () = sleep_until(self.deadline), if self.ends.is_some() => {
-                    anyhow::bail!("{} notifications were not told of", self.sent.len());
+                () = sleep_until(self.deadline), if self.end_of_phase.is_some() => {
+                    anyhow::bail!("{} notifications were not delivered", self.sent.len());
                 }
             }
             if self.acks.is_empty() && self.sent.is_empty() {
@@ -179,12 +179,12 @@ impl Running {
         }));
     }
 
-    /// The subscriber was told of so many notifications: the oldest ones.
-    fn woken(&mut self, notifications: u64) -> Result<()> {
+    /// Records the delivery of the oldest `notifications` notifications.
+    fn on_wake_up(&mut self, notifications: u64) -> Result<()> {
         let waiting = self.sent.len() as u64;
         ensure!(
             notifications <= waiting,
-            "the sums are wrong: told of {notifications} notifications where {waiting} were sent"
+            "the sums are wrong: {notifications} notifications were delivered, and {waiting} were sent"
         );
         for sent in self.sent.drain(..usize::try_from(notifications)?) {
             record(&mut self.wake, sent.elapsed());
@@ -192,15 +192,15 @@ impl Running {
         Ok(())
     }
 
-    /// All notifications were acknowledged and told: answers who waits for that.
+    /// Sends the measurements of a phase whose notifications were all acknowledged and delivered.
     fn end(&mut self) {
-        if let Some(answer) = self.ends.take() {
+        if let Some(answer) = self.end_of_phase.take() {
             let sample = Sample {
                 ack: Latencies::of(&self.ack),
                 wake: Latencies::of(&self.wake),
                 notifications: self.wake.len(),
             };
-            // Where the phase was given up, nobody takes it.
+            // An aborted phase has no receiver.
             let _ = answer.send(sample);
         }
     }
@@ -224,14 +224,16 @@ mod tests {
     use crate::cli::bench::scale::tests::node;
 
     #[tokio::test]
-    async fn each_notification_of_a_phase_is_acknowledged_and_told_once() {
+    async fn each_notification_of_a_phase_is_acknowledged_and_delivered_once() {
         let node = node().await;
         let pause = Duration::from_millis(1);
-        let mut meter = Meter::start(&node.url(), pause).await.expect("started");
+        let mut probe = LatencyProbe::start(&node.url(), pause)
+            .await
+            .expect("started");
         for _ in 0..2 {
-            meter.begin().await.expect("running");
+            probe.begin().await.expect("running");
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let sample = meter.end().await.expect("exact sums");
+            let sample = probe.end().await.expect("exact sums");
             assert!(sample.notifications > 0);
             assert!(sample.ack.p50 > 0 && sample.wake.max >= sample.wake.p50);
         }
@@ -242,14 +244,16 @@ mod tests {
     async fn a_notification_of_another_publisher_makes_the_sums_wrong() {
         let node = node().await;
         let pause = Duration::from_secs(3600);
-        let mut meter = Meter::start(&node.url(), pause).await.expect("started");
+        let mut probe = LatencyProbe::start(&node.url(), pause)
+            .await
+            .expect("started");
         let other = client(&node.url()).expect("a URL").publisher("other");
         let queue = names::measured().expect("a name");
         other
             .notify(Notification::new(queue))
             .await
             .expect("acknowledged");
-        let error = meter.failed().await.expect_err("wrong").to_string();
+        let error = probe.failed().await.expect_err("wrong").to_string();
         assert!(error.contains("the sums are wrong"), "{error}");
     }
 }

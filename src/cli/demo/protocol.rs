@@ -1,6 +1,6 @@
-//! What the demo's processes say to each other, one JSON object a line, and the relay among them.
+//! The messages of the demo's child processes, one JSON object a line, and the relay's process.
 //!
-//! A process ends when its standard input does: with its parent, however that ends.
+//! A child process ends when its standard input closes, so it ends with its parent in any case.
 
 use std::{io::Write, time::Duration};
 
@@ -12,29 +12,29 @@ use reveille::{
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
-use super::Way;
+use super::Mode;
 
-/// What a listener's process tells. A state is asked for by a line, whatever it says.
+/// A message of a listener's process. Any line from the parent requests a state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Told {
-    /// It waits for the flag.
+pub(super) enum ChildEvent {
+    /// The listener waits for the flag.
     Parked,
-    /// It was released by the flag.
+    /// The flag has released the listener.
     Released {
-        /// From the unleash to here; a late starter's is large.
+        /// Time since the unleash. Large for a listener that started late.
         after_us: u64,
     },
-    /// What it does just now.
-    State(State),
+    /// The listener's state at this moment.
+    State(FleetState),
 }
 
-/// Listeners at one moment: one of them, or several together.
+/// The state of one listener, or the sum of several.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
-    /// How many have looked once and know how they will hear of work.
+pub(super) struct FleetState {
+    /// Number of listeners that have finished their start.
     pub(super) ready: usize,
-    /// Dequeue tasks now.
+    /// Number of dequeue tasks.
     pub(super) tasks: usize,
     pub(super) puts: u64,
     pub(super) deletes: u64,
@@ -42,8 +42,8 @@ pub(super) struct State {
     pub(super) transactions: u64,
 }
 
-/// Serves a relay on a free port, and says where.
-pub(super) async fn relay(store: &str) -> anyhow::Result<()> {
+/// Serves a relay on a free port, and prints its URL.
+pub(super) async fn serve_relay(store: &str) -> anyhow::Result<()> {
     let any_port = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let config = NodeConfig {
         listen: any_port,
@@ -52,18 +52,18 @@ pub(super) async fn relay(store: &str) -> anyhow::Result<()> {
         ..NodeConfig::default()
     };
     let node = Node::start(config).await?;
-    say(&node.url())?;
+    print_line(&node.url())?;
     parent_ended().await;
     node.shutdown(Duration::from_millis(500)).await;
     Ok(())
 }
 
-/// Tells the parent.
-pub(super) fn tell(told: &Told) -> anyhow::Result<()> {
-    say(&serde_json::to_string(told)?)
+/// Sends a message to the parent.
+pub(super) fn send(event: &ChildEvent) -> anyhow::Result<()> {
+    print_line(&serde_json::to_string(event)?)
 }
 
-fn say(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
@@ -75,13 +75,13 @@ async fn parent_ended() {
     while matches!(stdin.read(&mut byte).await, Ok(1..)) {}
 }
 
-impl State {
-    /// Returns what one listener does.
-    pub(super) fn of(way: Way, listener: &QueryState) -> Self {
-        let ready = match way {
-            // Those of its group that there is no work for are not woken.
-            Way::Pushed => listener.mode == ListenerMode::Pushed,
-            Way::Polling => listener.stats.gets > 0,
+impl FleetState {
+    /// Returns the state of one listener.
+    pub(super) fn of(mode: Mode, listener: &QueryState) -> Self {
+        let ready = match mode {
+            // A group member without work is not woken, so it may have made no get.
+            Mode::Pushed => listener.mode == ListenerMode::Pushed,
+            Mode::Polling => listener.stats.gets > 0,
         };
         Self {
             ready: usize::from(ready),
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// Adds the transactions of a queue.
-    pub(super) fn with(self, usage: &QueueUsage) -> Self {
+    pub(super) fn with_usage(self, usage: &QueueUsage) -> Self {
         Self {
             puts: self.puts + usage.puts,
             deletes: self.deletes + usage.deletes,
@@ -100,8 +100,8 @@ impl State {
         }
     }
 
-    /// Adds other listeners.
-    pub(super) fn and(self, other: Self) -> Self {
+    /// Adds the state of other listeners.
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             ready: self.ready + other.ready,
             tasks: self.tasks + other.tasks,

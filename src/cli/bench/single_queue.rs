@@ -1,4 +1,4 @@
-//! The works on one queue.
+//! The benchmarks with one queue: `burst`, `wake`, `wake-all` and `idle`.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,89 +8,91 @@ use reveille::QueueAddress;
 use super::{
     BurstArgs, IdleArgs, WakeAllArgs, WakeArgs,
     broker::Broker,
-    fleet::{Crew, Fleet, Latencies, Told},
     progress::Progress,
     report::{Figures, Unit},
     sender::{Sender, event_size},
+    subscriber_process::{Delivered, Latencies, SubscriberProcess, SubscriberSpec},
     subscribers::nanos,
     usage::Usage,
 };
 
-/// What a single notification's publisher needs.
+/// Batch and pending limit of a publisher of single notifications.
 const SINGLE: (usize, u64) = (1, 16);
 
-/// Many notifications at once, to subscribers on a connection each.
+/// Measures many notifications at once, to subscribers on a connection each.
 pub(super) async fn burst(
     args: &BurstArgs,
     broker: &Broker,
     progress: &Progress,
 ) -> Result<Figures> {
     let queues = [queue()?];
-    progress.say(&format!("connecting {} subscribers", args.subscribers));
-    let mut fleet = Fleet::start(broker, &crew(&queues, args.subscribers, false)).await?;
+    progress.step(&format!("connecting {} subscribers", args.subscribers));
+    let mut process =
+        SubscriberProcess::start(broker, &spec(&queues, args.subscribers, false)).await?;
     let pending = args.notifications;
     let mut sender = Sender::open(broker, &queues, args.batch.into(), pending).await?;
-    // So that the publisher's connection is open as well.
-    round(&mut fleet, &mut sender).await?;
-    progress.say(&format!("{} notifications", args.notifications));
-    fleet.expect(args.notifications).await?;
+    // Opens the publisher's connection.
+    round(&mut process, &mut sender).await?;
+    progress.step(&format!("{} notifications", args.notifications));
+    process.expect(args.notifications).await?;
     let before = broker.usage();
     let began = sender.all(args.notifications).await?;
-    let told = fleet.told(args.notifications).await?;
+    let delivered = process.delivered(args.notifications).await?;
     let after = broker.usage();
-    fleet.stop().await;
-    let mut figures = common(args.subscribers, args.notifications, told.wakeups);
-    figures.add("wall", Unit::Seconds, Some(since(began, &told)));
+    process.stop().await;
+    let mut figures = common(args.subscribers, args.notifications, delivered.wakeups);
+    figures.add("wall", Unit::Seconds, Some(since(began, &delivered)));
     usage(&mut figures, &before, &after);
     figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
     Ok(figures)
 }
 
-/// One notification at a time, to one subscriber.
+/// Measures one notification at a time, to one subscriber.
 pub(super) async fn wake(args: &WakeArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
     let queues = [queue()?];
-    let mut fleet = Fleet::start(broker, &crew(&queues, 1, true)).await?;
+    let mut process = SubscriberProcess::start(broker, &spec(&queues, 1, true)).await?;
     let mut sender = Sender::open(broker, &queues, SINGLE.0, SINGLE.1).await?;
-    progress.say(&format!("{} to warm up", args.warm_up));
-    singly(&mut fleet, &mut sender, args.warm_up, args.pause).await?;
-    fleet.latencies().await?;
-    progress.say(&format!("{} notifications", args.notifications));
+    progress.step(&format!("{} to warm up", args.warm_up));
+    singly(&mut process, &mut sender, args.warm_up, args.pause).await?;
+    process.latencies().await?;
+    progress.step(&format!("{} notifications", args.notifications));
     let (before, began) = (broker.usage(), SystemTime::now());
-    let told = singly(&mut fleet, &mut sender, args.notifications, args.pause).await?;
+    let delivered = singly(&mut process, &mut sender, args.notifications, args.pause).await?;
     let after = broker.usage();
-    let measured = fleet.latencies().await?;
-    fleet.stop().await;
-    let mut figures = common(1, args.notifications, told.wakeups);
-    figures.add("wall", Unit::Seconds, Some(since(began, &told)));
+    let measured = process.latencies().await?;
+    process.stop().await;
+    let mut figures = common(1, args.notifications, delivered.wakeups);
+    figures.add("wall", Unit::Seconds, Some(since(began, &delivered)));
     latencies(&mut figures, &measured);
     usage(&mut figures, &before, &after);
     figures.add("payload", Unit::Bytes, Some(event_size(&queues[0]) as f64));
     Ok(figures)
 }
 
-/// One notification to all, several times.
+/// Measures one notification to all subscribers, several times.
 pub(super) async fn wake_all(
     args: &WakeAllArgs,
     broker: &Broker,
     progress: &Progress,
 ) -> Result<Figures> {
     let queues = [queue()?];
-    progress.say(&format!("connecting {} subscribers", args.subscribers));
-    let mut fleet = Fleet::start(broker, &crew(&queues, args.subscribers, true)).await?;
+    progress.step(&format!("connecting {} subscribers", args.subscribers));
+    let mut process =
+        SubscriberProcess::start(broker, &spec(&queues, args.subscribers, true)).await?;
     let mut sender = Sender::open(broker, &queues, SINGLE.0, SINGLE.1).await?;
-    round(&mut fleet, &mut sender).await?;
-    fleet.latencies().await?;
-    progress.say(&format!("{} rounds", args.rounds));
+    round(&mut process, &mut sender).await?;
+    process.latencies().await?;
+    progress.step(&format!("{} rounds", args.rounds));
     let before = broker.usage();
     let (mut walls, mut wakeups) = (Vec::new(), 0);
     for _ in 0..args.rounds {
-        let (wall, told) = round(&mut fleet, &mut sender).await?;
+        let (wall, delivered) = round(&mut process, &mut sender).await?;
         walls.push(wall);
-        wakeups += told.wakeups;
+        wakeups += delivered.wakeups;
     }
     let after = broker.usage();
-    let measured = fleet.latencies().await?;
-    fleet.stop().await;
+    let measured = process.latencies().await?;
+    process.stop().await;
     let mut figures = common(args.subscribers, args.rounds, wakeups);
     figures.add("wall", Unit::Seconds, super::report::median(&mut walls));
     latencies(&mut figures, &measured);
@@ -102,23 +104,23 @@ pub(super) async fn wake_all(
     Ok(figures)
 }
 
-/// Subscribers that hear nothing.
+/// Measures idle subscribers.
 pub(super) async fn idle(args: &IdleArgs, broker: &Broker, progress: &Progress) -> Result<Figures> {
     let queues = [queue()?];
     let empty = broker.usage();
-    progress.say(&format!("connecting {} subscribers", args.subscribers));
+    progress.step(&format!("connecting {} subscribers", args.subscribers));
     let began = SystemTime::now();
-    let crew = Crew {
+    let spec = SubscriberSpec {
         per_connection: args.per_connection,
-        ..crew(&queues, args.subscribers, false)
+        ..spec(&queues, args.subscribers, false)
     };
-    let fleet = Fleet::start(broker, &crew).await?;
+    let process = SubscriberProcess::start(broker, &spec).await?;
     let connected = began.elapsed().unwrap_or_default();
-    progress.say(&format!("holding {} subscribers", args.subscribers));
+    progress.step(&format!("holding {} subscribers", args.subscribers));
     let before = broker.usage();
     tokio::time::sleep(args.hold).await;
     let after = broker.usage();
-    fleet.stop().await;
+    process.stop().await;
     let mut figures = common(args.subscribers, 0, 0);
     let per_connection = args.per_connection as f64;
     figures.add("per connection", Unit::Count, Some(per_connection));
@@ -134,8 +136,8 @@ pub(super) async fn idle(args: &IdleArgs, broker: &Broker, progress: &Progress) 
 }
 
 /// Returns subscribers on a connection each.
-fn crew(queues: &[QueueAddress], subscribers: u64, timed: bool) -> Crew<'_> {
-    Crew {
+fn spec(queues: &[QueueAddress], subscribers: u64, timed: bool) -> SubscriberSpec<'_> {
+    SubscriberSpec {
         queues,
         subscribers,
         per_connection: 1,
@@ -143,31 +145,31 @@ fn crew(queues: &[QueueAddress], subscribers: u64, timed: bool) -> Crew<'_> {
     }
 }
 
-/// Publishes one notification and waits until all have been told; returns how long it took.
-async fn round(fleet: &mut Fleet, sender: &mut Sender) -> Result<(f64, Told)> {
-    fleet.expect(1).await?;
+/// Publishes one notification and waits until all subscribers have it; returns the time in seconds.
+async fn round(process: &mut SubscriberProcess, sender: &mut Sender) -> Result<(f64, Delivered)> {
+    process.expect(1).await?;
     let began = sender.one().await?;
-    let told = fleet.told(1).await?;
-    Ok((since(began, &told), told))
+    let delivered = process.delivered(1).await?;
+    Ok((since(began, &delivered), delivered))
 }
 
 /// Publishes one notification at a time, with a pause before each.
 async fn singly(
-    fleet: &mut Fleet,
+    process: &mut SubscriberProcess,
     sender: &mut Sender,
     count: u64,
     pause: Duration,
-) -> Result<Told> {
-    fleet.expect(count).await?;
+) -> Result<Delivered> {
+    process.expect(count).await?;
     for _ in 0..count {
         tokio::time::sleep(pause).await;
         sender.one().await?;
     }
-    fleet.told(count).await
+    process.delivered(count).await
 }
 
-/// Returns the queue that all runs of this process use: its own, so that nobody else's
-/// notifications are counted where the relay is shared. Its name's length is always the same.
+/// Returns the queue of all runs of this process. Its name contains the process id, so that a
+/// shared relay's other notifications are not counted. The name has a fixed length.
 fn queue() -> Result<QueueAddress> {
     Ok(QueueAddress::new(
         "bench",
@@ -175,9 +177,9 @@ fn queue() -> Result<QueueAddress> {
     )?)
 }
 
-/// Returns how long it took until the last subscriber had been told of all.
-pub(super) fn since(began: SystemTime, told: &Told) -> f64 {
-    Duration::from_nanos(told.last_at.saturating_sub(nanos(began))).as_secs_f64()
+/// Returns how long it took until the last subscriber had been delivered of all.
+pub(super) fn since(began: SystemTime, delivered: &Delivered) -> f64 {
+    Duration::from_nanos(delivered.last_at.saturating_sub(nanos(began))).as_secs_f64()
 }
 
 fn common(subscribers: u64, notifications: u64, wakeups: u64) -> Figures {

@@ -1,7 +1,7 @@
-//! What is told of a listener on stderr: lines for people, or JSON objects.
+//! The events of a listener on stderr: lines for people, or JSON objects.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -14,27 +14,27 @@ use reveille::{
 };
 use serde::Serialize;
 
-use super::worker::Ending;
+use super::worker::StopHandle;
 use crate::cli::output::{self, Format};
 
-/// Tells what happens, and each mode once when it begins.
+/// Writes events to stderr, and each mode once when it begins.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct EventLog {
     format: Format,
     queue: String,
-    /// `None`: there is none.
+    /// `None`: the listener has no relay.
     relay: Option<String>,
-    told: Mutex<Option<ListenerMode>>,
+    logged_mode: Mutex<Option<ListenerMode>>,
 }
 
-/// Hears what happens.
-pub(super) struct Ears {
-    pub(super) voice: Arc<Voice>,
-    /// Ended when the queue was found empty.
-    pub(super) until_empty: Option<Ending>,
+/// Writes the listener's hook calls to the event log.
+pub(super) struct ListenHooks {
+    pub(super) events: Arc<EventLog>,
+    /// Notified when the queue was found empty.
+    pub(super) until_empty: Option<StopHandle>,
 }
 
-/// What happened.
+/// An event of the listener.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
@@ -89,17 +89,17 @@ struct Stamped<'a> {
     event: &'a Event,
 }
 
-impl Voice {
+impl EventLog {
     pub(super) fn new(format: Format, queue: &QueueAddress, relay: Option<String>) -> Self {
         Self {
             format,
             queue: queue.to_string(),
             relay,
-            told: Mutex::default(),
+            logged_mode: Mutex::default(),
         }
     }
 
-    pub(super) fn tell(&self, event: &Event) {
+    pub(super) fn write(&self, event: &Event) {
         if self.format == Format::Table {
             return output::note(event.line());
         }
@@ -117,42 +117,48 @@ impl Voice {
             Some(_) => "connecting",
             None => "pull-only",
         };
-        self.tell(&Event::Started {
+        self.write(&Event::Started {
             queue: self.queue.clone(),
             relay: self.relay.clone(),
             mode,
         });
     }
 
-    /// Tells of a message that is handled again.
-    pub(super) fn attempt(&self, message: &Message) {
+    /// Writes a line if the message was got before.
+    pub(super) fn log_redelivery(&self, message: &Message) {
         if message.dequeue_count > 1 {
-            self.tell(&Event::Redelivered {
+            self.write(&Event::Redelivered {
                 message_id: message.id.to_string(),
                 dequeue_count: message.dequeue_count,
             });
         }
     }
 
-    pub(super) fn has_told_mode(&self) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.is_some()
+    pub(super) fn has_logged_mode(&self) -> bool {
+        self.lock_mode().is_some()
     }
 
-    /// Tells of a mode, unless it was told of last.
-    pub(super) fn mode(&self, mode: ListenerMode, error: Option<&Error>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.replace(mode) == Some(mode) {
+    fn lock_mode(&self) -> MutexGuard<'_, Option<ListenerMode>> {
+        let logged = self.logged_mode.lock();
+        logged.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line for the mode, unless it was the last one written.
+    pub(super) fn log_mode(&self, mode: ListenerMode, error: Option<&Error>) {
+        let before = self.lock_mode().replace(mode);
+        if before == Some(mode) {
             return;
         }
-        drop(told);
         let relay = self.relay.as_deref().unwrap_or_default();
         let (mode, reason) = match (mode, error) {
-            (ListenerMode::Pushed, _) => ("pushed", format!("{relay} tells of work")),
+            (ListenerMode::Pushed, _) => ("pushed", format!("{relay} reports work")),
             (_, Some(error)) => ("polling", error.to_string()),
-            _ => ("polling", format!("{relay} cannot tell of work just now")),
+            _ => (
+                "polling",
+                format!("{relay} cannot report work at the moment"),
+            ),
         };
-        self.tell(&Event::Mode { mode, reason });
+        self.write(&Event::Mode { mode, reason });
     }
 }
 
@@ -168,7 +174,7 @@ impl Event {
         }
     }
 
-    /// Returns it as a line for people.
+    /// Returns the event as a line for people.
     fn line(&self) -> String {
         match self {
             Self::Started { queue, relay, mode } => match relay {
@@ -181,13 +187,13 @@ impl Event {
             Self::Redelivered {
                 message_id,
                 dequeue_count,
-            } => format!("message `{message_id}` is handled again, attempt {dequeue_count}"),
+            } => format!("message `{message_id}` is redelivered, attempt {dequeue_count}"),
             Self::Poisoned {
                 message_id,
                 dequeue_count,
                 error,
             } => format!(
-                "message `{message_id}` went to the poison queue after {dequeue_count} gets: {error}"
+                "message `{message_id}` went to the poison queue after {dequeue_count} attempts: {error}"
             ),
             Self::Stopping { running, grace_ms } => {
                 let grace = Span(Duration::from_millis(*grace_ms));
@@ -198,7 +204,7 @@ impl Event {
             }
             Self::Killed { killed } => {
                 let commands = output::count(*killed as u64, "command");
-                format!("ended at once, and killed {commands}")
+                format!("ended at once, killed {commands}")
             }
             Self::Ended {
                 handled,
@@ -209,26 +215,26 @@ impl Event {
                 empty_gets,
             } => format!(
                 "handled {handled}, failed {failed}, poisoned {poisoned}, lost {lost}; gets {gets}, \
-                 of them empty {empty_gets}"
+                 empty gets {empty_gets}"
             ),
         }
     }
 }
 
-impl Hooks for Ears {
+impl Hooks for ListenHooks {
     fn on_queue_empty(&self, _idle_count: u32, proposed: Idle) -> Idle {
-        if let Some(ending) = &self.until_empty {
-            ending.emptied();
+        if let Some(stop) = &self.until_empty {
+            stop.set_emptied();
         }
         proposed
     }
 
     fn on_mode_changed(&self, mode: ListenerMode) {
-        self.voice.mode(mode, None);
+        self.events.log_mode(mode, None);
     }
 
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {
-        self.voice.tell(&Event::Poisoned {
+        self.events.write(&Event::Poisoned {
             message_id: message.id.to_string(),
             dequeue_count: message.dequeue_count,
             error: error.to_string(),
@@ -238,11 +244,11 @@ impl Hooks for Ears {
     fn on_error(&self, error: &ListenerError) {
         let id = error.message_id.as_ref();
         let text = error.error.to_string();
-        self.voice.tell(&Event::Error {
+        self.events.write(&Event::Error {
             action: error.action.as_str(),
             message_id: id.map(ToString::to_string),
             error: match (error.action, id) {
-                // It names its message itself.
+                // The error of a handler names its message.
                 (Action::Handle, _) | (_, None) => text,
                 (_, Some(id)) => format!("message `{id}`: {text}"),
             },

@@ -1,4 +1,4 @@
-//! How the demo shows itself: a spinner on a terminal, plain lines elsewhere.
+//! The demo's progress: a spinner on a terminal, plain lines elsewhere.
 
 use std::{
     io::IsTerminal,
@@ -9,15 +9,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::output;
 
-/// The story's teller.
+/// Prints the progress of the demo to stderr.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Progress {
     bar: ProgressBar,
     terminal: bool,
     since: Instant,
 }
 
-impl Stage {
+impl Progress {
     pub(super) fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal {
@@ -36,14 +36,14 @@ impl Stage {
         }
     }
 
-    /// Says what is being done.
-    pub(super) fn doing(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+    /// Shows the current step.
+    pub(super) fn doing(&self, step: &str) {
+        self.bar.set_message(step.to_owned());
     }
 
-    /// Says what was done.
-    pub(super) fn done(&self, what: &str) {
-        let line = format!("[{:>5.1}s] {what}", self.since.elapsed().as_secs_f64());
+    /// Prints a finished step.
+    pub(super) fn done(&self, step: &str) {
+        let line = format!("[{:>5.1}s] {step}", self.since.elapsed().as_secs_f64());
         if self.terminal {
             self.bar.println(line);
         } else {

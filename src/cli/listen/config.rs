@@ -1,4 +1,4 @@
-//! What was typed, as a listener's configuration.
+//! The arguments as a listener's configuration.
 
 use std::{num::NonZero, sync::Arc, thread, time::Duration};
 
@@ -9,25 +9,26 @@ use reveille::{
 
 use super::{Args, command};
 
-/// Where messages go that cannot be handled.
+/// Where messages go after too many failed attempts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Poison {
-    Nowhere,
-    Queue(String),
+pub(super) enum PoisonQueue {
+    None,
+    Url(String),
 }
 
-const SUFFIX: &str = "-poison";
-/// A policy file decides alone; a slip in it is bounded all the same.
-const MOST_TASKS: usize = 1_000;
-/// A process for each message costs far more than its get, and one message at a time keeps none
-/// waiting here that another machine could handle. A batch is one process: half of the most.
-const BATCH: usize = 16;
+const POISON_SUFFIX: &str = "-poison";
+/// With a policy file the policy decides. This cap bounds a mistake in the file.
+const MAX_POLICY_TASKS: usize = 1_000;
+/// Default size of a get with --batch: half of the maximum. Without --batch each message costs a
+/// process, far more than its get, so a larger get would only withhold messages from other
+/// machines.
+const BATCH_SIZE: usize = 16;
 
 impl Args {
     pub(super) fn config(&self) -> reveille::Result<ListenerConfig> {
         let default = ListenerConfig::default();
         let concurrency = self.concurrency.unwrap_or(1);
-        let batch = if self.batch { BATCH } else { concurrency };
+        let batch = if self.batch { BATCH_SIZE } else { concurrency };
         let mut config = ListenerConfig {
             concurrency,
             dequeue_batch_size: self.dequeue_batch_size.unwrap_or(batch),
@@ -46,7 +47,7 @@ impl Args {
             (config.idle.most, config.away) = (poll, poll);
         }
         if let Some(count) = self.count {
-            limit(&mut config, count);
+            cap_to_count(&mut config, count);
         }
         Ok(config)
     }
@@ -55,28 +56,31 @@ impl Args {
         let cpus = || thread::available_parallelism().map_or(1, NonZero::get);
         match (self.max_tasks, &self.policy) {
             (Some(most), _) => most,
-            (None, Some(_)) => MOST_TASKS,
+            (None, Some(_)) => MAX_POLICY_TASKS,
             (None, None) => cpus(),
         }
     }
 
-    pub(super) fn poison(&self) -> reveille::Result<Poison> {
+    pub(super) fn poison(&self) -> reveille::Result<PoisonQueue> {
         if self.no_poison {
-            return Ok(Poison::Nowhere);
+            return Ok(PoisonQueue::None);
         }
         if let Some(url) = &self.poison {
-            return Ok(Poison::Queue(url.clone()));
+            return Ok(PoisonQueue::Url(url.clone()));
         }
-        // What fails there has nowhere else to go.
-        if queue::address(&self.url)?.queue_name().ends_with(SUFFIX) {
-            return Ok(Poison::Nowhere);
+        // A poison queue has no poison queue.
+        if queue::address(&self.url)?
+            .queue_name()
+            .ends_with(POISON_SUFFIX)
+        {
+            return Ok(PoisonQueue::None);
         }
-        queue::beside(&self.url, SUFFIX).map(Poison::Queue)
+        queue::beside(&self.url, POISON_SUFFIX).map(PoisonQueue::Url)
     }
 }
 
-/// Gets no more than is wanted, in so far as that can be said beforehand.
-fn limit(config: &mut ListenerConfig, count: u64) {
+/// Bounds batch size and task count, so that the listener gets few messages beyond `count`.
+fn cap_to_count(config: &mut ListenerConfig, count: u64) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     config.dequeue_batch_size = config.dequeue_batch_size.min(count);
     let gets = count.div_ceil(config.dequeue_batch_size);
@@ -134,12 +138,12 @@ mod tests {
 
     #[test]
     fn the_poison_queue_stands_beside_its_queue_unless_it_is_one() {
-        let queue = |url: &str| Poison::Queue(url.to_owned());
+        let queue = |url: &str| PoisonQueue::Url(url.to_owned());
         for (typed, poison) in [
             (&["memory:q"][..], queue("memory:q-poison")),
             (&["memory:q", "--poison", "memory:bad"], queue("memory:bad")),
-            (&["memory:q", "--no-poison"], Poison::Nowhere),
-            (&["memory:q-poison"], Poison::Nowhere),
+            (&["memory:q", "--no-poison"], PoisonQueue::None),
+            (&["memory:q-poison"], PoisonQueue::None),
         ] {
             assert_eq!(args(typed).poison().expect("a queue"), poison, "{typed:?}");
         }

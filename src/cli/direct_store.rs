@@ -1,4 +1,4 @@
-//! Flags straight in a store: for who has no relay, and for who does not rely on one.
+//! Flags read and written in a store directly, without a relay (`--store`).
 
 use std::{
     error::Error as _,
@@ -19,49 +19,50 @@ use tokio::{sync::OnceCell, time::Instant};
 
 use super::{exit::Usage, output};
 
-/// A store that was asked for instead of a relay.
+/// A store that a verb uses instead of a relay.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct DirectStore {
     url: String,
     limit: Option<Limit>,
     flags: StoreFlags,
 }
 
-/// The flag of a parked node: its store need not be there yet, and what fails is said once.
+/// The flag of a parked node, polled in its store. The store may still be missing. A failure is
+/// logged once.
 #[derive(Debug, Clone)]
-pub(super) struct Parked {
+pub(super) struct PolledFlag {
     url: String,
     name: FlagName,
-    /// No relay releases the node: an error that stays ends the command, which tells of it.
+    /// No relay can release the node: a permanent error ends the command, which prints it.
     alone: bool,
-    shared: Arc<Shared>,
+    state: Arc<PolledState>,
 }
 
-/// Until when a verb waits for its store, and the span that was given.
+/// The deadline of a verb's calls to its store, and the time-out it was computed from.
 type Limit = (Instant, Duration);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PolledState {
     flag: OnceCell<StoreFlag>,
-    /// What was said of the store last.
+    /// The last logged line was a failure.
     failing: AtomicBool,
 }
 
-/// Said after each write of a store itself.
-pub(super) const NOBODY_TOLD: &str =
-    "nobody was told at once: who polls this store sees it at its next reading, within an interval";
+/// Printed after each direct write to a store.
+pub(super) const NO_RELAY_TOLD: &str =
+    "no relay was told: nodes that poll this store see the change within their interval";
 
-/// How long a reading may take before it is said that the store does not answer.
+/// A read that takes longer is logged as a store that does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Stored {
-    /// Opens the store to set flags, and makes it where it is a file that is missing. The time that
-    /// is given is for this and all that follows.
+impl DirectStore {
+    /// Opens the store to set flags, and creates a missing file. The time-out bounds this call and
+    /// all later ones together.
     pub(super) async fn open(url: &str, timeout: Option<Duration>) -> anyhow::Result<Self> {
         Self::opened(url, timeout, store::open(url)).await
     }
 
-    /// Opens the store to read or to clear flags, and makes none.
+    /// Opens the store to read or to clear flags. Does not create it.
     pub(super) async fn open_existing(
         url: &str,
         timeout: Option<Duration>,
@@ -74,7 +75,7 @@ impl Stored {
         timeout: Option<Duration>,
         opening: impl Future<Output = reveille::Result<Arc<dyn BlobStore>>>,
     ) -> anyhow::Result<Self> {
-        shared(url)?;
+        refuse_memory(url)?;
         let limit = timeout.map(|span| (Instant::now() + span, span));
         let opened = bounded(url, limit, opening).await?;
         Ok(Self {
@@ -84,7 +85,7 @@ impl Stored {
         })
     }
 
-    /// Runs a reading within the time that was given.
+    /// Runs a read within the time-out.
     pub(super) async fn read<T>(
         &self,
         call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
@@ -92,7 +93,7 @@ impl Stored {
         bounded(&self.url, self.limit, call(&self.flags)).await
     }
 
-    /// Runs a write within the time that was given: one that is given up may have happened.
+    /// Runs a write within the time-out. A write that timed out may have happened.
     pub(super) async fn write<T>(
         &self,
         call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
@@ -102,14 +103,14 @@ impl Stored {
     }
 }
 
-impl Parked {
+impl PolledFlag {
     pub(super) fn new(url: &str, name: FlagName, alone: bool) -> Result<Self, Usage> {
-        shared(url)?;
+        refuse_memory(url)?;
         Ok(Self {
             url: url.to_owned(),
             name,
             alone,
-            shared: Arc::default(),
+            state: Arc::default(),
         })
     }
 
@@ -118,21 +119,21 @@ impl Parked {
             let opened = store::open_existing(&self.url).await?;
             Ok::<_, Error>(StoreFlags::new(opened).global(self.name.clone()))
         };
-        let flag = self.shared.flag.get_or_try_init(opening).await?;
+        let flag = self.state.flag.get_or_try_init(opening).await?;
         flag.is_set().await
     }
 
-    /// Says once that the store cannot be read, and once that it can again.
-    fn tell(&self, trouble: Option<&Error>) {
-        let failing = trouble.is_some();
-        let before = self.shared.failing.swap(failing, Ordering::Relaxed);
-        match trouble {
+    /// Logs once that the store cannot be read, and once that it can be read again.
+    fn log_change(&self, failure: Option<&Error>) {
+        let failing = failure.is_some();
+        let before = self.state.failing.swap(failing, Ordering::Relaxed);
+        match failure {
             Some(error) if !before => {
-                let lasts = !error.is_retryable() && !self.shared.flag.initialized();
-                if lasts && self.alone {
+                let permanent = !error.is_retryable() && !self.state.flag.initialized();
+                if permanent && self.alone {
                     return;
                 }
-                let next = if lasts { "" } else { "; still trying" };
+                let next = if permanent { "" } else { "; still trying" };
                 let cause = error.source().map(|cause| format!(": {cause}"));
                 let cause = cause.unwrap_or_default();
                 output::note(format_args!("{error}{cause}{next}"));
@@ -144,18 +145,18 @@ impl Parked {
 }
 
 #[async_trait]
-impl GlobalFlag for Parked {
+impl GlobalFlag for PolledFlag {
     async fn is_set(&self) -> reveille::Result<bool> {
         let mut reading = std::pin::pin!(self.read());
         let read = match tokio::time::timeout(PATIENCE, &mut reading).await {
             Ok(read) => read,
             Err(_) => {
                 let message = format!("store {} does not answer", self.url);
-                self.tell(Some(&Error::new(ErrorKind::Timeout, message)));
+                self.log_change(Some(&Error::new(ErrorKind::Timeout, message)));
                 reading.await
             }
         };
-        self.tell(read.as_ref().err());
+        self.log_change(read.as_ref().err());
         read
     }
 
@@ -165,8 +166,8 @@ impl GlobalFlag for Parked {
     }
 }
 
-/// Adds to an error of a write that was cut off or ran out of time that it may have happened, where it
-/// does not say how that is.
+/// Adds to the error of an interrupted or late write that the write may have happened, unless the
+/// error states its outcome.
 pub(super) fn may_have_happened(error: Error) -> Error {
     let text = error.to_string();
     // Where no connection was made, nothing was sent.
@@ -179,19 +180,19 @@ pub(super) fn may_have_happened(error: Error) -> Error {
     ];
     match error.kind() {
         ErrorKind::Timeout | ErrorKind::Unavailable if !known.iter().any(|k| text.contains(k)) => {
-            let message = format!("{text}; it may have happened: `flag get` tells");
+            let message = format!("{text}; it may have happened: check with `flag get`");
             Error::new(error.kind(), message)
         }
         _ => error,
     }
 }
 
-/// Refuses a store that no other process can see.
-fn shared(url: &str) -> Result<(), Usage> {
+/// Refuses a store in memory: no other process can read it.
+fn refuse_memory(url: &str) -> Result<(), Usage> {
     match url.starts_with("memory:") {
         false => Ok(()),
         true => Err(Usage(
-            "store: a store in memory is this command's alone: name one that others see".to_owned(),
+            "store: no other process can read a store in memory: name a shared store".to_owned(),
         )),
     }
 }
@@ -207,7 +208,7 @@ async fn bounded<T>(
     let late = |_| {
         let span = duration::Span(timeout);
         let message = format!("store {url}: no answer within {span}");
-        // Exit code 3, as where it cannot be reached: the cause is the same.
+        // Exit code 3, as for a store that cannot be reached: the cause is the same.
         Err(Error::new(ErrorKind::Unavailable, message))
     };
     tokio::time::timeout_at(until, call)

@@ -1,7 +1,6 @@
-//! Recognises what answers on an address that was taken for a relay's: its admin port, TLS, or a
-//! server of another protocol.
+//! Identifies a server that is not a relay's gRPC port: an admin port, TLS, or another protocol.
 //!
-//! Asked only after a call has failed, so that it costs a working relay nothing.
+//! Runs only after a call has failed, so that it costs a working relay nothing.
 
 use std::time::Duration;
 
@@ -11,29 +10,30 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A server that speaks answers at once; a relay's own port says nothing that is read here.
-const ANSWERS: Duration = Duration::from_millis(300);
-/// Enough to know a protocol by.
+/// Time-out of a read. Other servers answer at once; a relay's gRPC port sends nothing to this
+/// probe that [`describe`] recognises.
+const READ_TIMEOUT: Duration = Duration::from_millis(300);
+/// Bytes to read: enough to recognise a protocol.
 const HEAD: usize = 512;
 
-/// Returns the error that names what is there instead of a relay; `None` where that is not known
-/// within `left`.
-pub(super) async fn named(relay: &str, left: Duration) -> Option<Error> {
-    let answer = tokio::time::timeout(left.min(ANSWERS * 2), ask(relay)).await;
-    let what = describe(&answer.ok()??)?;
-    let message = format!("relay `{relay}`: {what}");
+/// Returns an error that names the server at this address; `None` if it is not recognised within
+/// `left`.
+pub(super) async fn identify(relay: &str, left: Duration) -> Option<Error> {
+    let answer = tokio::time::timeout(left.min(READ_TIMEOUT * 2), probe(relay)).await;
+    let server = describe(&answer.ok()??)?;
+    let message = format!("relay `{relay}`: {server}");
     Some(Error::new(ErrorKind::Unavailable, message))
 }
 
-/// Asks as a probe of health does, and returns the beginning of the answer.
-async fn ask(relay: &str) -> Option<Vec<u8>> {
+/// Sends an HTTP/1 health probe, and returns the first bytes of the answer.
+async fn probe(relay: &str) -> Option<Vec<u8>> {
     let (_, rest) = relay.split_once("://")?;
     let mut stream = TcpStream::connect(rest.split('/').next()?).await.ok()?;
     let request = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(request).await.ok()?;
     let mut answer = Vec::new();
     while answer.len() < HEAD {
-        let read = tokio::time::timeout(ANSWERS, stream.read_buf(&mut answer)).await;
+        let read = tokio::time::timeout(READ_TIMEOUT, stream.read_buf(&mut answer)).await;
         if !matches!(read, Ok(Ok(1..))) {
             break;
         }
@@ -43,15 +43,15 @@ async fn ask(relay: &str) -> Option<Vec<u8>> {
 
 fn describe(answer: &[u8]) -> Option<String> {
     if answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(b"\r\n\r\nok\n") {
-        let what = "that is an admin port; a relay's clients use its other port, 7600 by default";
-        return Some(what.to_owned());
+        let text = "this is an admin port; clients use the relay's gRPC port, 7600 by default";
+        return Some(text.to_owned());
     }
     if answer.starts_with(b"HTTP/1") {
-        return Some("an HTTP/1 server answers there, and no relay".to_owned());
+        return Some("an HTTP/1 server answers there, not a relay".to_owned());
     }
-    // Alerts and handshakes of TLS begin so.
+    // The first bytes of TLS alerts and handshakes.
     if let [0x15 | 0x16, 0x03, ..] = answer {
-        return Some("TLS is spoken there, and no plain text".to_owned());
+        return Some("a TLS server answers there, not a plain-text relay".to_owned());
     }
     let line = answer.split(|byte| *byte == b'\n').next()?;
     let text = std::str::from_utf8(line).ok()?.trim_end();
@@ -65,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_answers_is_told_by_its_first_bytes() {
-        for (answer, words) in [
+    fn a_server_is_recognised_by_its_first_bytes() {
+        for (answer, part) in [
             (
                 &b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n"[..],
                 Some("admin port"),
@@ -74,13 +74,13 @@ mod tests {
             (b"HTTP/1.1 404 Not Found\r\n\r\n", Some("HTTP/1 server")),
             (b"SSH-2.0-OpenSSH_9.6\r\n", Some("\"SSH-2.0-OpenSSH_9.6\"")),
             (&[0x15, 0x03, 0x01, 0, 2, 2, 70], Some("TLS")),
-            // SETTINGS: it is a relay, or speaks as one.
+            // A SETTINGS frame of HTTP/2: it may be a relay.
             (&[0, 0, 0x12, 4, 0, 0, 0, 0, 0], None),
             (b"", None),
         ] {
             let described = describe(answer);
-            match words {
-                Some(words) => assert!(described.expect(words).contains(words)),
+            match part {
+                Some(part) => assert!(described.expect(part).contains(part)),
                 None => assert_eq!(described, None),
             }
         }

@@ -1,8 +1,8 @@
 //! The process of the pattern and exact subscriptions.
 //!
-//! On `patterns N` or `exact N` it opens that many, says `at M` each second, and `ready` when each
-//! has had its first wake-up. On `told` it says in one line of JSON of how many notifications they
-//! were told since then.
+//! On `patterns N` or `exact N` it opens N subscriptions, prints `at M` each second, and `ready`
+//! once each has its first wake-up. On `sums` it prints one line of JSON with the number of
+//! notifications since then.
 
 use std::{
     sync::{
@@ -22,40 +22,43 @@ use tokio::{
 };
 
 use super::{
-    super::{CrowdArgs, fleet::READY, helper, subscribers::until},
-    AT, TOLD, client, names,
+    super::{SubscriptionsArgs, child, subscriber_process::READY, subscribers::until},
+    AT, SUMS, client, names,
 };
 
-/// How many notifications were told, to all subscriptions of a kind together.
+/// The number of notifications that all subscriptions of a group got together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CrowdTold {
+pub(super) struct SubscriptionSums {
     pub(super) patterns: u64,
     pub(super) exact: u64,
 }
 
-/// Subscriptions of one kind.
+/// Subscriptions of one group.
 #[derive(Debug, Default)]
-struct Kind {
+struct SubscriptionGroup {
     ready: watch::Sender<u64>,
-    told: AtomicU64,
+    received: AtomicU64,
 }
 
-/// The kinds, as they are ordered.
+/// The commands that open subscriptions of a group.
 pub(super) const PATTERNS: &str = "patterns";
 pub(super) const EXACT: &str = "exact";
 
-/// Subscriptions that are opened at one time.
+/// Maximum number of subscriptions that are opened concurrently.
 const OPENING: usize = 64;
-/// The longest there is: what a hundred thousand heartbeats cost is not measured here.
+/// The maximum: the cost of a hundred thousand heartbeats is not measured here.
 const HEARTBEAT: Duration = Duration::from_secs(60);
 
-/// Holds the subscriptions until the parent lets go.
-pub(in crate::cli::bench) async fn run(args: &CrowdArgs) -> Result<()> {
-    helper::raise_limits();
-    let mut orders = helper::orders();
+/// Runs the subscriptions until the parent closes the input.
+pub(in crate::cli::bench) async fn run(args: &SubscriptionsArgs) -> Result<()> {
+    child::raise_limits();
+    let mut commands = child::commands();
     let mut tasks = JoinSet::new();
-    let (patterns, exact) = (Arc::<Kind>::default(), Arc::<Kind>::default());
-    while let Some(order) = until(&mut tasks, orders.recv()).await? {
+    let (patterns, exact) = (
+        Arc::<SubscriptionGroup>::default(),
+        Arc::<SubscriptionGroup>::default(),
+    );
+    while let Some(order) = until(&mut tasks, commands.recv()).await? {
         match order.split_once(' ') {
             Some((PATTERNS, count)) => {
                 let count = count.parse().context("patterns N")?;
@@ -66,12 +69,12 @@ pub(in crate::cli::bench) async fn run(args: &CrowdArgs) -> Result<()> {
                 let queue = |at| Ok(names::subscribed(at, args.queues)?.into());
                 open(args, count, queue, &exact, &mut tasks).await?;
             }
-            None if order == TOLD => {
-                let told = CrowdTold {
-                    patterns: patterns.told.load(Ordering::Acquire),
-                    exact: exact.told.load(Ordering::Acquire),
+            None if order == SUMS => {
+                let sums = SubscriptionSums {
+                    patterns: patterns.received.load(Ordering::Acquire),
+                    exact: exact.received.load(Ordering::Acquire),
                 };
-                println!("{}", serde_json::to_string(&told)?);
+                println!("{}", serde_json::to_string(&sums)?);
             }
             _ => bail!("the order {order:?} is not known"),
         }
@@ -81,10 +84,10 @@ pub(in crate::cli::bench) async fn run(args: &CrowdArgs) -> Result<()> {
 
 /// Opens subscriptions, and waits until all are ready.
 async fn open(
-    args: &CrowdArgs,
+    args: &SubscriptionsArgs,
     count: u32,
     selector: impl Fn(u32) -> Result<Selector>,
-    kind: &Arc<Kind>,
+    group: &Arc<SubscriptionGroup>,
     tasks: &mut JoinSet<Result<()>>,
 ) -> Result<()> {
     let gate = Arc::new(Semaphore::new(OPENING));
@@ -96,13 +99,16 @@ async fn open(
         };
         let options = SubscribeOptions {
             heartbeat: HEARTBEAT,
-            ..SubscribeOptions::new(ListenerId::new(&format!("crowd-{at}"))?, [selector(at)?])
+            ..SubscribeOptions::new(
+                ListenerId::new(&format!("subscriptions-{at}"))?,
+                [selector(at)?],
+            )
         };
         let subscription = client.subscribe(options)?;
-        tasks.spawn(listen(subscription, Arc::clone(kind), Arc::clone(&gate)));
+        tasks.spawn(listen(subscription, Arc::clone(group), Arc::clone(&gate)));
         shared = Some(client);
     }
-    let mut ready = kind.ready.subscribe();
+    let mut ready = group.ready.subscribe();
     let second = Duration::from_secs(1);
     loop {
         let all = ready.wait_for(|ready| *ready == u64::from(count));
@@ -111,26 +117,28 @@ async fn open(
             println!("{READY}");
             return Ok(());
         }
-        println!("{AT} {}", *kind.ready.borrow());
+        println!("{AT} {}", *group.ready.borrow());
     }
 }
 
-/// One subscription.
+/// Runs one subscription.
 async fn listen(
     mut subscription: Subscription,
-    kind: Arc<Kind>,
+    group: Arc<SubscriptionGroup>,
     gate: Arc<Semaphore>,
 ) -> Result<()> {
     {
         let _turn = gate.acquire().await?;
         subscription.next().await.context("no first wake-up")??;
     }
-    kind.ready.send_modify(|ready| *ready += 1);
+    group.ready.send_modify(|ready| *ready += 1);
     loop {
         let work = subscription.next().await.context("no more wake-ups")??;
-        // The relay may ask for a check at any time: that tells of no notification.
+        // The sentinel may send a check at any time, which carries no notification.
         if work.reason == WakeReason::Notified {
-            kind.told.fetch_add(work.notifications, Ordering::AcqRel);
+            group
+                .received
+                .fetch_add(work.notifications, Ordering::AcqRel);
         }
     }
 }

@@ -1,0 +1,85 @@
+//! A child process of this program that exchanges lines with its parent.
+//!
+//! Parent and child write lines to each other. The child ends when its standard input closes, which
+//! also happens if the parent is killed. Dropping a [`Subprocess`] kills the child.
+
+use std::{ffi::OsStr, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::timeout,
+};
+
+/// The parent's handle of a child process.
+#[derive(Debug)]
+pub(super) struct Subprocess {
+    name: String,
+    child: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// Longest wait for a line.
+    line_timeout: Duration,
+}
+
+/// A child that has not ended this long after its standard input closed is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Subprocess {
+    /// Starts this program with these arguments. `name` is for error messages.
+    pub(super) fn start<T: AsRef<OsStr>>(
+        name: &str,
+        args: impl IntoIterator<Item = T>,
+        line_timeout: Duration,
+    ) -> Result<Self> {
+        let program = std::env::current_exe().context("the path of this program is unknown")?;
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("the {name} process cannot be started"))?;
+        let stdin = child.stdin.take().context("stdin is piped")?;
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            stdin,
+            lines: BufReader::new(stdout).lines(),
+            line_timeout,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends a line.
+    pub(super) async fn send(&mut self, line: &str) -> Result<()> {
+        let written = self.stdin.write_all(format!("{line}\n").as_bytes()).await;
+        written.with_context(|| format!("the {} process has ended", self.name))
+    }
+
+    /// Waits for the next line.
+    pub(super) async fn line(&mut self) -> Result<String> {
+        match timeout(self.line_timeout, self.lines.next_line()).await {
+            Ok(line) => line?.with_context(|| format!("the {} process has ended", self.name)),
+            Err(_) => {
+                let seconds = self.line_timeout.as_secs();
+                bail!("the {} process wrote no line for {seconds} s", self.name)
+            }
+        }
+    }
+
+    /// Ends the child, and waits until it has ended.
+    pub(super) async fn stop(mut self) {
+        drop(self.stdin);
+        let ended = timeout(STOP_TIMEOUT, self.child.wait()).await;
+        if ended.is_err() {
+            // A drop would also kill it; this waits for its end as well.
+            let _ = self.child.kill().await;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Values of flags and settings that several verbs parse.
+
+use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
+
+use reveille::duration;
+use serde::Deserialize;
+
+/// The address of the admin port; `None` for `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AdminListen(pub(super) Option<SocketAddr>);
+
+/// The format of the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One object a line
+    Json,
+}
+
+/// With a shorter interval a relay would do little else than read flags.
+const MIN_REFRESH: Duration = Duration::from_millis(100);
+
+impl FromStr for AdminListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        address(text)
+            .map(|address| Self(Some(address)))
+            .map_err(|rule| format!("{rule}, or `off`"))
+    }
+}
+
+impl fmt::Display for AdminListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, "http://{address}"),
+            None => f.write_str("off"),
+        }
+    }
+}
+
+/// Parses an address to listen on. A port alone is on loopback: only an explicit address opens the
+/// port to other machines.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix("localhost:");
+    let port = port.or_else(|| text.strip_prefix(':'));
+    let local = port.and_then(|port| port.parse().ok());
+    let local = local.map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+    local
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| "must be IP:PORT, localhost:PORT or :PORT".to_owned())
+}
+
+/// Parses a host name without a port.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    match !text.is_empty() && text.chars().all(letter) {
+        true => Ok(text.to_owned()),
+        false => Err("must be a host name without a port, such as relay.internal".to_owned()),
+    }
+}
+
+/// Parses an interval between reads; zero means never.
+pub(super) fn refresh(text: &str) -> Result<Duration, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span.is_zero() || span >= MIN_REFRESH {
+        true => Ok(span),
+        false => Err("must be 0 or at least 100ms".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_to_listen_on_may_be_short() {
+        for (text, read) in [
+            ("127.0.0.1:7600", Some("127.0.0.1:7600")),
+            ("[::1]:7600", Some("[::1]:7600")),
+            (":7600", Some("127.0.0.1:7600")),
+            ("localhost:7600", Some("127.0.0.1:7600")),
+            ("7600", None),
+            (":", None),
+            ("localhost", None),
+            ("relay.internal:7600", None),
+            (":70000", None),
+        ] {
+            let read: Option<SocketAddr> = read.map(|text| text.parse().expect("an address"));
+            assert_eq!(address(text).ok(), read, "{text}");
+        }
+        assert_eq!("off".parse(), Ok(AdminListen(None)));
+        let admin = AdminListen(Some(SocketAddr::from(([127, 0, 0, 1], 7601))));
+        assert_eq!(":7601".parse(), Ok(admin));
+        assert!("nowhere".parse::<AdminListen>().is_err());
+    }
+}
