@@ -14,58 +14,58 @@
 //! only a shard's and the record's are taken, the lists of streams with more than 62 queues, and the
 //! overflow's while a pattern lacks cursors.
 
+mod admission;
 mod attach;
 mod capacity;
-mod claim;
-mod company;
+mod coordinator;
 mod core;
+mod counters;
 mod cursor;
 mod cursor_list;
 mod cursors;
 mod fanout;
-mod feed;
 mod group;
-mod hear;
+mod holders;
 mod mailbox;
 mod map;
+mod members;
+mod no_subscribers;
 mod overflow;
 mod pattern_index;
 mod pattern_probes;
-mod pinned;
-mod place;
-mod record;
+mod queue_entry;
+mod queue_state;
+mod redelivery;
+mod report;
 mod resume;
-mod room;
-mod roster;
 mod sentinel;
 mod shards;
+mod stats;
+mod stream;
 mod subscribe;
 mod subscribers;
 mod subscription;
-mod tend;
 mod timers;
-mod unheard;
-mod view;
 mod wake_builder;
 
 #[cfg(test)]
-mod shuttled;
+mod concurrency;
 #[cfg(test)]
 mod tests;
 
 use super::sync;
 
 pub(crate) use self::{
-    company::Pace,
+    coordinator::CoordinatorConfig,
     core::{Hub, HubConfig, HubStats},
+    counters::Epoch,
     cursors::Filled,
-    feed::{Feed, FeedConfig, Next},
     mailbox::WakeBatch,
-    place::Epoch,
+    no_subscribers::NearestName,
+    stats::{ListenerStats, QueueStats},
+    stream::{StreamAction, StreamConfig, SubscriberStream},
     subscription::SubscriptionId,
-    unheard::NearestName,
-    view::{ListenerView, QueueView},
-    wake_builder::{Entry, Target, WakeBuilder, WakeSink},
+    wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
 };
 
 #[cfg(test)]

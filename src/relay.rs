@@ -3,8 +3,8 @@
 //! Also the in-process relay: a publisher and a subscription on the hub itself, without a network.
 //! Knows neither gRPC nor stores.
 
-mod feed;
 mod local;
+mod message_stream;
 mod refusals;
 mod tasks;
 
@@ -20,16 +20,16 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::feed::{FeedStream, Message};
 pub use self::local::{LocalPublisher, LocalSubscription};
+pub(crate) use self::message_stream::{Message, MessageStream};
 pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
     histogram::Histogram,
     hub::{
-        Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
-        SubscriptionId, WakeBuilder,
+        CoordinatorConfig, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
+        StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
     },
     task::Scope,
     words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
@@ -92,21 +92,21 @@ const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone)]
 pub struct Relay {
-    shared: Arc<Shared>,
+    shared: Arc<RelayInner>,
     scope: Arc<Scope>,
 }
 
-struct Shared {
+struct RelayInner {
     hub: Arc<Hub>,
     clock: Clock,
-    feeds: FeedConfig,
+    stream_config: StreamConfig,
     draining: AtomicBool,
-    counters: Counters,
+    counters: RelayMetrics,
 }
 
 /// What the streams have sent so far, and what was refused.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct RelayMetrics {
     pub(crate) wakes: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) notifications: AtomicU64,
@@ -137,7 +137,7 @@ const WAKE_LATENCIES: [Duration; 16] = [
     Duration::from_secs(60),
 ];
 
-impl Default for Counters {
+impl Default for RelayMetrics {
     fn default() -> Self {
         Self {
             wakes: AtomicU64::default(),
@@ -196,28 +196,28 @@ impl Relay {
             max_cursors: config.max_cursors,
             max_cursors_per_stream: config.max_cursors_per_stream,
             max_timers: config.max_timers,
-            pace: Pace {
-                sentinel: config.sentinel_interval,
-                claim: config.claim_timeout,
-                lease: config.busy_lease,
-                keep: config.group_keep,
-                ..Pace::default()
+            coordinator: CoordinatorConfig {
+                sentinel_interval: config.sentinel_interval,
+                claim_timeout: config.claim_timeout,
+                busy_lease: config.busy_lease,
+                group_keep: config.group_keep,
+                ..CoordinatorConfig::default()
             },
             ..HubConfig::default()
         }));
-        let feeds = FeedConfig {
+        let stream_config = StreamConfig {
             relay_id: config.relay_id.into(),
             epoch: epoch.to_string().into(),
             version: env!("CARGO_PKG_VERSION").into(),
             max_age: config.stream_max_age,
-            many: FeedConfig::MANY,
+            throttle_from: StreamConfig::THROTTLE_FROM,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayInner {
             hub,
             clock: Clock::new(),
-            feeds,
+            stream_config,
             draining: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: RelayMetrics::default(),
         });
         let scope = Scope::new();
         tasks::spawn(&scope, &shared, config.forget_after);
@@ -229,12 +229,12 @@ impl Relay {
 
     /// Returns the relay's life, 32 hexadecimal digits: another one after each start.
     pub fn epoch(&self) -> &str {
-        &self.shared.feeds.epoch
+        &self.shared.stream_config.epoch
     }
 
     /// Returns the relay's name.
     pub fn relay_id(&self) -> &str {
-        &self.shared.feeds.relay_id
+        &self.shared.stream_config.relay_id
     }
 
     /// Returns a publisher on this relay; `name` is handed on with wake-ups.
@@ -276,29 +276,33 @@ impl Relay {
     }
 
     /// Opens a stream of messages that ends by itself when it is old.
-    pub(crate) fn feed<S>(&self, options: &SubscribeOptions, sink: S) -> Result<FeedStream<S>> {
-        self.feed_with(options, &self.shared.feeds, sink)
+    pub(crate) fn open_stream<S>(
+        &self,
+        options: &SubscribeOptions,
+        sink: S,
+    ) -> Result<MessageStream<S>> {
+        self.open_stream_with(options, &self.shared.stream_config, sink)
     }
 
     /// Opens a stream of messages for this process itself, which no age ends.
-    fn local_feed(&self, options: &SubscribeOptions) -> Result<FeedStream<WakeBuilder>> {
+    fn open_local_stream(&self, options: &SubscribeOptions) -> Result<MessageStream<WakeBuilder>> {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        self.feed_with(
+        self.open_stream_with(
             options,
-            &FeedConfig {
+            &StreamConfig {
                 max_age: CENTURY,
-                ..self.shared.feeds.clone()
+                ..self.shared.stream_config.clone()
             },
             WakeBuilder::default(),
         )
     }
 
-    fn feed_with<S>(
+    fn open_stream_with<S>(
         &self,
         options: &SubscribeOptions,
-        config: &FeedConfig,
+        config: &StreamConfig,
         sink: S,
-    ) -> Result<FeedStream<S>> {
+    ) -> Result<MessageStream<S>> {
         if self.shared.draining.load(Ordering::Acquire) {
             return Err(
                 Error::new(ErrorKind::Unavailable, "the relay is shutting down")
@@ -310,7 +314,7 @@ impl Relay {
         let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng);
         let subscription =
             subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
-        let feed = Feed::new(
+        let stream = SubscriberStream::new(
             Arc::clone(hub),
             subscription,
             options,
@@ -318,7 +322,7 @@ impl Relay {
             now,
             &mut rng,
         );
-        Ok(FeedStream::new(feed, Arc::clone(&self.shared), sink))
+        Ok(MessageStream::new(stream, Arc::clone(&self.shared), sink))
     }
 
     /// Takes a report for the subscription of this id, as its Welcome told it.
@@ -343,7 +347,7 @@ impl Relay {
             )
         };
         let (relay, id) = text.rsplit_once('/').ok_or_else(unknown)?;
-        if *relay != *self.shared.feeds.relay_id {
+        if *relay != *self.shared.stream_config.relay_id {
             let message = "subscription_id: it belongs to another relay";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -352,7 +356,7 @@ impl Relay {
             .map_err(|_| unknown())
     }
 
-    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueView> {
+    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueStats> {
         self.shared
             .hub
             .queues(after, count, self.shared.clock.now())
@@ -362,13 +366,13 @@ impl Relay {
         &self,
         after: Option<SubscriptionId>,
         count: usize,
-    ) -> Vec<ListenerView> {
+    ) -> Vec<ListenerStats> {
         self.shared
             .hub
             .listeners(after, count, self.shared.clock.now())
     }
 
-    pub(crate) fn stats(&self) -> (HubStats, &Counters) {
+    pub(crate) fn stats(&self) -> (HubStats, &RelayMetrics) {
         (self.shared.hub.stats(), &self.shared.counters)
     }
 

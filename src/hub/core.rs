@@ -14,19 +14,19 @@ use std::{
 
 use super::{
     capacity::{Eviction, HOLDERS},
-    company::Pace,
+    coordinator::CoordinatorConfig,
+    counters::{Counters, Epoch},
     fanout::{DueWalk, Fanout, Walk},
     mailbox::WakeBatch,
-    map::Map,
+    map::QueueMap,
+    no_subscribers::QueuesWithoutListeners,
     pattern_index::PatternIndex,
     pattern_probes::PatternProbes,
-    place::{Epoch, Tally},
-    record::{Newest, Record, Refusal, State, Wake},
+    queue_entry::{LastEvent, MarkOutcome, NotLive, QueueEntry, QueueState},
     subscribe::Detaching,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
-    timers::{Timer, Timers},
-    unheard::Unheard,
+    timers::{Timer, TimerOrder},
 };
 use crate::{
     clock::Tick,
@@ -63,38 +63,38 @@ pub(crate) struct HubConfig {
     /// CATCH_UPs after a change of epoch are spread over this span.
     pub(crate) catch_up_spread: Duration,
     /// How long groups and the sentinel wait.
-    pub(crate) pace: Pace,
+    pub(crate) coordinator: CoordinatorConfig,
     pub(crate) fault: Fault,
 }
 
 /// Who is owed a wake-up.
 pub(crate) struct Hub {
     pub(super) config: HubConfig,
-    pub(super) pace: Arc<Pace>,
-    pub(super) records: Map,
-    pub(super) record_number: AtomicU64,
+    pub(super) coordinator_config: Arc<CoordinatorConfig>,
+    pub(super) entries: QueueMap,
+    pub(super) entry_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
     pub(super) floor: AtomicU64,
-    /// Read by notifiers, raised by streams (see `resume`).
+    /// Decoded by notifiers, raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
     /// The greatest revision at which a forgotten entry had changed.
     pub(super) forgotten_at: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
     /// Cursors of all subscriptions, with the places that are kept for some.
     pub(super) cursors: AtomicU64,
-    /// Timers of all queues: those with a delayed notification in them, and the others, which listeners
+    /// TimerOrder of all queues: those with a delayed notification in them, and the others, which listeners
     /// reported or left behind.
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
-    pub(super) unheard: Unheard,
+    pub(super) no_listeners: QueuesWithoutListeners,
     pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Arc<Fanout>,
     /// What closed subscriptions leave to be detached.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
-    pub(super) timers: Timers,
+    pub(super) timers: TimerOrder,
     pub(super) probes: PatternProbes,
-    pub(super) counters: Counters,
+    pub(super) metrics: HubMetrics,
 }
 
 /// What a hub has done so far.
@@ -104,7 +104,7 @@ pub(crate) struct HubStats {
     pub(crate) notified: u64,
     /// Timed wake-ups that fired.
     pub(crate) timed: u64,
-    /// Walks left to the fan-out.
+    /// PendingWalks left to the fan-out.
     pub(crate) fanned_out: u64,
     /// Queues forgotten.
     pub(crate) forgotten: u64,
@@ -119,7 +119,7 @@ pub(crate) struct HubStats {
 
 /// Not of [`super::sync`]: nothing rests on them, and no interleaving is worth trying for them.
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct HubMetrics {
     notified: Count,
     timed: Count,
     fanned_out: Count,
@@ -129,9 +129,9 @@ pub(super) struct Counters {
 }
 
 /// Records whose timers fire at once: a millisecond's work.
-const SLICE: usize = 512;
+const TIMERS_PER_STEP: usize = 512;
 /// Queues that a scan looks at before it lets others run.
-const SCAN: usize = 512;
+const QUEUES_PER_STEP: usize = 512;
 
 impl Default for HubConfig {
     fn default() -> Self {
@@ -143,11 +143,11 @@ impl Default for HubConfig {
             max_cursors: 2_000_000,
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
-            inline: super::record::CHUNK,
+            inline: super::subscribers::SUBSCRIBERS_PER_STEP,
             compare_step: super::cursors::STEP,
             resume_from: super::resume::RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
-            pace: Pace::default(),
+            coordinator: CoordinatorConfig::default(),
             fault: Fault::NONE,
         }
     }
@@ -155,15 +155,15 @@ impl Default for HubConfig {
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
-        let pace = Pace {
+        let coordinator = CoordinatorConfig {
             seed: config.seed,
             fault: config.fault,
-            ..config.pace
+            ..config.coordinator
         };
         Self {
-            pace: Arc::new(pace),
-            records: Map::new(config.seed),
-            record_number: AtomicU64::new(0),
+            coordinator_config: Arc::new(coordinator),
+            entries: QueueMap::new(config.seed),
+            entry_number: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             revision: AtomicU64::new(1),
             forgotten_at: AtomicU64::new(0),
@@ -171,14 +171,14 @@ impl Hub {
             cursors: AtomicU64::new(0),
             timers_set: AtomicU64::new(0),
             timers_reported: AtomicU64::new(0),
-            unheard: Unheard::new(),
+            no_listeners: QueuesWithoutListeners::new(),
             patterns: RwLock::new(PatternIndex::default()),
             subscriptions: Mutex::default(),
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
-            timers: Timers::new(),
+            timers: TimerOrder::new(),
             probes: PatternProbes::default(),
-            counters: Counters::default(),
+            metrics: HubMetrics::default(),
             config,
         }
     }
@@ -197,30 +197,30 @@ impl Hub {
         check_text("publisher", publisher, Limits::TEXT)?;
         notifications.iter().try_for_each(Notification::check)?;
         self.check_timers(notifications)?;
-        let records = self.records_of(notifications, now)?;
+        let entries = self.entries_of(notifications, now)?;
         let mut accepted = Vec::with_capacity(notifications.len());
         // All of the request is counted before anybody is woken: a stream of several of its queues
         // is woken once.
         let mut batch = WakeBatch::default();
         let mut rest = notifications;
-        let mut records = &records[..];
-        while let Some(record) = records.first() {
-            let run = records
+        let mut entries = &entries[..];
+        while let Some(entry) = entries.first() {
+            let run = entries
                 .iter()
-                .take_while(|other| Arc::ptr_eq(other, record))
+                .take_while(|other| Arc::ptr_eq(other, entry))
                 .count();
             self.count_run(
-                Arc::clone(record),
+                Arc::clone(entry),
                 publisher,
                 &rest[..run],
                 now,
                 &mut accepted,
                 &mut batch,
             );
-            (records, rest) = (&records[run..], &rest[run..]);
+            (entries, rest) = (&entries[run..], &rest[run..]);
         }
         self.finish(&mut batch);
-        self.counters
+        self.metrics
             .notified
             .fetch_add(notifications.len() as u64, Ordering::Relaxed);
         Ok(accepted)
@@ -245,15 +245,15 @@ impl Hub {
     /// not after `now` where some are left.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
         let mut batch = WakeBatch::default();
-        for _ in 0..SLICE {
-            let Some(record) = self.timers.due(now) else {
+        for _ in 0..TIMERS_PER_STEP {
+            let Some(entry) = self.timers.due(now) else {
                 break;
             };
-            self.count_in(record, now, true, &mut batch, |state| {
+            self.count_in(entry, now, true, &mut batch, |state| {
                 let before = state.timers.counts();
                 let fired = state.count_due(now);
                 self.count_timers(before, state.timers.counts());
-                self.counters.timed.fetch_add(fired, Ordering::Relaxed);
+                self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
                 fired > 0
             });
         }
@@ -301,14 +301,14 @@ impl Hub {
         let idle_since = now
             .as_nanos()
             .checked_sub(nanos(self.config.forget_after))?;
-        let records = self.records.range(
+        let entries = self.entries.range(
             after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
-            SCAN,
+            QUEUES_PER_STEP,
         );
         let idle_since = Tick::from_nanos(idle_since);
         let (mut holders, mut last) = (HOLDERS, None);
-        for record in &records {
-            let idle = record.idle_since();
+        for entry in &entries {
+            let idle = entry.idle_since();
             let idle = idle.filter(|(since, _)| *since <= idle_since);
             let held = idle.map_or(0, |(_, held)| held);
             if held > holders && last.is_some() {
@@ -316,19 +316,19 @@ impl Hub {
                 break;
             }
             holders = holders.saturating_sub(held);
-            self.forget_one(record, (idle_since, now), Duration::ZERO);
-            last = Some(record);
+            self.forget_one(entry, (idle_since, now), Duration::ZERO);
+            last = Some(entry);
         }
-        last.map(|record| record.address().clone())
+        last.map(|entry| entry.address().clone())
     }
 
     pub(crate) fn stats(&self) -> HubStats {
         HubStats {
-            notified: self.counters.notified.load(Ordering::Relaxed),
-            timed: self.counters.timed.load(Ordering::Relaxed),
-            fanned_out: self.counters.fanned_out.load(Ordering::Relaxed),
-            forgotten: self.counters.forgotten.load(Ordering::Relaxed),
-            queues: self.records.len() as u64,
+            notified: self.metrics.notified.load(Ordering::Relaxed),
+            timed: self.metrics.timed.load(Ordering::Relaxed),
+            fanned_out: self.metrics.fanned_out.load(Ordering::Relaxed),
+            forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
+            queues: self.entries.len() as u64,
             subscriptions: lock(&self.subscriptions).len() as u64,
             cursors: self.cursors.load(Ordering::Relaxed),
             timers: self.timers_set.load(Ordering::Relaxed)
@@ -339,18 +339,18 @@ impl Hub {
     /// Counts the notifications of one run, all of the record's queue, and wakes once.
     fn count_run(
         &self,
-        record: Arc<Record>,
+        entry: Arc<QueueEntry>,
         publisher: &Arc<str>,
         run: &[Notification],
         now: Tick,
         accepted: &mut Vec<Accepted>,
         batch: &mut WakeBatch,
     ) {
-        let at = (now, record.timer_offset());
-        self.count_in(record, now, false, batch, |state| {
+        let at = (now, entry.timer_offset());
+        self.count_in(entry, now, false, batch, |state| {
             let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
-            if listeners == 0 && state.first_unheard() {
-                self.unheard.add(&run[0].queue);
+            if listeners == 0 && state.first_without_listeners() {
+                self.no_listeners.add(&run[0].queue);
             }
             let mut any = false;
             for notification in run {
@@ -358,15 +358,17 @@ impl Hub {
                     state.count(publisher, notification, now);
                     any = true;
                 } else {
-                    let (timer, before) =
-                        (Timer::of(publisher, notification), state.timers.counts());
+                    let (timer, before) = (
+                        Timer::for_notification(publisher, notification),
+                        state.timers.counts(),
+                    );
                     state
                         .timers
                         .add(at, notification.delay, timer, self.config.fault);
                     self.count_timers(before, state.timers.counts());
                 }
                 accepted.push(Accepted {
-                    sequence: state.tally.sequence,
+                    sequence: state.counters.sequence,
                     listeners,
                 });
             }
@@ -376,12 +378,18 @@ impl Hub {
 
     /// Wakes the queue after `delay`, or at once. Where there are as many such timers as there may be,
     /// a queue holds few of them: none is refused here, as nobody would repeat it.
-    pub(super) fn wake_after(&self, record: Arc<Record>, delay: Duration, timer: Timer, now: Tick) {
+    pub(super) fn wake_after(
+        &self,
+        entry: Arc<QueueEntry>,
+        delay: Duration,
+        timer: Timer,
+        now: Tick,
+    ) {
         let mut timer = Some(timer);
         let mut batch = WakeBatch::default();
-        let at = (now, record.timer_offset());
+        let at = (now, entry.timer_offset());
         let full = self.reported_timers_are_full();
-        self.count_in(record, now, false, &mut batch, |state| {
+        self.count_in(entry, now, false, &mut batch, |state| {
             let timer = timer.take().expect("counted once");
             if delay.is_zero() {
                 state.count_timed(timer, now);
@@ -389,7 +397,9 @@ impl Hub {
             }
             let before = state.timers.counts();
             match full {
-                true => state.timers.add_to_few(at, delay, timer, self.config.fault),
+                true => state
+                    .timers
+                    .add_limited(at, delay, timer, self.config.fault),
                 false => state.timers.add(at, delay, timer, self.config.fault),
             }
             self.count_timers(before, state.timers.counts());
@@ -402,65 +412,61 @@ impl Hub {
     /// says so. The only way to move a counter or to set a timer.
     pub(super) fn count_in(
         &self,
-        mut record: Arc<Record>,
+        mut entry: Arc<QueueEntry>,
         now: Tick,
-        tend: bool,
+        reconcile: bool,
         batch: &mut WakeBatch,
-        mut count: impl FnMut(&mut State) -> bool,
+        mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
         let (wake, first) = loop {
-            let mut state = record.lock();
+            let mut state = entry.lock();
             match state.check_live() {
                 Ok(()) => {
-                    let sequence = state.tally.sequence;
+                    let sequence = state.counters.sequence;
                     let counted = count(&mut state);
                     batch.accepted_at = if counted { now } else { Tick::default() };
-                    if state.tally.sequence != sequence {
-                        // Read under the entry's lock: see `resume`.
+                    if state.counters.sequence != sequence {
+                        // Decoded under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);
                     }
-                    let more = (tend || state.grouped) && state.tend(now, batch);
+                    let more = (reconcile || state.grouped) && state.reconcile(now, batch);
                     let wake = match counted || more {
                         // Asked after the count: see `Overflow::matches`.
-                        true if self.fanout.overflow.matches(record.address()) => {
-                            state.mark(None, more, batch)
+                        true if self.fanout.overflow.matches(entry.address()) => {
+                            state.mark_subscribers(None, more, batch)
                         }
-                        true => state.mark(Some(self.config.inline), more, batch),
-                        false => Wake::Told,
+                        true => state.mark_subscribers(Some(self.config.inline), more, batch),
+                        false => MarkOutcome::Done,
                     };
-                    break (wake, state.rearm(&record, &self.timers));
+                    break (wake, state.rearm(&entry, &self.timers));
                 }
-                Err(Refusal::Unattached) => {
+                Err(NotLive::Unattached) => {
                     drop(state);
-                    self.attach_patterns(&record, now);
+                    self.attach_patterns(&entry, now);
                 }
-                Err(Refusal::Dead) => {
+                Err(NotLive::Dead) => {
                     drop(state);
-                    self.records.remove(&record);
-                    record = self.make_record(record.address(), now);
+                    self.entries.remove(&entry);
+                    entry = self.make_entry(entry.address(), now);
                 }
             }
         };
         if first {
             self.timers.waker.wake();
         }
-        if wake == Wake::Fanout {
+        if wake == MarkOutcome::NeedsWalk {
             let accepted_at = batch.accepted_at;
-            batch.walks.push(
-                &self.fanout,
-                DueWalk {
-                    record,
-                    accepted_at,
-                },
-            );
+            batch
+                .walks
+                .push(&self.fanout, DueWalk { entry, accepted_at });
         }
     }
 
     /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
     pub(super) fn finish(&self, batch: &mut WakeBatch) {
-        let walks = batch.walks.leave() as u64;
+        let walks = batch.walks.submit() as u64;
         if walks > 0 {
-            self.counters.fanned_out.fetch_add(walks, Ordering::Relaxed);
+            self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
         }
         batch.wake();
     }
@@ -483,15 +489,15 @@ impl Hub {
 
 impl Timer {
     /// A wake-up without a notification.
-    pub(super) fn plain() -> Self {
-        Self::new(Tally::default(), None)
+    pub(super) fn without_notification() -> Self {
+        Self::new(Counters::default(), None)
     }
 
     /// A delayed notification.
-    fn of(publisher: &Arc<str>, notification: &Notification) -> Self {
-        let mut sums = Tally::default();
-        sums.add(notification);
-        Self::new(sums, Some(Newest::of(publisher, notification)))
+    fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
+        let mut counters = Counters::default();
+        counters.add(notification);
+        Self::new(counters, Some(LastEvent::new(publisher, notification)))
     }
 }
 

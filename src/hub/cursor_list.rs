@@ -19,7 +19,7 @@ pub(super) struct CursorList {
 }
 
 /// What a closed list leaves, to be dropped in steps.
-pub(super) struct Leftover {
+pub(super) struct DetachedCursors {
     chunk: IntoIter<Option<Cursor>>,
     chunks: IntoIter<Chunk>,
     shards: IntoIter<Shard>,
@@ -75,20 +75,20 @@ impl CursorList {
     }
 
     pub(super) fn get(&self, at: u32) -> Option<&Cursor> {
-        let (chunk, place) = place(at);
-        self.chunks.get(chunk)?.get(place)?.as_ref()
+        let (chunk, offset) = locate(at);
+        self.chunks.get(chunk)?.get(offset)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Cursor> {
-        let (chunk, place) = place(at);
-        self.chunks.get_mut(chunk)?.get_mut(place)?.as_mut()
+        let (chunk, offset) = locate(at);
+        self.chunks.get_mut(chunk)?.get_mut(offset)?.as_mut()
     }
 
     /// Returns the number of the queue's cursor.
     pub(super) fn find(&self, queue: &QueueAddress) -> Option<u32> {
         if self.index.0.is_empty() {
             let mut all = self.iter();
-            return all.find_map(|(at, cursor)| (cursor.record.address() == queue).then_some(at));
+            return all.find_map(|(at, cursor)| (cursor.entry.address() == queue).then_some(at));
         }
         self.index.get(queue)
     }
@@ -102,10 +102,10 @@ impl CursorList {
     /// Adds the cursor of a queue that has none, under [`CursorList::next_number`].
     pub(super) fn push(&mut self, cursor: Cursor) {
         let at = self.next_number();
-        let address = cursor.record.address().clone();
+        let address = cursor.entry.address().clone();
         if self.free.pop().is_some() {
-            let (chunk, place) = place(at);
-            self.chunks[chunk][place] = Some(cursor);
+            let (chunk, offset) = locate(at);
+            self.chunks[chunk][offset] = Some(cursor);
         } else {
             self.append(cursor);
         }
@@ -113,7 +113,7 @@ impl CursorList {
             self.index.insert(address, at);
         } else if self.numbers() > UNINDEXED {
             let all = self.iter();
-            let all = all.map(|(at, cursor)| (cursor.record.address().clone(), at));
+            let all = all.map(|(at, cursor)| (cursor.entry.address().clone(), at));
             self.index = Index(vec![all.collect()]);
         }
     }
@@ -132,21 +132,21 @@ impl CursorList {
 
     /// Removes a cursor.
     pub(super) fn remove(&mut self, at: u32) {
-        let (chunk, place) = place(at);
+        let (chunk, offset) = locate(at);
         let cursor = self
             .chunks
             .get_mut(chunk)
-            .and_then(|all| all.get_mut(place));
+            .and_then(|all| all.get_mut(offset));
         if let Some(cursor) = cursor.and_then(Option::take) {
-            self.index.remove(cursor.record.address());
+            self.index.remove(cursor.entry.address());
             self.free.push(at);
         }
     }
 
     /// Takes out all cursors.
-    pub(super) fn take(&mut self) -> Leftover {
+    pub(super) fn take(&mut self) -> DetachedCursors {
         let all = std::mem::replace(self, Self::new(0));
-        Leftover {
+        DetachedCursors {
             chunk: Vec::new().into_iter(),
             chunks: all.chunks.into_iter(),
             shards: all.index.0.into_iter(),
@@ -163,7 +163,7 @@ impl CursorList {
     }
 }
 
-impl Leftover {
+impl DetachedCursors {
     /// Returns up to `count` cursors, fewer only at the end, and drops a part of the rest.
     pub(super) fn next(&mut self, count: usize) -> impl Iterator<Item = Cursor> {
         drop(self.shards.next());
@@ -217,7 +217,7 @@ impl Index {
 }
 
 /// Returns the chunk and the place in it.
-fn place(at: u32) -> (usize, usize) {
+fn locate(at: u32) -> (usize, usize) {
     let at = at as usize;
     (at / CHUNK, at % CHUNK)
 }

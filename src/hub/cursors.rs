@@ -9,14 +9,14 @@
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
-    cursor::{Cursor, Sent},
-    cursor_list::{CursorList, Leftover},
-    group::Heard,
+    cursor::{Cursor, SendOutcome},
+    cursor_list::{CursorList, DetachedCursors},
+    group::MemberReport,
     mailbox::{Marks, WakeBatch},
-    record::Newest,
-    subscription::{Attached, Subscription},
+    queue_entry::LastEvent,
+    subscription::{AttachOutcome, Subscription},
     sync::{AtomicU64, Ordering},
-    wake_builder::{Entry, WakeSink},
+    wake_builder::{WakeEntry, WakeSink},
 };
 use crate::{
     clock::Tick,
@@ -33,16 +33,16 @@ pub(super) struct Cursors {
     /// Marked cursors that were not come to yet, each once.
     marked: VecDeque<u32>,
     /// Selectors whose own check is due.
-    checks: Vec<(usize, WakeReason)>,
+    pattern_checks: Vec<(usize, WakeReason)>,
     /// Until then CATCH_UPs wait: they are spread after a change of epoch.
     pub(super) catch_up_at: Tick,
     /// Cursors whose CATCH_UP was passed over until then.
-    held: Vec<u32>,
+    delayed: Vec<u32>,
     /// Up to where the present comparison of all cursors has come.
-    verified: usize,
+    compared_up_to: usize,
     /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
     /// there were found (see `resume`).
-    compared: Option<NonZeroU64>,
+    compared_revision: Option<NonZeroU64>,
     /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
     pub(super) lacks_cursors: bool,
     /// It has reported at least once.
@@ -77,11 +77,11 @@ impl Cursors {
             list: CursorList::new(expected),
             reserved: 0,
             marked: VecDeque::new(),
-            checks: Vec::new(),
+            pattern_checks: Vec::new(),
             catch_up_at: now,
-            held: Vec::new(),
-            verified: 0,
-            compared: None,
+            delayed: Vec::new(),
+            compared_up_to: 0,
+            compared_revision: None,
             lacks_cursors: false,
             reports: false,
             active_dequeue_tasks: 0,
@@ -90,11 +90,16 @@ impl Cursors {
     }
 
     /// Adds a cursor, or puts it in a dead one's place, where there was one before.
-    pub(super) fn put(&mut self, dead: Option<u32>, cursor: Cursor, new: Attached) -> Attached {
+    pub(super) fn put(
+        &mut self,
+        dead: Option<u32>,
+        cursor: Cursor,
+        new: AttachOutcome,
+    ) -> AttachOutcome {
         match dead {
             Some(at) => {
                 self.replace(at, cursor);
-                Attached::Replaced
+                AttachOutcome::Replaced
             }
             None => {
                 self.list.push(cursor);
@@ -110,9 +115,9 @@ impl Cursors {
             return;
         };
         cursor.needs_catch_up |= old.is_behind();
-        cursor.busy = old.busy || old.drained < old.woken;
-        (cursor.woken_at, cursor.told_at) = (old.woken_at, old.told_at);
-        cursor.number = old.number;
+        cursor.busy = old.busy || old.drained_sequence < old.woken_sequence;
+        (cursor.woken_at, cursor.work_sent_at) = (old.woken_at, old.work_sent_at);
+        cursor.report_number = old.report_number;
         cursor.marked = old.marked;
         *old = cursor;
         self.set_marked(at);
@@ -121,27 +126,27 @@ impl Cursors {
     /// Returns whether there is a cursor for the queue's entry.
     pub(super) fn is_attached(&self, queue: &QueueAddress) -> bool {
         let found = self.list.find(queue).and_then(|at| self.list.get(at));
-        found.is_some_and(|cursor| !cursor.record.lock().is_dead())
+        found.is_some_and(|cursor| !cursor.entry.lock().is_dead())
     }
 
     /// Takes out all cursors; they are detached by [`super::subscribe`].
-    pub(super) fn close(&mut self) -> Leftover {
+    pub(super) fn close(&mut self) -> DetachedCursors {
         self.closed = true;
         self.marked = VecDeque::new();
-        self.held = Vec::new();
+        self.delayed = Vec::new();
         self.list.take()
     }
 
     /// A CATCH_UP under the selector's own name is pending for each pattern (R2).
-    pub(super) fn check_patterns(&mut self, selectors: &[Selector]) {
+    pub(super) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
         let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
-        self.checks = patterns
+        self.pattern_checks = patterns
             .map(|(index, _)| (index, WakeReason::CatchUp))
             .collect();
     }
 
     /// A check under one selector's own name is pending.
-    pub(super) fn check_pattern(
+    pub(super) fn request_pattern_check(
         &mut self,
         selectors: &[Selector],
         checked: &Selector,
@@ -150,9 +155,13 @@ impl Cursors {
         let Some(at) = selectors.iter().position(|selector| selector == checked) else {
             return;
         };
-        match self.checks.iter_mut().find(|(known, _)| *known == at) {
+        match self
+            .pattern_checks
+            .iter_mut()
+            .find(|(known, _)| *known == at)
+        {
             Some(known) => known.1 = known.1.max(reason),
-            None => self.checks.push((at, reason)),
+            None => self.pattern_checks.push((at, reason)),
         }
     }
 
@@ -181,13 +190,13 @@ impl Cursors {
         let Some(cursor) = found.and_then(|at| self.list.get_mut(at)) else {
             return false;
         };
-        if report.number < cursor.number {
+        if report.number < cursor.report_number {
             return false;
         }
         // The first report on a stream that was not woken repeats what an earlier stream was told.
-        let looked = report.state != ReportState::Unspecified
-            && (cursor.number > 0 || cursor.woken.is_some());
-        cursor.number = report.number;
+        let polled = report.state != ReportState::Unspecified
+            && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
+        cursor.report_number = report.number;
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let fault = subscription.fault;
@@ -196,7 +205,7 @@ impl Cursors {
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
         let believed = if polls {
-            cursor.record.pace.sentinel * 2
+            cursor.entry.config.sentinel_interval * 2
         } else {
             Duration::ZERO
         };
@@ -204,29 +213,35 @@ impl Cursors {
         subscription
             .mailbox
             .note_report(told.then(|| now + believed));
-        let mut state = cursor.record.lock();
+        let mut state = cursor.entry.lock();
         state.depth = (report.current_queue_depth, now);
-        let head = state.tally.sequence;
+        let head = state.counters.sequence;
         let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
         let sequence = if trusted { report.sequence } else { 0 };
-        let heard = Heard {
+        let member_report = MemberReport {
             state: report.state,
             sequence,
             depth: report.current_queue_depth,
-            looked,
+            polled,
         };
-        let place = cursor.seat.map_or(Ok(cursor.key), Err);
-        let to_do = state.report(place, heard, subscription.mailbox.capacity, now, batch);
+        let place = cursor.member_id.map_or(Ok(cursor.key), Err);
+        let needs_reconcile = state.report(
+            place,
+            member_report,
+            subscription.mailbox.capacity,
+            now,
+            batch,
+        );
         drop(state);
         match report.state {
             ReportState::Busy => cursor.busy = true,
             ReportState::Drained => {
-                cursor.drained = cursor.drained.max(Some(sequence));
-                cursor.busy &= cursor.drained < cursor.woken;
+                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
+                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
             }
             ReportState::Unspecified => {}
         }
-        to_do
+        needs_reconcile
     }
 
     /// Puts a cursor among the marked ones.
@@ -241,34 +256,34 @@ impl Cursors {
 
     /// Returns whether a take may find something.
     pub(super) fn is_marked(&self, now: Tick) -> bool {
-        !self.marked.is_empty() || !self.checks.is_empty() || self.catch_up_is_due(now)
+        !self.marked.is_empty() || !self.pattern_checks.is_empty() || self.catch_up_is_due(now)
     }
 
     fn catch_up_is_due(&self, now: Tick) -> bool {
-        !self.held.is_empty() && now >= self.catch_up_at
+        !self.delayed.is_empty() && now >= self.catch_up_at
     }
 
     /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
     pub(super) fn catch_up_at(&self) -> Option<Tick> {
-        let waits = !self.held.is_empty() || !self.checks.is_empty();
+        let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
         waits.then_some(self.catch_up_at)
     }
 
     /// Compares the next cursors with their queues and marks those that are behind; returns whether
     /// all have been compared since the last time that it returned so (R6). The first step raises
     /// the hub's revision before it looks at any queue (see `resume`).
-    pub(super) fn verify(
+    pub(super) fn compare_next(
         &mut self,
         revision: Option<&AtomicU64>,
         step: usize,
         fault: Fault,
     ) -> bool {
         let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
-        if self.verified == 0 {
-            self.compared = revision.and_then(raise);
+        if self.compared_up_to == 0 {
+            self.compared_revision = revision.and_then(raise);
         }
         let all = self.list.numbers();
-        let from = self.verified.min(all);
+        let from = self.compared_up_to.min(all);
         let to = (from + step).min(all);
         for at in from..to {
             let at = u32::try_from(at).expect("fewer cursors than numbers");
@@ -277,25 +292,26 @@ impl Cursors {
             }
         }
         let done = to == all;
-        self.verified = if done { 0 } else { to };
+        self.compared_up_to = if done { 0 } else { to };
         if done && planted!(fault, ResumeNumberTooNew) {
-            self.compared = revision.and_then(raise);
+            self.compared_revision = revision.and_then(raise);
         }
         done
     }
 
     /// Takes the revision up to which all changes were sent, where a comparison has ended since the
     /// last time and nothing that it found is left.
-    pub(super) fn take_compared(&mut self, fault: Fault) -> Option<NonZeroU64> {
-        let ended = self.verified == 0;
-        let sent = self.marked.is_empty() && self.checks.is_empty() && self.held.is_empty();
+    pub(super) fn take_compared_revision(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.compared_up_to == 0;
+        let sent =
+            self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
         let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
-        self.compared.take_if(|_| ended && sent && whole)
+        self.compared_revision.take_if(|_| ended && sent && whole)
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
-    pub(super) fn begin_verify(&mut self, now: Tick) {
-        (self.verified, self.compared) = (0, None);
+    pub(super) fn restart_comparison(&mut self, now: Tick) {
+        (self.compared_up_to, self.compared_revision) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 
@@ -309,7 +325,7 @@ impl Cursors {
     ) -> Filled {
         let certain = now >= self.catch_up_at;
         if self.catch_up_is_due(now) {
-            self.release_held();
+            self.release_delayed();
         }
         let mut filled = Filled::default();
         if certain && !self.fill_checks(subscription, sink, &mut filled) {
@@ -334,10 +350,10 @@ impl Cursors {
     }
 
     /// Marks some of the cursors whose CATCH_UP waits no longer.
-    fn release_held(&mut self) {
+    fn release_delayed(&mut self) {
         for _ in 0..4 * STEP {
-            let Some(at) = self.held.pop() else {
-                self.held = Vec::new();
+            let Some(at) = self.delayed.pop() else {
+                self.delayed = Vec::new();
                 break;
             };
             self.set_marked(at);
@@ -394,14 +410,14 @@ impl Cursors {
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) -> bool {
-        let nothing = Newest::default();
-        while let Some(&(selector, reason)) = self.checks.last() {
+        let nothing = LastEvent::default();
+        while let Some(&(selector, reason)) = self.pattern_checks.last() {
             let selector = &subscription.selectors[selector];
-            if !sink.push(&Entry::of_pattern(selector, reason, &nothing)) {
+            if !sink.push(&WakeEntry::for_pattern(selector, reason, &nothing)) {
                 return false;
             }
             filled.add(0);
-            self.checks.pop();
+            self.pattern_checks.pop();
         }
         true
     }
@@ -419,10 +435,10 @@ impl Cursors {
             return true;
         };
         match cursor.send(subscription.epoch, (certain, now), sink) {
-            Sent::NoRoom => return false,
-            Sent::Nothing if cursor.needs_catch_up => self.held.push(at),
-            Sent::Nothing => {}
-            Sent::Entry(notifications) => filled.add(notifications),
+            SendOutcome::NoRoom => return false,
+            SendOutcome::UpToDate if cursor.needs_catch_up => self.delayed.push(at),
+            SendOutcome::UpToDate => {}
+            SendOutcome::Sent(notifications) => filled.add(notifications),
         }
         cursor.marked = false;
         true

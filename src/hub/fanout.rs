@@ -1,4 +1,4 @@
-//! Walks over the subscribers of queues that many listen on, apart from publishing.
+//! PendingWalks over the subscribers of queues that many listen on, apart from publishing.
 //!
 //! A notification of a queue with few subscribers wakes them itself. One with many is marked and
 //! put here, at most once however many notifications follow, and whoever runs the hub walks it.
@@ -9,7 +9,8 @@ use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 use super::{
     mailbox::WakeBatch,
     overflow::{self, Overflow},
-    record::{CHUNK, Record},
+    queue_entry::QueueEntry,
+    subscribers::SUBSCRIBERS_PER_STEP,
     subscription::Subscription,
     sync::{AtomicWaker, Mutex, lock},
 };
@@ -26,7 +27,7 @@ pub(super) struct Fanout {
 
 /// A walk that has not begun.
 pub(super) struct DueWalk {
-    pub(super) record: Arc<Record>,
+    pub(super) entry: Arc<QueueEntry>,
     /// When the first event was accepted that the walk is for; the default: it is for none.
     pub(super) accepted_at: Tick,
 }
@@ -35,19 +36,19 @@ pub(super) struct DueWalk {
 /// it leaves no mark behind: the next notification is walked again, and what this walk did not
 /// tell is found by the next heartbeat (R6).
 pub(crate) struct Walk {
-    record: Arc<Record>,
+    entry: Arc<QueueEntry>,
     accepted_at: Tick,
     overflow: Arc<Overflow>,
     next: u64,
     /// When the record's own subscribers are marked: those that lack cursors.
-    lacking: Option<IntoIter<Arc<Subscription>>>,
+    without_cursor: Option<IntoIter<Arc<Subscription>>>,
     ended: bool,
 }
 
 /// Queues that a batch leaves to the fan-out, all at once. Dropped, they are left to it as well: a
 /// panic in between must not take a queue's walks away for ever.
 #[derive(Default)]
-pub(super) struct Walks {
+pub(super) struct PendingWalks {
     fanout: Option<Arc<Fanout>>,
     due: Vec<DueWalk>,
 }
@@ -89,11 +90,11 @@ impl Fanout {
 impl Walk {
     fn new(due: DueWalk, overflow: Arc<Overflow>) -> Self {
         Self {
-            record: due.record,
+            entry: due.entry,
             accepted_at: due.accepted_at,
             overflow,
             next: 0,
-            lacking: None,
+            without_cursor: None,
             ended: false,
         }
     }
@@ -104,40 +105,40 @@ impl Walk {
         batch.add_work(STEP);
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.accepted_at;
-        if self.lacking.is_none() {
-            if let Some(next) = self.record.walk(self.next, batch) {
+        if self.without_cursor.is_none() {
+            if let Some(next) = self.entry.walk(self.next, batch) {
                 self.next = next;
                 return true;
             }
             // Looked up when the mark is cleared: one that comes later has its first check after all
             // that this walk is for.
-            self.lacking = Some(self.overflow.matching(&self.record).into_iter());
+            self.without_cursor = Some(self.overflow.matching(&self.entry).into_iter());
         }
-        self.ended = !self.tell(CHUNK, batch);
+        self.ended = !self.mark_without_cursor(SUBSCRIBERS_PER_STEP, batch);
         !self.ended
     }
 
     /// Tells the next few of those that lack cursors; returns whether there are more.
-    fn tell(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
-        let Some(lacking) = &mut self.lacking else {
+    fn mark_without_cursor(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
+        let Some(without_cursor) = &mut self.without_cursor else {
             return false;
         };
-        for subscription in lacking.by_ref().take(count) {
+        for subscription in without_cursor.by_ref().take(count) {
             batch.add_work(1);
-            overflow::tell(&subscription, self.record.address(), batch);
+            overflow::mark_pattern(&subscription, self.entry.address(), batch);
         }
-        lacking.len() > 0
+        without_cursor.len() > 0
     }
 }
 
-impl Walks {
+impl PendingWalks {
     pub(super) fn push(&mut self, fanout: &Arc<Fanout>, walk: DueWalk) {
         self.fanout.get_or_insert_with(|| Arc::clone(fanout));
         self.due.push(walk);
     }
 
     /// Leaves them to the fan-out; returns how many. No lock may be held.
-    pub(super) fn leave(&mut self) -> usize {
+    pub(super) fn submit(&mut self) -> usize {
         let count = self.due.len();
         if let Some(fanout) = self.fanout.take() {
             fanout.extend(self.due.drain(..));
@@ -146,22 +147,22 @@ impl Walks {
     }
 }
 
-impl Drop for Walks {
+impl Drop for PendingWalks {
     fn drop(&mut self) {
-        self.leave();
+        self.submit();
     }
 }
 
 impl Drop for Walk {
     fn drop(&mut self) {
         if !self.ended || cfg!(test) {
-            self.record.unmark(self.ended);
+            self.entry.end_walk(self.ended);
         }
         if !self.ended {
             // These have no cursor that a heartbeat could compare.
-            self.lacking
-                .get_or_insert_with(|| self.overflow.matching(&self.record).into_iter());
-            self.tell(usize::MAX, &mut WakeBatch::default());
+            self.without_cursor
+                .get_or_insert_with(|| self.overflow.matching(&self.entry).into_iter());
+            self.mark_without_cursor(usize::MAX, &mut WakeBatch::default());
         }
     }
 }

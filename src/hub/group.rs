@@ -8,10 +8,10 @@
 use std::time::Duration;
 
 use super::{
-    claim::Claim,
+    counters::{Counters, Delta},
     mailbox::WakeBatch,
-    place::{Sums, Tally},
-    roster::{Among, Grant, Roster},
+    members::{Assignment, Candidates, Members},
+    redelivery::Redelivery,
     subscribers::Subscriber,
 };
 use crate::{
@@ -24,16 +24,16 @@ use crate::{
 pub(super) struct Group {
     pub(super) name: GroupName,
     /// Up to where was handed out.
-    place: Tally,
+    position: Counters,
     /// Messages that found no stream which reads, or that a look found besides.
-    rest: u64,
+    unassigned: u64,
     /// A look found some of the rest: who was told of this sequence before is woken for it as well.
-    found: bool,
+    found_by_check: bool,
     /// A wake-up is owed besides what was counted, and why.
-    owed: Option<WakeReason>,
+    requested: Option<WakeReason>,
     /// What was given to streams that ended before they took it.
-    returned: Sums,
-    claim: Claim,
+    returned: Delta,
+    redelivery: Redelivery,
     /// The open claim is for the sentinel's check alone: only members that do not poll are asked.
     checking: bool,
     /// A check came while the claim was open for another cause: where no member covers that, others
@@ -43,9 +43,9 @@ pub(super) struct Group {
     used: bool,
     /// Messages that all members take on together.
     capacities: u64,
-    members: Roster,
+    members: Members,
     /// The member that the sentinel asked last.
-    looker: Option<u32>,
+    checker: Option<u32>,
     /// When the last member left.
     left_at: Option<Tick>,
     timeout: Duration,
@@ -55,35 +55,35 @@ pub(super) struct Group {
 
 /// What a member says of the queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heard {
+pub(super) struct MemberReport {
     pub(super) state: ReportState,
     pub(super) sequence: u64,
     pub(super) depth: u64,
     /// It looked since; else it repeats on a new stream what it said on another.
-    pub(super) looked: bool,
+    pub(super) polled: bool,
 }
 
 impl Group {
     pub(super) fn new(
         name: GroupName,
-        place: Tally,
+        position: Counters,
         (timeout, lease): (Duration, Duration),
         fault: Fault,
     ) -> Self {
         Self {
             name,
-            place,
-            rest: 0,
-            found: false,
-            owed: None,
-            returned: Sums::default(),
-            claim: Claim::default(),
+            position,
+            unassigned: 0,
+            found_by_check: false,
+            requested: None,
+            returned: Delta::default(),
+            redelivery: Redelivery::default(),
             checking: false,
             check_merged: false,
             used: false,
             capacities: 0,
-            members: Roster::default(),
-            looker: None,
+            members: Members::default(),
+            checker: None,
             left_at: None,
             timeout,
             lease,
@@ -92,8 +92,8 @@ impl Group {
     }
 
     /// Returns up to where was handed out.
-    pub(super) fn place(&self) -> &Tally {
-        &self.place
+    pub(super) fn position(&self) -> &Counters {
+        &self.position
     }
 
     pub(super) fn len(&self) -> usize {
@@ -112,9 +112,10 @@ impl Group {
 
     /// Returns whether the queue's entry need not be kept for it: only patterns match the queue, and
     /// nothing is pending.
-    pub(super) fn is_idle(&self, head: &Tally) -> bool {
-        let pending = self.owed.is_some() || self.rest > 0 || self.claim.due() != Tick::NEVER;
-        let behind = self.place.sequence < head.sequence;
+    pub(super) fn is_idle(&self, head: &Counters) -> bool {
+        let pending =
+            self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
+        let behind = self.position.sequence < head.sequence;
         !pending && !behind && self.members.is_idle()
     }
 
@@ -129,9 +130,9 @@ impl Group {
         self.left_at = None;
         self.capacities += u64::from(subscriber.mailbox.capacity);
         let slot = self.members.join(subscriber);
-        if self.claim.is_exhausted() {
-            self.owe(WakeReason::Reassigned);
-            self.claim.again(now + self.timeout);
+        if self.redelivery.is_given_up() {
+            self.request_wake(WakeReason::Reassigned);
+            self.redelivery.rearm(now + self.timeout);
         }
         slot
     }
@@ -143,12 +144,12 @@ impl Group {
             return false;
         };
         self.capacities -= u64::from(member.subscriber.mailbox.capacity);
-        if member.tried == self.claim.round {
-            self.claim.tried = self.claim.tried.saturating_sub(1);
+        if member.tried_in_round == self.redelivery.round {
+            self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
         }
-        let untaken = member.grant.is_some();
-        if let Some(grant) = member.grant {
-            self.returned.add(&grant.sums);
+        let untaken = member.assignment.is_some();
+        if let Some(assignment) = member.assignment {
+            self.returned.add(&assignment.delta);
         }
         if untaken || busy && !planted!(self.fault, BusyEndNotReassigned) {
             self.reassign(now);
@@ -160,28 +161,28 @@ impl Group {
     }
 
     /// A wake-up is owed to one member, whatever is counted.
-    pub(super) fn owe(&mut self, reason: WakeReason) {
-        self.owed = self.owed.max(Some(reason));
+    pub(super) fn request_wake(&mut self, reason: WakeReason) {
+        self.requested = self.requested.max(Some(reason));
     }
 
     /// One member is asked to check (R11); `false` where all of them poll, or something waits for a
     /// stream that reads: another group is asked.
-    pub(super) fn check(&mut self, head: &Tally, now: Tick) -> bool {
-        let waits = head.sequence > self.place.sequence;
+    pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
+        let waits = head.sequence > self.position.sequence;
         let waits = waits && !planted!(self.fault, CheckWaitsForReader);
         if waits || !self.members.any_checks(None, now) {
             return false;
         }
-        if self.checking && self.claim.is_open() && !self.claim.is_exhausted() {
+        if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
             // The one that goes on asks each member once, then the next group.
             return true;
         }
-        self.owe(WakeReason::Sentinel);
+        self.request_wake(WakeReason::Sentinel);
         if !planted!(self.fault, AskedCountsAsLooked) {
-            let open = self.claim.is_open() && !self.claim.is_exhausted();
+            let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
             self.checking |= !open;
             self.check_merged |= open;
-            self.claim.owe(head.sequence, now, self.timeout);
+            self.redelivery.track(head.sequence, now, self.timeout);
         }
         true
     }
@@ -192,27 +193,27 @@ impl Group {
     }
 
     /// The queue has counted up to `head`: what is new must be covered in time.
-    pub(super) fn counted(&mut self, head: &Tally, now: Tick) {
-        let new = head.sequence > self.place.sequence;
+    pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
+        let new = head.sequence > self.position.sequence;
         self.checking &= !new;
-        let asks = self.owed.is_some_and(|reason| {
+        let asks = self.requested.is_some_and(|reason| {
             reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
         });
         // A parked claim goes on when its members' streams have sent.
-        if (new || asks && !self.claim.is_open()) && self.len() > 0 {
-            self.claim.owe(head.sequence, now, self.timeout);
+        if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
+            self.redelivery.track(head.sequence, now, self.timeout);
         }
     }
 
     /// Returns when something is to be done here.
     pub(super) fn due(&self) -> Tick {
-        self.claim.due().min(self.members.lease())
+        self.redelivery.due().min(self.members.next_lease_end())
     }
 
     /// Does what is due: a wake-up that its member has not covered, or whose lease has ended, goes to
     /// another one (R13, R14). Returns whether a check ends that no member has answered.
-    pub(super) fn fire(&mut self, now: Tick) -> bool {
-        while let Some(slot) = self.members.lapsed(now) {
+    pub(super) fn run_due(&mut self, now: Tick) -> bool {
+        while let Some(slot) = self.members.pop_expired_lease(now) {
             if !planted!(self.fault, LeaseNeverLapses) {
                 // Asked by now, so that the round is over where all others were: what it holds may
                 // have become visible after they looked.
@@ -222,18 +223,18 @@ impl Group {
                 self.members.postpone(slot);
             }
         }
-        if self.claim.due() > now {
+        if self.redelivery.due() > now {
             return false;
         }
-        let round = self.claim.round;
+        let round = self.redelivery.round;
         let left = match self.checking {
             true => self.members.any_checks(Some(round), now),
-            false => self.claim.tried < self.len(),
+            false => self.redelivery.tried_members < self.len(),
         };
         if !left || planted!(self.fault, UncoveredNotReassigned) {
-            return self.exhaust(now);
+            return self.end_round(now);
         }
-        self.owe(match self.checking {
+        self.request_wake(match self.checking {
             true => WakeReason::Sentinel,
             false => WakeReason::Reassigned,
         });
@@ -241,7 +242,7 @@ impl Group {
         // would come up every claim time-out for nothing. A check does not wait for them: another
         // group, or a listener outside of groups, may be there for it.
         let parked = !self.members.any_ready_untried(round);
-        self.claim.again(match parked {
+        self.redelivery.rearm(match parked {
             true => Tick::NEVER,
             false => now + self.timeout,
         });
@@ -252,100 +253,104 @@ impl Group {
     /// No member is left that could be asked. A check is not given up before the last one that was
     /// asked has had its time: then it goes to others.
     fn all_were_asked(&mut self, now: Tick) {
-        let waits = self.claim.is_open() && !self.claim.is_exhausted();
+        let waits = self.redelivery.is_open() && !self.redelivery.is_given_up();
         if waits && (self.checking || self.check_merged) {
-            self.owed = None;
+            self.requested = None;
             return;
         }
-        self.exhaust(now);
+        self.end_round(now);
     }
 
     /// All members were asked; returns whether it was for a check.
-    fn exhaust(&mut self, now: Tick) -> bool {
-        self.owed = None;
-        self.claim.exhaust(now, self.timeout);
+    fn end_round(&mut self, now: Tick) -> bool {
+        self.requested = None;
+        self.redelivery.give_up(now, self.timeout);
         let merged = std::mem::take(&mut self.check_merged);
         std::mem::take(&mut self.checking) || merged
     }
 
     /// A member reports.
-    pub(super) fn report(&mut self, slot: u32, heard: Heard, head: &Tally, now: Tick) {
+    pub(super) fn report(&mut self, slot: u32, report: MemberReport, head: &Counters, now: Tick) {
         let Some(member) = self.members.get(slot) else {
             return;
         };
-        let asked = member.tried == self.claim.round && member.grant.is_none();
-        let (sent, capacity) = (member.sent, u64::from(member.subscriber.mailbox.capacity));
-        let looked = self.looker == Some(slot);
-        match heard.state {
+        let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
+        let (notified_up_to, capacity) = (
+            member.notified_up_to,
+            u64::from(member.subscriber.mailbox.capacity),
+        );
+        let was_checker = self.checker == Some(slot);
+        match report.state {
             ReportState::Busy => {
                 let lease = Some(now + self.lease);
                 self.members.set_busy(slot, true, lease);
             }
-            ReportState::Drained if sent <= Some(heard.sequence) => {
+            ReportState::Drained if notified_up_to <= Some(report.sequence) => {
                 self.members.set_busy(slot, false, None);
             }
             ReportState::Drained => {}
             ReportState::Unspecified => return,
         }
         // What is repeated may be of another life of the relay, and speaks of no wake-up of this one.
-        if heard.looked {
+        if report.polled {
             (self.checking, self.check_merged) = (false, false);
-            self.claim
-                .report(heard.sequence, asked, head.sequence, now, self.timeout);
+            self.redelivery
+                .report(report.sequence, asked, head.sequence, now, self.timeout);
             let kept = planted!(self.fault, RestKept);
-            if heard.state == ReportState::Drained && heard.sequence >= head.sequence && !kept {
+            if report.state == ReportState::Drained && report.sequence >= head.sequence && !kept {
                 // The queue was read until empty after all of it was put.
-                self.set_rest(0);
+                self.set_unassigned(0);
             }
         }
-        if looked {
-            self.looker = None;
-            if heard.state == ReportState::Busy && heard.depth > capacity {
-                self.set_rest(self.rest.saturating_add(heard.depth));
-                self.found = true;
+        if was_checker {
+            self.checker = None;
+            if report.state == ReportState::Busy && report.depth > capacity {
+                self.set_unassigned(self.unassigned.saturating_add(report.depth));
+                self.found_by_check = true;
             }
         }
-        let rest = heard.state == ReportState::Drained && sent <= Some(heard.sequence);
-        if rest
+        let drained_early =
+            report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
+        if drained_early
             && !planted!(self.fault, DrainedBehindIsDone)
-            && self.claim.hurry(heard.sequence, head.sequence)
+            && self.redelivery.expedite(report.sequence, head.sequence)
         {
             self.untry(slot);
-            self.owe(WakeReason::Reassigned);
-            self.claim.again(now + self.timeout);
+            self.request_wake(WakeReason::Reassigned);
+            self.redelivery.rearm(now + self.timeout);
         }
     }
 
     /// Returns whether anything is owed that a member could be given.
-    pub(super) fn is_owed(&self, counted: bool) -> bool {
-        (counted || self.rest > 0 || self.owed.is_some()) && self.members.any_ready()
+    pub(super) fn has_work_to_assign(&self, counted: bool) -> bool {
+        (counted || self.unassigned > 0 || self.requested.is_some()) && self.members.any_ready()
     }
 
     /// Gives what is owed to as many members as it needs, `limit` at most; their streams are marked
     /// in `batch`. Returns whether there is more to give. `counted` is why something is owed that
     /// was counted after the group's place.
-    pub(super) fn hand_out(
+    pub(super) fn assign(
         &mut self,
-        head: &Tally,
+        head: &Counters,
         counted: Option<WakeReason>,
         now: Tick,
         limit: &mut usize,
         batch: &mut WakeBatch,
     ) -> bool {
-        let rest = (self.rest > 0).then_some(WakeReason::Reassigned);
-        let Some(reason) = counted.max(self.owed).or(rest) else {
+        let unassigned = (self.unassigned > 0).then_some(WakeReason::Reassigned);
+        let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
         let (mut left, among) = self.wanted(head, counted.is_some(), reason, now);
         let asks = left == 0;
         left = left.max(1);
-        let mut sums = head.sums_since(&self.place);
-        sums.add(&self.returned);
+        let mut delta = head.delta_since(&self.position);
+        delta.add(&self.returned);
         let (mut last, mut given) = (None, 0);
         while left > 0 && *limit > 0 {
             let Some(slot) = self
                 .members
-                .choose(among, head.sequence, self.claim.round, now)
+                .choose(among, head.sequence, self.redelivery.round, now)
             else {
                 break;
             };
@@ -353,14 +358,14 @@ impl Group {
                 continue;
             };
             let capacity = u64::from(subscriber.mailbox.capacity);
-            let share = sums.split(capacity.min(left), given == 0);
+            let share = delta.split(capacity.min(left), given == 0);
             left -= capacity.min(left);
-            let grant = Grant {
+            let assignment = Assignment {
                 reason,
                 sequence: head.sequence,
-                sums: share,
+                delta: share,
             };
-            self.give(slot, grant);
+            self.assign_to(slot, assignment);
             batch.mark(&subscriber.mailbox, subscriber.cursor);
             *limit -= 1;
             (last, given) = (Some(slot), given + 1);
@@ -369,21 +374,21 @@ impl Group {
         match last {
             Some(last) => {
                 // Others stand aside, or follow in the next step; else everybody was told.
-                let rest = match asks {
-                    true => self.rest,
+                let unassigned = match asks {
+                    true => self.unassigned,
                     false if given < self.len() => left,
                     false => 0,
                 };
-                self.gave(last, head, sums, rest);
-                if self.claim.is_exhausted() && !planted!(self.fault, ParkedClaimForgotten) {
+                self.record_assignment(last, head, delta, unassigned);
+                if self.redelivery.is_given_up() && !planted!(self.fault, ParkedClaimForgotten) {
                     // It was parked, and goes on.
-                    self.claim.again(now + self.timeout);
+                    self.redelivery.rearm(now + self.timeout);
                 }
             }
             // Another group's members have filled this step.
             None if more => {}
-            None if asks && self.claim.tried >= self.len() => self.all_were_asked(now),
-            None if !asks && self.members.all_ready() => self.set_rest(0),
+            None if asks && self.redelivery.tried_members >= self.len() => self.all_were_asked(now),
+            None if !asks && self.members.all_ready() => self.set_unassigned(0),
             None => {}
         }
         more
@@ -392,125 +397,133 @@ impl Group {
     /// Returns for how many messages members are to be chosen, 0 where one is asked to look, and
     /// among whom. What is handed on does not wait for the streams that the rest waits for: they
     /// may never read.
-    fn wanted(&self, head: &Tally, counted: bool, reason: WakeReason, now: Tick) -> (u64, Among) {
+    fn wanted(
+        &self,
+        head: &Counters,
+        counted: bool,
+        reason: WakeReason,
+        now: Tick,
+    ) -> (u64, Candidates) {
         if counted {
-            let needs = head.sums_since(&self.place).needs();
-            let needs = self.rest.saturating_add(needs);
-            return (needs.min(self.capacities.max(1)), Among::All);
+            let needs = head.delta_since(&self.position).needs();
+            let needs = self.unassigned.saturating_add(needs);
+            return (needs.min(self.capacities.max(1)), Candidates::All);
         }
-        let of_rest = match self.found {
-            true => Among::Untried,
-            false => Among::Untold,
+        let candidates = match self.found_by_check {
+            true => Candidates::NotTried,
+            false => Candidates::NotNotified,
         };
-        let round = self.claim.round;
+        let round = self.redelivery.round;
         let can = |among| self.members.choose(among, head.sequence, round, now);
-        if self.rest > 0 && (self.owed.is_none() || can(of_rest).is_some()) {
-            return (self.rest, of_rest);
+        if self.unassigned > 0 && (self.requested.is_none() || can(candidates).is_some()) {
+            return (self.unassigned, candidates);
         }
         match reason {
-            WakeReason::Sentinel => (0, Among::Lookers),
-            _ => (0, Among::Untried),
+            WakeReason::Sentinel => (0, Candidates::Checkers),
+            _ => (0, Candidates::NotTried),
         }
     }
 
     /// Returns the wake-up that waits for the member's stream, which is sending it now.
-    pub(super) fn take(&mut self, slot: u32) -> Option<Grant> {
-        self.members.get_mut(slot)?.grant.take()
+    pub(super) fn take(&mut self, slot: u32) -> Option<Assignment> {
+        self.members.get_mut(slot)?.assignment.take()
     }
 
     /// A wake-up found no room: it waits for the next.
-    pub(super) fn give_back(&mut self, slot: u32, grant: Grant) {
+    pub(super) fn return_assignment(&mut self, slot: u32, assignment: Assignment) {
         let Some(member) = self.members.get_mut(slot) else {
             return;
         };
         // It may have been given another one since this was taken.
-        match &mut member.grant {
-            None => member.grant = Some(grant),
-            Some(newer) => newer.merge(&grant),
+        match &mut member.assignment {
+            None => member.assignment = Some(assignment),
+            Some(newer) => newer.merge(&assignment),
         }
     }
 
-    pub(super) fn is_given(&self, slot: u32) -> bool {
+    pub(super) fn has_assignment(&self, slot: u32) -> bool {
         self.members
             .get(slot)
-            .is_some_and(|member| member.grant.is_some())
+            .is_some_and(|member| member.assignment.is_some())
     }
 
     /// The member's stream has sent all it had: it can be given more.
-    pub(super) fn ready(&mut self, slot: u32) {
-        self.members.ready(slot);
+    pub(super) fn set_ready(&mut self, slot: u32) {
+        self.members.set_ready(slot);
     }
 
     /// Gives a member a wake-up.
-    fn give(&mut self, slot: u32, grant: Grant) {
+    fn assign_to(&mut self, slot: u32, assignment: Assignment) {
         self.used = true;
         self.mark_tried(slot);
-        if grant.reason == WakeReason::Sentinel {
-            self.looker = Some(slot);
+        if assignment.reason == WakeReason::Sentinel {
+            self.checker = Some(slot);
         }
         self.members.postpone(slot);
         let fault = self.fault;
         let member = self.members.member_mut(slot);
-        member.sent = Some(grant.sequence);
+        member.notified_up_to = Some(assignment.sequence);
         if member.busy && planted!(fault, BusyCountedNotSent) {
             return;
         }
         member.busy = true;
-        match &mut member.grant {
-            None => member.grant = Some(grant),
-            Some(waiting) => waiting.merge(&grant),
+        match &mut member.assignment {
+            None => member.assignment = Some(assignment),
+            Some(waiting) => waiting.merge(&assignment),
         }
     }
 
     /// Notes that all was given, but for what found no stream that reads.
-    fn gave(&mut self, last: u32, head: &Tally, sums: Sums, rest: u64) {
+    fn record_assignment(&mut self, last: u32, head: &Counters, delta: Delta, unassigned: u64) {
         // What is beyond everybody's capacity is told to somebody all the same.
-        if let Some(grant) = &mut self.members.member_mut(last).grant {
-            grant.sums.add(&sums);
+        if let Some(assignment) = &mut self.members.member_mut(last).assignment {
+            assignment.delta.add(&delta);
         }
-        self.place = *head;
-        self.returned = Sums::default();
-        self.owed = None;
-        self.set_rest(rest);
+        self.position = *head;
+        self.returned = Delta::default();
+        self.requested = None;
+        self.set_unassigned(unassigned);
     }
 
     /// Beyond what all members take on there is no member to wake for it.
-    fn set_rest(&mut self, rest: u64) {
-        self.rest = rest.min(self.capacities);
-        self.found &= rest > 0;
+    fn set_unassigned(&mut self, unassigned: u64) {
+        self.unassigned = unassigned.min(self.capacities);
+        self.found_by_check &= unassigned > 0;
     }
 
     /// A wake-up is another member's. Where all were asked in this round, a new one begins: in the
     /// old one nobody would be left.
     fn reassign(&mut self, now: Tick) {
-        let over = self.claim.is_open() && self.claim.tried >= self.len();
+        let over = self.redelivery.is_open() && self.redelivery.tried_members >= self.len();
         if over && planted!(self.fault, SpentRoundDropped) {
             return;
         }
         self.check_merged |= std::mem::take(&mut self.checking);
-        self.owe(WakeReason::Reassigned);
+        self.request_wake(WakeReason::Reassigned);
         let due = now + self.timeout;
         match over {
-            true => self.claim.restart(self.place.sequence, due),
-            false => self.claim.owe(self.place.sequence, now, self.timeout),
+            true => self.redelivery.restart(self.position.sequence, due),
+            false => self
+                .redelivery
+                .track(self.position.sequence, now, self.timeout),
         }
     }
 
     /// A member is there all the same: it may be asked again in this round.
     fn untry(&mut self, slot: u32) {
-        let round = self.claim.round;
+        let round = self.redelivery.round;
         let member = self.members.member_mut(slot);
-        if member.tried == round {
-            member.tried = 0;
-            self.claim.tried -= 1;
+        if member.tried_in_round == round {
+            member.tried_in_round = 0;
+            self.redelivery.tried_members -= 1;
         }
     }
 
     fn mark_tried(&mut self, slot: u32) {
-        let round = self.claim.round;
+        let round = self.redelivery.round;
         let member = self.members.member_mut(slot);
-        if std::mem::replace(&mut member.tried, round) != round {
-            self.claim.tried += 1;
+        if std::mem::replace(&mut member.tried_in_round, round) != round {
+            self.redelivery.tried_members += 1;
         }
     }
 }

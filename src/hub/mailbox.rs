@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    fanout::Walks,
+    fanout::PendingWalks,
     subscription::SubscriptionId,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
@@ -77,7 +77,7 @@ pub(crate) struct WakeBatch {
     first: Option<Arc<Mailbox>>,
     others: Vec<Arc<Mailbox>>,
     /// Queues that are left to the fan-out, which gets them together as well.
-    pub(super) walks: Walks,
+    pub(super) walks: PendingWalks,
     /// Marks set so far.
     pub(super) marked: usize,
     /// When the event was accepted that is being marked; the default: there is none, or it is not

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use super::{
     mailbox::WakeBatch,
     pattern_index::PatternIndex,
-    record::Record,
+    queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, Ordering, RwLock},
 };
@@ -76,25 +76,29 @@ impl Overflow {
     }
 
     /// Returns the subscriptions that have to be told of the queue unless they have a cursor for it.
-    pub(super) fn matching(&self, record: &Record) -> Vec<Arc<Subscription>> {
-        if self.is_empty() || planted!(record.pace.fault, OverflowUntold) {
+    pub(super) fn matching(&self, entry: &QueueEntry) -> Vec<Arc<Subscription>> {
+        if self.is_empty() || planted!(entry.config.fault, OverflowUntold) {
             return Vec::new();
         }
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.matching(record.address())
+        index.matching(entry.address())
     }
 }
 
 /// Tells a subscription of the queue, under the name of a pattern that matches it, unless it has a
 /// cursor for it.
-pub(super) fn tell(subscription: &Subscription, queue: &QueueAddress, batch: &mut WakeBatch) {
+pub(super) fn mark_pattern(
+    subscription: &Subscription,
+    queue: &QueueAddress,
+    batch: &mut WakeBatch,
+) {
     let mut patterns = subscription.patterns();
     let Some(pattern) = patterns.find(|pattern| pattern.matches(queue)) else {
         return;
     };
     let mut cursors = subscription.lock();
     if cursors.list.find(queue).is_none() {
-        cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
+        cursors.request_pattern_check(&subscription.selectors, pattern, WakeReason::CatchUp);
         drop(cursors);
         batch.mark_selectors(&subscription.mailbox);
     }

@@ -37,7 +37,7 @@ struct Table {
     /// Seeds the probes, so that not all of them fall due together.
     made: u64,
     /// Listeners that were looked at so far.
-    looked_at: usize,
+    examined: usize,
 }
 
 type Key = (Selector, Option<GroupName>);
@@ -81,8 +81,8 @@ const LOOKS: usize = 1024;
 impl PatternProbes {
     /// Returns how many listeners were looked at so far.
     #[cfg(test)]
-    pub(super) fn looked_at(&self) -> usize {
-        lock(&self.table).looked_at
+    pub(super) fn examined(&self) -> usize {
+        lock(&self.table).examined
     }
 
     /// Returns when a check is due.
@@ -103,7 +103,7 @@ impl PatternProbes {
     }
 
     /// The subscription lacks cursors: some queues are checked under its patterns' own names only.
-    pub(super) fn lack_cursors(&self, subscription: &Subscription) {
+    pub(super) fn note_missing_cursors(&self, subscription: &Subscription) {
         let mut table = lock(&self.table);
         for key in keys(subscription) {
             if let Some(probe) = table.probes.get_mut(&key) {
@@ -208,11 +208,11 @@ impl Probe {
     /// those that report come first. `any`: one is chosen in any case. Only some are looked at; where
     /// none of them can be asked, the next ones are looked at the next time.
     fn choose(&mut self, any: bool, now: Tick) -> Choice {
-        let mut looked_at = 0;
+        let mut examined = 0;
         let mut last = None;
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut may_be_asked = |id: &SubscriptionId| {
-            looked_at += 1;
+            examined += 1;
             last = Some(*id);
             let one = self.listeners.get(id)?;
             let asked = self.is_newest(one) && (any || !one.mailbox.polls(now));
@@ -239,7 +239,7 @@ impl Probe {
         }
         let chosen = chosen.or_else(|| first.filter(|_| any)).map(Arc::clone);
         self.last = chosen.as_ref().map(|one| one.id).or(last).or(self.last);
-        Choice { chosen, looked_at }
+        Choice { chosen, examined }
     }
 }
 
@@ -247,13 +247,13 @@ impl Probe {
 #[derive(Default)]
 struct Choice {
     chosen: Option<Arc<Subscription>>,
-    looked_at: usize,
+    examined: usize,
 }
 
 impl Hub {
     /// A pattern's listener came: one of a new group checks.
     pub(super) fn join_probes(&self, subscription: &Arc<Subscription>, now: Tick) {
-        let sentinel = !self.config.pace.sentinel.is_zero();
+        let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
@@ -281,7 +281,7 @@ impl Hub {
         drop(table);
         // Looked at now that the probes are there: `attach_once` found none of them before.
         if subscription.lock().lacks_cursors {
-            self.probes.lack_cursors(subscription);
+            self.probes.note_missing_cursors(subscription);
         }
         self.timers.waker.wake();
     }
@@ -296,7 +296,7 @@ impl Hub {
                 probe.ask_another(now, |asked| asked.stream == subscription.id);
                 if probe.listeners.is_empty() {
                     probe.left_due = Some(probe.due);
-                    probe.due = now + self.config.pace.keep;
+                    probe.due = now + self.config.coordinator.group_keep;
                 }
             });
             left |= known.is_some();
@@ -345,10 +345,10 @@ impl Hub {
             due.map(|(_, key)| key.clone()).collect()
         };
         let mut batch = WakeBatch::default();
-        let mut looked_at = 0;
+        let mut examined = 0;
         for key in due {
-            looked_at += self.probe(&key, now, &mut batch);
-            if looked_at >= LOOKS {
+            examined += self.probe(&key, now, &mut batch);
+            if examined >= LOOKS {
                 break;
             }
         }
@@ -368,14 +368,14 @@ impl Hub {
         }
         let pending = probe.pending;
         let known = has_entry && !probe.forgotten;
-        let Choice { chosen, looked_at } = match known && pending.is_none() {
+        let Choice { chosen, examined } = match known && pending.is_none() {
             true => Choice::default(),
             false => probe.choose(pending.is_some(), now),
         };
-        table.looked_at += looked_at;
+        table.examined += examined;
         let reason = pending.unwrap_or(WakeReason::Sentinel);
         table.change(key, |probe| {
-            probe.due = now + self.config.pace.claim;
+            probe.due = now + self.config.coordinator.claim_timeout;
             if let Some(chosen) = &chosen {
                 probe.asked = Some(Asked {
                     stream: chosen.id,
@@ -392,24 +392,22 @@ impl Hub {
         if let Some(chosen) = chosen {
             chosen
                 .lock()
-                .check_pattern(&chosen.selectors, &key.0, reason);
+                .request_pattern_check(&chosen.selectors, &key.0, reason);
             batch.mark_selectors(&chosen.mailbox);
         }
-        looked_at
+        examined
     }
 
     /// Returns whether a queue that the pattern matches has an entry; of many queues that begin alike
     /// only some are looked at, and a check too many does no harm.
     fn has_entry(&self, pattern: &Selector) -> bool {
         let from = Bound::Included(pattern.beginning());
-        let records = self.records.range(from, KNOWN);
-        records
-            .iter()
-            .any(|record| pattern.matches(record.address()))
+        let entries = self.entries.range(from, KNOWN);
+        entries.iter().any(|entry| pattern.matches(entry.address()))
     }
 
     fn next_probe(&self, probe: &mut Probe, now: Tick) -> Tick {
-        match self.config.pace.sentinel {
+        match self.config.coordinator.sentinel_interval {
             interval if interval.is_zero() => Tick::NEVER,
             interval => now + about(interval, &mut probe.rng),
         }

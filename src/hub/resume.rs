@@ -21,7 +21,7 @@ use std::{
     num::NonZeroU64,
 };
 
-use super::{core::Hub, place::Epoch, sync::Ordering};
+use super::{core::Hub, counters::Epoch, sync::Ordering};
 use crate::{
     fault::planted,
     words::{ListenerId, Selector, SubscribeOptions, Token},

@@ -25,23 +25,23 @@ pub(super) struct Sentinel {
     /// The listener that is asked now.
     asked: Option<u64>,
     /// Checks that their streams have not taken yet.
-    asks: BTreeSet<u64>,
+    pending: BTreeSet<u64>,
     /// The listener that was asked last.
-    turn: Option<u64>,
-    round: Option<Round>,
+    last_asked: Option<u64>,
+    round: Option<CheckRound>,
     /// A listener was passed over whose stream has an unsent frame: asked when it has sent.
-    aside: bool,
+    passed_over: bool,
     /// Spreads the checks: seeded by the hub's maker and the queue's number.
     rng: fastrand::Rng,
 }
 
 /// One check, until it is reported.
 #[derive(Debug, Clone, Copy)]
-struct Round {
+struct CheckRound {
     /// Listeners that are still to come to.
     left: usize,
     /// Those that never report are asked by now.
-    mute: bool,
+    non_reporting: bool,
     asked: bool,
 }
 
@@ -56,13 +56,13 @@ impl Sentinel {
             timeout,
             due: now,
             asked: None,
-            asks: BTreeSet::new(),
-            turn: None,
+            pending: BTreeSet::new(),
+            last_asked: None,
             round: None,
-            aside: false,
+            passed_over: false,
             rng,
         };
-        sentinel.begin_again(now);
+        sentinel.restart_interval(now);
         sentinel
     }
 
@@ -71,8 +71,8 @@ impl Sentinel {
     }
 
     /// A check was reported, or a group was asked for one: the interval begins again.
-    pub(super) fn begin_again(&mut self, now: Tick) {
-        (self.asked, self.round, self.aside) = (None, None, false);
+    pub(super) fn restart_interval(&mut self, now: Tick) {
+        (self.asked, self.round, self.passed_over) = (None, None, false);
         // Give or take a tenth, of which the grid takes its part.
         let spread = self.interval / 5 - self.interval / GRID;
         let least = self.interval - self.interval / 10;
@@ -104,15 +104,15 @@ impl Sentinel {
 
     /// A listener's stream ended; where it was asked, the next one is asked at once.
     pub(super) fn leave(&mut self, key: u64, now: Tick) {
-        self.asks.remove(&key);
+        self.pending.remove(&key);
         if self.asked == Some(key) {
             (self.asked, self.due) = (None, now);
         }
     }
 
     /// A listener's stream has sent its messages: asked now, where no other one was.
-    pub(super) fn ready(&mut self, now: Tick) {
-        if std::mem::take(&mut self.aside) && self.asked.is_none() {
+    pub(super) fn stream_sent(&mut self, now: Tick) {
+        if std::mem::take(&mut self.passed_over) && self.asked.is_none() {
             self.due = self.due.min(now);
         }
     }
@@ -121,42 +121,42 @@ impl Sentinel {
     pub(super) fn ask(&mut self, subscribers: &Subscribers, now: Tick, batch: &mut WakeBatch) {
         let count = subscribers.len();
         if count == 0 {
-            self.begin_again(now);
+            self.restart_interval(now);
             self.due = Tick::NEVER;
             return;
         }
-        let mut round = self.round.unwrap_or(Round {
+        let mut round = self.round.unwrap_or(CheckRound {
             left: count,
-            mute: false,
+            non_reporting: false,
             asked: false,
         });
-        while round.left > 0 || !round.mute {
+        while round.left > 0 || !round.non_reporting {
             if round.left == 0 {
-                (round.left, round.mute) = (count, true);
+                (round.left, round.non_reporting) = (count, true);
                 continue;
             }
             round.left -= 1;
-            let Some((key, one)) = subscribers.after(self.turn) else {
+            let Some((key, one)) = subscribers.after(self.last_asked) else {
                 break;
             };
-            self.turn = Some(key);
-            if one.mailbox.reports() == round.mute || one.mailbox.polls(now) {
+            self.last_asked = Some(key);
+            if one.mailbox.reports() == round.non_reporting || one.mailbox.polls(now) {
                 continue;
             }
             if !one.mailbox.assign_check(one.cursor) {
-                self.aside = true;
+                self.passed_over = true;
                 continue;
             }
             round.asked = true;
             (self.asked, self.round) = (Some(key), Some(round));
             self.due = now + self.timeout;
-            self.give(key, one, batch);
+            self.add_check(key, one, batch);
             return;
         }
         // A stream that was passed over asks for its turn when it has sent.
-        let aside = self.aside && !round.asked;
-        self.begin_again(now);
-        self.aside = aside;
+        let passed_over = self.passed_over && !round.asked;
+        self.restart_interval(now);
+        self.passed_over = passed_over;
     }
 
     /// Asks as many more, because one found more than it can take on.
@@ -167,31 +167,31 @@ impl Sentinel {
         batch: &mut WakeBatch,
     ) {
         for _ in 0..subscribers.len() {
-            let Some((key, one)) = subscribers.after(self.turn).filter(|_| more > 0) else {
+            let Some((key, one)) = subscribers.after(self.last_asked).filter(|_| more > 0) else {
                 break;
             };
-            self.turn = Some(key);
+            self.last_asked = Some(key);
             if one.mailbox.assign_unless_sending() {
                 more -= 1;
-                self.give(key, one, batch);
+                self.add_check(key, one, batch);
             }
         }
     }
 
-    fn give(&mut self, key: u64, one: &Subscriber, batch: &mut WakeBatch) {
-        self.asks.insert(key);
+    fn add_check(&mut self, key: u64, one: &Subscriber, batch: &mut WakeBatch) {
+        self.pending.insert(key);
         batch.mark(&one.mailbox, one.cursor);
     }
 
     /// Takes the check that waits for this listener's stream; returns whether there was one, and
     /// whether there are others.
-    pub(super) fn take(&mut self, key: u64) -> (bool, bool) {
-        let taken = self.asks.remove(&key);
-        (taken, !self.asks.is_empty())
+    pub(super) fn take_check(&mut self, key: u64) -> (bool, bool) {
+        let taken = self.pending.remove(&key);
+        (taken, !self.pending.is_empty())
     }
 
-    pub(super) fn give_back(&mut self, key: u64) {
-        self.asks.insert(key);
+    pub(super) fn return_check(&mut self, key: u64) {
+        self.pending.insert(key);
     }
 
     fn on_grid(&self, due: Tick) -> Tick {

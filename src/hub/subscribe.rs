@@ -11,10 +11,10 @@
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
+    admission::Reserved,
     core::Hub,
-    cursor_list::Leftover,
-    room::Reserved,
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    cursor_list::DetachedCursors,
+    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
     sync::lock,
     timers::Timer,
 };
@@ -45,7 +45,7 @@ pub(super) struct Attaching {
 /// What a closed subscription leaves to be detached.
 pub(super) struct Detaching {
     subscription: Arc<Subscription>,
-    cursors: Leftover,
+    cursors: DetachedCursors,
     reports: bool,
     closed_at: Tick,
 }
@@ -87,7 +87,7 @@ impl Hub {
         // For a subscriber that resumes this is judged at the end: see `attach_some`.
         let told = options.group.is_none() && resumed.is_none();
         if pattern && told {
-            self.check_patterns(&subscription);
+            self.request_pattern_checks(&subscription);
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
             positions: options.positions.clone().into_iter(),
@@ -128,7 +128,7 @@ impl Hub {
                 .resumed
                 .is_some_and(|since| self.forgot_since(since))
             {
-                self.check_patterns(subscription);
+                self.request_pattern_checks(subscription);
             }
             *guard = None;
         }
@@ -136,9 +136,11 @@ impl Hub {
     }
 
     /// A CATCH_UP under its own name is pending for each of the subscription's patterns.
-    fn check_patterns(&self, subscription: &Subscription) {
+    fn request_pattern_checks(&self, subscription: &Subscription) {
         if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
-            subscription.lock().check_patterns(&subscription.selectors);
+            subscription
+                .lock()
+                .request_pattern_checks(&subscription.selectors);
         }
     }
 
@@ -152,7 +154,8 @@ impl Hub {
     ) -> bool {
         if let Some(position) = attaching.positions.next() {
             *left -= 1;
-            if self.attach_position(subscription, &position, now) == Some(Attached::Foreign) {
+            if self.attach_position(subscription, &position, now) == Some(AttachOutcome::OtherEpoch)
+            {
                 let mut cursors = subscription.lock();
                 cursors.catch_up_at = cursors
                     .catch_up_at
@@ -167,11 +170,11 @@ impl Hub {
                 return true;
             }
             *left -= 1;
-            let start = Start::Resumed(attaching.resumed);
-            attaching.reserved.use_next(|record| {
+            let start = CursorStart::Resumed(attaching.resumed);
+            attaching.reserved.use_next(|entry| {
                 // Else by its position.
-                if !subscription.lock().is_attached(record.address()) {
-                    self.attach_one(subscription, Arc::clone(record), start, now);
+                if !subscription.lock().is_attached(entry.address()) {
+                    self.attach_one(subscription, Arc::clone(entry), start, now);
                 }
             });
             return true;
@@ -179,7 +182,7 @@ impl Hub {
         let Some(pattern) = attaching.patterns.last() else {
             return false;
         };
-        let start = Start::Resumed(attaching.resumed);
+        let start = CursorStart::Resumed(attaching.resumed);
         let walked = &mut attaching.walked;
         if !self.attach_range(subscription, pattern, walked, left, (start, now)) {
             attaching.patterns.pop();
@@ -194,19 +197,19 @@ impl Hub {
         subscription: &Arc<Subscription>,
         position: &Position,
         now: Tick,
-    ) -> Option<Attached> {
+    ) -> Option<AttachOutcome> {
         let address = position.queue.as_address()?;
         if !subscription.wants(&address) {
             return None;
         }
-        if planted!(self.config.fault, PositionsMakeNothing) && self.records.get(&address).is_none()
+        if planted!(self.config.fault, PositionsMakeNothing) && self.entries.get(&address).is_none()
         {
             return None;
         }
         // One too many makes no record: the pattern's own CATCH_UP covers it.
-        let record = self.record(&address, now).ok()?;
-        let start = Start::Token(&position.token);
-        Some(self.attach_one(subscription, record, start, now))
+        let entry = self.entry(&address, now).ok()?;
+        let start = CursorStart::Token(&position.token);
+        Some(self.attach_one(subscription, entry, start, now))
     }
 
     /// Attaches the pattern's next queues that the map knows; returns whether there may be more.
@@ -216,24 +219,24 @@ impl Hub {
         pattern: &Selector,
         walked: &mut Option<QueueAddress>,
         left: &mut usize,
-        (start, now): (Start<'_>, Tick),
+        (start, now): (CursorStart<'_>, Tick),
     ) -> bool {
         let (limit, beginning) = (*left, pattern.beginning());
         let from = match walked.as_ref() {
             Some(after) => Bound::Excluded(after.borrow()),
             None => Bound::Included(beginning),
         };
-        let records = self.records.range(from, limit);
-        let more = records.len() == limit;
-        for record in records {
+        let entries = self.entries.range(from, limit);
+        let more = entries.len() == limit;
+        for entry in entries {
             *left -= 1;
-            let address = record.address().clone();
+            let address = entry.address().clone();
             let text: &str = address.borrow();
             if !text.starts_with(beginning) {
                 return false;
             }
             if pattern.matches(&address) {
-                self.attach_one(subscription, record, start, now);
+                self.attach_one(subscription, entry, start, now);
             }
             *walked = Some(address);
         }
@@ -295,20 +298,25 @@ impl Hub {
         for cursor in detaching.cursors.next(STEP) {
             self.cursors_left(1);
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
-            let to_do = match cursor.seat() {
-                Some(seat) => {
-                    cursor.record.lock().leave(seat, busy, now);
+            let needs_reconcile = match cursor.member_id() {
+                Some(member_id) => {
+                    cursor.entry.lock().leave(member_id, busy, now);
                     true
                 }
-                None => cursor.record.lock().unlink(cursor.key, now),
+                None => cursor.entry.lock().remove_subscriber(cursor.key, now),
             };
-            if to_do || busy {
+            if needs_reconcile || busy {
                 // To another member at once; and to all when what it held is visible again (R16).
-                self.tend(Arc::clone(&cursor.record), now, |_| {});
+                self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
             if busy && !planted!(self.config.fault, NoTimerForBusy) {
                 let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                self.wake_after(cursor.record, end.since(now), Timer::plain(), now);
+                self.wake_after(
+                    cursor.entry,
+                    end.since(now),
+                    Timer::without_notification(),
+                    now,
+                );
             }
         }
         detaching.cursors.is_empty()

@@ -7,12 +7,12 @@
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    company::Seat,
+    coordinator::MemberId,
+    counters::{Counters, Epoch},
     cursor::{Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
     mailbox::Mailbox,
-    place::{Epoch, Tally},
-    record::Record,
+    queue_entry::QueueEntry,
     resume::{ResumePoint, digest},
     subscribe::Attaching,
     subscribers::Subscriber,
@@ -51,17 +51,17 @@ pub(crate) struct Subscription {
 
 /// Whether a cursor was attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attached {
+pub(super) enum AttachOutcome {
     /// It is now.
-    Yes,
+    New,
     /// It was before.
-    Before,
+    Existing,
     /// It is now, in the place of a dead record's.
     Replaced,
     /// There is no room for one more cursor.
     Full,
     /// It is now; the token that came with it was of another life of the relay.
-    Foreign,
+    OtherEpoch,
     /// The record is dead: look the queue up again.
     Dead,
     /// The subscription has ended.
@@ -70,9 +70,9 @@ pub(super) enum Attached {
 
 /// Where a new cursor starts.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Start<'a> {
+pub(super) enum CursorStart<'a> {
     /// At the record's own start: the subscriber was there before the record.
-    Birth,
+    EntryStart,
     /// The same, for a listener that says it holds messages: once its report was accepted it has a
     /// cursor whatever the limits are, or its end would wake nobody when they are visible again (R8).
     Busy,
@@ -91,7 +91,7 @@ const SPREAD: Duration = Duration::from_millis(1);
 const UNINDEXED: usize = 8;
 
 /// A queue that waited for a stream, and its place there: a subscriber's key or a member's seat.
-type Waiting = (Arc<Record>, Result<u64, Seat>);
+type Waiting = (Arc<QueueEntry>, Result<u64, MemberId>);
 
 impl Subscription {
     pub(super) fn new(
@@ -169,8 +169,8 @@ impl Subscription {
         let cursors = self.lock();
         let queue = |at| {
             let cursor: &Cursor = cursors.list.get(at)?;
-            let place = cursor.seat().map_or(Ok(cursor.key), Err);
-            Some((Arc::clone(&cursor.record), place))
+            let position = cursor.member_id().map_or(Ok(cursor.key), Err);
+            Some((Arc::clone(&cursor.entry), position))
         };
         Some(turns.into_iter().filter_map(queue).collect())
     }
@@ -202,10 +202,11 @@ impl Subscription {
 
     /// Compares some cursors with their queues, whatever the marks say; returns whether all have
     /// been compared by now. Only a stream that then finds nothing may send a heartbeat (R6).
-    pub(crate) fn verify(&self, revision: &AtomicU64, step: usize) -> bool {
+    pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
-        planted!(self.fault, HeartbeatUnchecked) || self.lock().verify(revision, step, self.fault)
+        planted!(self.fault, HeartbeatUnchecked)
+            || self.lock().compare_next(revision, step, self.fault)
     }
 
     /// Returns how many queues it has a cursor for.
@@ -216,15 +217,15 @@ impl Subscription {
     /// Takes what the subscriber resumes all its queues with, where all that the last comparison
     /// found was sent and nothing was stated since.
     pub(super) fn take_resume(&self) -> Option<Token> {
-        let revision = self.lock().take_compared(self.fault)?;
+        let revision = self.lock().take_compared_revision(self.fault)?;
         let digest = self.digest;
         Some(ResumePoint { revision, digest }.token(self.epoch))
     }
 
     /// Begins the comparison of all cursors anew; CATCH_UPs that wait are due by then.
-    pub(crate) fn begin_verify(&self, now: Tick) {
+    pub(crate) fn restart_comparison(&self, now: Tick) {
         if !planted!(self.fault, HeartbeatUnchecked) {
-            self.lock().begin_verify(now);
+            self.lock().restart_comparison(now);
         }
     }
 
@@ -238,43 +239,43 @@ impl Subscription {
     pub(super) fn attach(
         &self,
         cursors: &mut Cursors,
-        record: &Arc<Record>,
-        start: Start<'_>,
+        entry: &Arc<QueueEntry>,
+        start: CursorStart<'_>,
         now: Tick,
-    ) -> Attached {
+    ) -> AttachOutcome {
         if cursors.closed {
-            return Attached::Closed;
+            return AttachOutcome::Closed;
         }
-        let known = cursors.list.find(record.address());
+        let known = cursors.list.find(entry.address());
         let dead = known.filter(|at| {
             // Not released yet: the new record's cursor takes its place.
-            let old = cursors.list.get(*at).map(|cursor| &cursor.record);
-            old.is_some_and(|old| !Arc::ptr_eq(old, record) && old.lock().is_dead())
+            let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
+            old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
         });
         if let Some(known) = known.filter(|_| dead.is_none()) {
-            if let Start::Token(token) = start
+            if let CursorStart::Token(token) = start
                 && self.group.is_none()
                 && let Some(cursor) = cursors.list.get_mut(known)
             {
                 cursor.compare(token, self.epoch, self.fault);
                 cursors.set_marked(known);
             }
-            return Attached::Before;
+            return AttachOutcome::Existing;
         }
         let at = dead.unwrap_or_else(|| cursors.list.next_number());
         let spread = match cursors.list.len() {
             0..SPREAD_FROM => Duration::ZERO,
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
-        let mut state = record.lock();
+        let mut state = entry.lock();
         if state.is_dead() {
-            return Attached::Dead;
+            return AttachOutcome::Dead;
         }
-        let by_pattern = !self.names(record.address());
+        let by_pattern = !self.names(entry.address());
         let grouped = self.group.as_ref().filter(|group| state.has_room(group));
-        let busy = matches!(start, Start::Busy);
+        let busy = matches!(start, CursorStart::Busy);
         if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
-            return Attached::Full;
+            return AttachOutcome::Full;
         }
         // Register first, then take the snapshot, under one lock (R4).
         let subscriber = Subscriber {
@@ -284,49 +285,55 @@ impl Subscription {
         };
         if let Some(group) = grouped {
             // A member's token does not count: the group's place does.
-            let (place, uncertain) = match start {
-                Start::Birth | Start::Busy => (Tally::starting_at(state.start), false),
-                Start::Token(_) | Start::Resumed(_) => (state.tally, true),
+            let (position, uncertain) = match start {
+                CursorStart::EntryStart | CursorStart::Busy => {
+                    (Counters::starting_at(state.start), false)
+                }
+                CursorStart::Token(_) | CursorStart::Resumed(_) => (state.counters, true),
             };
             let member = (group, subscriber);
-            let seat = state.join(record, member, (place, uncertain), (now, spread));
+            let member_id = state.join(entry, member, (position, uncertain), (now, spread));
             drop(state);
             return cursors.put(
                 dead,
-                Cursor::member(Arc::clone(record), seat),
-                Attached::Yes,
+                Cursor::member(Arc::clone(entry), member_id),
+                AttachOutcome::New,
             );
         }
-        state.guard(record, now, spread);
+        state.start_sentinel(entry, now, spread);
         let late = planted!(self.fault, SnapshotBeforeRegister)
-            && !matches!(start, Start::Birth | Start::Busy);
+            && !matches!(start, CursorStart::EntryStart | CursorStart::Busy);
         let key = if late {
             UNLINKED
         } else {
             state.subscribers.insert(subscriber)
         };
-        let (place, needs_catch_up, attached) = match start {
-            Start::Birth => (Tally::starting_at(state.start), false, Attached::Yes),
+        let (position, needs_catch_up, attached) = match start {
+            CursorStart::EntryStart => (
+                Counters::starting_at(state.start),
+                false,
+                AttachOutcome::New,
+            ),
             // It may have been told of some of it under a pattern's own name.
-            Start::Busy => {
-                let counted = state.tally.sequence > state.start;
-                (state.tally, counted, Attached::Yes)
+            CursorStart::Busy => {
+                let counted = state.counters.sequence > state.start;
+                (state.counters, counted, AttachOutcome::New)
             }
             // No room for its group any more: it is told by itself, and what its token is worth as
             // that of a member is not known.
-            Start::Token(_) | Start::Resumed(_) if self.group.is_some() => {
-                (state.tally, true, Attached::Yes)
+            CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
+                (state.counters, true, AttachOutcome::New)
             }
-            Start::Token(token) => resume(&state, token, self.epoch, self.fault),
-            Start::Resumed(revision) => {
+            CursorStart::Token(token) => resume(&state, token, self.epoch, self.fault),
+            CursorStart::Resumed(revision) => {
                 let told = revision.is_some_and(|revision| state.changed_at <= revision)
                     || planted!(self.fault, NoTokenIsCurrent);
-                (state.tally, !told, Attached::Yes)
+                (state.counters, !told, AttachOutcome::New)
             }
         };
-        let behind = needs_catch_up || state.owed(&place).is_some();
+        let behind = needs_catch_up || state.wake_reason(&position).is_some();
         drop(state);
-        let cursor = Cursor::new(Arc::clone(record), key, place, needs_catch_up);
+        let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
         let attached = cursors.put(dead, cursor, attached);
         if behind {
             cursors.set_marked(at);
@@ -341,7 +348,7 @@ impl Subscription {
     #[cfg(test)]
     pub(super) fn link_late(&self) {
         let mut cursors = self.lock();
-        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.seat().is_none();
+        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.member_id().is_none();
         let all: Vec<u32> = cursors
             .list
             .iter()
@@ -354,7 +361,7 @@ impl Subscription {
                 cursor: at,
                 by_pattern: false,
             };
-            cursor.key = cursor.record.lock().subscribers.insert(subscriber);
+            cursor.key = cursor.entry.lock().subscribers.insert(subscriber);
         }
     }
 }

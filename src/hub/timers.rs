@@ -8,8 +8,8 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    place::Tally,
-    record::{Newest, Record},
+    counters::Counters,
+    queue_entry::{LastEvent, QueueEntry},
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     words::QueueAddress,
 };
 
-/// Timers that one queue holds at most.
+/// TimerOrder that one queue holds at most.
 pub(super) const PER_QUEUE: usize = 64;
 /// Of those, times that listeners reported, where all queues together hold as many as they may: what
 /// waits a second and what waits 14 days are apart by a factor of six each.
@@ -41,14 +41,14 @@ pub(super) struct Timer {
     due: Tick,
     delay: Duration,
     /// What the delayed notifications in it state; zero for a report's.
-    pub(super) sums: Tally,
+    pub(super) counters: Counters,
     /// The newest delayed notification's details.
-    pub(super) newest: Option<Newest>,
+    pub(super) last_event: Option<LastEvent>,
 }
 
 /// The records that hold timers, by their next one: exactly one entry for each.
-pub(super) struct Timers {
-    next: Mutex<BTreeMap<(Tick, u64), Arc<Record>>>,
+pub(super) struct TimerOrder {
+    next: Mutex<BTreeMap<(Tick, u64), Arc<QueueEntry>>>,
     /// Woken when a timer became the first.
     pub(super) waker: AtomicWaker,
 }
@@ -85,7 +85,7 @@ impl QueueTimers {
 
     /// The same where there is room for [`FEW`] times that listeners reported, or for those that there
     /// are already: two of them merge upwards then. No delayed notification is postponed for it.
-    pub(super) fn add_to_few(
+    pub(super) fn add_limited(
         &mut self,
         at: (Tick, u64),
         delay: Duration,
@@ -116,7 +116,7 @@ impl QueueTimers {
         }
         match self.due.binary_search_by_key(&timer.at, |other| other.at) {
             Ok(same) => self.due[same].merge(timer),
-            Err(place) => self.due.insert(place, timer),
+            Err(index) => self.due.insert(index, timer),
         }
     }
 
@@ -162,31 +162,31 @@ pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
 
 impl Timer {
     /// Makes a wake-up whose time is not set yet.
-    pub(super) fn new(sums: Tally, newest: Option<Newest>) -> Self {
+    pub(super) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
         Self {
             at: Tick::default(),
             due: Tick::default(),
             delay: Duration::ZERO,
-            sums,
-            newest,
+            counters,
+            last_event,
         }
     }
 
     fn is_reported(&self) -> bool {
-        self.newest.is_none()
+        self.last_event.is_none()
     }
 
     fn merge(&mut self, other: Self) {
         self.due = self.due.min(other.due);
         self.delay = self.delay.min(other.delay);
-        self.sums.add_sums(&other.sums);
-        if other.newest.is_some() {
-            self.newest = other.newest;
+        self.counters.add_totals(&other.counters);
+        if other.last_event.is_some() {
+            self.last_event = other.last_event;
         }
     }
 }
 
-impl Timers {
+impl TimerOrder {
     pub(super) fn new() -> Self {
         Self {
             next: Mutex::new(BTreeMap::new()),
@@ -200,7 +200,7 @@ impl Timers {
     #[must_use]
     pub(super) fn rearm(
         &self,
-        record: &Arc<Record>,
+        entry: &Arc<QueueEntry>,
         armed: &mut Option<Tick>,
         next: Option<Tick>,
     ) -> bool {
@@ -209,22 +209,22 @@ impl Timers {
         }
         let mut order = lock(&self.next);
         if let Some(old) = armed.take() {
-            order.remove(&(old, record.number()));
+            order.remove(&(old, entry.number()));
         }
         let Some(at) = next else { return false };
         *armed = Some(at);
-        let key = (at, record.number());
-        order.insert(key, Arc::clone(record));
+        let key = (at, entry.number());
+        order.insert(key, Arc::clone(entry));
         order
             .first_key_value()
             .is_some_and(|(first, _)| *first == key)
     }
 
     /// Returns a record whose next timer is due. The entry stays until the record moves it.
-    pub(super) fn due(&self, now: Tick) -> Option<Arc<Record>> {
+    pub(super) fn due(&self, now: Tick) -> Option<Arc<QueueEntry>> {
         let order = lock(&self.next);
-        let ((at, _), record) = order.first_key_value()?;
-        (*at <= now).then(|| Arc::clone(record))
+        let ((at, _), entry) = order.first_key_value()?;
+        (*at <= now).then(|| Arc::clone(entry))
     }
 
     /// Returns how many records hold timers.

@@ -5,8 +5,8 @@
 //! process, as encoded bytes for the network. The hub knows neither form.
 
 use super::{
-    place::{Epoch, Sums, Tally},
-    record::Newest,
+    counters::{Counters, Delta, Epoch},
+    queue_entry::LastEvent,
 };
 use crate::{
     fault::{Fault, planted},
@@ -23,21 +23,21 @@ pub(crate) enum Target<'a> {
 
 /// One entry, before it is written. Borrowed from the queue's entry, under its lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct WakeEntry<'a> {
     pub(crate) target: Target<'a>,
     pub(crate) reason: WakeReason,
-    pub(crate) sums: Sums,
+    pub(crate) delta: Delta,
     pub(crate) sequence: u64,
     /// The newest event's details.
-    pub(crate) newest: &'a Newest,
+    pub(crate) last_event: &'a LastEvent,
     /// The position after it; `None` for a pattern.
-    pub(crate) position: Option<(&'a Tally, Epoch)>,
+    pub(crate) position: Option<(&'a Counters, Epoch)>,
 }
 
 /// The encoding of a queue's newest entry: one for all subscribers that were at the same position.
 #[derive(Debug)]
 pub(crate) struct EncodedEntry {
-    pub(super) from: Tally,
+    pub(super) from: Counters,
     pub(super) sequence: u64,
     pub(crate) bytes: Vec<u8>,
 }
@@ -51,10 +51,10 @@ pub(crate) trait WakeSink {
 
     /// Appends an entry; `false` where it does not fit, and nothing was appended. An empty Wake
     /// refuses none: an entry's texts have limits of their own.
-    fn push(&mut self, entry: &Entry<'_>) -> bool;
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool;
 
     /// Appends an entry, whose encoding may be in `encoded` or be left there for other subscribers.
-    fn push_shared(&mut self, entry: &Entry<'_>, encoded: &mut Vec<u8>) -> bool {
+    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
         _ = encoded;
         self.push(entry)
     }
@@ -85,7 +85,7 @@ impl Default for WakeBuilder {
 }
 
 impl WakeSink for WakeBuilder {
-    fn push(&mut self, entry: &Entry<'_>) -> bool {
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let entry = entry.to_work();
         let left = self.bytes.checked_sub(entry.encoded_at_most());
         let fits = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
@@ -97,19 +97,19 @@ impl WakeSink for WakeBuilder {
     }
 }
 
-impl Entry<'_> {
+impl WakeEntry<'_> {
     /// Returns a pattern's check.
-    pub(super) fn of_pattern<'a>(
+    pub(super) fn for_pattern<'a>(
         selector: &'a Selector,
         reason: WakeReason,
-        nothing: &'a Newest,
-    ) -> Entry<'a> {
-        Entry {
+        nothing: &'a LastEvent,
+    ) -> WakeEntry<'a> {
+        WakeEntry {
             target: Target::Pattern(selector),
             reason,
-            sums: Sums::default(),
+            delta: Delta::default(),
             sequence: 0,
-            newest: nothing,
+            last_event: nothing,
             position: None,
         }
     }
@@ -119,31 +119,31 @@ impl Entry<'_> {
             Target::Queue(address) => address.into(),
             Target::Pattern(selector) => selector.clone(),
         };
-        let newest = self.newest.clone();
+        let last_event = self.last_event.clone();
         WorkDetected {
             queue,
             reason: self.reason,
             sequence: self.sequence,
-            notifications: self.sums.notifications,
-            payload_size: self.sums.payload,
-            messages: self.sums.messages,
-            publisher: newest.publisher,
-            published_at: newest.published_at,
-            traceparent: newest.traceparent,
+            notifications: self.delta.notifications,
+            payload_size: self.delta.payload,
+            messages: self.delta.messages,
+            publisher: last_event.publisher,
+            published_at: last_event.published_at,
+            traceparent: last_event.traceparent,
             token: self.token(),
         }
     }
 
     /// Appends the token of the position after this entry; nothing for a pattern.
     pub(crate) fn write_token(&self, out: &mut Vec<u8>) {
-        if let Some((place, epoch)) = self.position {
-            place.write_token(epoch, out);
+        if let Some((position, epoch)) = self.position {
+            position.write_token(epoch, out);
         }
     }
 
     /// Returns the same token.
     pub(crate) fn token(&self) -> Token {
         self.position
-            .map_or_else(Token::default, |(place, epoch)| place.token(epoch))
+            .map_or_else(Token::default, |(position, epoch)| position.token(epoch))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use super::Shared;
+use super::RelayInner;
 use tokio::time::MissedTickBehavior;
 
 use crate::{
@@ -12,26 +12,26 @@ use crate::{
 };
 
 /// Queues without listeners are told of so often.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Looking for queues to forget costs a scan of all of them: at most one a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) fn spawn(scope: &Scope, shared: &Arc<Shared>, forget_after: Duration) {
+pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
     let timers = Arc::clone(shared);
     scope.spawn_again("timers", move || fire_timers(Arc::clone(&timers)));
     let fan = Arc::clone(shared);
     scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
-    let unheard = Arc::clone(shared);
+    let no_listeners = Arc::clone(shared);
     scope.spawn_again("names without listeners", move || {
-        tell_unheard(Arc::clone(&unheard))
+        log_queues_without_listeners(Arc::clone(&no_listeners))
     });
     let forgetting = Arc::clone(shared);
     scope.spawn_again("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
 
 /// Fires each timer when it is due.
-async fn fire_timers(shared: Arc<Shared>) {
+async fn fire_timers(shared: Arc<RelayInner>) {
     let waker = shared.hub.timers_waker();
     loop {
         let now = shared.clock.now();
@@ -57,13 +57,13 @@ async fn fire_timers(shared: Arc<Shared>) {
 
 /// Work of one batch, in marks, and of one poll: what follows its first mark waits for some hundred
 /// microseconds.
-const BATCH: usize = 8192;
+const MAX_BATCH_WORK: usize = 8192;
 
 /// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
 /// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
 /// a stream of many queues sends one Wake for them. Between a mark and its wake there is nothing but
 /// walks: a notification that finds the mark relies on that wake.
-async fn fan_out(shared: Arc<Shared>) {
+async fn fan_out(shared: Arc<RelayInner>) {
     let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
     let mut batch = WakeBatch::default();
     // What was done since others could run.
@@ -87,7 +87,7 @@ async fn fan_out(shared: Arc<Shared>) {
         let alone = batch.work() == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.work() >= BATCH;
+            let full = batch.work() >= MAX_BATCH_WORK;
             if full || hub.fanout_is_empty() && (alone || !more) {
                 spent += batch.work();
                 batch.wake();
@@ -100,14 +100,14 @@ async fn fan_out(shared: Arc<Shared>) {
                 tokio::task::yield_now().await;
             }
         }
-        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= BATCH) {
+        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= MAX_BATCH_WORK) {
             spent = 0;
             tokio::task::yield_now().await;
         }
     }
 }
 
-async fn forget(shared: Arc<Shared>, every: Duration) {
+async fn forget(shared: Arc<RelayInner>, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
@@ -121,12 +121,12 @@ async fn forget(shared: Arc<Shared>, every: Duration) {
 
 /// Says, once for each queue, that it was notified and has no listener: no error, but often a
 /// misspelling. At most once a second, however many there are, with so much work at most.
-async fn tell_unheard(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(TELL_EVERY);
+async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(LOG_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (named, others) = shared.hub.take_unheard();
+        let (named, others) = shared.hub.take_queues_without_listeners();
         let mut left = NearestName::WORK;
         for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
             let mut search = NearestName::new(queue, left / others);

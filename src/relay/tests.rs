@@ -10,7 +10,7 @@ use std::{
 
 use futures_core::Stream;
 
-use super::{feed::Message, *};
+use super::{message_stream::Message, *};
 use crate::SubscribeEvent;
 use crate::hub::NearestName;
 use crate::words::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
@@ -204,10 +204,14 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
         .expect("counted");
     let hub = &relay.shared.hub;
     let far = event("far/away").queue;
-    assert_eq!(hub.take_unheard(), ([far].into(), 0));
+    assert_eq!(hub.take_queues_without_listeners(), ([far].into(), 0));
     let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
     again.expect("counted");
-    assert_eq!(hub.take_unheard(), ([].into(), 0), "told already");
+    assert_eq!(
+        hub.take_queues_without_listeners(),
+        ([].into(), 0),
+        "told already"
+    );
     let nearest = |queue: &str| {
         let mut search = NearestName::new(&event(queue).queue, NearestName::WORK);
         while hub.search_nearest(&mut search) {}
@@ -264,7 +268,11 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
         let told = relay.publisher("p").notify(part.to_vec()).await;
         told.expect("counted");
     }
-    let mut feed = Box::pin(relay.local_feed(&options("a/*")).expect("subscribed"));
+    let mut feed = Box::pin(
+        relay
+            .open_local_stream(&options("a/*"))
+            .expect("subscribed"),
+    );
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
     let mut cx = Context::from_waker(&waker);

@@ -1,4 +1,4 @@
-//! Sums: exact, conflated, saturating only where they are told (section 2).
+//! Delta: exact, conflated, saturating only where they are told (section 2).
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Queues that nobody needs any more (R3).
 
 use super::{
-    super::{record::Idle, subscription::Start},
+    super::{queue_entry::IdleState, subscription::CursorStart},
     *,
 };
 
@@ -80,13 +80,13 @@ fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
 fn whoever_holds_a_dead_record_counts_in_the_new_one() {
     let hub = hub();
     notify(&hub, "orders");
-    let dead = hub.records.get(&queue("orders")).expect("known");
+    let dead = hub.entries.get(&queue("orders")).expect("known");
     assert_eq!(forgotten(&hub, after(HOUR)), 1);
     let subscription = settled(&hub, &["orders"]);
     hub.wake_after(
         dead,
         Duration::ZERO,
-        super::super::timers::Timer::plain(),
+        super::super::timers::Timer::without_notification(),
         after(HOUR),
     );
     let told = entries(&drain(&subscription, after(HOUR)));
@@ -173,18 +173,19 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
     let subscription = settled(&hub, &["*"]);
     notify(&hub, "orders");
     drain(&subscription, Tick::default());
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let Idle::Patterns { holders, since } = record.idle(now, Some(now)) else {
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let IdleState::HeldByPatterns { holders, since } = queue_entry.idle_state(now, Some(now))
+    else {
         panic!("a pattern holds it");
     };
-    assert!(holders.up_to_date(&hub, &record, now));
+    assert!(holders.up_to_date(&hub, &queue_entry, now));
     // A second position of the same queue, which says something else than the first.
-    let other = Start::Token(&Token::default());
-    subscription.attach(&mut subscription.lock(), &record, other, now);
+    let other = CursorStart::Token(&Token::default());
+    subscription.attach(&mut subscription.lock(), &queue_entry, other, now);
     let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
-    assert!(record.forget(Some(&holders), since, &hub.timers, floor));
-    assert!(holders.release(&hub, &record));
-    hub.records.remove(&record);
+    assert!(queue_entry.forget(Some(&holders), since, &hub.timers, floor));
+    assert!(holders.release(&hub, &queue_entry));
+    hub.entries.remove(&queue_entry);
     let told = entries(&drain(&subscription, now));
     assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);
     notify_with(&hub, notification("orders"), now);
@@ -207,7 +208,7 @@ fn a_step_of_forgetting_looks_at_a_bounded_number_of_listeners() {
     let streams: Vec<_> = (0..30).map(|_| settled(&hub, &["a*"])).collect();
     let (mut last, mut steps, mut before) = (None, 0, 0);
     while let Some(next) = hub.forget_some(last.as_ref(), after(2 * HOUR)) {
-        let looked = hub.counters.holders.load(Ordering::Relaxed);
+        let looked = hub.metrics.holders.load(Ordering::Relaxed);
         assert!(looked - before <= 4096, "{}", looked - before);
         (last, steps, before) = (Some(next), steps + 1, looked);
     }

@@ -1,6 +1,6 @@
 //! Groups: who is given what is owed, and what becomes of it (R12 to R16).
 
-use super::{super::Pace, *};
+use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;
 
 const CLAIM: Duration = Duration::from_secs(1);
@@ -441,7 +441,7 @@ fn members_tokens_do_not_count() {
     let first = drain(&members[0], Tick::default());
     hub.end_send(&members[0], Tick::default());
     say(&hub, &members[0], Drained, 1, Tick::default());
-    let stale = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let stale = super::super::counters::Counters::starting_at(0).token(EPOCH);
     for token in [first[0].token.clone(), stale, Token::default()] {
         let options = SubscribeOptions {
             group: Some(GroupName::new("g").expect("a name")),
@@ -532,16 +532,19 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
     let members = fleet(&hub, 1);
     put(&hub, 1, Tick::default());
     // The mark is taken, and the wake-up is not.
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let seat = members[0]
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let member_id = members[0]
         .lock()
         .list
         .get(0)
-        .and_then(|cursor| cursor.seat());
-    let seat = seat.expect("a member");
-    let grant = record.lock().take_grant(seat).expect("given");
+        .and_then(|cursor| cursor.member_id());
+    let member_id = member_id.expect("a member");
+    let assignment = queue_entry
+        .lock()
+        .take_assignment(member_id)
+        .expect("given");
     assert_eq!(drain(&members[0], Tick::default()), []);
-    record.lock().give_back(seat, grant);
+    queue_entry.lock().return_assignment(member_id, assignment);
     assert_eq!(drain(&members[0], Tick::default()), []);
     verify(&hub, &members[0], Tick::default());
     let healed = drain(&members[0], Tick::default());
@@ -550,12 +553,12 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
 
 #[test]
 fn time_outs_are_as_configured() {
-    let pace = Pace {
-        claim: 5 * SECOND,
-        ..Pace::default()
+    let coordinator = CoordinatorConfig {
+        claim_timeout: 5 * SECOND,
+        ..CoordinatorConfig::default()
     };
     let hub = hub_with(HubConfig {
-        pace,
+        coordinator,
         ..HubConfig::default()
     });
     let members = fleet(&hub, 2);
@@ -689,12 +692,12 @@ fn a_group_that_took_nothing_is_not_kept() {
         let passing = subscribe_with(&hub, &options, Tick::default());
         hub.unsubscribe(&passing, Tick::default());
     }
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let groups = record
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let groups = queue_entry
         .lock()
-        .company
+        .coordinator
         .as_ref()
-        .map(|company| company.groups());
+        .map(|coordinator| coordinator.groups());
     assert!(groups.is_some_and(|groups| groups <= 101), "{groups:?}");
 }
 

@@ -333,9 +333,9 @@ fn more_delayed_wake_ups_than_the_hub_holds_are_refused_and_those_it_has_go_on()
 #[test]
 fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_way() {
     let hub = hub_with(HubConfig {
-        pace: super::super::Pace {
+        coordinator: super::super::CoordinatorConfig {
             max_groups: 2,
-            ..super::super::Pace::default()
+            ..super::super::CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -360,7 +360,7 @@ fn a_full_table_takes_a_queue_that_was_made_before_its_turn_came() {
     let hub = small_hub(1);
     let _listened = settled(&hub, &["listened"]);
     // Over its limit, as after a race; another request made the queue meanwhile.
-    let made = hub.make_record(&queue("made"), Tick::default());
+    let made = hub.make_entry(&queue("made"), Tick::default());
     let missing = [made.address()];
     hub.make_missing(&missing, HashSet::new, Tick::default())
         .expect("no new queue is needed");
@@ -421,7 +421,7 @@ fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
     notify_all();
     let streams: Vec<_> = (0..100).map(|_| settled(&hub, &["a*"])).collect();
     let new = |now| hub.notify(&Arc::from("tests"), &[notification("new")], now);
-    let looked = || hub.counters.holders.load(Ordering::Relaxed);
+    let looked = || hub.metrics.holders.load(Ordering::Relaxed);
     new(after(HOUR + 59 * SECOND)).expect_err("none was idle for long enough");
     assert_eq!(looked(), 0, "their age is compared first");
     notify_all();
@@ -634,9 +634,9 @@ fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
 #[test]
 fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
     let hub = hub_with(HubConfig {
-        pace: super::super::Pace {
+        coordinator: super::super::CoordinatorConfig {
             max_groups: 2,
-            ..super::super::Pace::default()
+            ..super::super::CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -656,8 +656,8 @@ fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
     for one in &all {
         while !hub.attach_some(one, Tick::default()) {}
     }
-    let shared = hub.records.get(&queue("shared")).expect("known");
-    let groups = shared.lock().company.as_ref().map(|all| all.groups());
+    let shared = hub.entries.get(&queue("shared")).expect("known");
+    let groups = shared.lock().coordinator.as_ref().map(|all| all.groups());
     assert_eq!(groups, Some(2));
     let told = |reason, count| {
         let told = entries(&drain(&all[2], Tick::default()));

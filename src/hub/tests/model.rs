@@ -9,7 +9,7 @@ use proptest::{
 };
 
 use self::naive::{Log, Owed, Worth};
-use super::{super::place::Tally, *};
+use super::{super::counters::Counters, *};
 use crate::{backoff::jitter, words::Selector};
 
 const QUEUES: [&str; 4] = ["orders", "ordinary", "invoices", "jobs"];
@@ -36,7 +36,7 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 enum Position {
     /// The newest that was given out for the queue.
-    Newest,
+    LastEvent,
     /// One of those that were given out for it.
     Stale(usize),
     /// Of another life of the relay.
@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
         [1..9u64, 0..9, 1..9],
     );
     let position = prop_oneof![
-        4 => Just(Position::Newest),
+        4 => Just(Position::LastEvent),
         2 => any::<usize>().prop_map(Position::Stale),
         1 => Just(Position::Foreign),
         1 => Just(Position::Nonsense),
@@ -180,14 +180,14 @@ impl Pair {
             None => (Worth::Nothing, Token::default()),
         };
         match position {
-            Position::Newest => of(given.len().wrapping_sub(1)),
+            Position::LastEvent => of(given.len().wrapping_sub(1)),
             Position::Stale(index) => of(index.checked_rem(given.len()).unwrap_or(0)),
-            Position::Foreign => (Worth::Foreign, Tally::starting_at(1).token(Epoch(8))),
+            Position::Foreign => (Worth::Foreign, Counters::starting_at(1).token(Epoch(8))),
             Position::Nonsense => (
                 Worth::Nothing,
                 Token(bytes::Bytes::from_static(b"nonsense")),
             ),
-            Position::Above => (Worth::Nothing, Tally::starting_at(u64::MAX).token(EPOCH)),
+            Position::Above => (Worth::Nothing, Counters::starting_at(u64::MAX).token(EPOCH)),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::words::{GroupName, Report};
 
 /// A stream's messages; its time is the test's.
 struct Stream {
-    feed: Feed,
+    feed: SubscriberStream,
     waker: Waker,
 }
 
@@ -33,7 +33,7 @@ impl Stream {
     }
 
     /// Does one step, and not what follows from it.
-    fn step(&mut self, now: Tick) -> Next {
+    fn step(&mut self, now: Tick) -> StreamAction {
         let mut sink = WakeBuilder::default();
         self.feed.next_into(now, false, &self.waker, &mut sink)
     }
@@ -135,7 +135,11 @@ fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
     let mut stream = Stream::open(&hub, &options, Tick::default());
     stream.take(Tick::default());
     let now = after(10 * SECOND);
-    assert_eq!(stream.step(now), Next::Yield, "two of four are compared");
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "two of four are compared"
+    );
     notify_with(&hub, notification("a"), now);
     let (told, resume) = stream.take(now);
     assert!(told.is_empty() && !resume.is_empty());
@@ -169,7 +173,11 @@ fn a_queue_that_comes_during_a_comparison_is_told() {
     hub.forget(now);
     assert_eq!(hub.stats().forgotten, 1);
     let now = now + 10 * SECOND;
-    assert_eq!(stream.step(now), Next::Yield, "half of them are compared");
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "half of them are compared"
+    );
     notify_with(&hub, notification("q5"), now);
     let (told, resume) = stream.take(now);
     assert!(told.is_empty() && !resume.is_empty(), "{told:?}");
@@ -346,7 +354,7 @@ fn no_number_is_stated_while_catch_ups_wait() {
         catch_up_spread: HOUR,
         ..HubConfig::default()
     });
-    let foreign = super::super::place::Tally::starting_at(1).token(Epoch(8));
+    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["a", "b"], &[("a", &foreign)]);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     for second in 0..15 {

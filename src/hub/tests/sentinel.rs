@@ -1,6 +1,6 @@
 //! The sentinel: one look per queue and interval, by one listener that says so (R11).
 
-use super::{super::Pace, *};
+use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;
 use ReportState::{Busy, Drained};
 use WakeReason::{CatchUp, Notified, Sentinel};
@@ -10,9 +10,9 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// A hub with a sentinel.
 fn guarded() -> Arc<Hub> {
     hub_with(HubConfig {
-        pace: Pace {
-            sentinel: INTERVAL,
-            ..Pace::default()
+        coordinator: CoordinatorConfig {
+            sentinel_interval: INTERVAL,
+            ..CoordinatorConfig::default()
         },
         ..HubConfig::default()
     })
@@ -119,7 +119,7 @@ fn a_look_that_happened_by_itself_puts_it_off() {
 #[test]
 fn a_report_repeated_on_a_new_stream_is_no_look() {
     let hub = guarded();
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let again = |now| {
         let resumed = resuming(&["orders"], &[("orders", &head)]);
         let listener = subscribe_with(&hub, &resumed, now);
@@ -403,9 +403,9 @@ fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
 fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
     let hub = hub_with(HubConfig {
         forget_after: SECOND,
-        pace: Pace {
-            sentinel: INTERVAL,
-            ..Pace::default()
+        coordinator: CoordinatorConfig {
+            sentinel_interval: INTERVAL,
+            ..CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -420,7 +420,7 @@ fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
 #[test]
 fn streams_that_come_and_go_do_not_put_it_off() {
     let hub = guarded();
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let mut told = Vec::new();
     for second in (0..90).step_by(10) {
         let now = after(Duration::from_secs(second));
@@ -459,7 +459,7 @@ fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
 
 /// Asks a stream's machine for a while, second by second; returns which queues were to be checked,
 /// when the last of them was, and the number of Wakes.
-fn checked(hub: &Arc<Hub>, feed: &mut Feed, from: u64, to: u64) -> (usize, u64, usize) {
+fn checked(hub: &Arc<Hub>, feed: &mut SubscriberStream, from: u64, to: u64) -> (usize, u64, usize) {
     let (_, waker) = Alarm::new();
     let mut queues = std::collections::HashSet::new();
     let (mut last, mut wakes) = (0, 0);
@@ -489,7 +489,7 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     let names: Vec<_> = (0..QUEUES).map(|number| format!("q{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     // It is away for 75 s, so all checks are due when it comes back with its tokens.
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let positions: Vec<_> = names.iter().map(|name| (*name, &head)).collect();
     let gone = subscribe(&hub, &names);
     hub.unsubscribe(&gone, Tick::default());
@@ -614,10 +614,10 @@ fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
     let (mut now, mut slices) = (after(67 * SECOND), 0);
     let mut fire = |now| {
         while hub.next_timer().is_some_and(|due| due <= now) {
-            let before = hub.probes.looked_at();
+            let before = hub.probes.examined();
             hub.fire(now);
-            let looked_at = hub.probes.looked_at() - before;
-            assert!((1..1_200).contains(&looked_at), "{looked_at} in one slice");
+            let examined = hub.probes.examined() - before;
+            assert!((1..1_200).contains(&examined), "{examined} in one slice");
             slices += 1;
         }
     };

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        place::Tally,
+        counters::Counters,
         timers::{QueueTimers, Timer},
     },
     *,
@@ -44,8 +44,8 @@ fn delayed(name: &str, delay: Duration) -> Notification {
 }
 
 fn timers(hub: &Hub, name: &str) -> usize {
-    let record = hub.records.get(&queue(name)).expect("known");
-    record.lock().timers.len()
+    let queue_entry = hub.entries.get(&queue(name)).expect("known");
+    queue_entry.lock().timers.len()
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
     }
 }
 
-/// Sums that tell one timer of 384 from the others.
-fn bit(number: usize) -> Tally {
-    let mut sums = Tally::default();
+/// Delta that tell one timer of 384 from the others.
+fn bit(number: usize) -> Counters {
+    let mut sums = Counters::default();
     let part = [
         &mut sums.notifications,
         &mut sums.payload,
@@ -209,10 +209,10 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
             now
         };
         while let Some(timer) = timers.pop_due(until) {
-            let within = |sums: &Tally| {
-                timer.sums.notifications & sums.notifications != 0
-                    || timer.sums.payload & sums.payload != 0
-                    || timer.sums.messages & sums.messages != 0
+            let within = |sums: &Counters| {
+                timer.counters.notifications & sums.notifications != 0
+                    || timer.counters.payload & sums.payload != 0
+                    || timer.counters.messages & sums.messages != 0
             };
             for (due, delay, _) in asked.iter().filter(|(_, _, sums)| within(sums)) {
                 early |= timer.at < *due;

@@ -27,7 +27,7 @@ fn a_parked_pattern_subscriber_is_woken_for_a_queue_that_comes_later() {
 #[test]
 fn catch_ups_that_are_spread_come_at_their_time_and_not_with_the_heartbeat() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
-    let foreign = super::super::place::Tally::starting_at(1).token(Epoch(8));
+    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
     let mut feed = feed(&hub, &resuming(&["a", "b"], &[("a", &foreign)]));
     let (events, until) = sent(&mut feed, Tick::default(), &waker);
     assert_eq!(woken(&events), []);
@@ -100,8 +100,11 @@ fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
     assert!(matches!(events[0], SubscribeEvent::Welcome(_)));
     assert_eq!(woken(&events), [entry("orders", WakeReason::CatchUp, 0)]);
     let last = feed.next(Tick::default(), true, &waker);
-    assert!(matches!(last, Next::Send(SubscribeEvent::Goodbye(_))));
-    assert_eq!(feed.next(Tick::default(), true, &waker), Next::End);
+    assert!(matches!(
+        last,
+        StreamAction::Send(SubscribeEvent::Goodbye(_))
+    ));
+    assert_eq!(feed.next(Tick::default(), true, &waker), StreamAction::End);
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn a_stream_ends_by_itself_at_its_age_and_what_it_was_owed_is_told_to_the_next()
     };
     notify(&hub, "orders");
     let last = feed.next(after(2 * HOUR), false, &waker);
-    let Next::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
+    let StreamAction::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
         panic!("{last:?}");
     };
     assert_eq!(goodbye.reason, crate::words::GoodbyeReason::Rotation);
@@ -341,8 +344,8 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     });
     let subscription = settled(&hub, &["orders", "bad"]);
     let count = |name: &str, batch: &mut WakeBatch| {
-        let record = hub.records.get(&queue(name)).expect("subscribed");
-        hub.count_in(record, Tick::default(), false, batch, |state| {
+        let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
+        hub.count_in(queue_entry, Tick::default(), false, batch, |state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), Tick::default());
             true
@@ -398,7 +401,7 @@ fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() 
         let cursors = subscription.lock();
         let cursor = cursors.list.find(&view.address);
         let cursor = cursor.and_then(|at| cursors.list.get(at));
-        assert_eq!(cursor.expect("attached").record.address(), &view.address);
+        assert_eq!(cursor.expect("attached").entry.address(), &view.address);
     }
     hub.unsubscribe(&subscription, Tick::default());
     assert!(hub.stats().cursors > 0, "detached in steps as well");
@@ -416,12 +419,12 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            Next::Wake(_) => told.extend(entries(&sink.work)),
-            Next::Wait(until) => {
+            StreamAction::Wake(_) => told.extend(entries(&sink.work)),
+            StreamAction::Wait(until) => {
                 assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
                 (now, pauses) = (until, pauses + 1);
             }
-            Next::Yield | Next::Send(SubscribeEvent::Welcome(_)) => {}
+            StreamAction::Yield | StreamAction::Send(SubscribeEvent::Welcome(_)) => {}
             next => panic!("{next:?}"),
         }
     }
@@ -447,14 +450,14 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
     loop {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            Next::Yield => turns += 1,
-            Next::Wake(_) => events.push(entries(&sink.work)),
+            StreamAction::Yield => turns += 1,
+            StreamAction::Wake(_) => events.push(entries(&sink.work)),
             // A stream of so many is stated its resume number also where it was not silent.
-            Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+            StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
                 assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
             }
-            Next::Send(event) => panic!("{event:?}"),
-            Next::Wait(_) | Next::End => break,
+            StreamAction::Send(event) => panic!("{event:?}"),
+            StreamAction::Wait(_) | StreamAction::End => break,
         }
     }
     assert_eq!(events, [[entry("slow", WakeReason::Notified, 1)]]);

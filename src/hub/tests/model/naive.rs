@@ -6,10 +6,10 @@ use super::super::*;
 use crate::{hub::timers::timer_offset, words::Selector};
 
 /// What one event states: notifications, payload, messages.
-pub(super) type Sums = [u64; 3];
+pub(super) type Delta = [u64; 3];
 
 /// What is owed of one queue: its name, why, its sequence and the sums.
-pub(super) type Owed = (String, WakeReason, u64, Sums);
+pub(super) type Owed = (String, WakeReason, u64, Delta);
 
 /// Everything that was ever counted.
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Event {
     queue: String,
     sequence: u64,
     timed: bool,
-    sums: Sums,
+    sums: Delta,
 }
 
 /// What the relay remembers of a queue just now.
@@ -36,7 +36,7 @@ struct Queue {
     touched: Tick,
     /// When a subscriber left last: it counts while there is no other one.
     left: Tick,
-    timers: BTreeMap<Tick, Sums>,
+    timers: BTreeMap<Tick, Delta>,
 }
 
 /// A subscriber.
@@ -68,7 +68,7 @@ pub(super) enum Worth {
 const VISIBILITY: Duration = Duration::from_secs(30);
 
 impl Log {
-    pub(super) fn notify(&mut self, name: &str, delay: Duration, sums: Sums, now: Tick) {
+    pub(super) fn notify(&mut self, name: &str, delay: Duration, sums: Delta, now: Tick) {
         self.use_queue(name, now);
         if delay.is_zero() {
             return self.count(name, false, sums, now);
@@ -227,7 +227,7 @@ impl Log {
                 (false, true) if cursor.doubt && certain => WakeReason::CatchUp,
                 (false, true) => continue,
             };
-            let add = |all: Sums, event: &&Event| std::array::from_fn(|i| all[i] + event.sums[i]);
+            let add = |all: Delta, event: &&Event| std::array::from_fn(|i| all[i] + event.sums[i]);
             owed.push((name.clone(), reason, head, missed.iter().fold([0; 3], add)));
             cursor.place = head;
             cursor.doubt = false;
@@ -286,7 +286,7 @@ impl Log {
         }
     }
 
-    fn count(&mut self, name: &str, timed: bool, sums: Sums, now: Tick) {
+    fn count(&mut self, name: &str, timed: bool, sums: Delta, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
         queue.head += 1;
         queue.touched = now;
@@ -298,7 +298,7 @@ impl Log {
         });
     }
 
-    fn set_timer(&mut self, name: &str, delay: Duration, sums: Sums, now: Tick) {
+    fn set_timer(&mut self, name: &str, delay: Duration, sums: Delta, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
         let at = now.after_on_moved_grid(delay, timer_offset(&super::queue(name)));
         let timer = queue.timers.entry(at).or_default();

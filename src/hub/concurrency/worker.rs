@@ -11,8 +11,8 @@ use std::{
 use shuttle::thread::{self, JoinHandle, Thread};
 
 use super::{
-    feed::{Feed, Next},
     listener::{NOW, feed_config, queue},
+    stream::{StreamAction, SubscriberStream},
     subscription::SubscriptionId,
     sync::{AtomicU64, Ordering},
     world::{HIDDEN, World},
@@ -52,7 +52,7 @@ pub(super) struct Serving {
 /// A listener's stream, and its dequeue task.
 pub(super) struct Worker {
     world: World,
-    feed: Feed,
+    feed: SubscriberStream,
     pub(super) id: SubscriptionId,
     bell: Arc<Bell>,
     waker: Waker,
@@ -110,7 +110,7 @@ impl Worker {
         let (id, hub) = (SubscriptionId(number), &world.hub);
         let subscription = hub.subscribe(id, options, NOW, &mut rng).expect("accepted");
         let (hub, config) = (Arc::clone(hub), feed_config());
-        let feed = Feed::new(hub, subscription, options, &config, NOW, &mut rng);
+        let feed = SubscriberStream::new(hub, subscription, options, &config, NOW, &mut rng);
         let bell = Arc::new(Bell::default());
         bell.rung.store(1, Ordering::SeqCst);
         Self {
@@ -224,7 +224,7 @@ impl Worker {
 
     fn take(&mut self, draining: bool) -> Vec<WorkDetected> {
         let mut taken = Vec::new();
-        while let Next::Send(event) = self.feed.next(self.now, draining, &self.waker) {
+        while let StreamAction::Send(event) = self.feed.next(self.now, draining, &self.waker) {
             if let SubscribeEvent::Wake(work) = event {
                 taken.extend(work);
             }

@@ -9,9 +9,9 @@ use std::{
 
 use super::{
     core::{Hub, HubConfig},
-    feed::{Feed, FeedConfig, Next},
+    counters::Epoch,
     mailbox::WakeBatch,
-    place::Epoch,
+    stream::{StreamAction, StreamConfig, SubscriberStream},
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Ordering},
     wake_builder::WakeBuilder,
@@ -36,7 +36,7 @@ pub(super) struct Alarm(AtomicU64);
 pub(super) struct Listener {
     hub: Arc<Hub>,
     selector: Selector,
-    feed: Feed,
+    feed: SubscriberStream,
     pub(super) subscription: Arc<Subscription>,
     alarm: Arc<Alarm>,
     waker: Waker,
@@ -143,7 +143,7 @@ impl Listener {
     /// Takes what is owed, where it was woken: nothing else makes a stream look.
     pub(super) fn listen(&mut self) {
         while self.alarm.heard() {
-            while let Next::Send(event) = self.feed.next(NOW, false, &self.waker) {
+            while let StreamAction::Send(event) = self.feed.next(NOW, false, &self.waker) {
                 if let SubscribeEvent::Wake(work) = event {
                     work.into_iter().for_each(|entry| self.tell(entry));
                 }
@@ -153,7 +153,7 @@ impl Listener {
 
     /// Takes all up to the Goodbye of a relay that drains.
     pub(super) fn goodbye(&mut self) {
-        while let Next::Send(event) = self.feed.next(NOW, true, &self.waker) {
+        while let StreamAction::Send(event) = self.feed.next(NOW, true, &self.waker) {
             if let SubscribeEvent::Wake(work) = event {
                 work.into_iter().for_each(|entry| self.tell(entry));
             }
@@ -189,11 +189,13 @@ impl Listener {
         loop {
             let mut sink = WakeBuilder::default();
             match self.feed.next_into(now, false, &self.waker, &mut sink) {
-                Next::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
-                Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => self.resume = resume,
-                Next::Send(_) => {}
-                Next::Yield => shuttle::thread::yield_now(),
-                Next::Wait(_) | Next::End => return,
+                StreamAction::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
+                StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+                    self.resume = resume
+                }
+                StreamAction::Send(_) => {}
+                StreamAction::Yield => shuttle::thread::yield_now(),
+                StreamAction::Wait(_) | StreamAction::End => return,
             }
         }
     }
@@ -241,7 +243,7 @@ fn open(
     number: u128,
     positions: Vec<Position>,
     resume: &Token,
-) -> (Feed, Arc<Subscription>) {
+) -> (SubscriberStream, Arc<Subscription>) {
     let id = ListenerId::new("l").expect("a name");
     let options = SubscribeOptions {
         positions,
@@ -254,16 +256,16 @@ fn open(
         .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
         .expect("accepted");
     let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
-    let feed = Feed::new(hub, subscription, &options, &config, NOW, &mut rng);
+    let feed = SubscriberStream::new(hub, subscription, &options, &config, NOW, &mut rng);
     (feed, opened)
 }
 
-pub(super) fn feed_config() -> FeedConfig {
-    FeedConfig {
+pub(super) fn feed_config() -> StreamConfig {
+    StreamConfig {
         relay_id: "r".into(),
         epoch: "e".into(),
         version: "v".into(),
         max_age: Duration::from_secs(3600),
-        many: FeedConfig::MANY,
+        throttle_from: StreamConfig::THROTTLE_FROM,
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn fan_out(fault: Fault) -> Result<(), String> {
         .try_for_each(|listener| told_all(listener, 0b111))
 }
 
-/// Walks until there is nothing to do, where it was woken: as the relay's task does.
+/// PendingWalks until there is nothing to do, where it was woken: as the relay's task does.
 fn fan_out_once(hub: &Hub, alarm: &Arc<Alarm>) {
     while alarm.heard() {
         hub.fanout_waker().register(&Arc::clone(alarm).into());

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     core::Hub,
     mailbox::WakeBatch,
-    record::{Record, State},
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    queue_entry::{QueueEntry, QueueState},
+    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
     sync::lock,
     timers::Timer,
 };
@@ -41,7 +41,7 @@ impl Hub {
             return Err(Error::invalid("queue_name", rule));
         }
         self.check_report(&subscription, report)?;
-        let record = self.record(&report.queue, now)?;
+        let entry = self.entry(&report.queue, now)?;
         // A report may come before the turn of its queue to be attached.
         let attaching = lock(&subscription.attaching)
             .as_ref()
@@ -50,12 +50,14 @@ impl Hub {
         // A pattern's listener may report a queue that was not notified yet, or that it has no cursor
         // for.
         let start = match (attaching, report.state) {
-            (Some(resumed), _) if subscription.names(&report.queue) => Start::Resumed(resumed),
-            (_, ReportState::Busy) => Start::Busy,
-            _ => Start::Birth,
+            (Some(resumed), _) if subscription.names(&report.queue) => {
+                CursorStart::Resumed(resumed)
+            }
+            (_, ReportState::Busy) => CursorStart::Busy,
+            _ => CursorStart::EntryStart,
         };
-        let (record, attached) = self.attach(&subscription, &mut cursors, record, start, now);
-        if attached == Attached::Closed {
+        let (entry, attached) = self.attach(&subscription, &mut cursors, entry, start, now);
+        if attached == AttachOutcome::Closed {
             // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
             return match planted!(self.config.fault, ReportAfterEnd) {
                 true => Ok(()),
@@ -63,10 +65,10 @@ impl Hub {
             };
         }
         let mut batch = WakeBatch::default();
-        let to_do = cursors.report(&subscription, report, now, &mut batch);
+        let needs_reconcile = cursors.report(&subscription, report, now, &mut batch);
         drop(cursors);
         batch.wake();
-        let new = !matches!(attached, Attached::Before | Attached::Full);
+        let new = !matches!(attached, AttachOutcome::Existing | AttachOutcome::Full);
         if new {
             // It may have been attached behind its queue's head.
             subscription.mailbox.wake();
@@ -75,21 +77,26 @@ impl Hub {
             self.probe_reported(&subscription, &report.queue, now);
         }
         // An older report counts for nothing, but may have come to a new entry all the same.
-        if to_do || new {
-            self.tend(Arc::clone(&record), now, |_| {});
+        if needs_reconcile || new {
+            self.reconcile(Arc::clone(&entry), now, |_| {});
         }
         match report.visible_in {
             None => {}
             Some(Duration::ZERO) if planted!(self.config.fault, VisibleNowIgnored) => {}
-            Some(delay) => self.wake_after(record, delay, Timer::plain(), now),
+            Some(delay) => self.wake_after(entry, delay, Timer::without_notification(), now),
         }
         Ok(())
     }
 
     /// Does what is due for the queue's groups and its sentinel, after `change`.
-    pub(super) fn tend(&self, record: Arc<Record>, now: Tick, change: impl Fn(&mut State)) {
+    pub(super) fn reconcile(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        change: impl Fn(&mut QueueState),
+    ) {
         let mut batch = WakeBatch::default();
-        self.count_in(record, now, true, &mut batch, |state| {
+        self.count_in(entry, now, true, &mut batch, |state| {
             change(state);
             false
         });
@@ -115,8 +122,8 @@ impl Hub {
             };
             // Those that are gone count as one.
             left -= turns.len().max(1);
-            for (record, place) in turns {
-                self.tend(record, now, |state| state.ready(place, now));
+            for (entry, place) in turns {
+                self.reconcile(entry, now, |state| state.stream_sent(place, now));
             }
         };
         subscription.mailbox.end_turns();

@@ -15,7 +15,7 @@ pub(crate) struct Epoch(pub(crate) u128);
 
 /// The running totals of a queue, or a copy of them: a subscriber's place.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     /// Every cause to wake so far.
     pub(crate) sequence: u64,
     pub(crate) notifications: u128,
@@ -25,13 +25,13 @@ pub(crate) struct Tally {
 
 /// What a token says, where it can be read at all.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Read {
+pub(crate) enum Decoded {
     /// A place of this relay's life.
-    Place(Tally),
+    Current(Counters),
     /// A place of another life.
-    Foreign,
+    OtherEpoch,
     /// Nothing that this relay has written.
-    Nonsense,
+    Malformed,
 }
 
 /// Bytes of the epoch in a token, and of the four lengths after it.
@@ -41,7 +41,7 @@ const LENGTHS: usize = 2;
 /// state, and a token stays within its 64 bytes.
 const SUM: usize = 12;
 
-impl Tally {
+impl Counters {
     /// Returns the totals of a record that starts at `sequence`.
     pub(crate) fn starting_at(sequence: u64) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Tally {
     }
 
     /// Adds sums; the sequence is counted apart.
-    pub(crate) fn add_sums(&mut self, other: &Self) {
+    pub(crate) fn add_totals(&mut self, other: &Self) {
         self.notifications += other.notifications;
         self.payload += other.payload;
         self.messages += other.messages;
@@ -73,11 +73,11 @@ impl Tally {
     }
 
     /// Returns the sums counted since `place`, which this tally covers, saturating.
-    pub(crate) fn sums_since(&self, place: &Self) -> Sums {
-        Sums {
-            notifications: saturate(self.notifications.saturating_sub(place.notifications)),
-            payload: saturate(self.payload.saturating_sub(place.payload)),
-            messages: saturate(self.messages.saturating_sub(place.messages)),
+    pub(crate) fn delta_since(&self, position: &Self) -> Delta {
+        Delta {
+            notifications: saturate(self.notifications.saturating_sub(position.notifications)),
+            payload: saturate(self.payload.saturating_sub(position.payload)),
+            messages: saturate(self.messages.saturating_sub(position.messages)),
         }
     }
 
@@ -111,15 +111,15 @@ impl Tally {
     }
 
     /// Reads a token.
-    pub(crate) fn read(token: &Token, epoch: Epoch) -> Read {
+    pub(crate) fn read(token: &Token, epoch: Epoch) -> Decoded {
         let bytes: &Bytes = &token.0;
-        let Some(place) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
-            return Read::Nonsense;
+        let Some(position) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
+            return Decoded::Malformed;
         };
         if bytes[..EPOCH] != epoch.0.to_le_bytes() {
-            return Read::Foreign;
+            return Decoded::OtherEpoch;
         }
-        Read::Place(place)
+        Decoded::Current(position)
     }
 
     /// Reads the counters of a token, without its epoch.
@@ -143,15 +143,15 @@ impl Tally {
     }
 }
 
-/// Sums as a wake-up tells them.
+/// Delta as a wake-up tells them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sums {
+pub(crate) struct Delta {
     pub(crate) notifications: u64,
     pub(crate) payload: u64,
     pub(crate) messages: u64,
 }
 
-impl Sums {
+impl Delta {
     pub(crate) fn add(&mut self, other: &Self) {
         self.notifications = self.notifications.saturating_add(other.notifications);
         self.payload = self.payload.saturating_add(other.payload);

@@ -13,16 +13,18 @@
     reason = "the models use a part of the files that are compiled a second time"
 )]
 
+#[path = "admission.rs"]
+mod admission;
 #[path = "attach.rs"]
 mod attach;
 #[path = "capacity.rs"]
 mod capacity;
-#[path = "claim.rs"]
-mod claim;
-#[path = "company.rs"]
-mod company;
+#[path = "coordinator.rs"]
+mod coordinator;
 #[path = "core.rs"]
 mod core;
+#[path = "counters.rs"]
+mod counters;
 #[path = "cursor.rs"]
 mod cursor;
 #[path = "cursor_list.rs"]
@@ -31,48 +33,46 @@ mod cursor_list;
 mod cursors;
 #[path = "fanout.rs"]
 mod fanout;
-#[path = "feed.rs"]
-mod feed;
 #[path = "group.rs"]
 mod group;
-#[path = "hear.rs"]
-mod hear;
+#[path = "holders.rs"]
+mod holders;
 #[path = "mailbox.rs"]
 mod mailbox;
+#[path = "members.rs"]
+mod members;
+#[path = "no_subscribers.rs"]
+mod no_subscribers;
 #[path = "overflow.rs"]
 mod overflow;
 #[path = "pattern_index.rs"]
 mod pattern_index;
 #[path = "pattern_probes.rs"]
 mod pattern_probes;
-#[path = "pinned.rs"]
-mod pinned;
-#[path = "place.rs"]
-mod place;
-#[path = "record.rs"]
-mod record;
+#[path = "queue_entry.rs"]
+mod queue_entry;
+#[path = "queue_state.rs"]
+mod queue_state;
+#[path = "redelivery.rs"]
+mod redelivery;
+#[path = "report.rs"]
+mod report;
 #[path = "resume.rs"]
 mod resume;
-#[path = "room.rs"]
-mod room;
-#[path = "roster.rs"]
-mod roster;
 #[path = "sentinel.rs"]
 mod sentinel;
 #[path = "shards.rs"]
 mod shards;
+#[path = "stream.rs"]
+mod stream;
 #[path = "subscribe.rs"]
 mod subscribe;
 #[path = "subscribers.rs"]
 mod subscribers;
 #[path = "subscription.rs"]
 mod subscription;
-#[path = "tend.rs"]
-mod tend;
 #[path = "timers.rs"]
 mod timers;
-#[path = "unheard.rs"]
-mod unheard;
 #[path = "wake_builder.rs"]
 mod wake_builder;
 

@@ -7,13 +7,13 @@
 use std::{sync::Arc, time::SystemTime};
 
 use super::{
-    company::{Company, Pace},
+    coordinator::{Coordinator, CoordinatorConfig},
+    counters::Counters,
+    holders::Holders,
     mailbox::WakeBatch,
-    pinned::Holders,
-    place::Tally,
-    subscribers::Subscribers,
+    subscribers::{SUBSCRIBERS_PER_STEP, Subscribers},
     sync::{Mutex, MutexGuard, lock},
-    timers::{QueueTimers, Timer, Timers, timer_offset},
+    timers::{QueueTimers, Timer, TimerOrder, timer_offset},
     wake_builder::EncodedEntry,
 };
 use crate::{
@@ -22,29 +22,26 @@ use crate::{
     words::{Notification, QueueAddress, WakeReason},
 };
 
-/// Subscribers that a walk marks in one step, and that a notification marks by itself.
-pub(super) const CHUNK: usize = 64;
-
 /// One queue.
-pub(crate) struct Record {
+pub(crate) struct QueueEntry {
     address: QueueAddress,
     /// Tells records apart in the order of timers, alike in every simulated run.
     number: u64,
-    pub(super) pace: Arc<Pace>,
-    state: Mutex<State>,
+    pub(super) config: Arc<CoordinatorConfig>,
+    state: Mutex<QueueState>,
 }
 
 /// What the record's lock guards.
-pub(super) struct State {
-    life: Life,
+pub(super) struct QueueState {
+    life: EntryPhase,
     /// Where its counting began.
     pub(super) start: u64,
-    pub(super) tally: Tally,
+    pub(super) counters: Counters,
     /// The hub's revision when it last counted, or when this entry was made (see `resume`).
     pub(super) changed_at: u64,
     /// The sequence of the newest notification, and of the newest timed wake-up.
     pub(super) notified: u64,
-    pub(super) newest: Newest,
+    pub(super) last_event: LastEvent,
     pub(super) active_at: Tick,
     /// When the last subscriber left: its token is good for as long as a queue is remembered.
     pub(super) left_at: Tick,
@@ -55,15 +52,15 @@ pub(super) struct State {
     /// The newest entry's encoding.
     pub(super) encoded: Encoded,
     /// It was said that nobody listens.
-    unheard: bool,
+    logged_no_listeners: bool,
     /// A walk by the fan-out is due.
-    marked: bool,
+    walk_pending: bool,
     /// A group has been here: what is counted is handed out.
     pub(super) grouped: bool,
     /// The sentinel asks somebody whose stream has not taken the question yet.
-    pub(super) asks: bool,
+    pub(super) check_pending: bool,
     pub(super) timers: QueueTimers,
-    pub(super) company: Option<Box<Company>>,
+    pub(super) coordinator: Option<Box<Coordinator>>,
     pub(super) armed: Option<Tick>,
     /// Subscriptions that name the queue and have no cursor here yet: it is kept for them. A small
     /// number, as it is for moments: were it ever too small, the record would be made again.
@@ -73,7 +70,7 @@ pub(super) struct State {
 /// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
 /// one that all share.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Newest {
+pub(crate) struct LastEvent {
     pub(crate) publisher: Arc<str>,
     pub(crate) published_at: Option<SystemTime>,
     pub(crate) traceparent: Arc<str>,
@@ -81,7 +78,7 @@ pub(crate) struct Newest {
 
 /// How far a record has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum EntryPhase {
     /// Made; subscribers by pattern may not have been attached.
     New,
     Live,
@@ -90,19 +87,19 @@ enum Life {
 }
 
 /// What holds a record that was idle for long enough.
-pub(super) enum Idle {
+pub(super) enum IdleState {
     /// It is needed, or was not idle for so long.
-    No,
+    InUse,
     /// Nothing.
-    Alone,
+    Unused,
     /// Subscriptions that match it by a pattern, as far as the record knows. It was not needed since
     /// then.
-    Patterns { holders: Holders, since: Tick },
+    HeldByPatterns { holders: Holders, since: Tick },
 }
 
 /// Why a record did not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum NotLive {
     /// Attach the subscribers by pattern, then try again.
     Unattached,
     /// Look the queue up again.
@@ -111,11 +108,11 @@ pub(super) enum Refusal {
 
 /// What is left to do for the subscribers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wake {
+pub(super) enum MarkOutcome {
     /// Leave them to the fan-out.
-    Fanout,
+    NeedsWalk,
     /// Nothing: they were marked, or the fan-out has been told already.
-    Told,
+    Done,
 }
 
 /// The encoding of a queue's newest entry, where several subscribers may be told of it.
@@ -125,39 +122,39 @@ pub(super) struct Encoded(Option<Box<EncodedEntry>>);
 /// A walk that has only members left to choose.
 const WALKED: u64 = u64::MAX;
 
-impl Record {
+impl QueueEntry {
     pub(super) fn new(
         address: QueueAddress,
         number: u64,
         (start, changed_at): (u64, u64),
         now: Tick,
-        pace: &Arc<Pace>,
+        config: &Arc<CoordinatorConfig>,
     ) -> Self {
-        let state = State {
-            life: Life::New,
+        let state = QueueState {
+            life: EntryPhase::New,
             start,
-            tally: Tally::starting_at(start),
+            counters: Counters::starting_at(start),
             changed_at,
             notified: 0,
-            newest: Newest::default(),
+            last_event: LastEvent::default(),
             active_at: now,
             left_at: now,
             depth: (0, Tick::NEVER),
             subscribers: Subscribers::default(),
             encoded: Encoded::default(),
-            unheard: false,
-            marked: false,
+            logged_no_listeners: false,
+            walk_pending: false,
             grouped: false,
-            asks: false,
+            check_pending: false,
             timers: QueueTimers::default(),
-            company: None,
+            coordinator: None,
             armed: None,
             reserved: 0,
         };
         Self {
             address,
             number,
-            pace: Arc::clone(pace),
+            config: Arc::clone(config),
             state: Mutex::new(state),
         }
     }
@@ -175,7 +172,7 @@ impl Record {
         timer_offset(&self.address)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
     }
 
@@ -183,38 +180,38 @@ impl Record {
     /// returns where to go on, or `None` at the end.
     pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
         let mut state = self.lock();
-        if from == 0 && !planted!(self.pace.fault, MarkClearedAfterWalk) {
-            state.marked = false;
+        if from == 0 && !planted!(self.config.fault, MarkClearedAfterWalk) {
+            state.walk_pending = false;
         }
-        let mut next = state.subscribers.mark(from, CHUNK, batch);
-        if next.is_none() && state.grouped && state.hand_out(batch) {
+        let mut next = state.subscribers.mark(from, SUBSCRIBERS_PER_STEP, batch);
+        if next.is_none() && state.grouped && state.assign(batch) {
             next = Some(WALKED);
         }
         next
     }
 
     /// Says that the walk that was due is over, or not coming.
-    pub(super) fn unmark(&self, ended: bool) {
-        let late = planted!(self.pace.fault, MarkClearedAfterWalk);
-        if late || !ended && !planted!(self.pace.fault, WalkLeavesMark) {
-            self.lock().marked = false;
+    pub(super) fn end_walk(&self, ended: bool) {
+        let late = planted!(self.config.fault, MarkClearedAfterWalk);
+        if late || !ended && !planted!(self.config.fault, WalkLeavesMark) {
+            self.lock().walk_pending = false;
         }
     }
 
     /// Says that the subscribers by pattern have been attached.
-    pub(super) fn attached(&self) {
+    pub(super) fn set_live(&self) {
         let mut state = self.lock();
-        if state.life == Life::New {
-            state.life = Life::Live;
+        if state.life == EntryPhase::New {
+            state.life = EntryPhase::Live;
         }
     }
 
-    /// Keeps the record for a subscription that names the queue, until [`Record::unreserve`]; `false`
+    /// Keeps the record for a subscription that names the queue, until [`QueueEntry::unreserve`]; `false`
     /// where it is dead.
     #[must_use]
     pub(super) fn reserve(&self) -> bool {
         let mut state = self.lock();
-        let live = state.life != Life::Dead;
+        let live = state.life != EntryPhase::Dead;
         state.reserved = state.reserved.saturating_add(u16::from(live));
         live
     }
@@ -225,37 +222,40 @@ impl Record {
     }
 
     /// Returns since when the queue has not been needed and how many hold it by a pattern, or `None`
-    /// where something needs it. What they need is looked at by [`Record::idle`].
+    /// where something needs it. What they need is looked at by [`QueueEntry::idle`].
     pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
         let state = self.lock();
         let named = state.subscribers.iter().next();
         let named = state.reserved > 0 || named.is_some_and(|one| !one.by_pattern);
-        let idle = state.life != Life::Dead && state.timers.len() == 0 && !named;
-        idle.then(|| (state.idle_since(self.pace.fault), state.listeners()))
+        let idle = state.life != EntryPhase::Dead && state.timers.len() == 0 && !named;
+        idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
     }
 
     /// Returns what holds a record that was not needed since `since`, or since `pattern_since` where
     /// patterns match it.
-    pub(super) fn idle(&self, since: Tick, pattern_since: Option<Tick>) -> Idle {
+    pub(super) fn idle_state(&self, since: Tick, pattern_since: Option<Tick>) -> IdleState {
         let state = self.lock();
-        let idle_since = state.idle_since(self.pace.fault);
-        let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
+        let idle_since = state.idle_since(self.config.fault);
+        let timed = state.timers.len() > 0 && !planted!(self.config.fault, ForgetWithTimer);
         let needed = timed || state.reserved > 0;
-        if state.life == Life::Dead || needed || idle_since > since {
-            return Idle::No;
+        if state.life == EntryPhase::Dead || needed || idle_since > since {
+            return IdleState::InUse;
         }
         if state.subscribers.len() == 0 && !state.grouped {
-            return Idle::Alone;
+            return IdleState::Unused;
         }
         // Compared before the holders are collected, which may be many.
         let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
-            return Idle::No;
+            return IdleState::InUse;
         };
-        if planted!(self.pace.fault, PatternPinsQueue) {
-            return Idle::No;
+        if planted!(self.config.fault, PatternPinsQueue) {
+            return IdleState::InUse;
         }
         let holders = Holders::of(&state);
-        holders.map_or(Idle::No, |holders| Idle::Patterns { holders, since })
+        holders.map_or(IdleState::InUse, |holders| IdleState::HeldByPatterns {
+            holders,
+            since,
+        })
     }
 
     /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
@@ -265,27 +265,30 @@ impl Record {
         self: &Arc<Self>,
         holders: Option<&Holders>,
         idle_since: Tick,
-        timers: &Timers,
+        timers: &TimerOrder,
         floor: impl FnOnce(u64, u64),
     ) -> bool {
         let mut state = self.lock();
-        let timed = state.timers.len() > 0 && !planted!(self.pace.fault, ForgetWithTimer);
+        let timed = state.timers.len() > 0 && !planted!(self.config.fault, ForgetWithTimer);
         let held = match holders {
             None => state.subscribers.len() > 0 || state.grouped,
-            Some(holders) => !holders.fit(&state),
+            Some(holders) => !holders.still_match(&state),
         };
         let needed = timed || held || state.reserved > 0;
-        if state.life == Life::Dead || needed || state.idle_since(self.pace.fault) > idle_since {
+        if state.life == EntryPhase::Dead
+            || needed
+            || state.idle_since(self.config.fault) > idle_since
+        {
             return false;
         }
-        floor(state.tally.sequence + 1, state.changed_at);
-        if !planted!(self.pace.fault, DeadNotMarked) {
-            state.life = Life::Dead;
+        floor(state.counters.sequence + 1, state.changed_at);
+        if !planted!(self.config.fault, DeadNotMarked) {
+            state.life = EntryPhase::Dead;
         }
-        if planted!(self.pace.fault, ForgetWithTimer) {
+        if planted!(self.config.fault, ForgetWithTimer) {
             state.timers = QueueTimers::default();
         }
-        (state.company, state.grouped, state.asks) = (None, false, false);
+        (state.coordinator, state.grouped, state.check_pending) = (None, false, false);
         state.subscribers = Subscribers::default();
         // Its sentinel's time may still stand in the order: a dead record would come up for ever.
         let _ = state.rearm(self, timers);
@@ -293,13 +296,16 @@ impl Record {
     }
 }
 
-impl State {
+impl QueueState {
     /// A subscriber that left may come back with its token, and the queue is kept for that. Where
     /// others are there, it is not: streams that end in turn would keep every queue that their
     /// pattern matches, and a missing entry costs a CATCH_UP.
     fn idle_since(&self, fault: Fault) -> Tick {
         let stays = planted!(fault, EndedStreamPinsQueue);
-        let members = self.company.as_ref().map_or(0, |company| company.members());
+        let members = self
+            .coordinator
+            .as_ref()
+            .map_or(0, |coordinator| coordinator.members());
         match self.subscribers.len() + members {
             len if len == 0 || stays => self.active_at.max(self.left_at),
             _ => self.active_at,
@@ -308,52 +314,55 @@ impl State {
 
     /// Returns a number that grows with each subscriber and member that comes.
     pub(super) fn changes(&self) -> u64 {
-        let members = self.company.as_ref().map_or(0, |company| company.joined());
+        let members = self
+            .coordinator
+            .as_ref()
+            .map_or(0, |coordinator| coordinator.joined());
         self.subscribers.joined() + members
     }
 
     pub(super) fn is_dead(&self) -> bool {
-        self.life == Life::Dead
+        self.life == EntryPhase::Dead
     }
 
     pub(super) fn listeners(&self) -> usize {
-        let members = match &self.company {
-            Some(company) if self.grouped => company.members(),
+        let members = match &self.coordinator {
+            Some(coordinator) if self.grouped => coordinator.members(),
             _ => 0,
         };
         self.subscribers.len() + members
     }
 
     /// Returns whether this is the first time that nobody listens.
-    pub(super) fn first_unheard(&mut self) -> bool {
-        self.listeners() == 0 && !std::mem::replace(&mut self.unheard, true)
+    pub(super) fn first_without_listeners(&mut self) -> bool {
+        self.listeners() == 0 && !std::mem::replace(&mut self.logged_no_listeners, true)
     }
 
     /// Refuses to count in a record that is not live.
-    pub(super) fn check_live(&self) -> Result<(), Refusal> {
+    pub(super) fn check_live(&self) -> Result<(), NotLive> {
         match self.life {
-            Life::New => Err(Refusal::Unattached),
-            Life::Live => Ok(()),
-            Life::Dead => Err(Refusal::Dead),
+            EntryPhase::New => Err(NotLive::Unattached),
+            EntryPhase::Live => Ok(()),
+            EntryPhase::Dead => Err(NotLive::Dead),
         }
     }
 
     /// Counts one notification that is effective at once.
     pub(super) fn count(&mut self, publisher: &Arc<str>, notification: &Notification, now: Tick) {
-        self.tally.sequence += 1;
-        self.tally.add(notification);
-        self.notified = self.tally.sequence;
+        self.counters.sequence += 1;
+        self.counters.add(notification);
+        self.notified = self.counters.sequence;
         self.active_at = now;
-        self.newest.replace(publisher, notification);
+        self.last_event.replace(publisher, notification);
     }
 
     /// Counts a timed wake-up; a delayed notification in it is counted now.
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
-        self.tally.sequence += 1;
-        self.tally.add_sums(&timer.sums);
+        self.counters.sequence += 1;
+        self.counters.add_totals(&timer.counters);
         self.active_at = now;
-        if let Some(newest) = timer.newest {
-            self.newest = newest;
+        if let Some(last_event) = timer.last_event {
+            self.last_event = last_event;
         }
     }
 
@@ -369,39 +378,39 @@ impl State {
 
     /// Tells the hub's order of this record's next timer; returns whether it is the first of all.
     #[must_use]
-    pub(super) fn rearm(&mut self, record: &Arc<Record>, timers: &Timers) -> bool {
-        let next = match &self.company {
-            Some(company) if company.tend_at != Tick::NEVER => {
+    pub(super) fn rearm(&mut self, entry: &Arc<QueueEntry>, timers: &TimerOrder) -> bool {
+        let next = match &self.coordinator {
+            Some(coordinator) if coordinator.reconcile_at != Tick::NEVER => {
                 let timer = self.timers.next().unwrap_or(Tick::NEVER);
-                Some(timer.min(company.tend_at))
+                Some(timer.min(coordinator.reconcile_at))
             }
             _ => self.timers.next(),
         };
-        timers.rearm(record, &mut self.armed, next)
+        timers.rearm(entry, &mut self.armed, next)
     }
 
     /// Marks the subscribers of what was just counted where there are no more than `inline`, or leaves
     /// them to the fan-out; the same where there is `more` to hand out to groups than one step may.
-    pub(super) fn mark(
+    pub(super) fn mark_subscribers(
         &mut self,
         inline: Option<usize>,
         more: bool,
         batch: &mut WakeBatch,
-    ) -> Wake {
-        let few = |inline: usize| self.subscribers.len() <= inline.min(CHUNK);
+    ) -> MarkOutcome {
+        let few = |inline: usize| self.subscribers.len() <= inline.min(SUBSCRIBERS_PER_STEP);
         if !more && inline.is_some_and(few) {
-            self.subscribers.mark(0, CHUNK, batch);
-            Wake::Told
-        } else if std::mem::replace(&mut self.marked, true) {
-            Wake::Told
+            self.subscribers.mark(0, SUBSCRIBERS_PER_STEP, batch);
+            MarkOutcome::Done
+        } else if std::mem::replace(&mut self.walk_pending, true) {
+            MarkOutcome::Done
         } else {
-            Wake::Fanout
+            MarkOutcome::NeedsWalk
         }
     }
 
     /// Returns why a subscriber at `place` is owed a wake-up, or `None` where it is not.
-    pub(super) fn owed(&self, place: &Tally) -> Option<WakeReason> {
-        self.head().owed(place)
+    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
+        self.head().wake_reason(position)
     }
 
     /// Returns how much its lists hold room for: subscribers and timers.
@@ -411,23 +420,25 @@ impl State {
     }
 
     /// Takes out a subscriber; returns whether there is something to do for it.
-    pub(super) fn unlink(&mut self, key: u64, now: Tick) -> bool {
+    pub(super) fn remove_subscriber(&mut self, key: u64, now: Tick) -> bool {
         self.subscribers.remove(key);
         self.left_at = now;
         if self.subscribers.len() < 2 {
             self.encoded = Encoded::default();
         }
-        if let Some(company) = &mut self.company {
-            company.subscriber_left(key, now);
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.subscriber_left(key, now);
         }
-        self.dismiss();
-        self.company.as_ref().is_some_and(|company| company.dirty)
+        self.drop_unused_coordinator();
+        self.coordinator
+            .as_ref()
+            .is_some_and(|coordinator| coordinator.needs_reconcile)
     }
 }
 
 impl Encoded {
     /// Returns the bytes for the entry from this place to this sequence: empty unless they are known.
-    pub(super) fn of(&mut self, from: &Tally, sequence: u64) -> &mut Vec<u8> {
+    pub(super) fn of(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
         let entry = self.0.get_or_insert_with(|| {
             Box::new(EncodedEntry {
                 from: *from,
@@ -443,8 +454,8 @@ impl Encoded {
     }
 }
 
-impl Newest {
-    pub(super) fn of(publisher: &Arc<str>, notification: &Notification) -> Self {
+impl LastEvent {
+    pub(super) fn new(publisher: &Arc<str>, notification: &Notification) -> Self {
         Self {
             publisher: Arc::clone(publisher),
             published_at: notification.published_at,

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     super::{
         NearestName,
-        unheard::{BAND, NEAR, distance},
+        no_subscribers::{BAND, NEAR, distance},
     },
     *,
 };

@@ -11,30 +11,30 @@ use crate::clock::Tick;
 
 /// The open claim of a group, and its rounds.
 #[derive(Debug, Default)]
-pub(super) struct Claim {
-    open: Option<Open>,
+pub(super) struct Redelivery {
+    open: Option<Pending>,
     /// The greatest sequence that a member has reported.
     covered: Option<u64>,
     /// Numbers the rounds: in each, a member is asked once.
     pub(super) round: u64,
     /// Members that were asked in this round.
-    pub(super) tried: usize,
+    pub(super) tried_members: usize,
     /// Up to where the rest was handed to another one at once, after a member had drained (R15).
-    hurried: Option<u64>,
+    expedited_up_to: Option<u64>,
 }
 
 /// Something is handed out, or owed, that nobody has reported yet.
 #[derive(Debug)]
-struct Open {
+struct Pending {
     upto: u64,
     due: Tick,
     /// When more was first owed, after `upto`, and up to where by now.
     beyond: Option<(Tick, u64)>,
 }
 
-impl Claim {
+impl Redelivery {
     /// Something is owed up to a sequence: it must be covered within `timeout`.
-    pub(super) fn owe(&mut self, upto: u64, now: Tick, timeout: Duration) {
+    pub(super) fn track(&mut self, upto: u64, now: Tick, timeout: Duration) {
         match &mut self.open {
             Some(open) if open.due != Tick::NEVER => {
                 if upto > open.upto {
@@ -56,12 +56,12 @@ impl Claim {
     }
 
     /// Returns whether it is open with nobody left to ask in this round.
-    pub(super) fn is_exhausted(&self) -> bool {
+    pub(super) fn is_given_up(&self) -> bool {
         self.is_open() && self.due() == Tick::NEVER
     }
 
     /// Another member is asked: it has as long.
-    pub(super) fn again(&mut self, due: Tick) {
+    pub(super) fn rearm(&mut self, due: Tick) {
         if let Some(open) = &mut self.open {
             open.due = due;
         }
@@ -69,10 +69,10 @@ impl Claim {
 
     /// Everybody was asked: the sentinel's turn, or that of whoever comes. What was owed meanwhile
     /// not everybody was told of: it has a round of its own.
-    pub(super) fn exhaust(&mut self, now: Tick, timeout: Duration) {
+    pub(super) fn give_up(&mut self, now: Tick, timeout: Duration) {
         match self.open.as_ref().and_then(|open| open.beyond) {
             Some((since, upto)) => self.begin(upto, (since + timeout).max(now)),
-            None => self.again(Tick::NEVER),
+            None => self.rearm(Tick::NEVER),
         }
     }
 
@@ -103,13 +103,13 @@ impl Claim {
     /// Returns whether what is open, up to `head`, is to be handed on at once, because a member that
     /// was not told of it drained the queue at `sequence` (R15). Once for each head: in dense traffic
     /// every report is a little late, and would wake one more.
-    pub(super) fn hurry(&mut self, sequence: u64, head: u64) -> bool {
-        let new = self.hurried.is_none_or(|upto| upto < head);
-        let rest = self.is_open() && head > sequence && new;
-        if rest {
-            self.hurried = Some(head);
+    pub(super) fn expedite(&mut self, sequence: u64, head: u64) -> bool {
+        let new = self.expedited_up_to.is_none_or(|upto| upto < head);
+        let newer = self.is_open() && head > sequence && new;
+        if newer {
+            self.expedited_up_to = Some(head);
         }
-        rest
+        newer
     }
 
     /// Begins a new round for what is open, and at least up to this sequence.
@@ -120,8 +120,8 @@ impl Claim {
     }
 
     fn begin(&mut self, upto: u64, due: Tick) {
-        (self.round, self.tried) = (self.round + 1, 0);
+        (self.round, self.tried_members) = (self.round + 1, 0);
         let beyond = None;
-        self.open = Some(Open { upto, due, beyond });
+        self.open = Some(Pending { upto, due, beyond });
     }
 }

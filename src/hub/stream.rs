@@ -22,7 +22,7 @@ use crate::{
 
 /// What all streams of a relay have in common.
 #[derive(Debug, Clone)]
-pub(crate) struct FeedConfig {
+pub(crate) struct StreamConfig {
     pub(crate) relay_id: Arc<str>,
     pub(crate) epoch: Arc<str>,
     pub(crate) version: Arc<str>,
@@ -31,17 +31,17 @@ pub(crate) struct FeedConfig {
     pub(crate) max_age: Duration,
     /// A wake of this many notifications for each queue in it, with which nothing is owed any more,
     /// lets the stream rest.
-    pub(crate) many: u64,
+    pub(crate) throttle_from: u64,
 }
 
-impl FeedConfig {
+impl StreamConfig {
     /// Who has so many to look for in a queue misses nothing by a short rest.
-    pub(crate) const MANY: u64 = 16;
+    pub(crate) const THROTTLE_FROM: u64 = 16;
 }
 
 /// One stream's messages.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct SubscriberStream {
     hub: Arc<Hub>,
     subscription: Arc<Subscription>,
     /// Boxed, because it is gone after the first message, and its room would stay.
@@ -52,21 +52,21 @@ pub(crate) struct Feed {
     sent_at: Tick,
     ends_at: Tick,
     /// Nothing is said before this, after a wake of many.
-    rests_until: Tick,
+    throttled_until: Tick,
     /// Wakes since the stream had nothing more to send.
-    in_a_row: u32,
-    many: u64,
+    consecutive_wakes: u32,
+    throttle_from: u64,
     /// The comparison of all cursors that goes on began when the stream was silent already.
-    proving: bool,
+    silent_comparison: bool,
     /// A comparison has ended that the subscriber is told of although its stream is not silent.
-    unstated: bool,
+    resume_unsent: bool,
     reconnect_after: Duration,
     ended: bool,
 }
 
 /// What a stream does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum StreamAction {
     /// Send this, then ask again.
     Send(SubscribeEvent),
     /// Send the Wake that the sink was filled with, then ask again.
@@ -81,7 +81,7 @@ pub(crate) enum Next {
 
 /// How long a listener that was told of many is left alone: less than anybody notices, and at most
 /// 200 wakes a second.
-const REST: Duration = Duration::from_millis(5);
+const THROTTLE: Duration = Duration::from_millis(5);
 /// A stream that has more to send than so many Wakes, as a pattern of very many queues when it comes,
 /// pauses after each further one: 4,096 queues are told without a pause, and a million do not keep
 /// everybody else from a core for seconds.
@@ -90,12 +90,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Reconnections after a shutdown are spread over this span.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
-impl Feed {
+impl SubscriberStream {
     pub(crate) fn new(
         hub: Arc<Hub>,
         subscription: Arc<Subscription>,
         options: &SubscribeOptions,
-        config: &FeedConfig,
+        config: &StreamConfig,
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Self {
@@ -117,11 +117,11 @@ impl Feed {
             compared_at: now,
             sent_at: now,
             ends_at: now + about(config.max_age, rng),
-            rests_until: now,
-            in_a_row: 0,
-            many: config.many,
-            proving: false,
-            unstated: false,
+            throttled_until: now,
+            consecutive_wakes: 0,
+            throttle_from: config.throttle_from,
+            silent_comparison: false,
+            resume_unsent: false,
             reconnect_after: jitter(RECONNECT_SPREAD, rng),
             ended: false,
         }
@@ -134,82 +134,92 @@ impl Feed {
         draining: bool,
         waker: &Waker,
         sink: &mut impl WakeSink,
-    ) -> Next {
-        let next = self.look(now, draining, waker, sink);
+    ) -> StreamAction {
+        let next = self.next_action(now, draining, waker, sink);
         match next {
             // Asked again, its transport has taken the last message; waiting, all of them.
-            Next::Wait(_) if !self.hub.end_send(&self.subscription, now) => return Next::Yield,
-            Next::Wait(_) => {}
-            Next::Send(_) | Next::Wake(_) => self.subscription.begin_send(),
-            Next::Yield | Next::End => {}
+            StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
+                return StreamAction::Yield;
+            }
+            StreamAction::Wait(_) => {}
+            StreamAction::Send(_) | StreamAction::Wake(_) => self.subscription.begin_send(),
+            StreamAction::Yield | StreamAction::End => {}
         }
         next
     }
 
     /// The same with a Wake as values, and without turns for others.
     #[cfg(test)]
-    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> Next {
+    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction {
         loop {
             let mut sink = WakeBuilder::new(self.subscription.fault);
             match self.next_into(now, draining, waker, &mut sink) {
-                Next::Wake(_) => return Next::Send(SubscribeEvent::Wake(sink.work)),
-                Next::Yield => {}
+                StreamAction::Wake(_) => {
+                    return StreamAction::Send(SubscribeEvent::Wake(sink.work));
+                }
+                StreamAction::Yield => {}
                 next => return next,
             }
         }
     }
 
-    fn look(&mut self, now: Tick, draining: bool, waker: &Waker, sink: &mut impl WakeSink) -> Next {
+    fn next_action(
+        &mut self,
+        now: Tick,
+        draining: bool,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> StreamAction {
         if self.ended {
-            return Next::End;
+            return StreamAction::End;
         }
         if let Some(welcome) = self.welcome.take() {
             self.sent_at = now;
-            return Next::Send(SubscribeEvent::Welcome(*welcome));
+            return StreamAction::Send(SubscribeEvent::Welcome(*welcome));
         }
         if draining || now >= self.ends_at {
-            return Next::Send(self.goodbye(draining));
+            return StreamAction::Send(self.goodbye(draining));
         }
         self.subscription.register(waker);
-        if now < self.rests_until {
-            return Next::Wait(
+        if now < self.throttled_until {
+            return StreamAction::Wait(
                 match planted!(self.subscription.fault, RestUntilHeartbeat) {
-                    false => self.rests_until,
+                    false => self.throttled_until,
                     true => self.sent_at + self.heartbeat,
                 },
             );
         }
         let attached = self.hub.attach_some(&self.subscription, now);
         let silent = now >= self.sent_at + self.heartbeat;
-        let compared = self.compare(now, silent);
+        let compared = self.compare_cursors(now, silent);
         let filled = self.subscription.fill(now, sink);
         if planted!(self.subscription.fault, LookPutOff) {
             self.compared_at = now;
         }
         if filled.entries > 0 {
-            (self.sent_at, self.proving) = (now, false);
+            (self.sent_at, self.silent_comparison) = (now, false);
             let complete = attached && filled.complete;
-            self.in_a_row = if complete {
+            self.consecutive_wakes = if complete {
                 0
             } else {
-                self.in_a_row.saturating_add(1)
+                self.consecutive_wakes.saturating_add(1)
             };
-            if self.in_a_row >= UNPACED {
-                self.rests_until = now + PAUSE;
+            if self.consecutive_wakes >= UNPACED {
+                self.throttled_until = now + PAUSE;
             }
             // Where one of the queues has little in it, its next few may be all that a listener waits
             // for.
-            if filled.complete && filled.fewest >= self.many {
-                self.rests_until = now + REST;
+            if filled.complete && filled.fewest >= self.throttle_from {
+                self.throttled_until = now + THROTTLE;
             }
-            return Next::Wake(filled);
+            return StreamAction::Wake(filled);
         }
         if !attached || !filled.complete || !compared {
-            return Next::Yield;
+            return StreamAction::Yield;
         }
         if let Some(resume) = self.resume(silent) {
-            (self.sent_at, self.proving, self.unstated) = (now, false, false);
-            return Next::Send(SubscribeEvent::Heartbeat {
+            (self.sent_at, self.silent_comparison, self.resume_unsent) = (now, false, false);
+            return StreamAction::Send(SubscribeEvent::Heartbeat {
                 degraded: false,
                 resume,
             });
@@ -221,24 +231,24 @@ impl Feed {
             _ => Tick::NEVER,
         };
         let heartbeat = self.sent_at.min(self.compared_at) + self.heartbeat;
-        Next::Wait(heartbeat.min(self.ends_at).min(catch_up))
+        StreamAction::Wait(heartbeat.min(self.ends_at).min(catch_up))
     }
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
     /// what a lost mark left behind is found; a heartbeat is sent only after all were compared (R6).
-    fn compare(&mut self, now: Tick, silent: bool) -> bool {
+    fn compare_cursors(&mut self, now: Tick, silent: bool) -> bool {
         if !silent && now < self.compared_at + self.heartbeat {
             return true;
         }
-        if silent && !std::mem::replace(&mut self.proving, true) {
-            self.subscription.begin_verify(now);
+        if silent && !std::mem::replace(&mut self.silent_comparison, true) {
+            self.subscription.restart_comparison(now);
         }
         let (hub, subscription) = (&self.hub, &self.subscription);
-        let done = subscription.verify(&hub.revision, hub.config.compare_step);
+        let done = subscription.compare_next(&hub.revision, hub.config.compare_step);
         if done {
             self.compared_at = now;
-            self.unstated = subscription.cursor_count() > hub.config.resume_from;
+            self.resume_unsent = subscription.cursor_count() > hub.config.resume_from;
         }
         done
     }
@@ -246,7 +256,7 @@ impl Feed {
     /// Returns what a heartbeat states to resume with, where one is due and nothing is left to send:
     /// on a silent stream, and on one of many queues after each comparison.
     fn resume(&self, silent: bool) -> Option<Token> {
-        if !silent && !self.unstated {
+        if !silent && !self.resume_unsent {
             return None;
         }
         let resume = self.subscription.take_resume();

@@ -16,7 +16,7 @@ use super::{
 use crate::words::{QueueAddress, Selector};
 
 /// The names that wait to be told.
-pub(super) struct Unheard {
+pub(super) struct QueuesWithoutListeners {
     waiting: Mutex<(VecDeque<QueueAddress>, u64)>,
 }
 
@@ -49,7 +49,7 @@ const STEP_WORK: usize = 32 * 1024;
 const SUBSCRIPTION: usize = 16;
 const SELECTOR: usize = 8;
 
-impl Unheard {
+impl QueuesWithoutListeners {
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::new((VecDeque::new(), 0)),
@@ -133,16 +133,16 @@ pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize)
         return None;
     }
     // Place `k` of a row stands for the first `row + k - NEAR` bytes of the other name.
-    let place = |row: usize, k: usize| (row + k).checked_sub(NEAR).filter(|at| *at <= other.len());
+    let column = |row: usize, k: usize| (row + k).checked_sub(NEAR).filter(|at| *at <= other.len());
     let far = NEAR + 1;
     let mut last = [far; BAND];
     for (k, cell) in last.iter_mut().enumerate() {
-        *cell = place(0, k).unwrap_or(far);
+        *cell = column(0, k).unwrap_or(far);
     }
     for (row, byte) in (1..).zip(name) {
         let mut next = [far; BAND];
         for k in 0..BAND {
-            next[k] = match place(row, k) {
+            next[k] = match column(row, k) {
                 None => far,
                 Some(0) => row,
                 Some(at) => {
@@ -165,8 +165,8 @@ pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize)
 
 impl Hub {
     /// Takes the names that wait, and the number of those that there was no room for.
-    pub(crate) fn take_unheard(&self) -> (VecDeque<QueueAddress>, u64) {
-        std::mem::take(&mut *lock(&self.unheard.waiting))
+    pub(crate) fn take_queues_without_listeners(&self) -> (VecDeque<QueueAddress>, u64) {
+        std::mem::take(&mut *lock(&self.no_listeners.waiting))
     }
 
     /// Goes on with a search; returns whether there is more to look at, and work left to do so.

@@ -30,7 +30,9 @@ const AT_MOST: Duration = Duration::from_millis(22_400);
 const DUE: Tick = Tick::from_nanos(NOW.as_nanos() + 22_400_000_000);
 
 fn world(fault: Fault) -> World {
-    World::with(fault, |config| config.pace.sentinel = INTERVAL)
+    World::with(fault, |config| {
+        config.coordinator.sentinel_interval = INTERVAL
+    })
 }
 
 /// Subscribes a worker that is idle up to when the checks are due.

@@ -12,7 +12,7 @@ use std::{
 use shuttle::thread::{self, JoinHandle};
 
 use super::{
-    company::Pace,
+    coordinator::CoordinatorConfig,
     core::{Hub, HubConfig},
     listener::{EPOCH, NOW, queue, walk},
     worker::{Manner, Worker},
@@ -34,7 +34,7 @@ pub(super) const HIDDEN: Duration = Duration::from_secs(30);
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(36);
 /// Longer than any model lasts.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Timers that fire in one model at most.
+/// TimerOrder that fire in one model at most.
 const TIMERS: usize = 200;
 
 /// The hub, and the queues that it knows nothing of.
@@ -88,10 +88,10 @@ impl World {
             epoch: EPOCH,
             fault,
             forget_after: Duration::ZERO,
-            pace: Pace {
-                claim: CLAIM,
-                lease: LEASE,
-                ..Pace::default()
+            coordinator: CoordinatorConfig {
+                claim_timeout: CLAIM,
+                busy_lease: LEASE,
+                ..CoordinatorConfig::default()
             },
             ..HubConfig::default()
         };

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use super::{
-    company::Company,
+    coordinator::Coordinator,
     core::Hub,
-    place::Tally,
-    record::{Record, State},
+    counters::Counters,
+    queue_entry::{QueueEntry, QueueState},
     subscription::{Subscription, SubscriptionId},
     sync::lock,
 };
@@ -21,14 +21,14 @@ use crate::clock::Tick;
 /// The subscriptions that hold an idle record by a pattern, and what it was like then.
 pub(super) struct Holders {
     holders: Vec<(SubscriptionId, u32)>,
-    tally: Tally,
+    counters: Counters,
     changes: u64,
 }
 
 impl Holders {
     /// Returns the holders of a record, or `None` where one of them names the queue or something is
     /// pending for a group.
-    pub(super) fn of(state: &State) -> Option<Self> {
+    pub(super) fn of(state: &QueueState) -> Option<Self> {
         let mut holders = Vec::new();
         for one in state.subscribers.iter() {
             if !one.by_pattern {
@@ -41,13 +41,13 @@ impl Holders {
             all_by_pattern &= one.by_pattern;
             holders.push((one.mailbox.id, one.cursor));
         };
-        let idle = state.company.as_ref().is_none_or(|company| {
-            company.each_member(&mut add);
-            company.is_idle(&state.head())
+        let idle = state.coordinator.as_ref().is_none_or(|coordinator| {
+            coordinator.each_member(&mut add);
+            coordinator.is_idle(&state.head())
         });
         (idle && all_by_pattern).then(|| Self {
             holders,
-            tally: state.tally,
+            counters: state.counters,
             changes: state.changes(),
         })
     }
@@ -57,12 +57,12 @@ impl Holders {
     }
 
     /// Returns whether the record is as it was.
-    pub(super) fn fit(&self, state: &State) -> bool {
-        state.tally == self.tally && state.changes() == self.changes
+    pub(super) fn still_match(&self, state: &QueueState) -> bool {
+        state.counters == self.counters && state.changes() == self.changes
     }
 
     /// Returns whether no holder has anything pending, or is taken to be busy.
-    pub(super) fn up_to_date(&self, hub: &Hub, record: &Arc<Record>, now: Tick) -> bool {
+    pub(super) fn up_to_date(&self, hub: &Hub, entry: &Arc<QueueEntry>, now: Tick) -> bool {
         self.holders.iter().all(|(id, at)| {
             let Some(subscription) = hub.subscription(*id) else {
                 return false;
@@ -71,30 +71,30 @@ impl Holders {
             let cursor = cursors
                 .list
                 .get(*at)
-                .filter(|one| Arc::ptr_eq(&one.record, record));
-            cursor.is_some_and(|cursor| !cursor.pins(cursors.reports, now, &subscription))
+                .filter(|one| Arc::ptr_eq(&one.entry, entry));
+            cursor.is_some_and(|cursor| !cursor.keeps_entry(cursors.reports, now, &subscription))
         })
     }
 
     /// Releases the cursors of a dead record. One that has become busy meanwhile is kept: when its
     /// stream ends, the queue is woken again. So is one where a CATCH_UP became pending: its stream is
     /// marked, and sends it from here, or from the new record's cursor that takes its place.
-    pub(super) fn release(&self, hub: &Hub, record: &Arc<Record>) -> bool {
+    pub(super) fn release(&self, hub: &Hub, entry: &Arc<QueueEntry>) -> bool {
         for (id, at) in &self.holders {
             let Some(subscription) = hub.subscription(*id) else {
                 continue;
             };
             let mut cursors = subscription.lock();
             let own = cursors.list.get(*at).is_some_and(|one| {
-                let owed = one.needs_catch_up || one.holds_work(cursors.reports);
-                Arc::ptr_eq(&one.record, record) && !owed
+                let pending = one.needs_catch_up || one.holds_work(cursors.reports);
+                Arc::ptr_eq(&one.entry, entry) && !pending
             });
             if own {
                 cursors.list.remove(*at);
                 drop(cursors);
                 hub.cursors_left(1);
             }
-            hub.probes.forget(&subscription, record.address());
+            hub.probes.forget(&subscription, entry.address());
         }
         true
     }
@@ -106,7 +106,7 @@ impl Hub {
     }
 }
 
-impl Company {
+impl Coordinator {
     fn each_member(&self, each: &mut impl FnMut(&super::subscribers::Subscriber)) {
         self.all_groups().for_each(|group| group.each_member(each));
     }

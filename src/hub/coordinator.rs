@@ -12,10 +12,10 @@ use std::{
 };
 
 use super::{
-    group::{Group, Heard},
+    counters::Counters,
+    group::{Group, MemberReport},
     mailbox::WakeBatch,
-    place::Tally,
-    roster::Grant,
+    members::Assignment,
     sentinel::Sentinel,
     subscribers::{Subscriber, Subscribers},
 };
@@ -27,15 +27,15 @@ use crate::{
 
 /// How long the hub waits for those that it wakes.
 #[derive(Debug, Clone)]
-pub(crate) struct Pace {
+pub(crate) struct CoordinatorConfig {
     /// Between two checks of a queue that nothing reports; zero: the sentinel is off.
-    pub(crate) sentinel: Duration,
+    pub(crate) sentinel_interval: Duration,
     /// A wake-up to one listener that is not covered by its report for this long goes to another.
-    pub(crate) claim: Duration,
+    pub(crate) claim_timeout: Duration,
     /// A member that reported BUSY is believed for this long (R14).
-    pub(crate) lease: Duration,
+    pub(crate) busy_lease: Duration,
     /// A group without members is remembered for this long.
-    pub(crate) keep: Duration,
+    pub(crate) group_keep: Duration,
     /// Groups of one queue at most: each costs every notification of the queue a step.
     pub(crate) max_groups: usize,
     /// Spreads the sentinels' checks.
@@ -44,52 +44,52 @@ pub(crate) struct Pace {
 }
 
 /// The groups and the sentinel of one queue.
-pub(super) struct Company {
-    pace: Arc<Pace>,
+pub(super) struct Coordinator {
+    config: Arc<CoordinatorConfig>,
     /// Slots that keep their places.
     groups: Vec<Option<Group>>,
     names: BTreeMap<GroupName, u32>,
     /// Groups with members.
     active: BTreeSet<u32>,
     /// Groups without members, by when they are forgotten.
-    kept: BTreeSet<(Tick, u32)>,
+    retained: BTreeSet<(Tick, u32)>,
     members: usize,
     joined: u64,
     sentinel: Option<Sentinel>,
     /// The group that the sentinel asked last, and how many it asked for the present check.
-    turn: u32,
-    asked: usize,
+    last_checked_group: u32,
+    groups_asked: usize,
     /// The last member of the group that was asked has left without a report.
     check_left: bool,
     /// When the timers come here: no later than anything is due.
-    pub(super) tend_at: Tick,
+    pub(super) reconcile_at: Tick,
     /// Membership or a report changed: something may be due at once.
-    pub(super) dirty: bool,
+    pub(super) needs_reconcile: bool,
     /// When something was last done here.
     now: Tick,
 }
 
 /// Where a member sits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct MemberId {
     pub(super) group: u32,
     pub(super) slot: u32,
 }
 
 /// What a place is compared with: the queue's totals, and its newest notification.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    pub(super) tally: Tally,
+pub(super) struct QueueHead {
+    pub(super) counters: Counters,
     pub(super) notified: u64,
 }
 
-impl Default for Pace {
+impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
-            sentinel: Duration::ZERO,
-            claim: Duration::from_secs(1),
-            lease: Duration::from_secs(30),
-            keep: Duration::from_secs(600),
+            sentinel_interval: Duration::ZERO,
+            claim_timeout: Duration::from_secs(1),
+            busy_lease: Duration::from_secs(30),
+            group_keep: Duration::from_secs(600),
             max_groups: 256,
             seed: 0,
             fault: Fault::NONE,
@@ -97,13 +97,13 @@ impl Default for Pace {
     }
 }
 
-impl Head {
+impl QueueHead {
     /// Returns why a subscriber at `place` is to be woken, or `None` where it is up to date.
-    pub(super) fn owed(&self, place: &Tally) -> Option<WakeReason> {
-        if place.sequence >= self.tally.sequence {
+    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
+        if position.sequence >= self.counters.sequence {
             return None;
         }
-        Some(if self.notified > place.sequence {
+        Some(if self.notified > position.sequence {
             WakeReason::Notified
         } else {
             WakeReason::Timed
@@ -111,25 +111,25 @@ impl Head {
     }
 }
 
-impl Company {
-    pub(super) fn new(pace: &Arc<Pace>, number: u64, now: Tick) -> Self {
-        let seed = pace.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let sentinel =
-            (!pace.sentinel.is_zero()).then(|| Sentinel::new(pace.sentinel, pace.claim, seed, now));
+impl Coordinator {
+    pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
+        let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let sentinel = (!config.sentinel_interval.is_zero())
+            .then(|| Sentinel::new(config.sentinel_interval, config.claim_timeout, seed, now));
         Self {
-            pace: Arc::clone(pace),
+            config: Arc::clone(config),
             groups: Vec::new(),
             names: BTreeMap::new(),
             active: BTreeSet::new(),
-            kept: BTreeSet::new(),
+            retained: BTreeSet::new(),
             members: 0,
             joined: 0,
-            tend_at: sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due),
+            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due),
             sentinel,
-            turn: 0,
-            asked: 0,
+            last_checked_group: 0,
+            groups_asked: 0,
             check_left: false,
-            dirty: false,
+            needs_reconcile: false,
             now,
         }
     }
@@ -154,7 +154,7 @@ impl Company {
     /// Returns whether a group of this name is known, or there is room for one more. Groups without
     /// members give way.
     pub(super) fn has_room(&self, name: &GroupName) -> bool {
-        self.active.len() < self.pace.max_groups || self.names.contains_key(name)
+        self.active.len() < self.config.max_groups || self.names.contains_key(name)
     }
 
     /// Takes a member into its group, which is made where it is not known; a new one starts at
@@ -163,34 +163,35 @@ impl Company {
         &mut self,
         name: &GroupName,
         subscriber: Subscriber,
-        (place, uncertain): (Tally, bool),
+        (position, uncertain): (Counters, bool),
         (now, spread): (Tick, Duration),
-    ) -> Seat {
+    ) -> MemberId {
         let at = self.names.get(name).copied();
-        let at = at.unwrap_or_else(|| self.make_group(name, place, uncertain));
+        let at = at.unwrap_or_else(|| self.make_group(name, position, uncertain));
         let group = self.groups[at as usize].as_mut().expect("known or made");
         if let Some(left_at) = group.left_at() {
-            self.kept.remove(&(left_at + self.pace.keep, at));
+            self.retained
+                .remove(&(left_at + self.config.group_keep, at));
         }
         self.active.insert(at);
         self.members += 1;
         self.joined += 1;
         let slot = group.join(subscriber, now);
         self.subscriber_joined(now, spread);
-        self.dirty = true;
-        Seat { group: at, slot }
+        self.needs_reconcile = true;
+        MemberId { group: at, slot }
     }
 
-    fn make_group(&mut self, name: &GroupName, place: Tally, uncertain: bool) -> u32 {
-        if self.names.len() >= self.pace.max_groups
-            && let Some((_, oldest)) = self.kept.first().copied()
+    fn make_group(&mut self, name: &GroupName, position: Counters, uncertain: bool) -> u32 {
+        if self.names.len() >= self.config.max_groups
+            && let Some((_, oldest)) = self.retained.first().copied()
         {
             self.forget_group(oldest);
         }
-        let pace = (self.pace.claim, self.pace.lease);
-        let mut group = Group::new(name.clone(), place, pace, self.pace.fault);
-        if uncertain && !planted!(self.pace.fault, NewGroupIsCurrent) {
-            group.owe(WakeReason::CatchUp);
+        let timeouts = (self.config.claim_timeout, self.config.busy_lease);
+        let mut group = Group::new(name.clone(), position, timeouts, self.config.fault);
+        if uncertain && !planted!(self.config.fault, NewGroupIsCurrent) {
+            group.request_wake(WakeReason::CatchUp);
         }
         let free = self.groups.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -203,24 +204,25 @@ impl Company {
         at
     }
 
-    pub(super) fn leave(&mut self, seat: Seat, busy: bool, now: Tick) {
-        let Some(group) = self.group(seat) else {
+    pub(super) fn leave(&mut self, member_id: MemberId, busy: bool, now: Tick) {
+        let Some(group) = self.group(member_id) else {
             return;
         };
-        if !group.leave(seat.slot, busy, now) {
+        if !group.leave(member_id.slot, busy, now) {
             return;
         }
         let (left_at, unused) = (group.left_at(), group.is_unused());
         let checking = group.is_checking();
         self.members -= 1;
-        self.dirty = true;
+        self.needs_reconcile = true;
         if let Some(left_at) = left_at {
-            self.active.remove(&seat.group);
+            self.active.remove(&member_id.group);
             self.check_left |= checking;
-            self.kept.insert((left_at + self.pace.keep, seat.group));
+            self.retained
+                .insert((left_at + self.config.group_keep, member_id.group));
             if unused {
                 // It took nothing, so there is nothing to keep for it.
-                self.forget_group(seat.group);
+                self.forget_group(member_id.group);
             }
         }
     }
@@ -231,7 +233,8 @@ impl Company {
         };
         self.names.remove(&group.name);
         if let Some(left_at) = group.left_at() {
-            self.kept.remove(&(left_at + self.pace.keep, at));
+            self.retained
+                .remove(&(left_at + self.config.group_keep, at));
         }
         while self.groups.last().is_some_and(Option::is_none) {
             self.groups.pop();
@@ -243,7 +246,7 @@ impl Company {
     pub(super) fn subscriber_joined(&mut self, now: Tick, spread: Duration) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.join(now, spread);
-            self.dirty |= sentinel.due() <= now;
+            self.needs_reconcile |= sentinel.due() <= now;
         }
     }
 
@@ -255,41 +258,51 @@ impl Company {
     pub(super) fn subscriber_left(&mut self, key: u64, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.leave(key, now);
-            self.dirty |= sentinel.due() <= now;
+            self.needs_reconcile |= sentinel.due() <= now;
         }
     }
 
     /// The stream of a listener outside of groups has sent its messages.
-    pub(super) fn subscriber_ready(&mut self, now: Tick) {
+    pub(super) fn subscriber_sent(&mut self, now: Tick) {
         if let Some(sentinel) = &mut self.sentinel {
-            sentinel.ready(now);
-            self.dirty |= sentinel.due() <= now;
+            sentinel.stream_sent(now);
+            self.needs_reconcile |= sentinel.due() <= now;
         }
     }
 
-    pub(super) fn group(&mut self, seat: Seat) -> Option<&mut Group> {
-        self.groups.get_mut(seat.group as usize)?.as_mut()
+    pub(super) fn group(&mut self, member_id: MemberId) -> Option<&mut Group> {
+        self.groups.get_mut(member_id.group as usize)?.as_mut()
     }
 
-    pub(super) fn is_given(&self, seat: Seat) -> bool {
-        let group = self.groups.get(seat.group as usize);
-        group.is_some_and(|group| group.as_ref().is_some_and(|g| g.is_given(seat.slot)))
+    pub(super) fn has_assignment(&self, member_id: MemberId) -> bool {
+        let group = self.groups.get(member_id.group as usize);
+        group.is_some_and(|group| {
+            group
+                .as_ref()
+                .is_some_and(|g| g.has_assignment(member_id.slot))
+        })
     }
 
     /// A member reports.
-    pub(super) fn report(&mut self, seat: Seat, heard: Heard, head: &Tally, now: Tick) {
-        if let Some(group) = self.group(seat) {
-            group.report(seat.slot, heard, head, now);
-            self.dirty = true;
+    pub(super) fn report(
+        &mut self,
+        member_id: MemberId,
+        report: MemberReport,
+        head: &Counters,
+        now: Tick,
+    ) {
+        if let Some(group) = self.group(member_id) {
+            group.report(member_id.slot, report, head, now);
+            self.needs_reconcile = true;
         }
     }
 
     /// A check was reported: the sentinel's interval begins again. Where the listener of this key
     /// was asked and found more than it takes on, others are asked; returns whether they were.
-    pub(super) fn looked(
+    pub(super) fn check_reported(
         &mut self,
         key: Option<u64>,
-        heard: Heard,
+        report: MemberReport,
         capacity: u32,
         subscribers: &Subscribers,
         now: Tick,
@@ -298,131 +311,141 @@ impl Company {
         let Some(sentinel) = &mut self.sentinel else {
             return false;
         };
-        let asked = key.is_some_and(|key| sentinel.is_asked(key));
-        sentinel.begin_again(now);
+        let was_asked = key.is_some_and(|key| sentinel.is_asked(key));
+        sentinel.restart_interval(now);
         let capacity = u64::from(capacity);
-        let more = asked && heard.state == ReportState::Busy && heard.depth > capacity;
+        let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
         if more {
-            sentinel.ask_more(subscribers, heard.depth.div_ceil(capacity), batch);
+            sentinel.ask_more(subscribers, report.depth.div_ceil(capacity), batch);
         }
         more
     }
 
-    pub(super) fn take_ask(&mut self, key: u64) -> (bool, bool) {
+    pub(super) fn take_check(&mut self, key: u64) -> (bool, bool) {
         let sentinel = self.sentinel.as_mut();
-        sentinel.map_or((false, false), |sentinel| sentinel.take(key))
+        sentinel.map_or((false, false), |sentinel| sentinel.take_check(key))
     }
 
-    pub(super) fn give_ask_back(&mut self, key: u64) {
+    pub(super) fn return_check(&mut self, key: u64) {
         if let Some(sentinel) = &mut self.sentinel {
-            sentinel.give_back(key);
+            sentinel.return_check(key);
         }
     }
 
-    pub(super) fn take_grant(&mut self, seat: Seat) -> Option<Grant> {
-        self.group(seat)?.take(seat.slot)
+    pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
+        self.group(member_id)?.take(member_id.slot)
     }
 
     /// Does what is due, and forgets groups that were left long ago. Returns whether a listener
     /// outside of groups was asked to check.
-    pub(super) fn fire(
+    pub(super) fn run_due(
         &mut self,
-        head: &Head,
+        head: &QueueHead,
         subscribers: &Subscribers,
         now: Tick,
         batch: &mut WakeBatch,
     ) -> bool {
-        self.each_active(|group| group.counted(&head.tally, now));
+        self.each_active(|group| group.note_counted(&head.counters, now));
         self.now = now;
-        let called = self.tend_at <= now;
-        if !called && !std::mem::take(&mut self.dirty) {
-            self.tend_at = self.tend_at.min(self.next_due());
+        let timer_due = self.reconcile_at <= now;
+        if !timer_due && !std::mem::take(&mut self.needs_reconcile) {
+            self.reconcile_at = self.reconcile_at.min(self.next_due());
             return false;
         }
-        self.dirty = false;
+        self.needs_reconcile = false;
         let mut unanswered = std::mem::take(&mut self.check_left);
-        self.each_active(|group| unanswered |= group.fire(now));
+        self.each_active(|group| unanswered |= group.run_due(now));
         let before = batch.marked;
         if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
             if self.sentinel.as_ref().is_some_and(|s| !s.is_asking()) {
-                self.asked = 0;
+                self.groups_asked = 0;
             }
-            self.check(&head.tally, subscribers, now, batch);
-        } else if unanswered && !planted!(self.pace.fault, UnansweredCheckDropped) {
+            self.check(&head.counters, subscribers, now, batch);
+        } else if unanswered && !planted!(self.config.fault, UnansweredCheckDropped) {
             // No member of the group that was asked has reported, or is there any more: the next
             // group, or a listener outside of groups.
-            self.check(&head.tally, subscribers, now, batch);
+            self.check(&head.counters, subscribers, now, batch);
         }
-        while let Some((until, at)) = self.kept.first().copied().filter(|(at, _)| *at <= now) {
-            self.kept.remove(&(until, at));
+        while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
+            self.retained.remove(&(until, at));
             self.forget_group(at);
         }
         // Moved later only when the timers have come: most claims are covered long before.
         let due = self.next_due();
-        self.tend_at = if called { due } else { self.tend_at.min(due) };
+        self.reconcile_at = if timer_due {
+            due
+        } else {
+            self.reconcile_at.min(due)
+        };
         batch.marked > before
     }
 
     /// Hands out what is pending for each group, to `limit` members at most; returns whether there
     /// is more.
-    pub(super) fn hand_out(
+    pub(super) fn assign(
         &mut self,
-        head: &Head,
+        head: &QueueHead,
         mut limit: usize,
         batch: &mut WakeBatch,
     ) -> bool {
         let (mut more, now) = (false, self.now);
-        let (fault, mut first) = (self.pace.fault, true);
+        let (fault, mut first) = (self.config.fault, true);
         let mut due = Tick::NEVER;
         self.each_active(|group| {
             if !std::mem::take(&mut first) && planted!(fault, OneGroupIsTold) {
                 return;
             }
-            let counted = head.owed(group.place());
-            if group.is_owed(counted.is_some()) {
-                more |= group.hand_out(&head.tally, counted, now, &mut limit, batch);
+            let counted = head.wake_reason(group.position());
+            if group.has_work_to_assign(counted.is_some()) {
+                more |= group.assign(&head.counters, counted, now, &mut limit, batch);
                 // A parked claim goes on.
                 due = due.min(group.due());
             }
         });
-        self.tend_at = self.tend_at.min(due);
+        self.reconcile_at = self.reconcile_at.min(due);
         more
     }
 
     /// Returns whether no group needs this entry: all members matched it by a pattern only, and are
     /// up to date.
-    pub(super) fn is_idle(&self, head: &Head) -> bool {
+    pub(super) fn is_idle(&self, head: &QueueHead) -> bool {
         // One that is kept is kept with its place.
         let mut groups = self.groups.iter().flatten();
-        self.kept.is_empty() && groups.all(|group| group.is_idle(&head.tally))
+        self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
     }
 
     /// Asks one listener of the fleet to check: a member of the next group, where there are groups
     /// that were not asked for this check yet.
-    fn check(&mut self, head: &Tally, subscribers: &Subscribers, now: Tick, batch: &mut WakeBatch) {
-        while self.asked < self.active.len() {
-            self.asked += 1;
-            let next = self.active.range(self.turn + 1..).next();
+    fn check(
+        &mut self,
+        head: &Counters,
+        subscribers: &Subscribers,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        while self.groups_asked < self.active.len() {
+            self.groups_asked += 1;
+            let next = self.active.range(self.last_checked_group + 1..).next();
             let Some(at) = next.or_else(|| self.active.first()).copied() else {
                 break;
             };
-            self.turn = at;
+            self.last_checked_group = at;
             let group = self.groups[at as usize].as_mut().expect("it has members");
             if group.check(head, now) {
                 if let Some(sentinel) = &mut self.sentinel {
-                    sentinel.begin_again(now);
+                    sentinel.restart_interval(now);
                 }
                 return;
             }
         }
         if let Some(sentinel) = &mut self.sentinel {
-            let members_only = planted!(self.pace.fault, CheckStaysWithMembers);
+            let members_only = planted!(self.config.fault, CheckStaysWithMembers);
             if (subscribers.len() == 0 || members_only) && !self.active.is_empty() {
-                return sentinel.begin_again(now);
+                return sentinel.restart_interval(now);
             }
-            if planted!(self.pace.fault, AskedCountsAsLooked) {
+            if planted!(self.config.fault, AskedCountsAsLooked) {
                 sentinel.ask(subscribers, now, batch);
-                return sentinel.begin_again(now);
+                return sentinel.restart_interval(now);
             }
             sentinel.ask(subscribers, now, batch);
         }
@@ -438,10 +461,13 @@ impl Company {
 
     fn next_due(&self) -> Tick {
         let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due);
-        let kept = self.kept.first().map_or(Tick::NEVER, |(until, _)| *until);
+        let retained = self
+            .retained
+            .first()
+            .map_or(Tick::NEVER, |(until, _)| *until);
         let active = self.active.iter();
         let groups = active.filter_map(|at| self.groups[*at as usize].as_ref());
         let due = groups.map(Group::due).min().unwrap_or(Tick::NEVER);
-        sentinel.min(kept).min(due)
+        sentinel.min(retained).min(due)
     }
 }
