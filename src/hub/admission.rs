@@ -1,9 +1,9 @@
-//! Which subscriptions are admitted: the queues that one names, and their cursors, have their places
-//! from its request on, however long it takes to attach them.
+//! Admits subscriptions: the queues that one names, and their cursors, are reserved from its
+//! request on, however long it takes to attach them.
 //!
-//! The records are made, and kept from being forgotten, in the one call; they are cheap. The cursors
-//! are attached in steps, and count meanwhile. All of a request is checked before a record is made for
-//! any of it.
+//! The entries are made in the one call and kept from being forgotten; they are cheap. The cursors
+//! are attached in steps, and count from the request on. All of a request is checked before any
+//! entry is made for it.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -19,8 +19,8 @@ use crate::{
     words::{GroupName, QueueAddress, Selector},
 };
 
-/// The records of queues that a subscription names and has no cursor for yet, in the order of its
-/// selectors. None of them is forgotten before its turn, or before this is dropped.
+/// The entries of named queues without a cursor yet, in the order of the selectors. None of them is
+/// forgotten before it is used, or before this is dropped.
 #[derive(Default)]
 pub(super) struct Reserved {
     entries: Vec<Option<Arc<QueueEntry>>>,
@@ -28,7 +28,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Gives up the next record, after it was used.
+    /// Uses the next entry, then releases it.
     pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<QueueEntry>)) {
         let next = self.entries.get_mut(self.next);
         self.next += 1;
@@ -49,10 +49,10 @@ impl Drop for Reserved {
 }
 
 impl Hub {
-    /// Takes the places of the queues that the subscription names, and of their cursors.
+    /// Reserves the queues that the subscription names, and their cursors.
     ///
     /// # Errors
-    /// `Exhausted` where there are too few; nothing was taken then.
+    /// `Exhausted` where a limit is reached; nothing was reserved then.
     pub(super) fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Reserved> {
         let exact = subscription.selectors.iter();
         let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
@@ -96,7 +96,7 @@ impl Hub {
         // Under this lock no queue gives way to another request before it is reserved.
         let mut eviction = lock(&self.eviction);
         if self.entries.len() + missing.len() > self.config.max_queues {
-            // Some of them may have been made meanwhile.
+            // Another request may have made some of them.
             missing.retain(|at| {
                 let entry = self.entries.get(&exact[*at]);
                 reserved.entries[*at] = entry.filter(|entry| entry.reserve());
@@ -122,7 +122,7 @@ impl Hub {
         }
     }
 
-    /// A group that finds no room at its turn, because others came first, is not made: see
+    /// Where other groups take the room before this one joins, it is not made: see
     /// [`Subscription::attach`].
     fn check_group(&self, entry: &QueueEntry, group: &GroupName) -> Result<()> {
         if entry.lock().has_room(group) {
@@ -133,13 +133,13 @@ impl Hub {
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    /// Returns up to how many cursors patterns may take more: a quarter is left for queues that are
-    /// named, because who names one cannot be told of it otherwise.
+    /// Returns the limit of cursors for patterns. A quarter of all is left for named queues,
+    /// because their wake-ups cannot go under a pattern's name.
     pub(super) fn cursors_for_patterns(&self) -> usize {
         self.config.max_cursors - self.config.max_cursors / 4
     }
 
-    /// Takes the places of so many cursors below a limit, all or none.
+    /// Takes `count` cursors below a limit, all or none.
     pub(super) fn take_cursors(&self, count: u64, limit: usize) -> bool {
         let limit = limit as u64;
         let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
@@ -147,7 +147,7 @@ impl Hub {
         count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// So many cursors, or places that were kept for them, are given back.
+    /// Returns `count` cursors, attached or reserved, to the limit.
     pub(super) fn cursors_left(&self, count: u64) {
         self.cursors.fetch_sub(count, Ordering::Relaxed);
     }

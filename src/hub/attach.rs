@@ -1,8 +1,8 @@
-//! How one cursor is attached to its queue's record, and what it takes of the limits.
+//! Attaches a cursor to its queue's entry, within the limits.
 //!
-//! A subscription counts the queues that it names from its admission on (see `room`), so their
-//! cursors find their places kept. A pattern's cursor takes a free one; where there is none, the
-//! subscription is told of the queue under the pattern's own name.
+//! The queues that a subscription names count from its admission on (see `admission`), so their
+//! cursors are reserved. A pattern's cursor needs a free one. Where there is none, the queue's
+//! wake-ups go under the pattern's own name.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::{clock::Tick, words::QueueAddress};
 
-/// Where a new cursor's quota among the limited ones comes from.
+/// Where a new cursor's share of the limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CursorQuota {
-    /// It was kept since the subscription was admitted.
+    /// Reserved when the subscription was admitted.
     Reserved,
-    /// It was counted now.
+    /// Taken now.
     Taken,
-    /// There is none.
+    /// The limit is reached.
     Full,
 }
 
 impl Hub {
-    /// Attaches one queue, and lets its coordinator know.
+    /// Attaches one queue, and reconciles its coordinator.
     pub(super) fn attach_one(
         &self,
         subscription: &Arc<Subscription>,
@@ -46,8 +46,8 @@ impl Hub {
         attached
     }
 
-    /// Attaches the subscribers by pattern to a new record. A subscription that registers its
-    /// pattern after the index was read here finds the record in the map.
+    /// Attaches the pattern subscribers to a new entry. A subscription that registers its pattern
+    /// after the index was read here finds the entry in the map.
     pub(super) fn attach_patterns(&self, entry: &Arc<QueueEntry>, now: Tick) {
         let patterns = self
             .patterns
@@ -57,7 +57,7 @@ impl Hub {
         drop(patterns);
         for subscription in wanting {
             let mut cursors = subscription.lock();
-            // A dead record is found out by the caller that counts in it.
+            // The caller detects a dead entry when it counts in it.
             self.attach_once(
                 &subscription,
                 &mut cursors,
@@ -69,7 +69,7 @@ impl Hub {
         entry.set_live();
     }
 
-    /// Attaches a cursor to a record of this queue that is not dead, and returns that record.
+    /// Attaches a cursor to a live entry of this queue, and returns that entry.
     pub(super) fn attach(
         &self,
         subscription: &Arc<Subscription>,
@@ -89,7 +89,7 @@ impl Hub {
         }
     }
 
-    /// Attaches a cursor to this record, where there is room for it or a selector names the queue.
+    /// Attaches a cursor to this entry, where the limit allows it or a selector names the queue.
     fn attach_once(
         &self,
         subscription: &Arc<Subscription>,
@@ -120,7 +120,7 @@ impl Hub {
         attached
     }
 
-    /// Takes the place of a cursor that may turn out to be there already: then it is given back.
+    /// Takes a share for a cursor. Where the cursor exists already, the caller returns the share.
     fn take_quota(
         &self,
         subscription: &Subscription,
@@ -144,14 +144,13 @@ impl Hub {
         }
     }
 
-    /// The subscription has no cursor for a queue that a pattern matches: it is told of it under the
-    /// pattern's own name.
+    /// Notes that a queue of a pattern has no cursor: its wake-ups go under the pattern's own name.
     fn note_missing_cursor(&self, subscription: &Arc<Subscription>, cursors: &mut Cursors) {
         if !std::mem::replace(&mut cursors.lacks_cursors, true) {
             self.probes.note_missing_cursors(subscription);
         }
-        // Entered first: what is counted after this is told under the pattern's name, what was
-        // counted before is covered by the check that is due now.
+        // Inserted first: events counted later are sent under the pattern's name, and the check
+        // that is due now covers earlier ones.
         if self.fanout.overflow.insert(subscription) {
             cursors.request_pattern_checks(&subscription.selectors);
             subscription.mailbox.wake();

@@ -20,32 +20,32 @@ use crate::{
     words::{Notification, QueueAddress, Report, ReportState},
 };
 
-/// Where the search for queues that may give way goes on.
+/// Where the search for idle queues continues.
 #[derive(Default)]
 pub(super) struct Eviction {
     hand: Option<QueueAddress>,
-    /// The last search was in vain: none before this time.
+    /// The last search found too few: no search before this time.
     not_before: Tick,
 }
 
-/// Queues of one step of the search, of which the longest idle give way, and of one search: twice as
-/// many as a request can name, some milliseconds at worst.
+/// Queues of one step of the search, of which the longest idle give way, and of one search: twice
+/// as many as a request can name, some milliseconds at worst.
 const STEP: usize = 256;
 const SEARCH: usize = 8192;
-/// Subscriptions that one search, or one step of forgetting, may compare with idle queues that they
-/// hold by a pattern: about a millisecond. A queue with more of them does not give way to new ones, it
-/// is forgotten in its time; cursors are limited, so there are few such queues.
+/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
+/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
+/// limited, so there are few such queues.
 pub(super) const HOLDERS: usize = 4096;
-/// A full table is searched so often at most, however often it is asked for room. Counted from the
-/// beginning of a search, whose length the limits above bound.
+/// The least time between two searches of a full table, counted from the beginning of a search. The
+/// limits above bound its length.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
-/// A table that refused a queue is told to be full for so long.
+/// A table counts as full for this long after it refused a queue.
 const FULL_FOR: Duration = Duration::from_secs(10);
-/// A queue that only patterns match gives way when it was idle for so long.
+/// A queue that only patterns match gives way after this idle time.
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl Hub {
-    /// Returns each notification's record, making those that are missing, all or none.
+    /// Returns each notification's entry, and makes the missing ones, all or none.
     pub(super) fn entries_of(
         &self,
         notifications: &[Notification],
@@ -74,8 +74,8 @@ impl Hub {
         Ok(made.collect())
     }
 
-    /// Makes the records of these queues, where there is room for all of them. None of the request's
-    /// `own` queues gives way.
+    /// Makes the entries of these queues, where there is room for all of them. None of the
+    /// request's `own` queues gives way.
     pub(super) fn make_missing<'a>(
         &self,
         missing: &[&QueueAddress],
@@ -100,9 +100,9 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes room for these queues, which are not known; none of the request's `own` gives way. Another
-    /// request may have made all of a request's queues before this one had the lock: then there is
-    /// nothing to make room for, however full the table is.
+    /// Makes room for these unknown queues; none of the request's `own` gives way. Another request
+    /// may have made all of them before this one got the lock: then no room is needed, however full
+    /// the table is.
     pub(super) fn make_room<'a>(
         &self,
         eviction: &mut Eviction,
@@ -121,7 +121,7 @@ impl Hub {
         }
     }
 
-    /// Returns the queue's record, making it where there is room.
+    /// Returns the queue's entry, and makes it where there is room.
     pub(super) fn entry(&self, address: &QueueAddress, now: Tick) -> Result<Arc<QueueEntry>> {
         if let Some(found) = self.entries.get(address) {
             return Ok(found);
@@ -130,7 +130,7 @@ impl Hub {
         Ok(self.make_entry(address, now))
     }
 
-    /// Returns the queue's record, made whether there is room or not: in the place of a dead one, or
+    /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
     /// after room was made.
     pub(super) fn make_entry(&self, address: &QueueAddress, now: Tick) -> Arc<QueueEntry> {
         self.entries.get_or_insert(address, || {
@@ -200,7 +200,7 @@ impl Hub {
         self.cursors.load(Ordering::Relaxed) >= limit as u64
     }
 
-    /// Returns the limits that are reached, a line each. A table of queues is full where none of them
+    /// Returns the reached limits, a line each. The table of queues is full where none of them
     /// could give way to a new one lately.
     pub(crate) fn full(&self, now: Tick) -> Vec<String> {
         let config = &self.config;
@@ -232,9 +232,9 @@ impl Hub {
             .collect()
     }
 
-    /// Forgets as many queues that are idle and have no listeners, but for those of the request that
-    /// needs their places; returns whether there were as many. A search looks at each queue once at
-    /// most, and at a bounded number of queues and holders.
+    /// Forgets `excess` idle queues without listeners, except for the request's own; returns
+    /// whether it did. A search visits each queue once at most, and a bounded number of queues and
+    /// holders.
     fn evict(
         &self,
         eviction: &mut Eviction,
@@ -284,7 +284,7 @@ impl Hub {
         excess == 0
     }
 
-    /// Forgets a queue that was not needed since then; returns whether it did.
+    /// Forgets a queue that has been idle since then; returns whether it did.
     pub(super) fn forget_one(
         &self,
         entry: &Arc<QueueEntry>,

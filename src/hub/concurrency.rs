@@ -1,12 +1,12 @@
 //! The hub under every interleaving that matters: its files, compiled a second time with shuttle's
 //! locks, atomics and threads.
 //!
-//! In each model a few threads notify, walk, subscribe, take, forget and come back; each event bears
-//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice. In
-//! those of `models/` listeners read the messages of a small world, report, hang and leave: groups,
-//! the sentinel, reports, the end of a subscription, patterns over their limits.
-//! There is no heartbeat to heal anything: a stream looks again only when it was woken. Each rule's
-//! planted fault must be found by the same models.
+//! In each model a few threads notify, walk, subscribe, take, forget and resubscribe. Each event
+//! has its own bit, so a listener's sum shows whether an event was lost or sent twice. In `models/`
+//! listeners read the messages of a small world, report, hang and leave: groups, the sentinel,
+//! reports, the end of a subscription, patterns over their limits. There is no heartbeat that would
+//! heal a lost wake: a stream is polled only when it was woken. The same models must find each
+//! rule's planted fault.
 #![allow(
     dead_code,
     clippy::duplicate_mod,
@@ -19,12 +19,16 @@ mod admission;
 mod attach;
 #[path = "capacity.rs"]
 mod capacity;
+#[path = "config.rs"]
+mod config;
 #[path = "coordinator.rs"]
 mod coordinator;
 #[path = "core.rs"]
 mod core;
 #[path = "counters.rs"]
 mod counters;
+#[path = "counting.rs"]
+mod counting;
 #[path = "cursor.rs"]
 mod cursor;
 #[path = "cursor_list.rs"]

@@ -1,9 +1,9 @@
-//! What a queue has besides its counters: the groups that share it, and its sentinel.
+//! The coordinator of a queue: its groups and its sentinel.
 //!
-//! Made when the first member joins, or with the first subscriber where there is a sentinel; a queue
-//! without either pays one byte's comparison. The record's lock guards all of it, and its timers come
-//! here no later than something is due. A notification costs a step for each group that has members,
-//! and nothing for those that are only kept.
+//! It is made with the first member, or with the first subscriber where there is a sentinel. A
+//! queue without one pays one byte's comparison. The entry's lock guards all of it. The timers call
+//! it no later than its next due time. A notification costs a step for each group that has members;
+//! retained groups cost nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,8 @@ use std::{
 };
 
 use super::{
-    counters::Counters,
+    config::CoordinatorConfig,
+    counters::{Counters, QueueHead},
     group::{Group, MemberReport},
     mailbox::WakeBatch,
     members::Assignment,
@@ -21,94 +22,50 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    fault::{Fault, planted},
+    fault::planted,
     words::{GroupName, ReportState, WakeReason},
 };
-
-/// How long the hub waits for those that it wakes.
-#[derive(Debug, Clone)]
-pub(crate) struct CoordinatorConfig {
-    /// Between two checks of a queue that nothing reports; zero: the sentinel is off.
-    pub(crate) sentinel_interval: Duration,
-    /// A wake-up to one listener that is not covered by its report for this long goes to another.
-    pub(crate) claim_timeout: Duration,
-    /// A member that reported BUSY is believed for this long (R14).
-    pub(crate) busy_lease: Duration,
-    /// A group without members is remembered for this long.
-    pub(crate) group_keep: Duration,
-    /// Groups of one queue at most: each costs every notification of the queue a step.
-    pub(crate) max_groups: usize,
-    /// Spreads the sentinels' checks.
-    pub(crate) seed: u64,
-    pub(crate) fault: Fault,
-}
 
 /// The groups and the sentinel of one queue.
 pub(super) struct Coordinator {
     config: Arc<CoordinatorConfig>,
-    /// Slots that keep their places.
+    /// Groups by slot; a slot never moves.
     groups: Vec<Option<Group>>,
     names: BTreeMap<GroupName, u32>,
     /// Groups with members.
     active: BTreeSet<u32>,
-    /// Groups without members, by when they are forgotten.
+    /// Groups without members, by the time when they are forgotten.
     retained: BTreeSet<(Tick, u32)>,
     members: usize,
     joined: u64,
     sentinel: Option<Sentinel>,
-    /// The group that the sentinel asked last, and how many it asked for the present check.
+    /// The group that the sentinel asked last, and the number of groups asked for the present
+    /// check.
     last_checked_group: u32,
     groups_asked: usize,
-    /// The last member of the group that was asked has left without a report.
+    /// The group that was asked for a check lost its last member before a report.
     check_left: bool,
-    /// When the timers come here: no later than anything is due.
+    /// The time at which the timers call the coordinator: no later than its next due time.
     pub(super) reconcile_at: Tick,
-    /// Membership or a report changed: something may be due at once.
+    /// Membership or a report changed; `reconcile` must run.
     pub(super) needs_reconcile: bool,
-    /// When something was last done here.
+    /// When the coordinator last ran.
     now: Tick,
 }
 
-/// Where a member sits.
+/// A listener of a queue, as the queue's entry knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ListenerKey {
+    /// Outside of groups.
+    Subscriber(u64),
+    Member(MemberId),
+}
+
+/// A member's group and its slot there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MemberId {
     pub(super) group: u32,
     pub(super) slot: u32,
-}
-
-/// What a place is compared with: the queue's totals, and its newest notification.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct QueueHead {
-    pub(super) counters: Counters,
-    pub(super) notified: u64,
-}
-
-impl Default for CoordinatorConfig {
-    fn default() -> Self {
-        Self {
-            sentinel_interval: Duration::ZERO,
-            claim_timeout: Duration::from_secs(1),
-            busy_lease: Duration::from_secs(30),
-            group_keep: Duration::from_secs(600),
-            max_groups: 256,
-            seed: 0,
-            fault: Fault::NONE,
-        }
-    }
-}
-
-impl QueueHead {
-    /// Returns why a subscriber at `place` is to be woken, or `None` where it is up to date.
-    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
-        if position.sequence >= self.counters.sequence {
-            return None;
-        }
-        Some(if self.notified > position.sequence {
-            WakeReason::Notified
-        } else {
-            WakeReason::Timed
-        })
-    }
 }
 
 impl Coordinator {
@@ -142,7 +99,7 @@ impl Coordinator {
         self.members
     }
 
-    /// Returns how many members have come so far.
+    /// Returns how many members have joined so far.
     pub(super) fn joined(&self) -> u64 {
         self.joined
     }
@@ -151,14 +108,14 @@ impl Coordinator {
         self.groups.iter().flatten()
     }
 
-    /// Returns whether a group of this name is known, or there is room for one more. Groups without
-    /// members give way.
+    /// Returns whether the group is known or there is room for one more. Groups without members
+    /// give way.
     pub(super) fn has_room(&self, name: &GroupName) -> bool {
         self.active.len() < self.config.max_groups || self.names.contains_key(name)
     }
 
-    /// Takes a member into its group, which is made where it is not known; a new one starts at
-    /// `place`, and where that is not certain one member is to check.
+    /// Adds a member to its group. A new group starts at `position`; where that is `uncertain`, one
+    /// member must check.
     pub(super) fn join(
         &mut self,
         name: &GroupName,
@@ -221,7 +178,7 @@ impl Coordinator {
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
             if unused {
-                // It took nothing, so there is nothing to keep for it.
+                // It took nothing, so there is no position to keep.
                 self.forget_group(member_id.group);
             }
         }
@@ -242,7 +199,7 @@ impl Coordinator {
         self.groups.shrink_to(self.groups.len() * 2);
     }
 
-    /// A listener came. A check that was due while there was none is due within `spread`.
+    /// A listener joined. A check that fell due without listeners is now due within `spread`.
     pub(super) fn subscriber_joined(&mut self, now: Tick, spread: Duration) {
         if let Some(sentinel) = &mut self.sentinel {
             sentinel.join(now, spread);
@@ -283,7 +240,6 @@ impl Coordinator {
         })
     }
 
-    /// A member reports.
     pub(super) fn report(
         &mut self,
         member_id: MemberId,
@@ -297,8 +253,8 @@ impl Coordinator {
         }
     }
 
-    /// A check was reported: the sentinel's interval begins again. Where the listener of this key
-    /// was asked and found more than it takes on, others are asked; returns whether they were.
+    /// A check was reported: the sentinel's interval restarts. Where the subscriber with this key
+    /// was asked and found more than its capacity, others are asked; returns whether they were.
     pub(super) fn check_reported(
         &mut self,
         key: Option<u64>,
@@ -336,7 +292,7 @@ impl Coordinator {
         self.group(member_id)?.take(member_id.slot)
     }
 
-    /// Does what is due, and forgets groups that were left long ago. Returns whether a listener
+    /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener
     /// outside of groups was asked to check.
     pub(super) fn run_due(
         &mut self,
@@ -362,15 +318,15 @@ impl Coordinator {
             }
             self.check(&head.counters, subscribers, now, batch);
         } else if unanswered && !planted!(self.config.fault, UnansweredCheckDropped) {
-            // No member of the group that was asked has reported, or is there any more: the next
-            // group, or a listener outside of groups.
+            // No member of the asked group has reported, or is left: ask the next group, or a
+            // listener outside of groups.
             self.check(&head.counters, subscribers, now, batch);
         }
         while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
             self.retained.remove(&(until, at));
             self.forget_group(at);
         }
-        // Moved later only when the timers have come: most claims are covered long before.
+        // Moved later only when the timers have fired: most redeliveries are covered long before.
         let due = self.next_due();
         self.reconcile_at = if timer_due {
             due
@@ -380,8 +336,7 @@ impl Coordinator {
         batch.marked > before
     }
 
-    /// Hands out what is pending for each group, to `limit` members at most; returns whether there
-    /// is more.
+    /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
     pub(super) fn assign(
         &mut self,
         head: &QueueHead,
@@ -398,7 +353,7 @@ impl Coordinator {
             let counted = head.wake_reason(group.position());
             if group.has_work_to_assign(counted.is_some()) {
                 more |= group.assign(&head.counters, counted, now, &mut limit, batch);
-                // A parked claim goes on.
+                // A parked redelivery goes on.
                 due = due.min(group.due());
             }
         });
@@ -406,16 +361,16 @@ impl Coordinator {
         more
     }
 
-    /// Returns whether no group needs this entry: all members matched it by a pattern only, and are
-    /// up to date.
+    /// Returns whether no group needs this entry: all members match the queue by a pattern only,
+    /// and are up to date.
     pub(super) fn is_idle(&self, head: &QueueHead) -> bool {
-        // One that is kept is kept with its place.
+        // A retained group keeps its position.
         let mut groups = self.groups.iter().flatten();
         self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
     }
 
-    /// Asks one listener of the fleet to check: a member of the next group, where there are groups
-    /// that were not asked for this check yet.
+    /// Asks one listener to check: a member of the next group that was not asked for this check
+    /// yet, else a listener outside of groups.
     fn check(
         &mut self,
         head: &Counters,

@@ -1,7 +1,7 @@
-//! The hub itself: counts what publishers say, and knows who subscribes.
+//! The hub itself: counts notifications, and knows the subscriptions.
 //!
 //! All of a request is checked before any of it is counted. Every entry point ends with the marks
-//! set and the wakers woken; what is left to do later waits in the fan-out and in the timers.
+//! set and the wakers woken. Deferred work waits in the fan-out and in the timers.
 
 use std::{
     borrow::Borrow,
@@ -14,60 +14,25 @@ use std::{
 
 use super::{
     capacity::{Eviction, HOLDERS},
-    coordinator::CoordinatorConfig,
-    counters::{Counters, Epoch},
-    fanout::{DueWalk, Fanout, Walk},
+    config::{CoordinatorConfig, HubConfig},
+    fanout::{Fanout, Walk},
     mailbox::WakeBatch,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
     pattern_index::PatternIndex,
     pattern_probes::PatternProbes,
-    queue_entry::{LastEvent, MarkOutcome, NotLive, QueueEntry, QueueState},
     subscribe::Detaching,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
-    timers::{Timer, TimerOrder},
+    timers::TimerOrder,
 };
 use crate::{
     clock::Tick,
     error::Result,
-    fault::Fault,
     words::{Accepted, Limits, Notification, QueueAddress, check_text},
 };
 
-/// How a hub behaves.
-#[derive(Debug, Clone)]
-pub(crate) struct HubConfig {
-    /// The relay's life.
-    pub(crate) epoch: Epoch,
-    /// Seeds the map's hasher.
-    pub(crate) seed: u64,
-    /// A queue without subscribers, timers and notifications for this long is forgotten (R3).
-    pub(crate) forget_after: Duration,
-    /// Queues remembered at once. At about 450 bytes each, a million of them is 450 MB.
-    pub(crate) max_queues: usize,
-    /// Queues that all subscriptions have a cursor for, and those of one stream. A pattern that matches
-    /// more is told of the rest under its own name. At 420 bytes each at worst, two million of them
-    /// are 780 MB.
-    pub(crate) max_cursors: usize,
-    pub(crate) max_cursors_per_stream: usize,
-    /// Delayed wake-ups that publishers may set, and apart from those as many that listeners report; at
-    /// 150 bytes each, a million of them is 150 MB.
-    pub(crate) max_timers: usize,
-    /// Subscribers up to which a notification wakes them itself, instead of the fan-out.
-    pub(crate) inline: usize,
-    /// Cursors that a stream compares in one step.
-    pub(crate) compare_step: usize,
-    /// Streams with more cursors than this state their resume number also while they are busy.
-    pub(crate) resume_from: usize,
-    /// CATCH_UPs after a change of epoch are spread over this span.
-    pub(crate) catch_up_spread: Duration,
-    /// How long groups and the sentinel wait.
-    pub(crate) coordinator: CoordinatorConfig,
-    pub(crate) fault: Fault,
-}
-
-/// Who is owed a wake-up.
+/// Queues, subscriptions and timers of one relay.
 pub(crate) struct Hub {
     pub(super) config: HubConfig,
     pub(super) coordinator_config: Arc<CoordinatorConfig>,
@@ -75,83 +40,64 @@ pub(crate) struct Hub {
     pub(super) entry_number: AtomicU64,
     /// One more than the greatest sequence ever forgotten (R3).
     pub(super) floor: AtomicU64,
-    /// Decoded by notifiers, raised by streams (see `resume`).
+    /// Read by notifiers, raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
     /// The greatest revision at which a forgotten entry had changed.
     pub(super) forgotten_at: AtomicU64,
     pub(super) eviction: Mutex<Eviction>,
-    /// Cursors of all subscriptions, with the places that are kept for some.
+    /// The cursors of all subscriptions, including the reserved ones.
     pub(super) cursors: AtomicU64,
-    /// TimerOrder of all queues: those with a delayed notification in them, and the others, which listeners
-    /// reported or left behind.
+    /// Timers of all queues. The first counts those with a delayed notification. The second counts
+    /// the others, which listeners reported or left behind.
     pub(super) timers_set: AtomicU64,
     pub(super) timers_reported: AtomicU64,
     pub(super) no_listeners: QueuesWithoutListeners,
     pub(super) patterns: RwLock<PatternIndex>,
     pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
     pub(super) fanout: Arc<Fanout>,
-    /// What closed subscriptions leave to be detached.
+    /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
     pub(super) timers: TimerOrder,
     pub(super) probes: PatternProbes,
     pub(super) metrics: HubMetrics,
 }
 
-/// What a hub has done so far.
+/// Totals since the start, and present sizes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HubStats {
-    /// Notifications counted: events, whatever they stand for.
+    /// Counted events; a conflated notification is one event.
     pub(crate) notified: u64,
     /// Timed wake-ups that fired.
     pub(crate) timed: u64,
-    /// PendingWalks left to the fan-out.
+    /// Walks left to the fan-out.
     pub(crate) fanned_out: u64,
     /// Queues forgotten.
     pub(crate) forgotten: u64,
-    /// Queues remembered now.
+    /// Queues in memory.
     pub(crate) queues: u64,
-    /// Subscriptions now.
+    /// Open subscriptions.
     pub(crate) subscriptions: u64,
-    /// Cursors of all subscriptions now, and timers of all queues.
+    /// Cursors of all subscriptions, and timers of all queues.
     pub(crate) cursors: u64,
     pub(crate) timers: u64,
 }
 
-/// Not of [`super::sync`]: nothing rests on them, and no interleaving is worth trying for them.
+/// Plain atomics, not those of [`super::sync`]: no decision depends on them, so the concurrency
+/// test need not interleave them.
 #[derive(Default)]
 pub(super) struct HubMetrics {
     notified: Count,
     timed: Count,
-    fanned_out: Count,
+    pub(super) fanned_out: Count,
     pub(super) forgotten: Count,
-    /// Pattern subscribers of idle queues that were looked at: what it costs to forget.
+    /// Compared pattern subscribers of idle queues: the cost of forgetting.
     pub(super) holders: Count,
 }
 
-/// Records whose timers fire at once: a millisecond's work.
+/// Queue entries whose timers fire in one call: about a millisecond of work.
 const TIMERS_PER_STEP: usize = 512;
-/// Queues that a scan looks at before it lets others run.
+/// Queues that a scan visits before it yields.
 const QUEUES_PER_STEP: usize = 512;
-
-impl Default for HubConfig {
-    fn default() -> Self {
-        Self {
-            epoch: Epoch(0),
-            seed: 0,
-            forget_after: Duration::from_secs(3600),
-            max_queues: 1_000_000,
-            max_cursors: 2_000_000,
-            max_cursors_per_stream: 1_000_000,
-            max_timers: 1_000_000,
-            inline: super::subscribers::SUBSCRIBERS_PER_STEP,
-            compare_step: super::cursors::STEP,
-            resume_from: super::resume::RESUME_FROM,
-            catch_up_spread: Duration::from_secs(2),
-            coordinator: CoordinatorConfig::default(),
-            fault: Fault::NONE,
-        }
-    }
-}
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
@@ -183,11 +129,11 @@ impl Hub {
         }
     }
 
-    /// Counts a request's notifications and wakes who listens; answers in their order.
+    /// Counts a request's notifications and wakes the subscribers; answers in their order.
     ///
     /// # Errors
-    /// `Invalid` where a delay or a text breaks its rule, `Exhausted` where a new queue would be one
-    /// too many; nothing was counted then.
+    /// `Invalid` where a delay or a text breaks its rule, `Exhausted` where there is no room for a
+    /// new queue; nothing was counted then.
     pub(crate) fn notify(
         &self,
         publisher: &Arc<str>,
@@ -199,8 +145,8 @@ impl Hub {
         self.check_timers(notifications)?;
         let entries = self.entries_of(notifications, now)?;
         let mut accepted = Vec::with_capacity(notifications.len());
-        // All of the request is counted before anybody is woken: a stream of several of its queues
-        // is woken once.
+        // All of the request is counted before any stream is woken, so a stream of several of its
+        // queues is woken once.
         let mut batch = WakeBatch::default();
         let mut rest = notifications;
         let mut entries = &entries[..];
@@ -226,30 +172,30 @@ impl Hub {
         Ok(accepted)
     }
 
-    /// Returns the next walk that is left to the fan-out.
+    /// Returns the next walk of the fan-out.
     pub(crate) fn next_walk(&self) -> Option<Walk> {
         self.fanout.pop()
     }
 
-    /// Returns whether no walk is left to the fan-out just now.
+    /// Returns whether no walk waits for the fan-out.
     pub(crate) fn fanout_is_empty(&self) -> bool {
         self.fanout.is_empty()
     }
 
-    /// Returns the waker's place for whoever runs the fan-out.
+    /// Returns the waker of the fan-out's task.
     pub(crate) fn fanout_waker(&self) -> &AtomicWaker {
         &self.fanout.waker
     }
 
-    /// Fires the timers that are due, a slice of them at most; returns when the next one is, which is
-    /// not after `now` where some are left.
+    /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
+    /// where due timers are left.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
         let mut batch = WakeBatch::default();
         for _ in 0..TIMERS_PER_STEP {
             let Some(entry) = self.timers.due(now) else {
                 break;
             };
-            self.count_in(entry, now, true, &mut batch, |state| {
+            self.update_and_reconcile(entry, now, &mut batch, |state| {
                 let before = state.timers.counts();
                 let fired = state.count_due(now);
                 self.count_timers(before, state.timers.counts());
@@ -270,14 +216,14 @@ impl Hub {
         }
     }
 
-    /// Wakes every stream: to end it, say.
+    /// Wakes every stream, for example to end it.
     pub(crate) fn wake_all(&self) {
         let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
         all.iter()
             .for_each(|subscription| subscription.mailbox.wake());
     }
 
-    /// Returns the waker's place for whoever runs the timers: woken when the next one changed.
+    /// Returns the waker of the timers' task. It is woken when the next timer changed.
     pub(crate) fn timers_waker(&self) -> &AtomicWaker {
         &self.timers.waker
     }
@@ -291,8 +237,8 @@ impl Hub {
         }
     }
 
-    /// The same for the next few queues after the given one; returns the last of them, or `None` at
-    /// the end.
+    /// Forgets among the next few queues after the given one; returns the last of them, or `None`
+    /// at the end.
     pub(crate) fn forget_some(
         &self,
         after: Option<&QueueAddress>,
@@ -312,7 +258,7 @@ impl Hub {
             let idle = idle.filter(|(since, _)| *since <= idle_since);
             let held = idle.map_or(0, |(_, held)| held);
             if held > holders && last.is_some() {
-                // The next step begins here, and takes this one in any case.
+                // The next step begins at this entry, and then takes it in any case.
                 break;
             }
             holders = holders.saturating_sub(held);
@@ -334,170 +280,6 @@ impl Hub {
             timers: self.timers_set.load(Ordering::Relaxed)
                 + self.timers_reported.load(Ordering::Relaxed),
         }
-    }
-
-    /// Counts the notifications of one run, all of the record's queue, and wakes once.
-    fn count_run(
-        &self,
-        entry: Arc<QueueEntry>,
-        publisher: &Arc<str>,
-        run: &[Notification],
-        now: Tick,
-        accepted: &mut Vec<Accepted>,
-        batch: &mut WakeBatch,
-    ) {
-        let at = (now, entry.timer_offset());
-        self.count_in(entry, now, false, batch, |state| {
-            let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
-            if listeners == 0 && state.first_without_listeners() {
-                self.no_listeners.add(&run[0].queue);
-            }
-            let mut any = false;
-            for notification in run {
-                if notification.delay.is_zero() {
-                    state.count(publisher, notification, now);
-                    any = true;
-                } else {
-                    let (timer, before) = (
-                        Timer::for_notification(publisher, notification),
-                        state.timers.counts(),
-                    );
-                    state
-                        .timers
-                        .add(at, notification.delay, timer, self.config.fault);
-                    self.count_timers(before, state.timers.counts());
-                }
-                accepted.push(Accepted {
-                    sequence: state.counters.sequence,
-                    listeners,
-                });
-            }
-            any
-        });
-    }
-
-    /// Wakes the queue after `delay`, or at once. Where there are as many such timers as there may be,
-    /// a queue holds few of them: none is refused here, as nobody would repeat it.
-    pub(super) fn wake_after(
-        &self,
-        entry: Arc<QueueEntry>,
-        delay: Duration,
-        timer: Timer,
-        now: Tick,
-    ) {
-        let mut timer = Some(timer);
-        let mut batch = WakeBatch::default();
-        let at = (now, entry.timer_offset());
-        let full = self.reported_timers_are_full();
-        self.count_in(entry, now, false, &mut batch, |state| {
-            let timer = timer.take().expect("counted once");
-            if delay.is_zero() {
-                state.count_timed(timer, now);
-                return true;
-            }
-            let before = state.timers.counts();
-            match full {
-                true => state
-                    .timers
-                    .add_limited(at, delay, timer, self.config.fault),
-                false => state.timers.add(at, delay, timer, self.config.fault),
-            }
-            self.count_timers(before, state.timers.counts());
-            false
-        });
-        self.finish(&mut batch);
-    }
-
-    /// Counts under the lock of a live record of this queue, and marks its subscribers where `count`
-    /// says so. The only way to move a counter or to set a timer.
-    pub(super) fn count_in(
-        &self,
-        mut entry: Arc<QueueEntry>,
-        now: Tick,
-        reconcile: bool,
-        batch: &mut WakeBatch,
-        mut count: impl FnMut(&mut QueueState) -> bool,
-    ) {
-        let (wake, first) = loop {
-            let mut state = entry.lock();
-            match state.check_live() {
-                Ok(()) => {
-                    let sequence = state.counters.sequence;
-                    let counted = count(&mut state);
-                    batch.accepted_at = if counted { now } else { Tick::default() };
-                    if state.counters.sequence != sequence {
-                        // Decoded under the entry's lock: see `resume`.
-                        state.changed_at = self.revision.load(Ordering::Relaxed);
-                    }
-                    let more = (reconcile || state.grouped) && state.reconcile(now, batch);
-                    let wake = match counted || more {
-                        // Asked after the count: see `Overflow::matches`.
-                        true if self.fanout.overflow.matches(entry.address()) => {
-                            state.mark_subscribers(None, more, batch)
-                        }
-                        true => state.mark_subscribers(Some(self.config.inline), more, batch),
-                        false => MarkOutcome::Done,
-                    };
-                    break (wake, state.rearm(&entry, &self.timers));
-                }
-                Err(NotLive::Unattached) => {
-                    drop(state);
-                    self.attach_patterns(&entry, now);
-                }
-                Err(NotLive::Dead) => {
-                    drop(state);
-                    self.entries.remove(&entry);
-                    entry = self.make_entry(entry.address(), now);
-                }
-            }
-        };
-        if first {
-            self.timers.waker.wake();
-        }
-        if wake == MarkOutcome::NeedsWalk {
-            let accepted_at = batch.accepted_at;
-            batch
-                .walks
-                .push(&self.fanout, DueWalk { entry, accepted_at });
-        }
-    }
-
-    /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
-    pub(super) fn finish(&self, batch: &mut WakeBatch) {
-        let walks = batch.walks.submit() as u64;
-        if walks > 0 {
-            self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
-        }
-        batch.wake();
-    }
-}
-
-impl Hub {
-    /// Keeps the numbers of timers of all queues, where one's were counted before a change and after it.
-    fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
-        let count = |of: &AtomicU64, before: usize, after: usize| {
-            if after > before {
-                of.fetch_add((after - before) as u64, Ordering::Relaxed);
-            } else if before > after {
-                of.fetch_sub((before - after) as u64, Ordering::Relaxed);
-            }
-        };
-        count(&self.timers_set, before.0, after.0);
-        count(&self.timers_reported, before.1, after.1);
-    }
-}
-
-impl Timer {
-    /// A wake-up without a notification.
-    pub(super) fn without_notification() -> Self {
-        Self::new(Counters::default(), None)
-    }
-
-    /// A delayed notification.
-    fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
-        let mut counters = Counters::default();
-        counters.add(notification);
-        Self::new(counters, Some(LastEvent::new(publisher, notification)))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    coordinator::MemberId,
+    coordinator::{ListenerKey, MemberId},
     counters::{Counters, Decoded, Epoch},
     members::Assignment,
     queue_entry::{QueueEntry, QueueState},
@@ -19,40 +19,40 @@ use crate::{
     words::{Token, WakeReason},
 };
 
-/// A subscriber's place in one queue.
+/// A subscriber's position in one queue, and its pending wake-ups there.
 pub(super) struct Cursor {
     pub(super) entry: Arc<QueueEntry>,
-    /// Its key among the record's subscribers; a member's is in its seat.
+    /// Its key among the entry's subscribers; a member has a `member_id` instead.
     pub(super) key: u64,
     pub(super) member_id: Option<MemberId>,
     pub(super) position: Counters,
     /// The relay is not certain what the subscriber has seen: a CATCH_UP is pending (R2).
     pub(super) needs_catch_up: bool,
-    /// It is among the marked ones.
+    /// It is in the list of marked cursors.
     pub(super) marked: bool,
-    /// The newest wake-up that its stream took, and when.
+    /// The newest sequence that its stream took, and when.
     pub(super) woken_sequence: Option<u64>,
     pub(super) woken_at: Tick,
-    /// When it took the newest one that was more than a check of the sentinel.
+    /// When the stream took the newest wake-up other than a sentinel's check.
     pub(super) work_sent_at: Tick,
-    /// The newest wake-up after which it has read until empty.
+    /// The newest sequence after which the listener read the queue until empty.
     pub(super) drained_sequence: Option<u64>,
-    /// Its newest report says that it took work.
+    /// The newest report states that the listener took work.
     pub(super) busy: bool,
     /// The newest report's number.
     pub(super) report_number: u64,
 }
 
-/// What became of a marked cursor.
+/// The result of sending a marked cursor's entry.
 pub(super) enum SendOutcome {
     /// It is up to date.
     UpToDate,
     NoRoom,
-    /// Its entry, which stands for so many notifications.
+    /// The entry was added; it stands for this many notifications.
     Sent(u64),
 }
 
-/// A key for a cursor that is registered at the first take only: a planted fault.
+/// The key of a cursor that is not registered yet: a planted fault.
 pub(super) const UNLINKED: u64 = u64::MAX;
 
 impl Cursor {
@@ -78,7 +78,7 @@ impl Cursor {
         }
     }
 
-    /// Makes a member's, whose place is its group's.
+    /// Makes a member's cursor, whose position is its group's.
     pub(super) fn member(entry: Arc<QueueEntry>, member_id: MemberId) -> Self {
         let mut cursor = Self::new(entry, UNLINKED, Counters::default(), false);
         cursor.member_id = Some(member_id);
@@ -89,7 +89,14 @@ impl Cursor {
         self.member_id
     }
 
-    /// Returns whether there is something to tell.
+    pub(super) fn listener_key(&self) -> ListenerKey {
+        match self.member_id {
+            Some(member_id) => ListenerKey::Member(member_id),
+            None => ListenerKey::Subscriber(self.key),
+        }
+    }
+
+    /// Returns whether an entry is due.
     pub(super) fn is_behind(&self) -> bool {
         let state = self.entry.lock();
         match self.member_id {
@@ -109,7 +116,7 @@ impl Cursor {
         }
     }
 
-    /// Writes the entry that is due, and moves to the place after it.
+    /// Writes the due entry, and moves to the position after it.
     pub(super) fn send(
         &mut self,
         epoch: Epoch,
@@ -139,9 +146,10 @@ impl Cursor {
             last_event: &state.last_event,
             position: Some((&head, epoch)),
         };
-        // Its reason follows from the two positions, so what is encoded for one fits the others.
+        // The reason follows from the two positions, so the encoding fits other subscribers at the
+        // same position.
         let fits = match counted_reason.is_some() && state.subscribers.len() > 1 {
-            true => sink.push_shared(&entry, state.encoded.of(&self.position, head.sequence)),
+            true => sink.push_shared(&entry, state.encoded.get(&self.position, head.sequence)),
             false => sink.push(&entry),
         };
         if !fits {
@@ -158,7 +166,7 @@ impl Cursor {
         SendOutcome::Sent(delta.notifications)
     }
 
-    /// The same for a member's grant.
+    /// Writes the entry of a member's assignment.
     fn send_assignment(
         &mut self,
         member_id: MemberId,
@@ -196,14 +204,15 @@ impl Cursor {
     fn advance(&mut self, head: Counters, given: bool, now: Tick) {
         self.position = head;
         self.needs_catch_up = false;
-        // A wake-up that it alone is given may bear a sequence that it has drained already.
+        // A wake-up to this stream alone may have a sequence that the listener has drained already.
         self.busy |= given;
         self.woken_sequence = Some(head.sequence);
         self.woken_at = now;
     }
 
-    /// Returns whether an idle queue that only a pattern matches is kept for it. Checks of the sentinel
-    /// keep none: what one of them found is found again by the next, under the pattern's own name.
+    /// Returns whether an idle queue that only a pattern matches is kept for this cursor. A
+    /// sentinel's check keeps no entry: a later check, under the pattern's own name, finds the same
+    /// messages.
     pub(super) fn keeps_entry(
         &self,
         reports: bool,
@@ -220,7 +229,7 @@ impl Cursor {
         busy || self.is_behind()
     }
 
-    /// Returns whether it may be busy, whatever time it is.
+    /// Returns whether the listener may be busy, without regard to the time.
     pub(super) fn holds_work(&self, reports: bool) -> bool {
         reports && (self.busy || self.drained_sequence < self.woken_sequence)
     }

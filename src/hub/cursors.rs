@@ -9,11 +9,11 @@
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
+    counters::LastEvent,
     cursor::{Cursor, SendOutcome},
     cursor_list::{CursorList, DetachedCursors},
     group::MemberReport,
     mailbox::{Marks, WakeBatch},
-    queue_entry::LastEvent,
     subscription::{AttachOutcome, Subscription},
     sync::{AtomicU64, Ordering},
     wake_builder::{WakeEntry, WakeSink},
@@ -24,45 +24,45 @@ use crate::{
     words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
-/// What the subscription's lock guards.
+/// The part of a subscription that its lock guards.
 pub(super) struct Cursors {
     pub(super) closed: bool,
     pub(super) list: CursorList,
-    /// Queues that selectors name and that have no cursor yet. They count as cursors, in the hub too.
+    /// Named queues without a cursor yet. They count as cursors, in the hub too.
     pub(super) reserved: usize,
-    /// Marked cursors that were not come to yet, each once.
+    /// Marked cursors that wait for a Wake, each once.
     marked: VecDeque<u32>,
-    /// Selectors whose own check is due.
+    /// Selectors with a check due under their own name.
     pattern_checks: Vec<(usize, WakeReason)>,
-    /// Until then CATCH_UPs wait: they are spread after a change of epoch.
+    /// CATCH_UPs wait until then: they are spread after a change of epoch.
     pub(super) catch_up_at: Tick,
-    /// Cursors whose CATCH_UP was passed over until then.
+    /// Cursors whose CATCH_UP waits until then.
     delayed: Vec<u32>,
-    /// Up to where the present comparison of all cursors has come.
+    /// The number of the next cursor in the present comparison of all cursors.
     compared_up_to: usize,
-    /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
-    /// there were found (see `resume`).
+    /// The hub's revision at the first step of the present comparison, or of the last one. The
+    /// comparison found all changes up to it (see `resume`).
     compared_revision: Option<NonZeroU64>,
-    /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
+    /// A queue of a pattern has no cursor here: its wake-ups go under the pattern's name.
     pub(super) lacks_cursors: bool,
-    /// It has reported at least once.
+    /// The listener has reported at least once.
     pub(super) reports: bool,
     pub(super) active_dequeue_tasks: u32,
     pub(super) total_dequeue_tasks: u32,
 }
 
-/// What a Wake was filled with.
+/// The contents of a Wake.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
     pub(crate) entries: usize,
-    /// Notifications of all entries, saturating; and of the entry with the fewest.
+    /// The notifications of all entries, saturating, and of the entry with the fewest.
     pub(crate) notifications: u64,
     pub(crate) fewest: u64,
-    /// Nothing is marked any more; otherwise the rest follows in the next.
+    /// No marked cursor is left; otherwise the rest follows in the next Wake.
     pub(crate) complete: bool,
-    /// When the oldest event was accepted that the marks stood for, where that is known: those of
-    /// the sentinel, of redeliveries, of what a group held back and of what a Wake before had no room
-    /// for are not.
+    /// When the oldest marked event was accepted, where that is known. It is not known for checks
+    /// of the sentinel, redeliveries, work that a group held back, and entries without room in an
+    /// earlier Wake.
     pub(crate) accepted_at: Option<Tick>,
 }
 
@@ -89,7 +89,7 @@ impl Cursors {
         }
     }
 
-    /// Adds a cursor, or puts it in a dead one's place, where there was one before.
+    /// Adds a cursor, or replaces a dead entry's cursor.
     pub(super) fn put(
         &mut self,
         dead: Option<u32>,
@@ -108,8 +108,8 @@ impl Cursors {
         }
     }
 
-    /// Puts a cursor in the place of one whose record is dead. What was pending there is pending here
-    /// as a CATCH_UP, and a busy listener stays so.
+    /// Replaces the cursor of a dead entry. A pending wake-up becomes a CATCH_UP, and a busy
+    /// listener stays busy.
     pub(super) fn replace(&mut self, at: u32, mut cursor: Cursor) {
         let Some(old) = self.list.get_mut(at) else {
             return;
@@ -129,7 +129,7 @@ impl Cursors {
         found.is_some_and(|cursor| !cursor.entry.lock().is_dead())
     }
 
-    /// Takes out all cursors; they are detached by [`super::subscribe`].
+    /// Takes out all cursors; [`super::subscribe`] detaches them.
     pub(super) fn close(&mut self) -> DetachedCursors {
         self.closed = true;
         self.marked = VecDeque::new();
@@ -145,7 +145,7 @@ impl Cursors {
             .collect();
     }
 
-    /// A check under one selector's own name is pending.
+    /// Requests a check under one selector's own name.
     pub(super) fn request_pattern_check(
         &mut self,
         selectors: &[Selector],
@@ -165,8 +165,8 @@ impl Cursors {
         }
     }
 
-    /// Counts the cursors where the listener is taken to be busy, and those that are behind; of a
-    /// subscription with very many, among the first of them and the marked ones.
+    /// Counts the cursors with a busy listener, and those that are behind. Of a very large
+    /// subscription, it compares only the first ones and counts the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
         let some = || self.list.first(4 * STEP);
@@ -193,15 +193,16 @@ impl Cursors {
         if report.number < cursor.report_number {
             return false;
         }
-        // The first report on a stream that was not woken repeats what an earlier stream was told.
+        // The first report on a stream without a wake-up repeats one of an earlier stream.
         let polled = report.state != ReportState::Unspecified
             && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
         cursor.report_number = report.number;
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let fault = subscription.fault;
-        // Of a stream for several queues this says nothing about the others, where a task may wait in
-        // vain for an answer about this one: it is asked, at the cost of a check at most.
+        // On a stream of several queues, a report on one says nothing about the others. There, a
+        // task may wait for an answer about another queue. So the listener is asked, at the cost of
+        // one check at most.
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
         let believed = if polls {
@@ -224,9 +225,9 @@ impl Cursors {
             depth: report.current_queue_depth,
             polled,
         };
-        let place = cursor.member_id.map_or(Ok(cursor.key), Err);
+        let listener = cursor.listener_key();
         let needs_reconcile = state.report(
-            place,
+            listener,
             member_report,
             subscription.mailbox.capacity,
             now,
@@ -244,7 +245,7 @@ impl Cursors {
         needs_reconcile
     }
 
-    /// Puts a cursor among the marked ones.
+    /// Adds a cursor to the marked ones.
     pub(super) fn set_marked(&mut self, at: u32) {
         let Some(cursor) = self.list.get_mut(at) else {
             return;
@@ -254,7 +255,7 @@ impl Cursors {
         }
     }
 
-    /// Returns whether a take may find something.
+    /// Returns whether `fill` may find an entry.
     pub(super) fn is_marked(&self, now: Tick) -> bool {
         !self.marked.is_empty() || !self.pattern_checks.is_empty() || self.catch_up_is_due(now)
     }
@@ -263,7 +264,7 @@ impl Cursors {
         !self.delayed.is_empty() && now >= self.catch_up_at
     }
 
-    /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
     pub(super) fn catch_up_at(&self) -> Option<Tick> {
         let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
         waits.then_some(self.catch_up_at)
@@ -299,8 +300,8 @@ impl Cursors {
         done
     }
 
-    /// Takes the revision up to which all changes were sent, where a comparison has ended since the
-    /// last time and nothing that it found is left.
+    /// Takes the revision up to which all changes were sent. Returns `None` unless a comparison has
+    /// ended since the last call and all of its findings were sent.
     pub(super) fn take_compared_revision(&mut self, fault: Fault) -> Option<NonZeroU64> {
         let ended = self.compared_up_to == 0;
         let sent =
@@ -309,13 +310,13 @@ impl Cursors {
         self.compared_revision.take_if(|_| ended && sent && whole)
     }
 
-    /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
+    /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.
     pub(super) fn restart_comparison(&mut self, now: Tick) {
         (self.compared_up_to, self.compared_revision) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 
-    /// Fills a Wake with what the marked cursors are to be told.
+    /// Fills a Wake with the entries of the marked cursors.
     pub(super) fn fill(
         &mut self,
         subscription: &Subscription,
@@ -360,8 +361,8 @@ impl Cursors {
         }
     }
 
-    /// Adds the entries of cursors that were just marked, where no others came before them: only what
-    /// finds no room goes through the list.
+    /// Adds the entries of newly marked cursors, where no older ones wait. Only entries without
+    /// room go into the list.
     fn fill_now(
         &mut self,
         subscription: &Subscription,
@@ -382,7 +383,7 @@ impl Cursors {
         });
     }
 
-    /// Adds the entries of the cursors in the list, in their order.
+    /// Adds the entries of the listed cursors, in their order.
     fn fill_marked(
         &mut self,
         subscription: &Subscription,
@@ -403,7 +404,7 @@ impl Cursors {
         }
     }
 
-    /// Adds the selectors' own checks; returns whether there was room for all of them.
+    /// Adds the selectors' own checks; returns whether all of them had room.
     fn fill_checks(
         &mut self,
         subscription: &Subscription,
@@ -422,7 +423,7 @@ impl Cursors {
         true
     }
 
-    /// Adds a marked cursor's entry; returns whether there was room for it.
+    /// Adds a marked cursor's entry; returns whether it had room.
     fn fill_one(
         &mut self,
         subscription: &Subscription,
@@ -444,7 +445,7 @@ impl Cursors {
         true
     }
 
-    /// Forgets what is marked: a planted fault.
+    /// Drops all marks: a planted fault.
     #[cold]
     fn drop_marks(&mut self) {
         for at in std::mem::take(&mut self.marked) {
@@ -454,7 +455,7 @@ impl Cursors {
         }
     }
 
-    /// Returns how much its lists hold room for.
+    /// Returns the capacities of its lists.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 3] {
         let [cursors, index] = self.list.capacities();

@@ -16,19 +16,19 @@ use super::{
 };
 use crate::clock::Tick;
 
-/// Records whose subscribers are to be walked.
+/// Queue entries whose subscribers are to be walked.
 pub(super) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
-    /// Subscriptions that walks tell besides those of the record.
+    /// Subscriptions without a cursor for a queue, which walks mark as well.
     pub(super) overflow: Arc<Overflow>,
-    /// Woken when a record was put here.
+    /// Woken when a walk was added.
     pub(super) waker: AtomicWaker,
 }
 
 /// A walk that has not begun.
 pub(super) struct DueWalk {
     pub(super) entry: Arc<QueueEntry>,
-    /// When the first event was accepted that the walk is for; the default: it is for none.
+    /// When the first event of the walk was accepted; the default: it has none.
     pub(super) accepted_at: Tick,
 }
 
@@ -40,20 +40,20 @@ pub(crate) struct Walk {
     accepted_at: Tick,
     overflow: Arc<Overflow>,
     next: u64,
-    /// When the record's own subscribers are marked: those that lack cursors.
+    /// The subscriptions without a cursor, when the entry's own subscribers are marked.
     without_cursor: Option<IntoIter<Arc<Subscription>>>,
     ended: bool,
 }
 
-/// Queues that a batch leaves to the fan-out, all at once. Dropped, they are left to it as well: a
-/// panic in between must not take a queue's walks away for ever.
+/// Queues that a batch leaves to the fan-out, all at once. Drop leaves them as well, so that a
+/// panic does not lose a queue's walks.
 #[derive(Default)]
 pub(super) struct PendingWalks {
     fanout: Option<Arc<Fanout>>,
     due: Vec<DueWalk>,
 }
 
-/// What a step costs besides its marks, in marks: two locks, and the lines of memory of a record.
+/// The fixed cost of a step, in marks: two locks, and an entry's cache lines.
 const STEP: usize = 8;
 
 impl Fanout {
@@ -65,7 +65,7 @@ impl Fanout {
         }
     }
 
-    /// Adds walks, all at once: they are one batch then.
+    /// Adds walks, all at once, so that they are one batch.
     pub(super) fn extend(&self, walks: impl Iterator<Item = DueWalk>) {
         lock(&self.due).extend(walks);
         self.waker.wake();
@@ -75,7 +75,7 @@ impl Fanout {
         lock(&self.due).is_empty()
     }
 
-    /// Returns how many records wait for a walk.
+    /// Returns how many walks wait.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.due).len()
@@ -99,8 +99,9 @@ impl Walk {
         }
     }
 
-    /// Marks the next few subscribers; returns whether there are more. They are woken with the batch,
-    /// which may hold the marks of several walks: a stream of many queues is woken once for them.
+    /// Marks the next few subscribers; returns whether there are more. They are woken with the
+    /// batch, which may have the marks of several walks: a stream of many queues is woken once for
+    /// them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
         batch.add_work(STEP);
         // The newest notification's time would hide how long the first one has waited for the walk.
@@ -110,15 +111,15 @@ impl Walk {
                 self.next = next;
                 return true;
             }
-            // Looked up when the mark is cleared: one that comes later has its first check after all
-            // that this walk is for.
+            // Read after the mark is cleared: a subscription that is inserted later has its first
+            // check after all events of this walk.
             self.without_cursor = Some(self.overflow.matching(&self.entry).into_iter());
         }
         self.ended = !self.mark_without_cursor(SUBSCRIBERS_PER_STEP, batch);
         !self.ended
     }
 
-    /// Tells the next few of those that lack cursors; returns whether there are more.
+    /// Marks the next few subscriptions without a cursor; returns whether there are more.
     fn mark_without_cursor(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
         let Some(without_cursor) = &mut self.without_cursor else {
             return false;
@@ -159,7 +160,7 @@ impl Drop for Walk {
             self.entry.end_walk(self.ended);
         }
         if !self.ended {
-            // These have no cursor that a heartbeat could compare.
+            // These have no cursor for a heartbeat's comparison.
             self.without_cursor
                 .get_or_insert_with(|| self.overflow.matching(&self.entry).into_iter());
             self.mark_without_cursor(usize::MAX, &mut WakeBatch::default());

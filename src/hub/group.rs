@@ -23,25 +23,27 @@ use crate::{
 /// The group's state on the queue.
 pub(super) struct Group {
     pub(super) name: GroupName,
-    /// Up to where was handed out.
+    /// All work up to this position was assigned.
     position: Counters,
-    /// Messages that found no stream which reads, or that a look found besides.
+    /// Messages without a member: no stream was ready, or a check found more of them.
     unassigned: u64,
-    /// A look found some of the rest: who was told of this sequence before is woken for it as well.
+    /// A check found some of the unassigned messages: members that were notified of this sequence
+    /// may be woken again for them.
     found_by_check: bool,
-    /// A wake-up is owed besides what was counted, and why.
+    /// A wake-up is due without a new event, for this reason.
     requested: Option<WakeReason>,
-    /// What was given to streams that ended before they took it.
+    /// Work of streams that ended before they took it.
     returned: Delta,
     redelivery: Redelivery,
-    /// The open claim is for the sentinel's check alone: only members that do not poll are asked.
+    /// The open redelivery is for the sentinel's check only: only members that do not poll are
+    /// asked.
     checking: bool,
-    /// A check came while the claim was open for another cause: where no member covers that, others
-    /// are asked.
+    /// A check was requested while a redelivery was open for another reason. Where no member covers
+    /// that, others are asked.
     check_merged: bool,
-    /// Some member was given a wake-up.
+    /// At least one member got a wake-up.
     used: bool,
-    /// Messages that all members take on together.
+    /// The members' capacities in messages, added up.
     capacities: u64,
     members: Members,
     /// The member that the sentinel asked last.
@@ -53,13 +55,14 @@ pub(super) struct Group {
     fault: Fault,
 }
 
-/// What a member says of the queue.
+/// A member's report on the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemberReport {
     pub(super) state: ReportState,
     pub(super) sequence: u64,
     pub(super) depth: u64,
-    /// It looked since; else it repeats on a new stream what it said on another.
+    /// The member polled the queue since its wake-up; otherwise the report repeats one of an
+    /// earlier stream.
     pub(super) polled: bool,
 }
 
@@ -91,7 +94,7 @@ impl Group {
         }
     }
 
-    /// Returns up to where was handed out.
+    /// Returns the position up to which all work was assigned.
     pub(super) fn position(&self) -> &Counters {
         &self.position
     }
@@ -105,13 +108,13 @@ impl Group {
         self.left_at
     }
 
-    /// Returns whether no member was ever given a wake-up: there is nothing to keep.
+    /// Returns whether no member ever got a wake-up: there is no position to keep.
     pub(super) fn is_unused(&self) -> bool {
         !self.used
     }
 
-    /// Returns whether the queue's entry need not be kept for it: only patterns match the queue, and
-    /// nothing is pending.
+    /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
+    /// is pending.
     pub(super) fn is_idle(&self, head: &Counters) -> bool {
         let pending =
             self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
@@ -125,7 +128,7 @@ impl Group {
             .for_each(|member| each(&member.subscriber));
     }
 
-    /// Takes on a member. Where none was left to ask, it is asked.
+    /// Adds a member. It is asked at once where no other member was left to ask.
     pub(super) fn join(&mut self, subscriber: Subscriber, now: Tick) -> u32 {
         self.left_at = None;
         self.capacities += u64::from(subscriber.mailbox.capacity);
@@ -160,7 +163,7 @@ impl Group {
         true
     }
 
-    /// A wake-up is owed to one member, whatever is counted.
+    /// Requests a wake-up of one member, with or without new events.
     pub(super) fn request_wake(&mut self, reason: WakeReason) {
         self.requested = self.requested.max(Some(reason));
     }
@@ -174,7 +177,7 @@ impl Group {
             return false;
         }
         if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
-            // The one that goes on asks each member once, then the next group.
+            // The present check asks each member once, then the next group.
             return true;
         }
         self.request_wake(WakeReason::Sentinel);
@@ -187,25 +190,25 @@ impl Group {
         true
     }
 
-    /// Returns whether a check was asked of its members and none has reported it.
+    /// Returns whether a check was requested and no member has reported it.
     pub(super) fn is_checking(&self) -> bool {
         self.checking || self.check_merged
     }
 
-    /// The queue has counted up to `head`: what is new must be covered in time.
+    /// The queue has counted up to `head`: new work needs a report in time.
     pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
         let new = head.sequence > self.position.sequence;
         self.checking &= !new;
         let asks = self.requested.is_some_and(|reason| {
             reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
         });
-        // A parked claim goes on when its members' streams have sent.
+        // A parked redelivery goes on when a member's stream has sent.
         if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
             self.redelivery.track(head.sequence, now, self.timeout);
         }
     }
 
-    /// Returns when something is to be done here.
+    /// Returns when the group has work to do.
     pub(super) fn due(&self) -> Tick {
         self.redelivery.due().min(self.members.next_lease_end())
     }
@@ -215,8 +218,8 @@ impl Group {
     pub(super) fn run_due(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.pop_expired_lease(now) {
             if !planted!(self.fault, LeaseNeverLapses) {
-                // Asked by now, so that the round is over where all others were: what it holds may
-                // have become visible after they looked.
+                // Marked before, so that the round ends where all others were asked: its messages
+                // may have become visible after the others polled.
                 self.mark_tried(slot);
                 self.reassign(now);
                 self.mark_tried(slot);
@@ -238,9 +241,9 @@ impl Group {
             true => WakeReason::Sentinel,
             false => WakeReason::Reassigned,
         });
-        // Where none of those that are left reads its stream, the claim is parked until one does: it
-        // would come up every claim time-out for nothing. A check does not wait for them: another
-        // group, or a listener outside of groups, may be there for it.
+        // Where no remaining member reads its stream, the redelivery is parked until one does. It
+        // would otherwise fire every claim time-out for nothing. A check does not wait for them: it
+        // may go to another group, or to a listener outside of groups.
         let parked = !self.members.any_ready_untried(round);
         self.redelivery.rearm(match parked {
             true => Tick::NEVER,
@@ -250,8 +253,8 @@ impl Group {
         check && parked && !planted!(self.fault, CheckWaitsForReader)
     }
 
-    /// No member is left that could be asked. A check is not given up before the last one that was
-    /// asked has had its time: then it goes to others.
+    /// No member is left to ask. A check stays open until the last asked member's time is over;
+    /// then it goes to others.
     fn all_were_asked(&mut self, now: Tick) {
         let waits = self.redelivery.is_open() && !self.redelivery.is_given_up();
         if waits && (self.checking || self.check_merged) {
@@ -269,7 +272,6 @@ impl Group {
         std::mem::take(&mut self.checking) || merged
     }
 
-    /// A member reports.
     pub(super) fn report(&mut self, slot: u32, report: MemberReport, head: &Counters, now: Tick) {
         let Some(member) = self.members.get(slot) else {
             return;
@@ -291,14 +293,15 @@ impl Group {
             ReportState::Drained => {}
             ReportState::Unspecified => return,
         }
-        // What is repeated may be of another life of the relay, and speaks of no wake-up of this one.
+        // A repeated report may be from an earlier run of the relay, and covers no wake-up of this
+        // one.
         if report.polled {
             (self.checking, self.check_merged) = (false, false);
             self.redelivery
                 .report(report.sequence, asked, head.sequence, now, self.timeout);
             let kept = planted!(self.fault, RestKept);
             if report.state == ReportState::Drained && report.sequence >= head.sequence && !kept {
-                // The queue was read until empty after all of it was put.
+                // The queue was read until empty after all of its messages were put.
                 self.set_unassigned(0);
             }
         }
@@ -321,14 +324,14 @@ impl Group {
         }
     }
 
-    /// Returns whether anything is owed that a member could be given.
+    /// Returns whether there is work, and a member that can take it.
     pub(super) fn has_work_to_assign(&self, counted: bool) -> bool {
         (counted || self.unassigned > 0 || self.requested.is_some()) && self.members.any_ready()
     }
 
-    /// Gives what is owed to as many members as it needs, `limit` at most; their streams are marked
-    /// in `batch`. Returns whether there is more to give. `counted` is why something is owed that
-    /// was counted after the group's place.
+    /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
+    /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
+    /// the group's position.
     pub(super) fn assign(
         &mut self,
         head: &Counters,
@@ -373,7 +376,8 @@ impl Group {
         let more = left > 0 && *limit == 0;
         match last {
             Some(last) => {
-                // Others stand aside, or follow in the next step; else everybody was told.
+                // The rest waits for busy streams, or follows in the next step; otherwise every
+                // member was notified.
                 let unassigned = match asks {
                     true => self.unassigned,
                     false if given < self.len() => left,
@@ -385,7 +389,7 @@ impl Group {
                     self.redelivery.rearm(now + self.timeout);
                 }
             }
-            // Another group's members have filled this step.
+            // Members of another group have used up this step.
             None if more => {}
             None if asks && self.redelivery.tried_members >= self.len() => self.all_were_asked(now),
             None if !asks && self.members.all_ready() => self.set_unassigned(0),
@@ -394,9 +398,9 @@ impl Group {
         more
     }
 
-    /// Returns for how many messages members are to be chosen, 0 where one is asked to look, and
-    /// among whom. What is handed on does not wait for the streams that the rest waits for: they
-    /// may never read.
+    /// Returns the number of messages to assign, 0 for a check by one member, and the members to
+    /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
+    /// never read.
     fn wanted(
         &self,
         head: &Counters,
@@ -424,17 +428,17 @@ impl Group {
         }
     }
 
-    /// Returns the wake-up that waits for the member's stream, which is sending it now.
+    /// Takes the wake-up that waits for the member's stream, which is sending it now.
     pub(super) fn take(&mut self, slot: u32) -> Option<Assignment> {
         self.members.get_mut(slot)?.assignment.take()
     }
 
-    /// A wake-up found no room: it waits for the next.
+    /// A Wake had no room for it: it goes into the next.
     pub(super) fn return_assignment(&mut self, slot: u32, assignment: Assignment) {
         let Some(member) = self.members.get_mut(slot) else {
             return;
         };
-        // It may have been given another one since this was taken.
+        // The member may have got another one since.
         match &mut member.assignment {
             None => member.assignment = Some(assignment),
             Some(newer) => newer.merge(&assignment),
@@ -447,7 +451,7 @@ impl Group {
             .is_some_and(|member| member.assignment.is_some())
     }
 
-    /// The member's stream has sent all it had: it can be given more.
+    /// The member's stream has sent all its messages.
     pub(super) fn set_ready(&mut self, slot: u32) {
         self.members.set_ready(slot);
     }
@@ -473,9 +477,9 @@ impl Group {
         }
     }
 
-    /// Notes that all was given, but for what found no stream that reads.
+    /// Notes that all work was assigned, except for messages without a ready stream.
     fn record_assignment(&mut self, last: u32, head: &Counters, delta: Delta, unassigned: u64) {
-        // What is beyond everybody's capacity is told to somebody all the same.
+        // Messages beyond all capacities are added to the last member's wake-up.
         if let Some(assignment) = &mut self.members.member_mut(last).assignment {
             assignment.delta.add(&delta);
         }
@@ -485,14 +489,14 @@ impl Group {
         self.set_unassigned(unassigned);
     }
 
-    /// Beyond what all members take on there is no member to wake for it.
+    /// Capped at all members' capacity: no member is left to wake for more.
     fn set_unassigned(&mut self, unassigned: u64) {
         self.unassigned = unassigned.min(self.capacities);
         self.found_by_check &= unassigned > 0;
     }
 
-    /// A wake-up is another member's. Where all were asked in this round, a new one begins: in the
-    /// old one nobody would be left.
+    /// Another member must get a wake-up. Where all were asked in this round, a new round begins,
+    /// because the old one has no member left.
     fn reassign(&mut self, now: Tick) {
         let over = self.redelivery.is_open() && self.redelivery.tried_members >= self.len();
         if over && planted!(self.fault, SpentRoundDropped) {
@@ -509,7 +513,7 @@ impl Group {
         }
     }
 
-    /// A member is there all the same: it may be asked again in this round.
+    /// The member may be asked again in this round.
     fn untry(&mut self, slot: u32) {
         let round = self.redelivery.round;
         let member = self.members.member_mut(slot);

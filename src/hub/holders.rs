@@ -18,7 +18,7 @@ use super::{
 };
 use crate::clock::Tick;
 
-/// The subscriptions that hold an idle record by a pattern, and what it was like then.
+/// The subscriptions that hold an idle entry by a pattern, and the entry's state at that time.
 pub(super) struct Holders {
     holders: Vec<(SubscriptionId, u32)>,
     counters: Counters,
@@ -26,7 +26,7 @@ pub(super) struct Holders {
 }
 
 impl Holders {
-    /// Returns the holders of a record, or `None` where one of them names the queue or something is
+    /// Returns the holders of an entry, or `None` where one of them names the queue or work is
     /// pending for a group.
     pub(super) fn of(state: &QueueState) -> Option<Self> {
         let mut holders = Vec::new();
@@ -56,12 +56,12 @@ impl Holders {
         self.holders.len()
     }
 
-    /// Returns whether the record is as it was.
+    /// Returns whether the entry is unchanged.
     pub(super) fn still_match(&self, state: &QueueState) -> bool {
         state.counters == self.counters && state.changes() == self.changes
     }
 
-    /// Returns whether no holder has anything pending, or is taken to be busy.
+    /// Returns whether no holder has a pending wake-up or a busy listener.
     pub(super) fn up_to_date(&self, hub: &Hub, entry: &Arc<QueueEntry>, now: Tick) -> bool {
         self.holders.iter().all(|(id, at)| {
             let Some(subscription) = hub.subscription(*id) else {
@@ -76,9 +76,9 @@ impl Holders {
         })
     }
 
-    /// Releases the cursors of a dead record. One that has become busy meanwhile is kept: when its
-    /// stream ends, the queue is woken again. So is one where a CATCH_UP became pending: its stream is
-    /// marked, and sends it from here, or from the new record's cursor that takes its place.
+    /// Releases the cursors of a dead entry. A cursor that has become busy is kept: at the end of
+    /// its stream the queue is woken again. So is one with a new CATCH_UP: its stream is marked. It
+    /// sends the CATCH_UP from this cursor, or from the new entry's cursor that replaces it.
     pub(super) fn release(&self, hub: &Hub, entry: &Arc<QueueEntry>) -> bool {
         for (id, at) in &self.holders {
             let Some(subscription) = hub.subscription(*id) else {

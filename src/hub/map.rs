@@ -21,13 +21,12 @@ use foldhash::fast::FixedState;
 use super::{queue_entry::QueueEntry, shards::to_reserve};
 use crate::words::QueueAddress;
 
-/// Addresses and their records.
 pub(super) struct QueueMap {
-    /// Its hasher is seeded by the hub's maker: a simulated run is the same on every machine, and
-    /// a served one cannot be foreseen by a stranger.
+    /// The hub's owner seeds its hasher. A simulated run is the same on every machine, and a
+    /// stranger cannot predict the hashes of a relay.
     entries: DashMap<QueueAddress, Arc<QueueEntry>, FixedState>,
     order: RwLock<BTreeMap<QueueAddress, Arc<QueueEntry>>>,
-    /// Counted here, because dashmap would lock every shard to tell.
+    /// Counted here, because dashmap would lock every shard for it.
     len: AtomicUsize,
 }
 
@@ -70,7 +69,7 @@ impl QueueMap {
         entry
     }
 
-    /// Grows the shard of this address where its time has come.
+    /// Grows the shard of this address early, where that is due.
     fn grow_early(&self, address: &QueueAddress) {
         let at = self.entries.determine_map(address);
         let mut shard = self.entries.shards()[at].write();
@@ -81,7 +80,7 @@ impl QueueMap {
         }
     }
 
-    /// Removes this very record; another one of the same address stays.
+    /// Removes this entry, but no other entry of the same address.
     pub(super) fn remove(&self, entry: &Arc<QueueEntry>) {
         let same = |_: &QueueAddress, found: &Arc<QueueEntry>| Arc::ptr_eq(found, entry);
         if self.entries.remove_if(entry.address(), same).is_none() {
@@ -89,14 +88,14 @@ impl QueueMap {
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
         let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        // Another one of this address may be there by now.
+        // There may be another entry of this address by now.
         let found = order.get(entry.address());
         if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
             order.remove(entry.address());
         }
     }
 
-    /// Returns up to `limit` records from `from` on, by address.
+    /// Returns up to `limit` entries from `from` on, by address.
     pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<QueueEntry>> {
         let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         let range = order.range::<str, _>((from, Bound::Unbounded));

@@ -1,37 +1,37 @@
-//! The members of one group on one queue, and the order in which they are given wake-ups.
+//! The members of one group on one queue, and the order in which they get wake-ups.
 //!
-//! IdleState ones first, then who was woken least recently; whose stream has not sent its last message
-//! yet is out of the order until it has. Choosing costs the logarithm of their number, but for the
-//! sentinel's looks, which pass over those that never report. A plain structure.
+//! Idle members come first, then the one that was woken least recently. A member whose stream has
+//! an unsent message is out of the order. Choosing costs the logarithm of the number of members;
+//! only the sentinel's checks skip members that never report. A plain structure.
 
 use std::collections::BTreeSet;
 
 use super::{counters::Delta, subscribers::Subscriber};
 use crate::{clock::Tick, words::WakeReason};
 
-/// The members, in slots that keep their places.
+/// The members by slot; a slot never moves.
 #[derive(Default)]
 pub(super) struct Members {
     members: Vec<Option<Member>>,
     free: Vec<u32>,
-    /// Who can be given a wake-up now, the first one first.
+    /// Members that can get a wake-up now, in order.
     ready: BTreeSet<Rank>,
     /// Busy members by the end of their leases (R14).
     leases: BTreeSet<(Tick, u32)>,
     wake_count: u64,
 }
 
-/// A member's place in the order: idle before busy, then by when it was woken last.
+/// A member's rank: idle before busy, then by its last wake-up.
 type Rank = (bool, u64, u32);
 
 /// One subscription of the group.
 pub(super) struct Member {
     pub(super) subscriber: Subscriber,
     pub(super) assignment: Option<Assignment>,
-    /// The newest sequence that it was given.
+    /// The newest sequence that was assigned to it.
     pub(super) notified_up_to: Option<u64>,
     pub(super) woken_order: u64,
-    /// The round in which it was asked last.
+    /// The last round in which it was asked.
     pub(super) tried_in_round: u64,
     pub(super) busy: bool,
     pub(super) lease: Option<Tick>,
@@ -45,13 +45,13 @@ pub(super) struct Assignment {
     pub(super) delta: Delta,
 }
 
-/// Whom to choose among.
+/// The members to choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Candidates {
     All,
-    /// Those that were not told of this sequence.
+    /// Members without a wake-up for this sequence.
     NotNotified,
-    /// Those that were not asked in this round.
+    /// Members that were not asked in this round.
     NotTried,
     /// The same, and not those that look by themselves; those first that report (R11).
     Checkers,
@@ -66,19 +66,19 @@ impl Members {
         self.members.iter().flatten()
     }
 
-    /// Returns whether each member can be given a wake-up.
+    /// Returns whether every member can get a wake-up.
     pub(super) fn all_ready(&self) -> bool {
         self.ready.len() == self.len()
     }
 
-    /// Returns whether a member that was not asked in this round can be given a wake-up now.
+    /// Returns whether a member that was not asked in this round can get a wake-up now.
     pub(super) fn any_ready_untried(&self, round: u64) -> bool {
         self.ready
             .iter()
             .any(|rank| self.member(rank.2).tried_in_round != round)
     }
 
-    /// Returns whether a member does not poll, among those that were not asked in the given round.
+    /// Returns whether a member does not poll, among those not asked in the given round.
     pub(super) fn any_checks(&self, round: Option<u64>, now: Tick) -> bool {
         let mut members = self.members.iter().flatten();
         members.any(|member| {
@@ -137,7 +137,7 @@ impl Members {
         Some(member)
     }
 
-    /// The member's stream has sent all it had.
+    /// The member's stream has sent all its messages.
     pub(super) fn set_ready(&mut self, slot: u32) {
         if let Some(member) = self.get(slot) {
             let rank = member.rank(slot);
@@ -158,7 +158,7 @@ impl Members {
         self.leases.first().map_or(Tick::NEVER, |(end, _)| *end)
     }
 
-    /// Takes a lease that has ended.
+    /// Removes a lease that has ended, and returns its member.
     pub(super) fn pop_expired_lease(&mut self, now: Tick) -> Option<u32> {
         let &(end, slot) = self.leases.first()?;
         if end > now {
@@ -169,7 +169,7 @@ impl Members {
         Some(slot)
     }
 
-    /// Chooses the next one; `head` is the sequence that is told, `round` the one that goes on.
+    /// Chooses the next member for a wake-up up to sequence `head` in `round`.
     pub(super) fn choose(
         &self,
         among: Candidates,
@@ -179,7 +179,7 @@ impl Members {
     ) -> Option<u32> {
         let untold = |rank: &&Rank| self.member(rank.2).notified_up_to < Some(head);
         let untried = |rank: &&Rank| self.member(rank.2).tried_in_round != round;
-        // In each half, who was told or asked comes after who was not.
+        // Among idle members, and among busy ones, a notified or asked member comes last.
         let idle = self.ready.first();
         let busy = self.ready.range((true, 0, 0)..).next();
         let chosen = match among {
@@ -197,8 +197,8 @@ impl Members {
         chosen.map(|rank| rank.2)
     }
 
-    /// Takes a member out of the order until its stream says that it is ready again; returns its
-    /// subscriber, unless the stream has not sent its last message yet.
+    /// Takes a member out of the order until its stream is ready again. Returns its subscriber,
+    /// unless the stream has an unsent message.
     pub(super) fn assign(&mut self, slot: u32) -> Option<Subscriber> {
         let member = self.members[slot as usize].as_mut()?;
         self.ready.remove(&member.rank(slot));
@@ -206,7 +206,7 @@ impl Members {
         one.mailbox.assign(one.cursor).then(|| one.clone())
     }
 
-    /// Puts a member last among its like.
+    /// Moves a member behind all others of its state.
     pub(super) fn postpone(&mut self, slot: u32) {
         self.wake_count += 1;
         let wake_count = self.wake_count;
@@ -249,7 +249,7 @@ impl Member {
 }
 
 impl Assignment {
-    /// Conflates with a newer one: the strongest reason is named.
+    /// Conflates with a newer one: the strongest reason stays.
     pub(super) fn merge(&mut self, newer: &Self) {
         self.reason = self.reason.max(newer.reason);
         self.sequence = self.sequence.max(newer.sequence);

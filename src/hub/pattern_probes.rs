@@ -1,10 +1,10 @@
-//! Checks under a pattern's own name: the first one of a new group, and the sentinel's where a queue
-//! that the pattern matches has no entry.
+//! Checks under a pattern's own name: the first check of a new group, and the sentinel's check
+//! where a matching queue has no entry.
 //!
-//! One listener of those that share selector and group is asked, in turn. No report tells of a check
-//! that found nothing, so silence proves nothing here: another one is asked at once only where the
-//! stream of the one that was asked ends first, else after an interval. The table's lock is a leaf;
-//! a probe looks at some of its own listeners, however many there are of them and of patterns.
+//! The listeners with the same selector and group are asked in turn. No report covers a check that
+//! found nothing, so silence proves nothing. Another listener is asked at once only where the asked
+//! one's stream ends first, otherwise after an interval. The table's lock is a leaf. A probe visits
+//! a bounded number of its own listeners, independent of the numbers of listeners and patterns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use crate::{
     words::{GroupName, ListenerId, QueueAddress, Selector, WakeReason},
 };
 
-/// The patterns that are listened to, by selector and group.
+/// The patterns that have listeners, by selector and group.
 #[derive(Default)]
 pub(super) struct PatternProbes {
     table: Mutex<Table>,
@@ -34,31 +34,31 @@ pub(super) struct PatternProbes {
 struct Table {
     probes: BTreeMap<Key, Probe>,
     due: BTreeSet<(Tick, Key)>,
-    /// Seeds the probes, so that not all of them fall due together.
+    /// Seeds the probes, so that they do not all fall due together.
     made: u64,
-    /// Listeners that were looked at so far.
+    /// Listeners visited so far.
     examined: usize,
 }
 
 type Key = (Selector, Option<GroupName>);
 
-/// What is known of one of them.
+/// One pattern of one group.
 struct Probe {
     listeners: BTreeMap<SubscriptionId, Arc<Subscription>>,
     /// The same by listener and age: a listener's newest stream is its last one here.
     by_listener: BTreeSet<(ListenerId, Tick, SubscriptionId)>,
-    /// Those that have reported.
+    /// Listeners that have reported.
     reporting: BTreeSet<SubscriptionId>,
-    /// A check is pending at once, and why.
+    /// A check is due at once, for this reason.
     pending: Option<WakeReason>,
     due: Tick,
-    /// When it was due as its last listener left: streams that come and go faster than the interval
+    /// The due time when its last listener left: streams that come and go faster than the interval
     /// must not put it off for ever.
     left_due: Option<Tick>,
-    /// The entry of a queue that it matches was forgotten or never made, or has no cursor of a
-    /// listener: only a check under the pattern's own name covers it.
+    /// The entry of a matching queue was forgotten or never made, or a listener has no cursor for
+    /// it. Only a check under the pattern's own name covers such a queue.
     forgotten: bool,
-    /// The listener that was asked last, and why, as long as that matters where its stream ends.
+    /// The listener that was asked last, and why, while the end of its stream matters.
     asked: Option<Asked>,
     last: Option<SubscriptionId>,
     rng: fastrand::Rng,
@@ -70,16 +70,16 @@ struct Asked {
     reason: WakeReason,
 }
 
-/// Probes that one call fires, and queues that it looks at for each.
+/// Probes that one call fires, and queues that it visits for each.
 const SLICE: usize = 256;
 const KNOWN: usize = 16;
-/// Listeners that one probe looks at, of those that report and of all.
+/// Listeners that one probe visits, among those that report and among all.
 const CANDIDATES: usize = 64;
-/// Listeners that one call looks at, give or take those of one probe: some hundred microseconds.
+/// Listeners that one call visits, give or take those of one probe: some hundred microseconds.
 const LOOKS: usize = 1024;
 
 impl PatternProbes {
-    /// Returns how many listeners were looked at so far.
+    /// Returns how many listeners were visited so far.
     #[cfg(test)]
     pub(super) fn examined(&self) -> usize {
         lock(&self.table).examined
@@ -148,14 +148,14 @@ impl Table {
         }
     }
 
-    /// Notes that a listener has reported, when it does so for the first time.
+    /// Notes a listener's first report.
     fn reported(&mut self, subscription: &Subscription) {
         let id = subscription.id;
         for key in keys(subscription) {
             let probe = self.probes.get_mut(&key);
             let probe = probe.filter(|probe| probe.listeners.contains_key(&id));
             if probe.is_none_or(|probe| !probe.reporting.insert(id)) {
-                // It came to all of its probes at once, and was noted in all of them.
+                // It joined all of its probes at once, and was noted in all of them.
                 break;
             }
         }
@@ -169,7 +169,7 @@ impl Table {
 }
 
 impl Probe {
-    /// A check that was asked in vain is another one's.
+    /// A check without an answer goes to another listener.
     fn ask_another(&mut self, now: Tick, in_vain: impl Fn(&Asked) -> bool) {
         if let Some(asked) = self.asked.take_if(|asked| in_vain(asked)) {
             self.pending = self.pending.max(Some(asked.reason));
@@ -195,8 +195,8 @@ impl Probe {
         self.listeners.remove(&id);
     }
 
-    /// Of several streams of one listener only the newest counts: it has given up the others, which may
-    /// never end.
+    /// Of several streams of one listener only the newest counts: the listener has given up the
+    /// others, which may never end.
     fn is_newest(&self, one: &Subscription) -> bool {
         let own = (one.listener_id.clone(), one.since, one.id);
         let newer = (Bound::Excluded(own), Bound::Unbounded);
@@ -204,9 +204,9 @@ impl Probe {
         next.is_none_or(|(listener, ..)| *listener != one.listener_id)
     }
 
-    /// Chooses the next listener in turn that does not poll, and whose stream has no unsent frame;
-    /// those that report come first. `any`: one is chosen in any case. Only some are looked at; where
-    /// none of them can be asked, the next ones are looked at the next time.
+    /// Chooses the next listener that does not poll and whose stream has no unsent frame; reporting
+    /// listeners come first. With `any`, one is chosen in any case. It visits a bounded number;
+    /// where none of them can be asked, the next call continues after them.
     fn choose(&mut self, any: bool, now: Tick) -> Choice {
         let mut examined = 0;
         let mut last = None;
@@ -218,7 +218,7 @@ impl Probe {
             let asked = self.is_newest(one) && (any || !one.mailbox.polls(now));
             asked.then_some(one)
         };
-        // A first check is conflated with whatever its stream sends: it need not stand aside.
+        // A first check is conflated with the stream's other messages, so it need not wait.
         let is_free = |one: &&Arc<Subscription>| one.mailbox.assign_unless_sending();
         let later = self.reporting.range((after, Bound::Unbounded));
         let mut reporting = later.chain(&self.reporting).take(self.reporting.len());
@@ -243,7 +243,7 @@ impl Probe {
     }
 }
 
-/// Who is asked, and how many were looked at for it.
+/// The chosen listener, and the number of visited ones.
 #[derive(Default)]
 struct Choice {
     chosen: Option<Arc<Subscription>>,
@@ -251,14 +251,14 @@ struct Choice {
 }
 
 impl Hub {
-    /// A pattern's listener came: one of a new group checks.
+    /// A pattern's listener joined: one of a new group checks.
     pub(super) fn join_probes(&self, subscription: &Arc<Subscription>, now: Tick) {
         let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
-        // A new group is uncertain; so is one that comes back: while it had no member, queues may
-        // have come and been forgotten.
+        // The position of a new group is uncertain. So is that of a group that comes back: queues
+        // may have come and been forgotten while it had no member.
         let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
         let mut table = lock(&self.probes.table);
         for key in keys(subscription) {
@@ -271,7 +271,7 @@ impl Hub {
                     probe.due = due.clamp(now, next);
                 }
                 probe.insert(subscription);
-                // It has given up the stream where it was asked.
+                // The listener has given up the stream that was asked.
                 probe.ask_another(now, |asked| asked.listener == subscription.listener_id);
                 if probe.pending.is_some() {
                     probe.due = now;
@@ -279,14 +279,14 @@ impl Hub {
             });
         }
         drop(table);
-        // Looked at now that the probes are there: `attach_once` found none of them before.
+        // Read now that the probes exist: `attach_once` found none of them before.
         if subscription.lock().lacks_cursors {
             self.probes.note_missing_cursors(subscription);
         }
         self.timers.waker.wake();
     }
 
-    /// A pattern's listener left; a check that it was asked for and did not report is another one's.
+    /// A pattern's listener left; its unreported check goes to another listener.
     pub(super) fn leave_probes(&self, subscription: &Subscription, now: Tick) {
         let mut table = lock(&self.probes.table);
         let mut left = false;
@@ -307,9 +307,9 @@ impl Hub {
         }
     }
 
-    /// A listener reported a queue: the sentinel's interval begins again, unless queues are missing
-    /// that no report is about. That it looked at all the others that a CATCH_UP was for, no report
-    /// says.
+    /// A listener reported a queue: the sentinel's interval restarts, unless queues without an
+    /// entry need a check. One report does not prove that the listener polled all queues of a
+    /// CATCH_UP.
     pub(super) fn probe_reported(
         &self,
         subscription: &Subscription,
@@ -330,7 +330,7 @@ impl Hub {
         }
     }
 
-    /// Asks wherever a check is due, a slice of them at most; what is left is still due.
+    /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
     pub(super) fn fire_probes(&self, now: Tick) {
         if self.probes.next().is_none_or(|due| due > now) {
             return;
@@ -355,7 +355,7 @@ impl Hub {
         batch.wake();
     }
 
-    /// Asks a listener where the check is due; returns how many were looked at.
+    /// Asks a listener where the check is due; returns how many were visited.
     fn probe(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
         let has_entry = self.has_entry(&key.0);
         let mut table = lock(&self.probes.table);
@@ -398,8 +398,8 @@ impl Hub {
         examined
     }
 
-    /// Returns whether a queue that the pattern matches has an entry; of many queues that begin alike
-    /// only some are looked at, and a check too many does no harm.
+    /// Returns whether a matching queue has an entry. Of many queues with the same beginning only
+    /// some are visited; a needless check does no harm.
     fn has_entry(&self, pattern: &Selector) -> bool {
         let from = Bound::Included(pattern.beginning());
         let entries = self.entries.range(from, KNOWN);

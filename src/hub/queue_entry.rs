@@ -4,17 +4,18 @@
 //! A record is made before its pattern subscribers are known; whoever first counts in it attaches
 //! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use super::{
-    coordinator::{Coordinator, CoordinatorConfig},
-    counters::Counters,
+    config::CoordinatorConfig,
+    coordinator::Coordinator,
+    counters::{Counters, LastEvent},
     holders::Holders,
     mailbox::WakeBatch,
     subscribers::{SUBSCRIBERS_PER_STEP, Subscribers},
     sync::{Mutex, MutexGuard, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
-    wake_builder::EncodedEntry,
+    wake_builder::EncodingCache,
 };
 use crate::{
     clock::Tick,
@@ -22,104 +23,89 @@ use crate::{
     words::{Notification, QueueAddress, WakeReason},
 };
 
-/// One queue.
 pub(crate) struct QueueEntry {
     address: QueueAddress,
-    /// Tells records apart in the order of timers, alike in every simulated run.
+    /// Orders entries with equal timers; the same in every simulated run.
     number: u64,
     pub(super) config: Arc<CoordinatorConfig>,
     state: Mutex<QueueState>,
 }
 
-/// What the record's lock guards.
+/// The part of an entry that its lock guards.
 pub(super) struct QueueState {
     life: EntryPhase,
-    /// Where its counting began.
+    /// The sequence at which its counting began.
     pub(super) start: u64,
     pub(super) counters: Counters,
-    /// The hub's revision when it last counted, or when this entry was made (see `resume`).
+    /// The hub's revision when the queue last counted, or when this entry was made (see `resume`).
     pub(super) changed_at: u64,
     /// The sequence of the newest notification, and of the newest timed wake-up.
     pub(super) notified: u64,
     pub(super) last_event: LastEvent,
     pub(super) active_at: Tick,
-    /// When the last subscriber left: its token is good for as long as a queue is remembered.
+    /// When the last subscriber left. Its token stays valid while the queue is remembered.
     pub(super) left_at: Tick,
-    /// Of the newest report that told one. [`Tick::NEVER`]: none did; an `Option` would take 8 bytes
-    /// more of every queue.
+    /// The depth in the newest report that stated one, and its time. [`Tick::NEVER`] means none; an
+    /// `Option` would take 8 bytes more for every queue.
     pub(super) depth: (u64, Tick),
     pub(super) subscribers: Subscribers,
-    /// The newest entry's encoding.
-    pub(super) encoded: Encoded,
-    /// It was said that nobody listens.
+    /// The newest wake-up entry's encoding.
+    pub(super) encoded: EncodingCache,
+    /// The log has the line that this queue has no listeners.
     logged_no_listeners: bool,
-    /// A walk by the fan-out is due.
+    /// The fan-out has a walk to do.
     walk_pending: bool,
-    /// A group has been here: what is counted is handed out.
+    /// The queue has had a group, so new work is assigned to members.
     pub(super) grouped: bool,
-    /// The sentinel asks somebody whose stream has not taken the question yet.
+    /// A subscriber's stream has not taken the sentinel's check yet.
     pub(super) check_pending: bool,
     pub(super) timers: QueueTimers,
     pub(super) coordinator: Option<Box<Coordinator>>,
     pub(super) armed: Option<Tick>,
-    /// Subscriptions that name the queue and have no cursor here yet: it is kept for them. A small
-    /// number, as it is for moments: were it ever too small, the record would be made again.
+    /// Subscriptions that name the queue and have no cursor yet; they keep the entry. A small type
+    /// suffices because each lasts for moments. After an overflow the entry would be made again.
     reserved: u16,
 }
 
-/// The newest notification's details, handed on with a wake-up. Without one, its texts are the empty
-/// one that all share.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct LastEvent {
-    pub(crate) publisher: Arc<str>,
-    pub(crate) published_at: Option<SystemTime>,
-    pub(crate) traceparent: Arc<str>,
-}
-
-/// How far a record has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EntryPhase {
-    /// Made; subscribers by pattern may not have been attached.
+    /// Made; pattern subscribers may not be attached yet.
     New,
     Live,
-    /// Forgotten: no longer in the map, or about to leave it.
+    /// Forgotten: removed from the map, or about to be.
     Dead,
 }
 
-/// What holds a record that was idle for long enough.
+/// The reason why an idle entry can or cannot be forgotten.
 pub(super) enum IdleState {
-    /// It is needed, or was not idle for so long.
+    /// The queue is in use, or was not idle for long enough.
     InUse,
-    /// Nothing.
+    /// No subscriber, member or timer needs it.
     Unused,
-    /// Subscriptions that match it by a pattern, as far as the record knows. It was not needed since
-    /// then.
+    /// Only pattern subscriptions hold it, as far as the entry knows. It has been idle since
+    /// `since`.
     HeldByPatterns { holders: Holders, since: Tick },
 }
 
-/// Why a record did not count.
+/// The reason why an entry cannot count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotLive {
-    /// Attach the subscribers by pattern, then try again.
+    /// Attach the pattern subscribers, then try again.
     Unattached,
     /// Look the queue up again.
     Dead,
 }
 
-/// What is left to do for the subscribers.
+/// The remaining work for the subscribers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MarkOutcome {
-    /// Leave them to the fan-out.
+    /// The fan-out must walk them.
     NeedsWalk,
-    /// Nothing: they were marked, or the fan-out has been told already.
+    /// None: they are marked, or a walk is pending already.
     Done,
 }
 
-/// The encoding of a queue's newest entry, where several subscribers may be told of it.
-#[derive(Default)]
-pub(super) struct Encoded(Option<Box<EncodedEntry>>);
-
-/// A walk that has only members left to choose.
+/// The key of a walk that has marked all subscribers and only chooses members.
 const WALKED: u64 = u64::MAX;
 
 impl QueueEntry {
@@ -141,7 +127,7 @@ impl QueueEntry {
             left_at: now,
             depth: (0, Tick::NEVER),
             subscribers: Subscribers::default(),
-            encoded: Encoded::default(),
+            encoded: EncodingCache::default(),
             logged_no_listeners: false,
             walk_pending: false,
             grouped: false,
@@ -167,7 +153,7 @@ impl QueueEntry {
         self.number
     }
 
-    /// Returns what sets this queue's grid of timers apart from those of others.
+    /// Returns an offset that gives each queue its own grid of timers.
     pub(super) fn timer_offset(&self) -> u64 {
         timer_offset(&self.address)
     }
@@ -176,8 +162,8 @@ impl QueueEntry {
         lock(&self.state)
     }
 
-    /// Marks one step's subscribers with keys from `from` on, then the members that are chosen;
-    /// returns where to go on, or `None` at the end.
+    /// Marks one step's subscribers with keys from `from` on, then the chosen members; returns the
+    /// next key, or `None` at the end.
     pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
         let mut state = self.lock();
         if from == 0 && !planted!(self.config.fault, MarkClearedAfterWalk) {
@@ -190,7 +176,7 @@ impl QueueEntry {
         next
     }
 
-    /// Says that the walk that was due is over, or not coming.
+    /// Notes that the pending walk has ended, or that it was dropped.
     pub(super) fn end_walk(&self, ended: bool) {
         let late = planted!(self.config.fault, MarkClearedAfterWalk);
         if late || !ended && !planted!(self.config.fault, WalkLeavesMark) {
@@ -198,7 +184,7 @@ impl QueueEntry {
         }
     }
 
-    /// Says that the subscribers by pattern have been attached.
+    /// Notes that the pattern subscribers have been attached.
     pub(super) fn set_live(&self) {
         let mut state = self.lock();
         if state.life == EntryPhase::New {
@@ -206,8 +192,8 @@ impl QueueEntry {
         }
     }
 
-    /// Keeps the record for a subscription that names the queue, until [`QueueEntry::unreserve`]; `false`
-    /// where it is dead.
+    /// Keeps the entry for a subscription that names the queue, until [`QueueEntry::unreserve`];
+    /// `false` where the entry is dead.
     #[must_use]
     pub(super) fn reserve(&self) -> bool {
         let mut state = self.lock();
@@ -221,8 +207,8 @@ impl QueueEntry {
         state.reserved = state.reserved.saturating_sub(1);
     }
 
-    /// Returns since when the queue has not been needed and how many hold it by a pattern, or `None`
-    /// where something needs it. What they need is looked at by [`QueueEntry::idle`].
+    /// Returns since when the queue has been idle and how many patterns hold it, or `None` where it
+    /// is in use. [`QueueEntry::idle_state`] compares the holders.
     pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
         let state = self.lock();
         let named = state.subscribers.iter().next();
@@ -231,7 +217,7 @@ impl QueueEntry {
         idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
     }
 
-    /// Returns what holds a record that was not needed since `since`, or since `pattern_since` where
+    /// Returns the state of an entry that may be idle since `since`, or since `pattern_since` where
     /// patterns match it.
     pub(super) fn idle_state(&self, since: Tick, pattern_since: Option<Tick>) -> IdleState {
         let state = self.lock();
@@ -244,7 +230,7 @@ impl QueueEntry {
         if state.subscribers.len() == 0 && !state.grouped {
             return IdleState::Unused;
         }
-        // Compared before the holders are collected, which may be many.
+        // Compared before the holders are collected, because there may be many.
         let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
             return IdleState::InUse;
         };
@@ -290,16 +276,17 @@ impl QueueEntry {
         }
         (state.coordinator, state.grouped, state.check_pending) = (None, false, false);
         state.subscribers = Subscribers::default();
-        // Its sentinel's time may still stand in the order: a dead record would come up for ever.
+        // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
+        // come up for ever.
         let _ = state.rearm(self, timers);
         true
     }
 }
 
 impl QueueState {
-    /// A subscriber that left may come back with its token, and the queue is kept for that. Where
-    /// others are there, it is not: streams that end in turn would keep every queue that their
-    /// pattern matches, and a missing entry costs a CATCH_UP.
+    /// An entry without listeners is kept from the time when the last one left, because a
+    /// subscriber may come back with its token. With other listeners it is not: rotating streams
+    /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
     fn idle_since(&self, fault: Fault) -> Tick {
         let stays = planted!(fault, EndedStreamPinsQueue);
         let members = self
@@ -312,7 +299,7 @@ impl QueueState {
         }
     }
 
-    /// Returns a number that grows with each subscriber and member that comes.
+    /// Returns a number that grows with each new subscriber and member.
     pub(super) fn changes(&self) -> u64 {
         let members = self
             .coordinator
@@ -333,12 +320,12 @@ impl QueueState {
         self.subscribers.len() + members
     }
 
-    /// Returns whether this is the first time that nobody listens.
+    /// Returns whether the queue has no listener and this was not logged yet.
     pub(super) fn first_without_listeners(&mut self) -> bool {
         self.listeners() == 0 && !std::mem::replace(&mut self.logged_no_listeners, true)
     }
 
-    /// Refuses to count in a record that is not live.
+    /// Fails where the entry is not live.
     pub(super) fn check_live(&self) -> Result<(), NotLive> {
         match self.life {
             EntryPhase::New => Err(NotLive::Unattached),
@@ -347,7 +334,7 @@ impl QueueState {
         }
     }
 
-    /// Counts one notification that is effective at once.
+    /// Counts one notification without a delay.
     pub(super) fn count(&mut self, publisher: &Arc<str>, notification: &Notification, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add(notification);
@@ -356,7 +343,7 @@ impl QueueState {
         self.last_event.replace(publisher, notification);
     }
 
-    /// Counts a timed wake-up; a delayed notification in it is counted now.
+    /// Counts a timed wake-up, with the delayed notification in it.
     pub(super) fn count_timed(&mut self, timer: Timer, now: Tick) {
         self.counters.sequence += 1;
         self.counters.add_totals(&timer.counters);
@@ -376,7 +363,8 @@ impl QueueState {
         fired
     }
 
-    /// Tells the hub's order of this record's next timer; returns whether it is the first of all.
+    /// Moves this entry in the hub's order of timers; returns whether its next timer is the first
+    /// of all.
     #[must_use]
     pub(super) fn rearm(&mut self, entry: &Arc<QueueEntry>, timers: &TimerOrder) -> bool {
         let next = match &self.coordinator {
@@ -389,8 +377,8 @@ impl QueueState {
         timers.rearm(entry, &mut self.armed, next)
     }
 
-    /// Marks the subscribers of what was just counted where there are no more than `inline`, or leaves
-    /// them to the fan-out; the same where there is `more` to hand out to groups than one step may.
+    /// Marks the subscribers after a count, where there are no more than `inline`; otherwise leaves
+    /// them to the fan-out. With `more`, members are left to assign, and the fan-out assigns them.
     pub(super) fn mark_subscribers(
         &mut self,
         inline: Option<usize>,
@@ -408,23 +396,23 @@ impl QueueState {
         }
     }
 
-    /// Returns why a subscriber at `place` is owed a wake-up, or `None` where it is not.
+    /// Returns why a subscriber at `position` gets a wake-up, or `None` where it is up to date.
     pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
         self.head().wake_reason(position)
     }
 
-    /// Returns how much its lists hold room for: subscribers and timers.
+    /// Returns the capacities of its lists: subscribers and timers.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 2] {
         [self.subscribers.capacity(), self.timers.capacity()]
     }
 
-    /// Takes out a subscriber; returns whether there is something to do for it.
+    /// Removes a subscriber; returns whether the coordinator must be reconciled.
     pub(super) fn remove_subscriber(&mut self, key: u64, now: Tick) -> bool {
         self.subscribers.remove(key);
         self.left_at = now;
         if self.subscribers.len() < 2 {
-            self.encoded = Encoded::default();
+            self.encoded = EncodingCache::default();
         }
         if let Some(coordinator) = &mut self.coordinator {
             coordinator.subscriber_left(key, now);
@@ -433,47 +421,5 @@ impl QueueState {
         self.coordinator
             .as_ref()
             .is_some_and(|coordinator| coordinator.needs_reconcile)
-    }
-}
-
-impl Encoded {
-    /// Returns the bytes for the entry from this place to this sequence: empty unless they are known.
-    pub(super) fn of(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
-        let entry = self.0.get_or_insert_with(|| {
-            Box::new(EncodedEntry {
-                from: *from,
-                sequence,
-                bytes: Vec::new(),
-            })
-        });
-        if entry.sequence != sequence || entry.from != *from {
-            (entry.from, entry.sequence) = (*from, sequence);
-            entry.bytes.clear();
-        }
-        &mut entry.bytes
-    }
-}
-
-impl LastEvent {
-    pub(super) fn new(publisher: &Arc<str>, notification: &Notification) -> Self {
-        Self {
-            publisher: Arc::clone(publisher),
-            published_at: notification.published_at,
-            traceparent: Arc::clone(&notification.traceparent),
-        }
-    }
-
-    /// Takes on another notification's details, without counting references where they are the
-    /// same texts: a burst comes from one publisher.
-    fn replace(&mut self, publisher: &Arc<str>, notification: &Notification) {
-        for (kept, new) in [
-            (&mut self.publisher, publisher),
-            (&mut self.traceparent, &notification.traceparent),
-        ] {
-            if !Arc::ptr_eq(kept, new) {
-                *kept = Arc::clone(new);
-            }
-        }
-        self.published_at = notification.published_at;
     }
 }

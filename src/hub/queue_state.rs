@@ -1,13 +1,13 @@
-//! What a record's lock guards besides the counters: how groups and the sentinel are tended.
+//! The part of a queue entry that its lock guards besides the counters: groups and the sentinel.
 //!
-//! Streams are marked under the lock, and woken when it is released. A queue without a group pays
-//! for none of this on the way of a notification.
+//! Streams are marked under the lock, and woken after its release. A queue without a group pays for
+//! none of this when it is notified.
 
 use std::time::Duration;
 
 use super::{
-    coordinator::{Coordinator, MemberId, QueueHead},
-    counters::Counters,
+    coordinator::{Coordinator, ListenerKey, MemberId},
+    counters::{Counters, QueueHead},
     group::MemberReport,
     mailbox::WakeBatch,
     members::Assignment,
@@ -17,14 +17,14 @@ use super::{
 use crate::{clock::Tick, words::GroupName};
 
 impl QueueState {
-    /// Puts a queue that has a subscriber under a sentinel, where there is one.
+    /// Starts the sentinel of a queue that has a subscriber, unless the sentinel is off.
     pub(super) fn start_sentinel(&mut self, entry: &QueueEntry, now: Tick, spread: Duration) {
         if !entry.config.sentinel_interval.is_zero() {
             self.coordinator(entry, now).subscriber_joined(now, spread);
         }
     }
 
-    /// Takes a member into its group; a group that is not known starts at `place`.
+    /// Adds a member to its group; a new group starts at this position.
     pub(super) fn join(
         &mut self,
         entry: &QueueEntry,
@@ -44,14 +44,14 @@ impl QueueState {
         }
     }
 
-    /// The stream of a subscriber, by its key, or of a member has sent all it had.
-    pub(super) fn stream_sent(&mut self, position: Result<u64, MemberId>, now: Tick) {
+    /// The stream of a subscriber or a member has sent all its messages.
+    pub(super) fn stream_sent(&mut self, listener: ListenerKey, now: Tick) {
         let Some(coordinator) = &mut self.coordinator else {
             return;
         };
-        match position {
-            Ok(_) => coordinator.subscriber_sent(now),
-            Err(member_id) => {
+        match listener {
+            ListenerKey::Subscriber(_) => coordinator.subscriber_sent(now),
+            ListenerKey::Member(member_id) => {
                 if let Some(group) = coordinator.group(member_id) {
                     group.set_ready(member_id.slot);
                 }
@@ -76,7 +76,7 @@ impl QueueState {
         }
     }
 
-    /// Takes the sentinel's check of this subscriber; `false` where there is none.
+    /// Takes the sentinel's check for this subscriber; `false` where there is none.
     pub(super) fn take_check(&mut self, key: u64) -> bool {
         if !self.check_pending {
             return false;
@@ -96,10 +96,10 @@ impl QueueState {
         }
     }
 
-    /// A subscriber reports. Returns whether there is something to do for it.
+    /// Takes a listener's report. Returns whether the coordinator must be reconciled.
     pub(super) fn report(
         &mut self,
-        position: Result<u64, MemberId>,
+        listener: ListenerKey,
         report: MemberReport,
         capacity: u32,
         now: Tick,
@@ -109,22 +109,25 @@ impl QueueState {
             return false;
         };
         if report.polled {
-            let key = position.ok();
+            let key = match listener {
+                ListenerKey::Subscriber(key) => Some(key),
+                ListenerKey::Member(_) => None,
+            };
             self.check_pending |=
                 coordinator.check_reported(key, report, capacity, &self.subscribers, now, batch);
         }
-        if let Err(member_id) = position {
+        if let ListenerKey::Member(member_id) = listener {
             coordinator.report(member_id, report, &self.counters, now);
         }
-        // Its sentinel is not in the timers' order yet where the report made the record.
+        // The sentinel is not in the timers' order yet where the report made the entry.
         coordinator.needs_reconcile
             || self
                 .armed
                 .is_none_or(|armed| armed > coordinator.reconcile_at)
     }
 
-    /// Does what is due for groups and sentinel, and hands out what is owed; returns whether there
-    /// is more to hand out.
+    /// Runs the due work of groups and sentinel, and assigns pending work; returns whether more is
+    /// left to assign.
     pub(super) fn reconcile(&mut self, now: Tick, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let Some(coordinator) = &mut self.coordinator else {
@@ -139,7 +142,7 @@ impl QueueState {
         self.grouped && self.assign(batch)
     }
 
-    /// Hands out what is owed to groups, as much as one step may.
+    /// Assigns the groups' pending work, up to the limit of one step.
     pub(super) fn assign(&mut self, batch: &mut WakeBatch) -> bool {
         let head = self.head();
         let coordinator = self.coordinator.as_mut();
@@ -157,7 +160,8 @@ impl QueueState {
             .get_or_insert_with(|| Box::new(Coordinator::new(&entry.config, entry.number(), now)))
     }
 
-    /// Gives up what nobody needs any more. A sentinel stays for as long as the queue is remembered.
+    /// Drops the coordinator where no listener needs it. A sentinel stays for as long as the queue
+    /// is remembered.
     pub(super) fn drop_unused_coordinator(&mut self) {
         let stays = self
             .coordinator

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Tick;
 
-/// The open claim of a group, and its rounds.
+/// The wake-ups of a group that no report covers yet, in rounds.
 #[derive(Debug, Default)]
 pub(super) struct Redelivery {
     open: Option<Pending>,
@@ -23,17 +23,17 @@ pub(super) struct Redelivery {
     expedited_up_to: Option<u64>,
 }
 
-/// Something is handed out, or owed, that nobody has reported yet.
+/// Work was assigned, or waits to be, that no member has reported yet.
 #[derive(Debug)]
 struct Pending {
     upto: u64,
     due: Tick,
-    /// When more was first owed, after `upto`, and up to where by now.
+    /// When more work came after `upto`, and its greatest sequence so far.
     beyond: Option<(Tick, u64)>,
 }
 
 impl Redelivery {
-    /// Something is owed up to a sequence: it must be covered within `timeout`.
+    /// Expects a report of this sequence within `timeout`.
     pub(super) fn track(&mut self, upto: u64, now: Tick, timeout: Duration) {
         match &mut self.open {
             Some(open) if open.due != Tick::NEVER => {
@@ -46,7 +46,7 @@ impl Redelivery {
         }
     }
 
-    /// Returns when another member is to be asked.
+    /// Returns when another member must be asked.
     pub(super) fn due(&self) -> Tick {
         self.open.as_ref().map_or(Tick::NEVER, |open| open.due)
     }
@@ -55,20 +55,20 @@ impl Redelivery {
         self.open.is_some()
     }
 
-    /// Returns whether it is open with nobody left to ask in this round.
+    /// Returns whether a report is missing and no member is left to ask in this round.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_open() && self.due() == Tick::NEVER
     }
 
-    /// Another member is asked: it has as long.
+    /// Another member was asked: its report is due by then.
     pub(super) fn rearm(&mut self, due: Tick) {
         if let Some(open) = &mut self.open {
             open.due = due;
         }
     }
 
-    /// Everybody was asked: the sentinel's turn, or that of whoever comes. What was owed meanwhile
-    /// not everybody was told of: it has a round of its own.
+    /// All members of the round were asked: the sentinel, or the next member that joins, goes on.
+    /// Work that came during this round starts a new round.
     pub(super) fn give_up(&mut self, now: Tick, timeout: Duration) {
         match self.open.as_ref().and_then(|open| open.beyond) {
             Some((since, upto)) => self.begin(upto, (since + timeout).max(now)),
@@ -76,8 +76,8 @@ impl Redelivery {
         }
     }
 
-    /// A member reports `sequence`; `asked` in this round it took its wake-up. What was owed after
-    /// that, up to `handed`, stays open.
+    /// A member reports `sequence`; `asked`: it took a wake-up of this round. Work after that
+    /// sequence, up to `handed`, stays open.
     pub(super) fn report(
         &mut self,
         sequence: u64,
@@ -87,7 +87,7 @@ impl Redelivery {
         timeout: Duration,
     ) {
         if let Some(open) = &self.open {
-            // A report of what was covered before may be older than the question.
+            // A report of an already covered sequence may be older than the wake-up.
             let new = self.covered.is_none_or(|covered| open.upto > covered);
             if sequence >= open.upto && (new || asked) {
                 let beyond = open.beyond.map_or(now, |(since, _)| since);
@@ -112,7 +112,7 @@ impl Redelivery {
         newer
     }
 
-    /// Begins a new round for what is open, and at least up to this sequence.
+    /// Begins a new round for the open work, and at least up to this sequence.
     pub(super) fn restart(&mut self, upto: u64, due: Tick) {
         let open = self.open.as_ref();
         let most = open.map(|open| open.beyond.map_or(open.upto, |(_, most)| most));

@@ -15,37 +15,38 @@ use super::{
 };
 use crate::{backoff::jitter, clock::Tick};
 
-/// When a queue was last checked, and which listener is asked to.
+/// When a queue was last checked, and which listener is asked.
 #[derive(Debug)]
 pub(super) struct Sentinel {
     interval: Duration,
     timeout: Duration,
-    /// When the next check is due, or while a listener is asked, when the next one is.
+    /// When the next check is due; while a listener is asked, when the next listener is.
     due: Tick,
     /// The listener that is asked now.
     asked: Option<u64>,
-    /// Checks that their streams have not taken yet.
+    /// Checks that wait for their listeners' streams.
     pending: BTreeSet<u64>,
     /// The listener that was asked last.
     last_asked: Option<u64>,
     round: Option<CheckRound>,
-    /// A listener was passed over whose stream has an unsent frame: asked when it has sent.
+    /// A listener was skipped because its stream has an unsent frame; it is asked after that was
+    /// sent.
     passed_over: bool,
-    /// Spreads the checks: seeded by the hub's maker and the queue's number.
+    /// Spreads the checks: seeded by the hub and the queue's number.
     rng: fastrand::Rng,
 }
 
 /// One check, until it is reported.
 #[derive(Debug, Clone, Copy)]
 struct CheckRound {
-    /// Listeners that are still to come to.
+    /// Listeners left in this pass.
     left: usize,
-    /// Those that never report are asked by now.
+    /// The second pass: it asks the listeners that never report.
     non_reporting: bool,
     asked: bool,
 }
 
-/// Due times are rounded up to this part of the interval: a second of the default minute.
+/// Due times are rounded up to this fraction of the interval: about a second of the default minute.
 const GRID: u32 = 64;
 
 impl Sentinel {
@@ -70,19 +71,19 @@ impl Sentinel {
         self.due
     }
 
-    /// A check was reported, or a group was asked for one: the interval begins again.
+    /// A check was reported, or a group was asked for one: the interval restarts.
     pub(super) fn restart_interval(&mut self, now: Tick) {
         (self.asked, self.round, self.passed_over) = (None, None, false);
-        // Give or take a tenth, of which the grid takes its part.
+        // Plus or minus a tenth, less the width of the grid.
         let spread = self.interval / 5 - self.interval / GRID;
         let least = self.interval - self.interval / 10;
         let due = now + least + jitter(spread, &mut self.rng);
         self.due = self.on_grid(due);
     }
 
-    /// A listener came: a check that was due while there was none is due now, or within `spread`
-    /// where many queues are in its case. Streams that come and go faster than the interval must not
-    /// put it off for ever.
+    /// A listener joined. A check that fell due without listeners is due now, or within `spread`
+    /// for a stream of many queues. Otherwise, streams that come and go faster than the interval
+    /// would put it off for ever.
     pub(super) fn join(&mut self, now: Tick, spread: Duration) {
         if self.due == Tick::NEVER {
             let within = jitter(spread.min(self.interval), &mut self.rng);
@@ -93,7 +94,7 @@ impl Sentinel {
         }
     }
 
-    /// Returns whether listeners outside of groups are being asked, one after the other.
+    /// Returns whether a check of listeners outside of groups is in progress.
     pub(super) fn is_asking(&self) -> bool {
         self.round.is_some()
     }
@@ -110,7 +111,7 @@ impl Sentinel {
         }
     }
 
-    /// A listener's stream has sent its messages: asked now, where no other one was.
+    /// A listener's stream has sent its messages: it is asked now, where no other listener is.
     pub(super) fn stream_sent(&mut self, now: Tick) {
         if std::mem::take(&mut self.passed_over) && self.asked.is_none() {
             self.due = self.due.min(now);
@@ -153,13 +154,13 @@ impl Sentinel {
             self.add_check(key, one, batch);
             return;
         }
-        // A stream that was passed over asks for its turn when it has sent.
+        // The queue of a skipped stream waits for it to send.
         let passed_over = self.passed_over && !round.asked;
         self.restart_interval(now);
         self.passed_over = passed_over;
     }
 
-    /// Asks as many more, because one found more than it can take on.
+    /// Asks `more` listeners, because one found more than its capacity.
     pub(super) fn ask_more(
         &mut self,
         subscribers: &Subscribers,

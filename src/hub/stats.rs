@@ -1,6 +1,6 @@
-//! What operators are told of queues and listeners.
+//! Figures of queues and listeners for operators.
 //!
-//! Pages are ordered by what their tokens hold, so that whatever stays is listed exactly once
+//! Pages are ordered by the content of their tokens, so a queue that stays is listed exactly once,
 //! however others come and go.
 
 use std::{
@@ -22,7 +22,6 @@ use crate::{
     words::{GroupName, ListenerId, QueueAddress, Selector},
 };
 
-/// One queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) address: QueueAddress,
@@ -33,11 +32,10 @@ pub(crate) struct QueueStats {
     pub(crate) listeners: usize,
     pub(crate) timers: usize,
     pub(crate) idle_for: Option<Duration>,
-    /// Of the newest report that told one, and how old that is.
+    /// The depth in the newest report that stated one, and its age.
     pub(crate) depth: Option<(u64, Duration)>,
 }
 
-/// One stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerStats {
     pub(crate) listener_id: ListenerId,

@@ -20,71 +20,70 @@ use crate::{
     words::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Token, Welcome},
 };
 
-/// What all streams of a relay have in common.
+/// Settings that all streams of a relay share.
 #[derive(Debug, Clone)]
 pub(crate) struct StreamConfig {
     pub(crate) relay_id: Arc<str>,
     pub(crate) epoch: Arc<str>,
     pub(crate) version: Arc<str>,
-    /// A stream ends by itself at this age, give or take a tenth: long enough to cost nothing,
-    /// short enough that connections spread over relays again after one was away.
+    /// A stream ends by itself at this age, give or take a tenth. That is long enough to cost
+    /// nothing, and short enough that connections spread over relays again after one was away.
     pub(crate) max_age: Duration,
-    /// A wake of this many notifications for each queue in it, with which nothing is owed any more,
-    /// lets the stream rest.
+    /// The stream is throttled after a Wake with at least this many notifications for each of its
+    /// queues, where no entry is left.
     pub(crate) throttle_from: u64,
 }
 
 impl StreamConfig {
-    /// Who has so many to look for in a queue misses nothing by a short rest.
+    /// A listener with this many messages in each queue loses nothing by a short pause.
     pub(crate) const THROTTLE_FROM: u64 = 16;
 }
 
-/// One stream's messages.
+/// The messages of one stream.
 #[derive(Debug)]
 pub(crate) struct SubscriberStream {
     hub: Arc<Hub>,
     subscription: Arc<Subscription>,
-    /// Boxed, because it is gone after the first message, and its room would stay.
+    /// Boxed: it is dropped after the first message, and unboxed its room would stay.
     welcome: Option<Box<Welcome>>,
     heartbeat: Duration,
-    /// When all cursors were last compared with their queues, and when something was last sent.
+    /// The time of the last comparison of all cursors, and of the last message.
     compared_at: Tick,
     sent_at: Tick,
     ends_at: Tick,
-    /// Nothing is said before this, after a wake of many.
+    /// After a large Wake, no message is sent before this time.
     throttled_until: Tick,
-    /// Wakes since the stream had nothing more to send.
+    /// Wakes since no entry was left.
     consecutive_wakes: u32,
     throttle_from: u64,
-    /// The comparison of all cursors that goes on began when the stream was silent already.
+    /// The present comparison of all cursors began on a silent stream.
     silent_comparison: bool,
-    /// A comparison has ended that the subscriber is told of although its stream is not silent.
+    /// A comparison has ended, and its resume number goes to the subscriber although the stream is
+    /// not silent.
     resume_unsent: bool,
     reconnect_after: Duration,
     ended: bool,
 }
 
-/// What a stream does next.
+/// The next action of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamAction {
-    /// Send this, then ask again.
+    /// Send this, then call again.
     Send(SubscribeEvent),
-    /// Send the Wake that the sink was filled with, then ask again.
+    /// Send the Wake in the sink, then call again.
     Wake(Filled),
-    /// Let others run, then ask again: there is more to look at than one turn may take.
+    /// Let other tasks run, then call again: more is left than one step may compare.
     Yield,
-    /// Nothing before this time, or until the waker is woken.
+    /// Wait until this time, or until the waker is woken.
     Wait(Tick),
     /// End with OK.
     End,
 }
 
-/// How long a listener that was told of many is left alone: less than anybody notices, and at most
-/// 200 wakes a second.
+/// After a large Wake the stream is throttled for this long: 200 wakes a second at most.
 const THROTTLE: Duration = Duration::from_millis(5);
-/// A stream that has more to send than so many Wakes, as a pattern of very many queues when it comes,
-/// pauses after each further one: 4,096 queues are told without a pause, and a million do not keep
-/// everybody else from a core for seconds.
+/// After this many Wakes in a row, a stream pauses after each further one. So 4,096 queues are sent
+/// without a pause, and a pattern of a million queues does not keep a core for seconds.
 const UNPACED: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Reconnections after a shutdown are spread over this span.
@@ -137,7 +136,7 @@ impl SubscriberStream {
     ) -> StreamAction {
         let next = self.next_action(now, draining, waker, sink);
         match next {
-            // Asked again, its transport has taken the last message; waiting, all of them.
+            // At the next call its transport has taken the last message; with `Wait`, all of them.
             StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
                 return StreamAction::Yield;
             }
@@ -148,7 +147,7 @@ impl SubscriberStream {
         next
     }
 
-    /// The same with a Wake as values, and without turns for others.
+    /// The same with a Wake as values, and without `Yield`.
     #[cfg(test)]
     pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction {
         loop {
@@ -207,8 +206,7 @@ impl SubscriberStream {
             if self.consecutive_wakes >= UNPACED {
                 self.throttled_until = now + PAUSE;
             }
-            // Where one of the queues has little in it, its next few may be all that a listener waits
-            // for.
+            // Where one of the queues has few messages, a listener may only wait for its next ones.
             if filled.complete && filled.fewest >= self.throttle_from {
                 self.throttled_until = now + THROTTLE;
             }
@@ -253,8 +251,8 @@ impl SubscriberStream {
         done
     }
 
-    /// Returns what a heartbeat states to resume with, where one is due and nothing is left to send:
-    /// on a silent stream, and on one of many queues after each comparison.
+    /// Returns the resume number of a heartbeat, or `None` where no heartbeat is due. It is due on
+    /// a silent stream, and on one of many queues after each comparison.
     fn resume(&self, silent: bool) -> Option<Token> {
         if !silent && !self.resume_unsent {
             return None;
@@ -267,7 +265,7 @@ impl SubscriberStream {
         }
     }
 
-    /// Ends the subscription: at the end of its stream, however it came.
+    /// Ends the subscription when its stream ends for any reason.
     pub(crate) fn close(&mut self, now: Tick) {
         self.ended = true;
         self.hub.unsubscribe(&self.subscription, now);

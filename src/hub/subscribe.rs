@@ -26,23 +26,23 @@ use crate::{
     words::{Position, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// The queues that a subscription has still to be attached to.
+/// The queues of a subscription that are not attached yet.
 pub(super) struct Attaching {
     positions: std::vec::IntoIter<Position>,
-    /// Selectors that were come to: exact ones are attached, patterns collected.
+    /// Index of the next selector: exact ones are attached, patterns collected.
     selectors: usize,
-    /// The records of the other exact ones.
+    /// The entries of the exact selectors that are still to come.
     reserved: Reserved,
-    /// Patterns whose queues are still to be walked, and up to where the last one was.
+    /// Patterns whose queues are still to be walked, and the last queue of the present walk.
     patterns: Vec<Selector>,
     walked: Option<QueueAddress>,
-    /// How long CATCH_UPs wait where a token is of another life of the relay.
+    /// The delay of CATCH_UPs where a token is of another run of the relay.
     spread: Duration,
-    /// The subscriber was told of all changes up to this revision.
+    /// The subscriber has all changes up to this revision.
     pub(super) resumed: Option<u64>,
 }
 
-/// What a closed subscription leaves to be detached.
+/// The cursors of a closed subscription, to be detached.
 pub(super) struct Detaching {
     subscription: Arc<Subscription>,
     cursors: DetachedCursors,
@@ -50,22 +50,22 @@ pub(super) struct Detaching {
     closed_at: Tick,
 }
 
-/// Cursors that one step attaches or detaches, and queues that it looks at: some hundred
+/// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
 /// microseconds.
 const STEP: usize = 256;
-/// Steps that a call takes at once: most subscriptions are attached, and detached, by then.
+/// Steps that a call runs at once. They suffice for most subscriptions.
 const FIRST: usize = 2;
 /// What a busy listener's queue waits beyond its visibility time-out, until its messages are
 /// certainly visible again (R8).
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Hub {
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. Its first queues are
-    /// attached by then, the others by [`Hub::attach_some`].
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
+    /// queues; [`Hub::attach_some`] attaches the others.
     ///
     /// # Errors
-    /// What the options' own check refuses, and `Exhausted` where the queues that it names would be
-    /// too many; nothing was registered then.
+    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
+    /// nothing was registered then.
     pub(crate) fn subscribe(
         &self,
         id: SubscriptionId,
@@ -83,8 +83,8 @@ impl Hub {
         if pattern && !planted!(self.config.fault, PatternRegistersLate) {
             self.add_pattern(&subscription);
         }
-        // A new group's check is one member's, which the probes ask for below.
-        // For a subscriber that resumes this is judged at the end: see `attach_some`.
+        // One member checks for a new group: the probes below request that. For a subscriber that
+        // resumes, `attach_some` decides this at the end.
         let told = options.group.is_none() && resumed.is_none();
         if pattern && told {
             self.request_pattern_checks(&subscription);
@@ -111,8 +111,8 @@ impl Hub {
         Ok(subscription)
     }
 
-    /// Attaches the next queues of a subscription; returns whether all are attached. Woken are
-    /// members that were chosen, not the stream itself: it calls this before it looks.
+    /// Attaches the next queues of a subscription; returns whether all are attached. It may wake
+    /// other members, but not this stream: the stream calls it before it fills a Wake.
     pub(crate) fn attach_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
         let mut guard = lock(&subscription.attaching);
         let Some(attaching) = guard.as_mut() else {
@@ -122,8 +122,8 @@ impl Hub {
         while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
         let done = left > 0;
         if done {
-            // Judged when all queues that the map knows are attached: what is forgotten from now on
-            // has a cursor of this subscription.
+            // Decided when all queues of the map are attached: each queue that is forgotten from
+            // now on has a cursor of this subscription.
             if attaching
                 .resumed
                 .is_some_and(|since| self.forgot_since(since))
@@ -135,7 +135,7 @@ impl Hub {
         done
     }
 
-    /// A CATCH_UP under its own name is pending for each of the subscription's patterns.
+    /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
     fn request_pattern_checks(&self, subscription: &Subscription) {
         if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
             subscription
@@ -172,7 +172,7 @@ impl Hub {
             *left -= 1;
             let start = CursorStart::Resumed(attaching.resumed);
             attaching.reserved.use_next(|entry| {
-                // Else by its position.
+                // A cursor that exists was attached by its position above.
                 if !subscription.lock().is_attached(entry.address()) {
                     self.attach_one(subscription, Arc::clone(entry), start, now);
                 }
@@ -191,7 +191,7 @@ impl Hub {
         true
     }
 
-    /// Attaches the queue of a position that a selector matches.
+    /// Attaches a position's queue, where a selector matches it.
     fn attach_position(
         &self,
         subscription: &Arc<Subscription>,
@@ -206,13 +206,13 @@ impl Hub {
         {
             return None;
         }
-        // One too many makes no record: the pattern's own CATCH_UP covers it.
+        // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
         let entry = self.entry(&address, now).ok()?;
         let start = CursorStart::Token(&position.token);
         Some(self.attach_one(subscription, entry, start, now))
     }
 
-    /// Attaches the pattern's next queues that the map knows; returns whether there may be more.
+    /// Attaches the pattern's next queues in the map; returns whether there may be more.
     fn attach_range(
         &self,
         subscription: &Arc<Subscription>,
@@ -268,7 +268,7 @@ impl Hub {
         };
         drop(cursors);
         self.cursors_left(reserved as u64);
-        // A closed one does not enter again.
+        // A closed subscription is not inserted again.
         self.fanout.overflow.remove(subscription);
         for _ in 0..FIRST {
             if self.detach_next(&mut detaching, now) {
@@ -279,7 +279,7 @@ impl Hub {
         self.fanout.waker.wake();
     }
 
-    /// Detaches some of what closed subscriptions have left; returns whether there is more.
+    /// Detaches some cursors of closed subscriptions; returns whether there are more.
     pub(crate) fn detach_some(&self, now: Tick) -> bool {
         let Some(mut detaching) = lock(&self.detaching).pop_front() else {
             return false;

@@ -7,7 +7,7 @@
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    coordinator::MemberId,
+    coordinator::ListenerKey,
     counters::{Counters, Epoch},
     cursor::{Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
@@ -34,64 +34,64 @@ pub(crate) struct Subscription {
     pub(super) id: SubscriptionId,
     pub(super) listener_id: ListenerId,
     pub(super) selectors: Box<[Selector]>,
-    /// The selectors that are no patterns, where there are many.
+    /// The exact selectors, where there are many selectors.
     exact: HashSet<QueueAddress>,
     pub(super) group: Option<GroupName>,
     pub(super) visibility_timeout: Duration,
     pub(super) since: Tick,
     pub(super) epoch: Epoch,
     pub(super) fault: Fault,
-    /// Of the listener and its selectors: see `resume`.
+    /// A hash of the listener and its selectors: see `resume`.
     pub(super) digest: u64,
     pub(super) mailbox: Arc<Mailbox>,
     cursors: Mutex<Cursors>,
-    /// The queues that are still to be attached. Locked before the cursors.
+    /// The queues to be attached. Locked before the cursors.
     pub(super) attaching: Mutex<Option<Box<Attaching>>>,
 }
 
-/// Whether a cursor was attached.
+/// The result of attaching a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AttachOutcome {
-    /// It is now.
+    /// Attached.
     New,
-    /// It was before.
+    /// It was attached before.
     Existing,
-    /// It is now, in the place of a dead record's.
+    /// Attached, in the place of a dead entry's cursor.
     Replaced,
-    /// There is no room for one more cursor.
+    /// No room for one more cursor.
     Full,
-    /// It is now; the token that came with it was of another life of the relay.
+    /// Attached; its token was of another run of the relay.
     OtherEpoch,
-    /// The record is dead: look the queue up again.
+    /// The entry is dead: look the queue up again.
     Dead,
     /// The subscription has ended.
     Closed,
 }
 
-/// Where a new cursor starts.
+/// The position at which a new cursor starts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CursorStart<'a> {
-    /// At the record's own start: the subscriber was there before the record.
+    /// At the entry's start: the subscription is older than the entry.
     EntryStart,
     /// The same, for a listener that says it holds messages: once its report was accepted it has a
     /// cursor whatever the limits are, or its end would wake nobody when they are visible again (R8).
     Busy,
     /// At the subscriber's token.
     Token(&'a Token),
-    /// At the head, without a token. A CATCH_UP is pending unless the subscriber was told of all
-    /// changes up to this revision and the queue has not changed since.
+    /// At the head, without a token. A CATCH_UP is pending, unless the subscriber has all changes
+    /// up to this revision and the queue has not changed since.
     Resumed(Option<u64>),
 }
 
-/// From so many queues on, the checks that the sentinel owes a stream when it comes are spread, over
-/// so long for each queue.
+/// A new stream with at least this many queues gets its overdue checks spread, by this much for
+/// each queue.
 const SPREAD_FROM: usize = 64;
 const SPREAD: Duration = Duration::from_millis(1);
-/// Selectors up to which comparing all of them is as quick as a table.
+/// Up to this many selectors, comparing all of them is as quick as a table.
 const UNINDEXED: usize = 8;
 
-/// A queue that waited for a stream, and its place there: a subscriber's key or a member's seat.
-type Waiting = (Arc<QueueEntry>, Result<u64, MemberId>);
+/// A queue that waits for a stream, and the stream's listener there.
+type Waiting = (Arc<QueueEntry>, ListenerKey);
 
 impl Subscription {
     pub(super) fn new(
@@ -154,13 +154,13 @@ impl Subscription {
         self.patterns().next().is_some()
     }
 
-    /// A stream's frame was handed to its transport.
+    /// The transport got a frame of the stream.
     pub(super) fn begin_send(&self) {
         self.mailbox.begin_send();
     }
 
-    /// Returns some of the queues that waited until the stream had sent its messages, whose turn it is
-    /// now, or `None` where it is none's.
+    /// Returns some of the queues that waited until the stream had sent its messages, or `None`
+    /// where none is left to reconcile now.
     pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
         let turns = self.mailbox.take_turns(most);
         if turns.is_empty() {
@@ -169,19 +169,18 @@ impl Subscription {
         let cursors = self.lock();
         let queue = |at| {
             let cursor: &Cursor = cursors.list.get(at)?;
-            let position = cursor.member_id().map_or(Ok(cursor.key), Err);
-            Some((Arc::clone(&cursor.entry), position))
+            Some((Arc::clone(&cursor.entry), cursor.listener_key()))
         };
         Some(turns.into_iter().filter_map(queue).collect())
     }
 
-    /// Registers whom to wake; before each [`Subscription::fill`] that may find nothing.
+    /// Registers the waker; call this before each [`Subscription::fill`] that may find nothing.
     pub(crate) fn register(&self, waker: &Waker) {
         self.mailbox.register(waker);
     }
 
-    /// Fills a Wake, where anything is marked: at most one entry per queue. What finds no room stays
-    /// marked and follows in the next.
+    /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
+    /// marked and follow in the next Wake.
     pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
         // Cleared first: what is counted after this marks again (R5).
         let marks = self.mailbox.take_marks();
@@ -209,27 +208,27 @@ impl Subscription {
             || self.lock().compare_next(revision, step, self.fault)
     }
 
-    /// Returns how many queues it has a cursor for.
+    /// Returns the number of its cursors.
     pub(super) fn cursor_count(&self) -> usize {
         self.lock().list.len()
     }
 
-    /// Takes what the subscriber resumes all its queues with, where all that the last comparison
-    /// found was sent and nothing was stated since.
+    /// Takes the resume number, where all findings of the last comparison were sent and the number
+    /// was not stated since.
     pub(super) fn take_resume(&self) -> Option<Token> {
         let revision = self.lock().take_compared_revision(self.fault)?;
         let digest = self.digest;
         Some(ResumePoint { revision, digest }.token(self.epoch))
     }
 
-    /// Begins the comparison of all cursors anew; CATCH_UPs that wait are due by then.
+    /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
     pub(crate) fn restart_comparison(&self, now: Tick) {
         if !planted!(self.fault, HeartbeatUnchecked) {
             self.lock().restart_comparison(now);
         }
     }
 
-    /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
     pub(crate) fn catch_up_at(&self) -> Option<Tick> {
         let cursors = self.lock();
         cursors.catch_up_at()
@@ -248,7 +247,7 @@ impl Subscription {
         }
         let known = cursors.list.find(entry.address());
         let dead = known.filter(|at| {
-            // Not released yet: the new record's cursor takes its place.
+            // The old cursor is not released yet; the new entry's cursor takes its place.
             let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
             old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
         });
@@ -284,7 +283,7 @@ impl Subscription {
             by_pattern,
         };
         if let Some(group) = grouped {
-            // A member's token does not count: the group's place does.
+            // A member's token does not count; the group's position does.
             let (position, uncertain) = match start {
                 CursorStart::EntryStart | CursorStart::Busy => {
                     (Counters::starting_at(state.start), false)
@@ -314,13 +313,13 @@ impl Subscription {
                 false,
                 AttachOutcome::New,
             ),
-            // It may have been told of some of it under a pattern's own name.
+            // A part of it may have been sent under a pattern's own name.
             CursorStart::Busy => {
                 let counted = state.counters.sequence > state.start;
                 (state.counters, counted, AttachOutcome::New)
             }
-            // No room for its group any more: it is told by itself, and what its token is worth as
-            // that of a member is not known.
+            // The queue has no room for its group any more: it is woken as a subscriber without a
+            // group. A token from its time as a member is not reliable.
             CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
                 (state.counters, true, AttachOutcome::New)
             }
@@ -344,7 +343,7 @@ impl Subscription {
         attached
     }
 
-    /// Registers what a planted fault left unregistered when it took the snapshot.
+    /// Registers the cursors that a planted fault left unregistered.
     #[cfg(test)]
     pub(super) fn link_late(&self) {
         let mut cursors = self.lock();
@@ -366,7 +365,7 @@ impl Subscription {
     }
 }
 
-/// Returns the selectors without repetitions, in their order.
+/// Returns the selectors without duplicates, in their order.
 fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
     let mut seen = HashSet::new();
     selectors

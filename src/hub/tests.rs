@@ -1,6 +1,6 @@
-//! The hub's rules, one test each, with hand-made time and wakers that count.
+//! The hub's rules, one test each, with manual time and wakers that count.
 //!
-//! `model` drives it by random operations against a naive log; `concurrency` by interleavings.
+//! `model` runs random operations against a naive log; `concurrency` runs interleavings.
 
 mod counting;
 mod forgetting;
@@ -47,7 +47,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 struct Alarm(AtomicU64);
 
-/// One entry of a wake, without what few tests ask for.
+/// One entry of a wake, without the fields that few tests need.
 type Entry = (String, WakeReason, u64);
 
 impl Wake for Alarm {
@@ -130,7 +130,7 @@ fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<
     subscription
 }
 
-/// Subscribes, and takes the CATCH_UPs that come first.
+/// Subscribes, and takes the first CATCH_UPs.
 fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
     let subscription = subscribe(hub, selectors);
     drain(&subscription, Tick::default());
@@ -161,7 +161,7 @@ fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
     while !subscription.compare_next(&hub.revision, hub.config.compare_step) {}
 }
 
-/// PendingWalks what is left to the fan-out.
+/// Runs all walks of the fan-out.
 fn walk_all(hub: &Hub) {
     let mut batch = WakeBatch::default();
     while let Some(mut walk) = hub.next_walk() {
@@ -204,8 +204,8 @@ fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberS
     SubscriberStream::new(hub, subscription, options, &config, now, &mut rng)
 }
 
-/// Asks a feed until it waits for longer than between two of many Wakes: what it sent, and until when
-/// it waits.
+/// Polls a stream until it waits for longer than the pause between two of many Wakes. Returns its
+/// events, and the end of the wait.
 fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
     let mut events = Vec::new();
     loop {
@@ -223,7 +223,7 @@ fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<Subsc
     }
 }
 
-/// Returns the entries of the wakes among a feed's events.
+/// Returns the entries of the wakes among a stream's events.
 fn woken(events: &[SubscribeEvent]) -> Vec<Entry> {
     let work = events.iter().filter_map(|event| match event {
         SubscribeEvent::Wake(work) => Some(work.clone()),

@@ -8,27 +8,27 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    counters::Counters,
-    queue_entry::{LastEvent, QueueEntry},
+    counters::{Counters, LastEvent},
+    queue_entry::QueueEntry,
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
     clock::Tick,
     fault::{Fault, planted},
     fnv::fnv1a,
-    words::QueueAddress,
+    words::{Notification, QueueAddress},
 };
 
-/// TimerOrder that one queue holds at most.
+/// The most timers of one queue.
 pub(super) const PER_QUEUE: usize = 64;
-/// Of those, times that listeners reported, where all queues together hold as many as they may: what
-/// waits a second and what waits 14 days are apart by a factor of six each.
+/// The most reported timers of one queue while the hub is at its limit. Between one second and 14
+/// days, neighbours then differ by a factor of six.
 pub(super) const FEW: usize = 8;
 
-/// The timed wake-ups of one queue, by their time.
+/// The timed wake-ups of one queue, by time.
 #[derive(Debug, Default)]
 pub(super) struct QueueTimers {
-    /// Sorted, so that the first is the next; no allocation where a queue has none.
+    /// Sorted, so the first is the next; no allocation for a queue without timers.
     due: Vec<Timer>,
 }
 
@@ -36,20 +36,20 @@ pub(super) struct QueueTimers {
 #[derive(Debug)]
 pub(super) struct Timer {
     pub(super) at: Tick,
-    /// The earliest time that was asked for, and the shortest delay: who suffers most when it is
+    /// The earliest requested time, and the shortest delay: they limit how far the timer may be
     /// postponed.
     due: Tick,
     delay: Duration,
-    /// What the delayed notifications in it state; zero for a report's.
+    /// The values of its delayed notifications; zero for a reported time.
     pub(super) counters: Counters,
-    /// The newest delayed notification's details.
+    /// Details of the newest delayed notification.
     pub(super) last_event: Option<LastEvent>,
 }
 
-/// The records that hold timers, by their next one: exactly one entry for each.
+/// The entries that have timers, by their next one; each is here exactly once.
 pub(super) struct TimerOrder {
     next: Mutex<BTreeMap<(Tick, u64), Arc<QueueEntry>>>,
-    /// Woken when a timer became the first.
+    /// Woken when a new timer is the first.
     pub(super) waker: AtomicWaker,
 }
 
@@ -68,14 +68,14 @@ impl QueueTimers {
         self.due.first().map(|timer| timer.at)
     }
 
-    /// Returns how many have a delayed notification in them, and how many others there are.
+    /// Returns the numbers of timers with a delayed notification, and of others.
     pub(super) fn counts(&self) -> (usize, usize) {
         let reported = self.due.iter().filter(|one| one.is_reported()).count();
         (self.due.len() - reported, reported)
     }
 
-    /// Adds a wake-up after `delay`, merging it with what is due at the same point of the queue's own
-    /// grid, which `offset` sets apart from those of other queues.
+    /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
+    /// `offset` gives each queue its own grid.
     pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer, fault: Fault) {
         self.insert(at, delay, timer, fault);
         if self.due.len() > PER_QUEUE {
@@ -83,8 +83,9 @@ impl QueueTimers {
         }
     }
 
-    /// The same where there is room for [`FEW`] times that listeners reported, or for those that there
-    /// are already: two of them merge upwards then. No delayed notification is postponed for it.
+    /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
+    /// or above their present number, two of them merge upwards. No delayed notification is
+    /// postponed for it.
     pub(super) fn add_limited(
         &mut self,
         at: (Tick, u64),
@@ -132,9 +133,9 @@ impl QueueTimers {
         Some(timer)
     }
 
-    /// Merges into the one after it the timer that this makes least late, for its delay, of those that
-    /// `may` be postponed. Counted from the time that was asked for, so that what is merged again and
-    /// again does not drift.
+    /// Merges one timer into the next: the one that this makes least late for its delay, among
+    /// those that `may` be postponed. Lateness counts from the requested time, so repeated merges
+    /// do not drift.
     fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {
         let late = |early: &Timer, into: &Timer| match early.at > now {
             true => (into.at.since(early.due).as_nanos() << 32) / early.delay.as_nanos().max(1),
@@ -150,17 +151,30 @@ impl QueueTimers {
     }
 }
 
-/// Returns what sets a queue's grid of timers apart from those of others: FNV-1a of its address, so
-/// that it is the same in every run. Nothing is lost where somebody chooses names that fall together.
+/// Returns an offset that gives each queue its own grid of timers: FNV-1a of its address, so it is
+/// the same in every run. A collision by chosen names does no harm.
 pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
     let text: &str = queue.borrow();
     let hash = fnv1a(text.bytes());
-    // Names that differ at their ends only differ in few bits so far: mixed as SplitMix64 does.
+    // Names that differ only at their ends still have similar hashes, so SplitMix64's steps mix the
+    // bits.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed ^ mixed >> 27
 }
 
 impl Timer {
+    /// Makes a wake-up without a notification.
+    pub(super) fn without_notification() -> Self {
+        Self::new(Counters::default(), None)
+    }
+
+    /// Makes a delayed notification.
+    pub(super) fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
+        let mut counters = Counters::default();
+        counters.add(notification);
+        Self::new(counters, Some(LastEvent::new(publisher, notification)))
+    }
+
     /// Makes a wake-up whose time is not set yet.
     pub(super) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
         Self {
@@ -194,9 +208,9 @@ impl TimerOrder {
         }
     }
 
-    /// Moves a record to its next timer's time; returns whether it is now the first of all, so that
-    /// whoever runs the timers has to be woken. Called under the record's lock, so that entries and
-    /// records never disagree.
+    /// Moves an entry to its next timer's time; returns whether it is now the first of all, so that
+    /// the timers' task must be woken. Called under the entry's lock, so that order and entry never
+    /// disagree.
     #[must_use]
     pub(super) fn rearm(
         &self,
@@ -220,14 +234,14 @@ impl TimerOrder {
             .is_some_and(|(first, _)| *first == key)
     }
 
-    /// Returns a record whose next timer is due. The entry stays until the record moves it.
+    /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
     pub(super) fn due(&self, now: Tick) -> Option<Arc<QueueEntry>> {
         let order = lock(&self.next);
         let ((at, _), entry) = order.first_key_value()?;
         (*at <= now).then(|| Arc::clone(entry))
     }
 
-    /// Returns how many records hold timers.
+    /// Returns how many entries have timers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.next).len()

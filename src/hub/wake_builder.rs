@@ -4,37 +4,34 @@
 //! A sink takes the entries as the stream's transport needs them: as values for a subscriber in this
 //! process, as encoded bytes for the network. The hub knows neither form.
 
-use super::{
-    counters::{Counters, Delta, Epoch},
-    queue_entry::LastEvent,
-};
+use super::counters::{Counters, Delta, Epoch, LastEvent};
 use crate::{
     fault::{Fault, planted},
     words::{Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
 };
 
-/// What an entry tells of.
+/// The queue or pattern of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target<'a> {
     Queue(&'a QueueAddress),
-    /// A pattern's own name: check every queue you know that matches.
+    /// A pattern's own name: the listener checks all matching queues that it knows.
     Pattern(&'a Selector),
 }
 
-/// One entry, before it is written. Borrowed from the queue's entry, under its lock.
+/// One entry, before it is written. It borrows from the queue's entry, under its lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WakeEntry<'a> {
     pub(crate) target: Target<'a>,
     pub(crate) reason: WakeReason,
     pub(crate) delta: Delta,
     pub(crate) sequence: u64,
-    /// The newest event's details.
+    /// Details of the newest event.
     pub(crate) last_event: &'a LastEvent,
     /// The position after it; `None` for a pattern.
     pub(crate) position: Option<(&'a Counters, Epoch)>,
 }
 
-/// The encoding of a queue's newest entry: one for all subscribers that were at the same position.
+/// The encoding of a queue's newest entry, shared by all subscribers at the same position.
 #[derive(Debug)]
 pub(crate) struct EncodedEntry {
     pub(super) from: Counters,
@@ -42,25 +39,29 @@ pub(crate) struct EncodedEntry {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The encoding of a queue's newest wake-up entry, where several subscribers may get it.
+#[derive(Default)]
+pub(super) struct EncodingCache(Option<Box<EncodedEntry>>);
+
 /// Takes the entries of one Wake.
 pub(crate) trait WakeSink {
-    /// Says how many entries may follow, which they need not.
+    /// States the most entries that follow.
     fn expect(&mut self, entries: usize) {
         _ = entries;
     }
 
-    /// Appends an entry; `false` where it does not fit, and nothing was appended. An empty Wake
-    /// refuses none: an entry's texts have limits of their own.
+    /// Appends an entry; `false` where it does not fit, and then nothing was appended. An empty
+    /// Wake accepts any entry, because its texts have limits.
     fn push(&mut self, entry: &WakeEntry<'_>) -> bool;
 
-    /// Appends an entry, whose encoding may be in `encoded` or be left there for other subscribers.
+    /// Appends an entry. `encoded` has its encoding, or is empty and gets it for other subscribers.
     fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
         _ = encoded;
         self.push(entry)
     }
 }
 
-/// A Wake as values: at most 256 entries and 32 KiB, reckoned with each entry's greatest size.
+/// A Wake as values: at most 256 entries and 32 KiB, computed with each entry's greatest size.
 #[derive(Debug)]
 pub(crate) struct WakeBuilder {
     pub(crate) work: Vec<WorkDetected>,
@@ -75,6 +76,25 @@ impl WakeBuilder {
             bytes: Limits::WAKE_BYTES,
             unbounded: planted!(fault, WakeUnbounded),
         }
+    }
+}
+
+impl EncodingCache {
+    /// Returns the bytes for the entry from this position to this sequence; empty until they are
+    /// encoded.
+    pub(super) fn get(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
+        let entry = self.0.get_or_insert_with(|| {
+            Box::new(EncodedEntry {
+                from: *from,
+                sequence,
+                bytes: Vec::new(),
+            })
+        });
+        if entry.sequence != sequence || entry.from != *from {
+            (entry.from, entry.sequence) = (*from, sequence);
+            entry.bytes.clear();
+        }
+        &mut entry.bytes
     }
 }
 
@@ -98,7 +118,7 @@ impl WakeSink for WakeBuilder {
 }
 
 impl WakeEntry<'_> {
-    /// Returns a pattern's check.
+    /// Makes the entry of a pattern's check.
     pub(super) fn for_pattern<'a>(
         selector: &'a Selector,
         reason: WakeReason,
@@ -141,7 +161,7 @@ impl WakeEntry<'_> {
         }
     }
 
-    /// Returns the same token.
+    /// Returns the token of the position after this entry; empty for a pattern.
     pub(crate) fn token(&self) -> Token {
         self.position
             .map_or_else(Token::default, |(position, epoch)| position.token(epoch))

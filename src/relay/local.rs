@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Says that there is work, to a relay in this process.
+/// Notifies a relay in this process.
 #[derive(Debug, Clone)]
 pub struct LocalPublisher {
     relay: Relay,
@@ -29,7 +29,7 @@ pub struct LocalSubscription {
     relay: Relay,
     options: SubscribeOptions,
     paused: bool,
-    /// None while it is paused, or where it could not be opened again.
+    /// `None` while it is paused, or where it could not be opened again.
     stream: Option<MessageStream<WakeBuilder>>,
     pending: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
@@ -37,7 +37,7 @@ pub struct LocalSubscription {
     link: watch::Sender<LinkState>,
 }
 
-/// A stream that the relay had no room for is asked for again after this.
+/// The delay before a refused stream is opened again.
 const REOPEN_DELAY: Duration = Duration::from_secs(1);
 
 impl LocalPublisher {
@@ -76,7 +76,7 @@ impl LocalSubscription {
         })
     }
 
-    /// Takes in the stream's next message; returns whether there was one.
+    /// Receives the stream's next message; returns whether the subscription goes on.
     async fn receive(&mut self) -> bool {
         let ended = self.has_ended();
         let message = match &mut self.stream {
@@ -84,7 +84,7 @@ impl LocalSubscription {
             None if ended => None,
             None if self.paused => std::future::pending().await,
             None => {
-                // The relay had no room for it.
+                // The relay had no room for the stream.
                 tokio::time::sleep(REOPEN_DELAY).await;
                 self.open();
                 return true;
@@ -108,7 +108,7 @@ impl LocalSubscription {
         !self.has_ended()
     }
 
-    /// Opens a stream; where the relay has no room for it just now, the listener polls until it has.
+    /// Opens a stream. Where the relay has no room for it, the listener polls until it has.
     fn open(&mut self) {
         match self.relay.open_local_stream(&self.options) {
             Ok(stream) => self.stream = Some(stream),

@@ -1,4 +1,5 @@
-//! A stream as a tokio stream: asks the machine when it is polled, and wakes when it said to.
+//! A subscriber's stream as a tokio stream: polls the hub's machine, and sleeps until its next
+//! time.
 
 use std::{
     future::Future,
@@ -18,7 +19,7 @@ use crate::{
     words::SubscribeEvent,
 };
 
-/// One subscriber's messages; Wakes in the form of `S`. Dropping it ends the subscription.
+/// One subscriber's messages, with Wakes in the form of `S`. Drop ends the subscription.
 pub(crate) struct MessageStream<S> {
     stream: SubscriberStream,
     shared: Arc<RelayInner>,
@@ -92,19 +93,19 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
                 }
                 StreamAction::End => return Poll::Ready(None),
                 StreamAction::Yield => {
-                    // Woken when other tasks have had their turn. A wake now would have the
-                    // connection poll this stream again at once.
+                    // Woken after other tasks have run. An immediate wake would make the connection
+                    // poll this stream again at once.
                     _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
                     return Poll::Pending;
                 }
                 StreamAction::Wait(at) => {
-                    // Asked again now that the waker is registered: a drain that began in between
-                    // woke nobody here.
+                    // Read again after the waker is registered: a drain that began before did not
+                    // wake this task.
                     if !draining && this.shared.draining.load(Ordering::Acquire) {
                         continue;
                     }
-                    // A sleep that ends sooner is left alone: each wake-up puts the heartbeat off,
-                    // and moving the timer every time would cost more than one look in vain.
+                    // A sleep that ends sooner is left alone. Each Wake postpones the heartbeat,
+                    // and moving the timer every time would cost more than one needless poll.
                     if at < this.until || this.until <= now {
                         this.until = at;
                         this.sleep.as_mut().reset(this.shared.clock.instant(at));

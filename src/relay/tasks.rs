@@ -1,4 +1,5 @@
-//! What runs the hub: its timers, its fan-out, and forgetting.
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of queues without
+//! listeners.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -11,9 +12,9 @@ use crate::{
     task::Scope,
 };
 
-/// Queues without listeners are told of so often.
+/// The interval of log lines about queues without listeners.
 const LOG_EVERY: Duration = Duration::from_secs(1);
-/// Looking for queues to forget costs a scan of all of them: at most one a minute.
+/// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
@@ -37,7 +38,7 @@ async fn fire_timers(shared: Arc<RelayInner>) {
         let now = shared.clock.now();
         let next = shared.hub.fire(now);
         if next.is_some_and(|next| next <= now) {
-            // There is more than one slice.
+            // More than one slice is due.
             tokio::task::yield_now().await;
             continue;
         }
@@ -45,7 +46,7 @@ async fn fire_timers(shared: Arc<RelayInner>) {
         tokio::pin!(sleep);
         poll_fn(|cx| {
             waker.register(cx.waker());
-            // Asked again after registering: a timer may have become the first in between.
+            // Read again after the waker is registered: another timer may have become the first.
             if shared.hub.next_timer() != next {
                 return Poll::Ready(());
             }
@@ -55,18 +56,18 @@ async fn fire_timers(shared: Arc<RelayInner>) {
     }
 }
 
-/// Work of one batch, in marks, and of one poll: what follows its first mark waits for some hundred
+/// The most work of one batch and of one poll, in marks: its first stream waits some hundred
 /// microseconds.
 const MAX_BATCH_WORK: usize = 8192;
 
-/// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
-/// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
-/// a stream of many queues sends one Wake for them. Between a mark and its wake there is nothing but
-/// walks: a notification that finds the mark relies on that wake.
+/// Walks the subscribers of queues with many, a few at a time, and detaches the cursors of closed
+/// streams. All pending walks are done before their streams are woken, up to a batch, so that a
+/// stream of many queues sends one Wake for them. Between a mark and its wake there are only walks:
+/// a notification that finds the mark relies on that wake.
 async fn fan_out(shared: Arc<RelayInner>) {
     let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
     let mut batch = WakeBatch::default();
-    // What was done since others could run.
+    // Work since the last yield.
     let mut spent = 0;
     loop {
         let walk = poll_fn(|cx| {
@@ -82,8 +83,8 @@ async fn fan_out(shared: Arc<RelayInner>) {
             tokio::task::yield_now().await;
             continue;
         };
-        // The only walk there is wakes its streams step by step; with others in the batch it would send
-        // some streams a Wake of their own for the last queue.
+        // A single walk wakes its streams step by step. With others in the batch, that would send
+        // some streams a separate Wake for the last queue.
         let alone = batch.work() == 0;
         loop {
             let more = walk.step(&mut batch);
@@ -119,8 +120,8 @@ async fn forget(shared: Arc<RelayInner>, every: Duration) {
     }
 }
 
-/// Says, once for each queue, that it was notified and has no listener: no error, but often a
-/// misspelling. At most once a second, however many there are, with so much work at most.
+/// Logs each queue that was notified without a listener once: no error, but often a misspelling.
+/// Runs at most once a second, with a bounded amount of work.
 async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
     let mut ticks = tokio::time::interval(LOG_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

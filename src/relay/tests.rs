@@ -1,4 +1,4 @@
-//! The relay in process: woken without a network.
+//! The relay in process: wake-ups without a network.
 
 mod fan_out;
 
@@ -24,7 +24,7 @@ fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
 }
 
-/// A relay whose sentinel asks nobody.
+/// A relay whose sentinel is off.
 fn unguarded() -> Relay {
     let config = RelayConfig {
         sentinel_interval: Duration::ZERO,
@@ -278,7 +278,7 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
     let mut cx = Context::from_waker(&waker);
     let mut yields = 0;
     for _ in 0..100 {
-        // A turn of its own: a turn that is spent has it woken as well.
+        // A separate poll: a poll that has used its budget wakes it as well.
         tokio::task::yield_now().await;
         let before = wakes.0.load(Ordering::Relaxed);
         match feed.as_mut().poll_next(&mut cx) {
@@ -316,7 +316,7 @@ async fn the_latency_of_a_wake_is_that_of_the_oldest_notification_it_tells_of() 
     member.group = Some(crate::words::GroupName::new("workers").expect("a name"));
     let mut member = relay.subscribe(member).expect("subscribed");
     member.next().await.expect("alive").expect("no refusal");
-    // Asked again, its stream has sent that: a member is assigned nothing before.
+    // At the next poll its stream has sent that: before, the member is assigned nothing.
     assert!(futures_util::poll!(Box::pin(member.next())).is_pending());
     let publisher = relay.publisher("p");
     let second = Duration::from_secs(1);

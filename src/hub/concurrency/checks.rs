@@ -1,4 +1,4 @@
-//! Each model holds with the rules as they are, and finds the faults that are planted in them.
+//! Each model holds without faults, and finds the planted faults.
 
 use std::sync::{
     Arc,
@@ -13,14 +13,14 @@ use shuttle::{
 use super::models::*;
 use crate::fault::Fault;
 
-/// Plays one schedule.
+/// Runs one schedule.
 pub(super) type Model = fn(Fault) -> Result<(), String>;
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 3000;
-/// Hundreds of schedules in which a fault has to be found.
+/// Hundreds of schedules in which a fault must be found.
 const AT_MOST: u64 = 200;
-/// Switches of threads at points that decide, which is as deep as these races are.
+/// The depth of these races: the switches of threads at decisive points.
 const DEPTH: usize = 3;
 
 fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
@@ -30,7 +30,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     Runner::new(scheduler, config).run(model);
 }
 
-/// Asserts that no schedule loses a wake-up or tells of one twice.
+/// Asserts that no schedule loses a wake-up or sends one twice.
 fn holds(model: Model) {
     holds_in(SCHEDULES, model);
 }

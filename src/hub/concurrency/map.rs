@@ -1,4 +1,4 @@
-//! The calls of `hub/map.rs`, on one lock in the place of dashmap's shards.
+//! The interface of `hub/map.rs`, on one lock in the place of dashmap's shards.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Delta: exact, conflated, saturating only where they are told (section 2).
+//! Sums: exact, conflated, saturating only in wake-ups (section 2).
 
 use super::*;
 

@@ -19,7 +19,7 @@ fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
     assert_eq!(entries(&drain(&back, after(6 * HOUR))), []);
 }
 
-/// Forgets what has not been needed since `now` minus an hour.
+/// Forgets queues that are idle since an hour before `now`.
 fn forgotten(hub: &Hub, now: Tick) -> u64 {
     let before = hub.stats().forgotten;
     hub.forget(now);
@@ -105,7 +105,7 @@ fn a_pattern_keeps_no_idle_queue_and_is_told_of_it_when_it_comes_back() {
         let pattern = subscribe_with(&hub, &options, Tick::default());
         let take = |now| {
             let mut told = Vec::new();
-            // A member is given one queue's wake-up after the other.
+            // A member gets the queues' wake-ups one after the other.
             loop {
                 let more = drain(&pattern, now);
                 hub.end_send(&pattern, now);
@@ -179,7 +179,7 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
         panic!("a pattern holds it");
     };
     assert!(holders.up_to_date(&hub, &queue_entry, now));
-    // A second position of the same queue, which says something else than the first.
+    // A second position of the same queue, which differs from the first.
     let other = CursorStart::Token(&Token::default());
     subscription.attach(&mut subscription.lock(), &queue_entry, other, now);
     let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);

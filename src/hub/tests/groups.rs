@@ -6,7 +6,7 @@ use crate::words::GroupName;
 const CLAIM: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A fleet's options; its members listen on `orders`.
+/// Options of a member; it listens on `orders`.
 fn of_group(group: &str, capacity: u32) -> SubscribeOptions {
     SubscribeOptions {
         group: Some(GroupName::new(group).expect("a name")),
@@ -23,14 +23,14 @@ fn join_at(hub: &Arc<Hub>, group: &str, now: Tick) -> Arc<Subscription> {
     subscribe_with(hub, &of_group(group, 1), now)
 }
 
-/// Takes what a stream is owed, and says that it was sent, as a feed does.
+/// Takes the entries of a stream, and ends its send, as a stream does.
 fn take(hub: &Hub, subscription: &Subscription, now: Tick) -> Vec<Entry> {
     let work = drain(subscription, now);
     hub.end_send(subscription, now);
     entries(&work)
 }
 
-/// Members of one group on `orders` that have looked, and say so.
+/// Members of one group on `orders` that have polled and reported.
 fn fleet(hub: &Arc<Hub>, count: usize) -> Vec<Arc<Subscription>> {
     let members: Vec<_> = (0..count).map(|_| join(hub, "g")).collect();
     take_all(hub, &members, Tick::default());
@@ -158,7 +158,7 @@ fn idle_members_come_first_and_then_who_was_woken_least_recently() {
         put(&hub, 1, Tick::default());
         let (at, _) = who(&hub, &members, Tick::default())[0];
         order.push(at);
-        // The second never says that it drained.
+        // The second never reports DRAINED.
         let state = if at == 1 { Busy } else { Drained };
         say(&hub, &members[at], state, sequence, Tick::default());
     }
@@ -252,7 +252,7 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
     put(&hub, 1, Tick::default());
     put(&hub, 1, after(CLAIM / 2));
     assert_eq!(who(&hub, &members, after(CLAIM / 2)).len(), 2);
-    // The first is covered; the second, which was given to another one, is not.
+    // The first is covered; the second, which went to another member, is not.
     say(&hub, &members[1], Busy, 1, after(CLAIM / 2));
     hub.fire(after(CLAIM));
     assert_eq!(who(&hub, &members, after(CLAIM)), []);
@@ -269,7 +269,7 @@ fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_ow
     let half = after(CLAIM / 2);
     put(&hub, 1, half);
     assert_eq!(who(&hub, &members, half), [(0, Notified)]);
-    // Nobody covers anything, and the other one was never told of the second message.
+    // No member covers a wake-up, and the other one was never sent the second message.
     hub.fire(after(CLAIM));
     let now = half + CLAIM;
     hub.fire(now);
@@ -284,7 +284,7 @@ fn a_report_from_before_the_question_does_not_answer_it() {
     who(&hub, &members, Tick::default());
     say(&hub, &members[1], Busy, 1, Tick::default());
     hub.unsubscribe(&members[1], Tick::default());
-    // Given to the third now; the first repeats what it said of the sequence long ago.
+    // The third has it now; the first repeats its old report of the sequence.
     say(&hub, &members[0], Drained, 1, Tick::default());
     assert_eq!(who(&hub, &members[2..], Tick::default()), [(0, Reassigned)]);
     hub.fire(after(CLAIM));
@@ -294,12 +294,12 @@ fn a_report_from_before_the_question_does_not_answer_it() {
 #[test]
 fn what_is_repeated_on_a_new_stream_covers_nothing() {
     let hub = hub();
-    // Whom the relay asks is not there any more, and it does not know that yet.
+    // The asked member is gone, and the relay does not know that yet.
     let lost = fleet(&hub, 1);
     let now = after(SECOND);
     put(&hub, 1, now);
     assert_eq!(who(&hub, &lost, now), [(0, Notified)]);
-    // On its new stream it repeats what it knows of the relay's former life, which came as far.
+    // Its new stream repeats a report of the relay's earlier run, with the same sequence.
     let again = [join_at(&hub, "g", now)];
     say(&hub, &again[0], Drained, 1, now);
     hub.fire(now + CLAIM);
@@ -332,7 +332,7 @@ fn what_was_counted_after_a_member_drained_is_owed_at_once() {
     put(&hub, 1, Tick::default());
     let told = who(&hub, &members, Tick::default());
     assert_eq!(told, [(1, Notified), (2, Notified)]);
-    // The second drained before the second message; the third has not said a word.
+    // The second drained before the second message; the third has not reported.
     say(&hub, &members[1], Drained, 1, Tick::default());
     assert_eq!(who(&hub, &members, Tick::default()), [(0, Reassigned)]);
     say(&hub, &members[0], Drained, 1, Tick::default());
@@ -388,7 +388,7 @@ fn what_is_handed_on_does_not_wait_for_a_stream_that_the_rest_waits_for() {
     let members = fleet(&hub, 3);
     let now = Tick::default();
     put(&hub, 1, now);
-    // Its message is not sent yet: it stands aside, and a third of the next batch with it.
+    // Its message is not sent yet: it must wait, and a third of the next batch with it.
     assert_eq!(drain(&members[1], now).len(), 1);
     put(&hub, 3, now);
     assert_eq!(take(&hub, &members[0], now).len(), 1);
@@ -484,7 +484,7 @@ fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_end
         ..options(&["ord*"])
     };
     let members = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
-    // What another one says of some queue is no such look.
+    // A report of another queue does not count as a check.
     say(&hub, &members[1], Drained, 0, Tick::default());
     hub.unsubscribe(&members[0], after(SECOND));
     assert!(hub.next_timer() <= Some(after(SECOND)));
@@ -501,13 +501,13 @@ fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
     };
     let lost = subscribe_with(&hub, &by_pattern, Tick::default());
     hub.fire(Tick::default());
-    // The relay does not know that this stream is dead, and it may never be told.
+    // The relay does not know that this stream is dead, and may never learn it.
     let streams = [lost, subscribe_with(&hub, &by_pattern, after(SECOND))];
     hub.fire(after(SECOND));
     let told = who(&hub, &streams[1..], after(SECOND));
     assert_eq!(told, [(0, CatchUp)]);
 
-    // The same where both came before anybody was asked.
+    // The same where both joined before a member was asked.
     let hub = self::hub();
     let streams = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
     hub.fire(Tick::default());
@@ -591,7 +591,7 @@ fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgot
     assert_eq!(told, [entry("ord*", CatchUp, 0)]);
 }
 
-/// Two members; the first takes work and says so, the second was asked in the same round.
+/// Two members; the first takes work and reports that, the second was asked in the same round.
 fn spent_round(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
     let members = fleet(hub, 2);
     put(hub, 1, Tick::default());
@@ -606,7 +606,7 @@ fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
     let hub = hub();
     let members = spent_round(&hub);
     say(&hub, &members[0], Busy, 0, after(CLAIM));
-    // Nobody reports any more; what is pending is told again when the lease has ended.
+    // No member reports any more; the pending work is sent again at the end of the lease.
     (2..=29).for_each(|second| _ = hub.fire(after(second * SECOND)));
     who(&hub, &members, after(29 * SECOND));
     let lapsed = after(CLAIM + LEASE);
@@ -625,7 +625,7 @@ fn a_lease_that_lapses_while_the_others_look_for_something_else_is_told_to_them_
     put(&hub, 1, before);
     let other = 1 - first;
     assert_eq!(who(&hub, &members, before), [(other, Notified)]);
-    // What the first one holds may become visible after the other one has looked.
+    // The first one's messages may become visible after the other one has polled.
     hub.fire(after(LEASE));
     assert_eq!(who(&hub, &members, after(LEASE)), [(other, Reassigned)]);
 }
@@ -645,7 +645,7 @@ fn a_member_that_does_not_read_has_the_others_woken_for_a_burst_until_the_queue_
     for messages in [9, u64::MAX] {
         let hub = hub();
         let members = fleet(&hub, 9);
-        // The last one never says that it has sent.
+        // The last one's stream never ends its send.
         let (reading, stuck) = members.split_at(8);
         stuck[0].begin_send();
         put(&hub, messages, Tick::default());

@@ -1,4 +1,4 @@
-//! What is refused, and that nothing of it is applied.
+//! Refused requests, and that no part of them is applied.
 
 use std::collections::HashSet;
 
@@ -149,7 +149,7 @@ fn an_idle_queue_gives_way_however_often_its_groups_streams_come_back() {
         while !drain(&member, now).is_empty() {
             hub.end_send(&member, now);
         }
-        // The others have nothing new to say.
+        // The others have no new reports.
         for (name, number) in [("a", 1), ("b", 2)].into_iter().filter(|_| second == 0) {
             let said = report(name, ReportState::Drained, 1, number);
             hub.report(member.id, &said, now).expect("it listens on it");
@@ -359,7 +359,7 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
 fn a_full_table_takes_a_queue_that_was_made_before_its_turn_came() {
     let hub = small_hub(1);
     let _listened = settled(&hub, &["listened"]);
-    // Over its limit, as after a race; another request made the queue meanwhile.
+    // Over its limit, as after a race; another request has made the queue.
     let made = hub.make_entry(&queue("made"), Tick::default());
     let missing = [made.address()];
     hub.make_missing(&missing, HashSet::new, Tick::default())
@@ -452,7 +452,7 @@ fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified(
     let mut refused = 0;
     for n in 0..4 {
         let report = |delay| visible_in(&format!("q{n}"), delay);
-        // A report without a time makes the queue's entry, but does not make it a publisher's.
+        // A report without a time makes the queue's entry, but does not mark it as notified.
         for report in [report(Duration::ZERO), report(HOUR)] {
             match hub.report(listener.id, &report, Tick::default()) {
                 Ok(()) => {}
@@ -465,7 +465,7 @@ fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified(
         }
     }
     assert_eq!((refused, hub.stats().timers), (2, 2));
-    // Some hundred times on a queue that was notified: few timers, none early, none lost.
+    // Some hundred times on a notified queue: few timers, none early, none lost.
     let delays: Vec<_> = (0..20).map(|n| SECOND * (1 << n)).collect();
     for delay in &delays {
         hub.report(listener.id, &visible_in("orders", *delay), Tick::default())

@@ -1,4 +1,4 @@
-//! What the hub holds, and that it holds no more for more notifications.
+//! The hub's memory, and that it does not grow with notifications.
 //!
 //! Computed from the sizes of types and the capacities of lists: an allocator that counts would
 //! need unsafe code.
@@ -34,7 +34,7 @@ const fn of_cursor() -> usize {
     2 * size_of::<Option<Cursor>>() + 2 * subscriber + index + 2 * size_of::<u32>()
 }
 
-/// Returns all that may grow: lists, tables and queues.
+/// Returns the capacities of all that may grow: lists, tables and queues.
 fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
     let queue_entries = hub.entries.range(std::ops::Bound::Unbounded, usize::MAX);
     let mut held = vec![hub.entries.len(), hub.fanout.len(), hub.timers.len()];
@@ -65,7 +65,7 @@ fn a_million_notifications_leave_no_more_behind_than_one() {
             inline,
             ..HubConfig::default()
         });
-        // Neither reads; where nobody walks for the fan-out, it holds the queue once.
+        // Neither reads; while the fan-out does not run, it has the queue once.
         let subscriptions = ["orders", "ord*"].map(|selector| settled(&hub, &[selector]));
         notify(&hub, "orders");
         let before = held(&hub, &subscriptions);

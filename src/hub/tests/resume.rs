@@ -1,4 +1,4 @@
-//! All queues of a stream resumed by one number, and which numbers are ignored.
+//! Resuming all queues of a stream by one number, and the numbers that are ignored.
 
 use super::*;
 use crate::words::{GroupName, Report};
@@ -16,13 +16,13 @@ impl Stream {
         Self { feed, waker }
     }
 
-    /// Takes all that there is; returns the entries, and the newest number.
+    /// Takes all messages; returns the entries, and the newest number.
     fn take(&mut self, now: Tick) -> (Vec<Entry>, Token) {
         let (events, _) = sent(&mut self.feed, now, &self.waker);
         (woken(&events), number(&events).unwrap_or_default())
     }
 
-    /// Takes all that there is, and the heartbeat of the silent stream; closes it.
+    /// Takes all messages, and the heartbeat of the silent stream; closes it.
     fn number(mut self, now: Tick) -> Token {
         self.take(now);
         let later = now + 10 * SECOND;
@@ -32,7 +32,7 @@ impl Stream {
         number
     }
 
-    /// Does one step, and not what follows from it.
+    /// Runs one step only.
     fn step(&mut self, now: Tick) -> StreamAction {
         let mut sink = WakeBuilder::default();
         self.feed.next_into(now, false, &self.waker, &mut sink)
@@ -53,11 +53,11 @@ fn resuming_by(options: &SubscribeOptions, resume: &Token) -> SubscribeOptions {
     }
 }
 
-/// Returns what a subscriber is told first that comes back with the number.
+/// Returns the first entries of a subscriber that comes back with the number.
 fn told_after(hub: &Arc<Hub>, options: &SubscribeOptions, resume: &Token, now: Tick) -> Vec<Entry> {
     let mut stream = Stream::open(hub, &resuming_by(options, resume), now);
     let told = stream.take(now).0;
-    // So late that the listener is not taken to be busy.
+    // So late that the listener does not count as busy.
     stream.feed.close(now + SECOND);
     told
 }
@@ -66,7 +66,7 @@ fn catch_up(name: &str) -> Entry {
     entry(name, WakeReason::CatchUp, 0)
 }
 
-/// A listener without group that is taken to be idle right after a wake-up.
+/// A listener without a group that counts as idle right after a wake-up.
 fn listening(selectors: &[&str]) -> SubscribeOptions {
     SubscribeOptions {
         visibility_timeout: Duration::from_nanos(1),
@@ -127,8 +127,8 @@ fn a_position_counts_before_the_number() {
     assert_eq!(told, [missed, catch_up("odd"), catch_up("old")]);
 }
 
-/// Notifies a queue that a comparison has passed while it goes on, in a way that marks nothing; the
-/// subscriber comes back with the number that followed, and is told this.
+/// Notifies a queue that a running comparison has passed, in a way that marks nothing. The
+/// subscriber comes back with the number that followed. Returns its entries.
 fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
     let hub = hub_with(deaf_fanout(fault));
     let options = options(&["a", "b", "c", "d"]);
@@ -163,7 +163,7 @@ fn a_queue_that_comes_during_a_comparison_is_told() {
     walk_all(&hub);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     stream.take(Tick::default());
-    // The first cursor's place is free, and the comparison has passed it when the new queue comes.
+    // The first cursor's number is free, and the comparison has passed it when the new queue comes.
     let now = after(60 * SECOND);
     ["q2", "q3", "q4"]
         .iter()
@@ -313,7 +313,7 @@ fn a_pattern_that_lacks_cursors_is_stated_no_number() {
         assert!(!stream.take(after(10 * SECOND)).1.is_empty());
         notify_with(&hub, notification("c"), after(15 * SECOND));
         stream.take(after(15 * SECOND));
-        // The walk that would tell it of the third queue is still to come.
+        // The walk for the third queue has not run yet.
         let (told, resume) = stream.take(after(25 * SECOND));
         assert_eq!(told, []);
         assert_eq!(resume.is_empty(), fault == Fault::None, "{fault:?}");
@@ -373,7 +373,7 @@ fn a_second_break_before_any_heartbeat_loses_nothing() {
     let now = after(20 * SECOND);
     notify_with(&hub, notification("a"), now);
     for _ in 0..3 {
-        // It is told each time, as no position of the queue is stated.
+        // Sent each time, because the request states no position of the queue.
         assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("a")]);
     }
     notify_with(&hub, notification("b"), now);

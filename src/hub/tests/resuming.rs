@@ -2,7 +2,7 @@
 
 use super::{super::counters::Counters, *};
 
-/// Subscribes with one position and returns what is owed at first.
+/// Subscribes with one position and returns the first entries.
 fn owed_after(hub: &Arc<Hub>, token: &Token) -> Vec<Entry> {
     let options = resuming(&["orders"], &[("orders", token)]);
     let subscription = subscribe_with(hub, &options, Tick::default());
@@ -85,7 +85,7 @@ fn a_token_below_the_records_start_is_a_doubt() {
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
     let token = drain(&subscription, Tick::default()).remove(0).token;
-    // Never reported, so it is not taken to be busy after its time-out.
+    // It never reported, so it does not count as busy after its time-out.
     hub.unsubscribe(&subscription, after(HOUR));
     hub.forget(after(3 * HOUR));
     assert_eq!(hub.stats().forgotten, 1);

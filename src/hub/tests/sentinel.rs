@@ -18,7 +18,7 @@ fn guarded() -> Arc<Hub> {
     })
 }
 
-/// Listeners on `orders` that have looked; the first `reporting` of them have said so.
+/// Listeners on `orders` that have polled; the first `reporting` of them have reported.
 fn listeners(hub: &Arc<Hub>, count: usize, reporting: usize) -> Vec<Arc<Subscription>> {
     let all: Vec<_> = (0..count).map(|_| settled(hub, &["orders"])).collect();
     for listener in &all[..reporting] {
@@ -41,7 +41,7 @@ fn number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Fires the timers second by second; returns who was asked in which.
+/// Fires the timers second by second; returns which listeners were asked at which second.
 fn asked(
     hub: &Hub,
     listeners: &[Arc<Subscription>],
@@ -61,7 +61,7 @@ fn asked(
     all
 }
 
-/// Goes on until somebody is asked; returns when, who and why.
+/// Continues until a listener is asked; returns when, which one and why.
 fn first_asked(hub: &Hub, all: &[Arc<Subscription>], from: u64) -> (u64, usize, WakeReason) {
     let mut told = (from..from + 70).flat_map(|second| asked(hub, all, second, second));
     told.next().expect("somebody is asked")
@@ -84,7 +84,7 @@ fn a_question_that_nobody_reports_goes_to_each_other_one_in_turn() {
     let hub = guarded();
     let all = listeners(&hub, 4, 3);
     let told = asked(&hub, &all, 1, 70);
-    // Who never reports is asked last, where none of the others did.
+    // A listener that never reports is asked last, where none of the others reported.
     assert_eq!(by(&told), [0, 1, 2, 3]);
     let gaps: Vec<_> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     assert_eq!(gaps, [1, 1, 1]);
@@ -457,8 +457,8 @@ fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
     assert!(matches!(told[..], [(54..=75, _, Sentinel), ..]), "{told:?}");
 }
 
-/// Asks a stream's machine for a while, second by second; returns which queues were to be checked,
-/// when the last of them was, and the number of Wakes.
+/// Polls a stream second by second. Returns which queues had checks, the time of the last one, and
+/// the number of Wakes.
 fn checked(hub: &Arc<Hub>, feed: &mut SubscriberStream, from: u64, to: u64) -> (usize, u64, usize) {
     let (_, waker) = Alarm::new();
     let mut queues = std::collections::HashSet::new();
@@ -504,7 +504,7 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     assert!(wakes <= 200, "checks come together: {wakes}");
 }
 
-/// A listener that has drained, and beside it a group's only member, which has been told.
+/// A drained listener, and a group's only member, which was notified.
 fn beside_a_group() -> (Arc<Hub>, Arc<Subscription>, Arc<Subscription>) {
     let hub = guarded();
     let outside = settled(&hub, &["orders"]);
@@ -548,7 +548,7 @@ fn a_check_that_falls_into_a_wake_up_that_no_member_covers_goes_to_a_listener_ou
     };
     let (twin, all) = start();
     let (at, ..) = first_asked(&twin, &all, 1);
-    // A wake-up comes just before the group's check, and the member covers neither.
+    // A wake-up precedes the group's check, and the member covers neither.
     let (hub, all) = start();
     assert_eq!(asked(&hub, &all, 1, at - 1), []);
     let now = after(Duration::from_millis(at * 1000 - 950));
@@ -622,7 +622,7 @@ fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
         }
     };
     fire(now);
-    // None of those that were looked at could be asked: the next ones are in turn.
+    // None of the visited listeners could be asked: the next ones follow.
     assert!(streams.iter().all(|stream| drain(stream, now).is_empty()));
     streams[250].mailbox.end_send();
     for _ in 0..5 {

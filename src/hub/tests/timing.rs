@@ -8,7 +8,7 @@ use super::{
     *,
 };
 
-/// Looks at the hub whenever it is woken, as a driver without tasks would.
+/// Reads the hub whenever it is woken, as a driver without tasks would.
 struct Looker(Arc<Hub>, std::sync::mpsc::Sender<usize>);
 
 impl Wake for Looker {
@@ -180,7 +180,7 @@ fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
     }
 }
 
-/// Delta that tell one timer of 384 from the others.
+/// Sums that distinguish each of 384 timers.
 fn bit(number: usize) -> Counters {
     let mut sums = Counters::default();
     let part = [
@@ -192,8 +192,8 @@ fn bit(number: usize) -> Counters {
     sums
 }
 
-/// Sets one timer after another, with a pause after each; returns whether one fired before its
-/// time, and how late the latest was, as a part of its delay.
+/// Sets one timer after another, with a pause after each. Returns whether one fired early, and the
+/// greatest lateness as a part of the delay.
 fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool, f64) {
     let mut timers = QueueTimers::default();
     let mut asked = Vec::new();

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Two subscribers of `slow`, so that with `inline: 1` it is left to a fan-out that never runs;
-/// `busy` has one and is woken at once.
+/// Two subscribers of `slow`: with `inline: 1` it is left to a fan-out that never runs. `busy` has
+/// one, which is woken at once.
 fn with_a_dead_fanout() -> Arc<Hub> {
     let hub = hub_with(HubConfig {
         inline: 1,
@@ -270,7 +270,7 @@ fn a_stream_without_a_pause_compares_its_cursors_once_a_heartbeat_all_the_same()
     let mut feed = feed(&hub, &options(&["slow", "hot"]));
     sent(&mut feed, Tick::default(), &waker);
     let mut compared = 0;
-    // 35 seconds; what is counted in `slow` marks nobody, and is found by comparing only.
+    // 35 seconds; an event in `slow` marks no stream, and only a comparison finds it.
     for step in 1..=7_000 {
         let now = after(step * Duration::from_millis(5));
         notify_with(&hub, notification("slow"), now);
@@ -345,7 +345,7 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     let subscription = settled(&hub, &["orders", "bad"]);
     let count = |name: &str, batch: &mut WakeBatch| {
         let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
-        hub.count_in(queue_entry, Tick::default(), false, batch, |state| {
+        hub.update(queue_entry, Tick::default(), batch, |state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), Tick::default());
             true
@@ -429,7 +429,7 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
         }
     }
     assert!(pauses > 5, "{pauses} pauses");
-    // It is not behind any more: the next notification is told at once.
+    // It is not behind any more: the next notification is sent at once.
     sent(&mut feed, now, &waker);
     notify(&hub, "q0007");
     let (events, _) = sent(&mut feed, now, &waker);
@@ -443,7 +443,7 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut feed = feed(&hub, &options(&[&names[..], &["slow"]].concat()));
     sent(&mut feed, Tick::default(), &waker);
-    // Left to a fan-out that never runs: the last cursor of all is behind without a mark.
+    // Left to a fan-out that never runs: the last of all cursors is behind without a mark.
     notify(&hub, "slow");
     let now = after(10 * SECOND);
     let (mut turns, mut events) = (0, Vec::new());
@@ -452,7 +452,7 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
         match feed.next_into(now, false, &waker, &mut sink) {
             StreamAction::Yield => turns += 1,
             StreamAction::Wake(_) => events.push(entries(&sink.work)),
-            // A stream of so many is stated its resume number also where it was not silent.
+            // A stream of so many queues gets its resume number also where it was not silent.
             StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
                 assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
             }

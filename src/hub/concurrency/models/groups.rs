@@ -16,9 +16,9 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
-/// Two rounds of two members, with a claim that waits for the one before.
+/// Two rounds of two members, with a redelivery that waits for the one before.
 const REDELIVERED: Duration = CLAIM.saturating_mul(5);
 
 fn join_group(world: &World, number: u128, manner: Manner) -> Worker {
@@ -77,7 +77,7 @@ fn crashes(fault: Fault, manner: Manner, hidden: Duration) -> Result<(), String>
     world.all_read()
 }
 
-/// The only member leaves while another one comes.
+/// The only member leaves while another one joins.
 fn members_change(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let leaving = join_group(&world, 1, Manner::Reads);
@@ -136,7 +136,7 @@ fn member_drains_behind(fault: Fault) -> Result<(), String> {
     world.pass(&mut [hanging, reading], NOW, NOW);
     match behind {
         true => world.all_read(),
-        // It was idle when the rest was given, and is asked when the claim has ended.
+        // It was idle when the rest was assigned, and is asked when the claim time-out has ended.
         false => Ok(()),
     }
 }

@@ -1,17 +1,17 @@
-//! The naive model: a log of every event there ever was, searched from its beginning.
+//! The naive model: a log of all events, searched from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 use crate::{hub::timers::timer_offset, words::Selector};
 
-/// What one event states: notifications, payload, messages.
+/// The values of one event: notifications, payload, messages.
 pub(super) type Delta = [u64; 3];
 
-/// What is owed of one queue: its name, why, its sequence and the sums.
+/// A due entry: the queue's name, the reason, its sequence and the sums.
 pub(super) type Owed = (String, WakeReason, u64, Delta);
 
-/// Everything that was ever counted.
+/// Every counted event.
 #[derive(Default)]
 pub(super) struct Log {
     events: Vec<Event>,
@@ -27,14 +27,14 @@ struct Event {
     sums: Delta,
 }
 
-/// What the relay remembers of a queue just now.
+/// The relay's present state of a queue.
 struct Queue {
     start: u64,
     head: u64,
-    /// Something was counted in it, or is to be.
+    /// It has counted, or has a timer.
     used: bool,
     touched: Tick,
-    /// When a subscriber left last: it counts while there is no other one.
+    /// When the last subscriber left; it counts while there is no other one.
     left: Tick,
     timers: BTreeMap<Tick, Delta>,
 }
@@ -57,7 +57,7 @@ struct Cursor {
     busy: bool,
 }
 
-/// What a token is worth.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
     Place(u64),
@@ -111,7 +111,8 @@ impl Log {
         });
     }
 
-    /// Subscribes with tokens of the given worth; `spread` is when CATCH_UPs come after a restart.
+    /// Subscribes with tokens of the given kinds; `spread` is the delay of CATCH_UPs after a
+    /// restart.
     pub(super) fn subscribe(
         &mut self,
         selectors: Vec<Selector>,
@@ -208,7 +209,7 @@ impl Log {
         }
     }
 
-    /// Takes what a listener is owed.
+    /// Takes a listener's due entries.
     pub(super) fn take(&mut self, slot: usize, now: Tick) -> Vec<Owed> {
         let listener = self.listeners[slot].as_mut().expect("subscribed");
         let certain = now >= listener.catch_up_at;
@@ -267,7 +268,7 @@ impl Log {
         self.queues.entry(name.to_owned()).or_insert_with(new);
     }
 
-    /// Makes the queue, and whoever wants it by a pattern listens to it from its start.
+    /// Makes the queue; subscribers with a matching pattern listen from its start.
     fn use_queue(&mut self, name: &str, now: Tick) {
         self.make(name, now);
         let queue = self.queues.get_mut(name).expect("made");
@@ -307,7 +308,7 @@ impl Log {
 }
 
 impl Listener {
-    /// Returns whether it names the queue, or has something pending there, or is taken to be busy.
+    /// Returns whether it names the queue, has a pending entry there, or counts as busy.
     fn needs(&self, name: &str, head: u64, now: Tick) -> bool {
         let Some(cursor) = self.cursors.get(name) else {
             return false;
