@@ -1,8 +1,7 @@
-//! What a full hub does: new queues, cursors and timers are refused or take the place of what is
-//! needed least.
+//! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
 //!
-//! All of a request is checked before a record is made for any of it. The longest idle queue without
-//! listeners gives way to a new one: a subscriber that comes back to it is told to catch up, as after
+//! All of a request is checked before an entry is made for any of it. The longest idle queue without
+//! listeners gives way to a new one: a subscriber that comes back to it gets a CATCH_UP, as after
 //! any forgetting (R3). Nothing that a subscriber or a timer needs is ever given up.
 
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
@@ -136,11 +135,7 @@ impl Hub {
         self.entries.get_or_insert(address, || {
             let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            let changed_at = match planted!(self.config.fault, NewQueueNotStamped) {
-                true => 0,
-                false => self.revision.load(Ordering::Relaxed),
-            };
-            let start = (start, changed_at);
+            let start = (start, self.revision_for_new_entry());
             Arc::new(QueueEntry::new(
                 address.clone(),
                 number,
@@ -149,6 +144,13 @@ impl Hub {
                 &self.coordinator_config,
             ))
         })
+    }
+
+    fn revision_for_new_entry(&self) -> u64 {
+        if planted!(self.config.fault, NewQueueNotStamped) {
+            return 0;
+        }
+        self.revision.load(Ordering::Relaxed)
     }
 
     /// Checks that there is room for the timers of these notifications.

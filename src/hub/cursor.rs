@@ -1,7 +1,8 @@
-//! A subscriber's place in one queue: what it is to be told there, and whether its listener is taken
+//! A subscriber's position in one queue: its due wake-ups there, and whether its listener is taken
 //! to be busy (R8).
 //!
-//! Plain data but for its queue's entry, whose lock each look takes. The subscription's lock guards it.
+//! Plain data but for its queue's entry, whose lock each comparison takes. The subscription's lock
+//! guards it.
 
 use std::sync::Arc;
 
@@ -235,9 +236,10 @@ impl Cursor {
     }
 
     pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
-        let lapsed = now >= self.woken_at + subscription.visibility_timeout
-            || planted!(subscription.fault, NeverReportingIsIdle);
-        if !reports && lapsed {
+        if !reports && planted!(subscription.fault, NeverReportingIsIdle) {
+            return false;
+        }
+        if !reports && now >= self.woken_at + subscription.visibility_timeout {
             return false;
         }
         self.busy || self.drained_sequence < self.woken_sequence

@@ -1,10 +1,10 @@
-//! What a subscription's lock guards: its place in each queue, and what it is to be told there.
+//! The part of a subscription that its lock guards: its position and due wake-ups in each queue.
 //!
-//! A cursor is behind where its queue has counted further than its place; the difference is what
+//! A cursor is behind where its queue has counted further than its position; the difference is what
 //! its stream is told (R1). Where the relay is not certain what a subscriber has seen, a CATCH_UP is
 //! pending (R2). It also knows which listeners are taken to be busy (R8). Marked cursors wait in the
-//! order in which they were marked, so that busy queues do not starve the others; nothing here grows
-//! with the cursors that are not marked, but for [`Cursors::verify`], which goes in steps.
+//! order of their marks, so that busy queues do not starve the others. No cost here grows with the
+//! unmarked cursors, but for [`Cursors::compare_next`], which goes in steps.
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 

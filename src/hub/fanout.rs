@@ -1,7 +1,7 @@
-//! PendingWalks over the subscribers of queues that many listen on, apart from publishing.
+//! Walks over the subscribers of queues with many, separate from publishing.
 //!
-//! A notification of a queue with few subscribers wakes them itself. One with many is marked and
-//! put here, at most once however many notifications follow, and whoever runs the hub walks it.
+//! A notification of a queue with few subscribers wakes them itself. A queue with many is marked and
+//! added here, at most once for any number of notifications, and the relay's task walks it.
 //! A walk clears the mark first (R5): what is notified during it marks the queue again.
 
 use std::{collections::VecDeque, sync::Arc, vec::IntoIter};

@@ -1,9 +1,9 @@
-//! One group on one queue: its cursor, its members, and who of them is given what is owed.
+//! One group on one queue: its position, its members, and the assignment of work to them.
 //!
-//! The owed messages go to as many members as they need, idle ones first, then who was woken least
+//! New messages go to as many members as they need: idle ones, then the one woken least
 //! recently; each is counted with its own capacity, and each that is counted is sent a wake-up (R12).
-//! A member whose stream has not sent its last message yet stands aside until it has. To choose n
-//! members takes n steps, however many there are. A plain structure: the record's lock guards it.
+//! A member is skipped while its stream has an unsent message. Choosing n members takes n steps,
+//! independent of their number. A plain structure: the entry's lock guards it.
 
 use std::time::Duration;
 
@@ -143,6 +143,7 @@ impl Group {
     /// A member's stream ended. A wake-up that it did not take, or took and was busy with, is another
     /// one's at once (R16). Returns whether there was such a member.
     pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
+        let busy = busy && !planted!(self.fault, BusyEndNotReassigned);
         let Some(member) = self.members.leave(slot) else {
             return false;
         };
@@ -154,7 +155,7 @@ impl Group {
         if let Some(assignment) = member.assignment {
             self.returned.add(&assignment.delta);
         }
-        if untaken || busy && !planted!(self.fault, BusyEndNotReassigned) {
+        if untaken || busy {
             self.reassign(now);
         }
         if self.len() == 0 {
@@ -217,14 +218,15 @@ impl Group {
     /// another one (R13, R14). Returns whether a check ends that no member has answered.
     pub(super) fn run_due(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.pop_expired_lease(now) {
-            if !planted!(self.fault, LeaseNeverLapses) {
-                // Marked before, so that the round ends where all others were asked: its messages
-                // may have become visible after the others polled.
-                self.mark_tried(slot);
-                self.reassign(now);
-                self.mark_tried(slot);
-                self.members.postpone(slot);
+            if planted!(self.fault, LeaseNeverLapses) {
+                continue;
             }
+            // Marked before, so that the round ends where all others were asked: its messages may
+            // have become visible after the others polled.
+            self.mark_tried(slot);
+            self.reassign(now);
+            self.mark_tried(slot);
+            self.members.postpone(slot);
         }
         if self.redelivery.due() > now {
             return false;

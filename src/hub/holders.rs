@@ -1,10 +1,10 @@
 //! Queues that only patterns match: their entries are forgotten like any other, when nothing is
 //! pending there (R3). Otherwise a pattern would make the limit of queues a limit for its lifetime.
 //!
-//! In three steps, because a subscription's cursors are locked before a record: all cursors are
-//! compared, the record is marked dead if nothing has changed since, and the cursors are released. A
-//! caller that finds the dead record makes a new one, to which the subscriptions are attached as to
-//! any new queue, each in the place of the cursor that was not released yet.
+//! In three steps, because a subscription's cursors are locked before an entry: all cursors are
+//! compared, the entry is marked dead if nothing has changed since, and the cursors are released. A
+//! caller that finds the dead entry makes a new one. The subscriptions are attached to it as to any
+//! new queue; each new cursor replaces an old one that was not released yet.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! What a queue entry needs of a subscription: its marks, its waker, and whether its stream can
-//! take a wake-up that is meant for it alone.
+//! The part of a subscription that queue entries use: its marks, its waker, and whether its stream
+//! can take a wake-up that only it gets.
 //!
-//! A mark says that a cursor may be behind. The first 62 cursors have a bit each; the others are
-//! listed, each once, so that a stream with a million cursors compares the marked ones only. The
+//! A mark means that a cursor may be behind. The first 62 cursors have a bit each; the others are
+//! listed, each once. So a stream with a million cursors compares the marked ones only. The
 //! stream clears the marks before it reads its cursors (R5: cleared afterwards, a mark set during
-//! the read would be lost). Locks: `lists` is a leaf, taken under a record's lock.
+//! the read would be lost). Locks: `lists` is a leaf, taken under an entry's lock.
 
 use std::{
     sync::{
@@ -144,11 +144,10 @@ impl Mailbox {
     }
 
     fn set(&self, bit: u64) -> bool {
-        let before = match planted!(self.fault, MarkReplaces) {
-            true => self.marks.swap(bit, Ordering::AcqRel),
-            false => self.marks.fetch_or(bit, Ordering::AcqRel),
-        };
-        before == 0
+        if planted!(self.fault, MarkReplaces) {
+            return self.marks.swap(bit, Ordering::AcqRel) == 0;
+        }
+        self.marks.fetch_or(bit, Ordering::AcqRel) == 0
     }
 
     /// Adds a cursor to the list; returns whether it is the first. Later cursors rely on the first
@@ -166,11 +165,7 @@ impl Mailbox {
 
     /// Takes the marks, and clears them: what is counted after this marks again (R5).
     pub(super) fn take_marks(&self) -> Marks {
-        let never = planted!(self.fault, AwakeNeverCleared);
-        let bits = match never || planted!(self.fault, AwakeClearedAfterRead) {
-            true => self.marks.load(Ordering::Acquire),
-            false => self.marks.swap(0, Ordering::AcqRel),
-        };
+        let bits = self.swap_marks();
         let accepted_at = self.accepted_at.load(Relaxed);
         if accepted_at != 0 {
             self.accepted_at.store(0, Relaxed);
@@ -186,6 +181,14 @@ impl Mailbox {
             accepted_at,
             listed,
         }
+    }
+
+    fn swap_marks(&self) -> u64 {
+        let never = planted!(self.fault, AwakeNeverCleared);
+        if never || planted!(self.fault, AwakeClearedAfterRead) {
+            return self.marks.load(Ordering::Acquire);
+        }
+        self.marks.swap(0, Ordering::AcqRel)
     }
 
     /// Clears the marks after the read: a planted fault.

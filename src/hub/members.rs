@@ -1,6 +1,6 @@
 //! The members of one group on one queue, and the order in which they get wake-ups.
 //!
-//! Idle members come first, then the one that was woken least recently. A member whose stream has
+//! Idle members come first, then the member woken least recently. A member whose stream has
 //! an unsent message is out of the order. Choosing costs the logarithm of the number of members;
 //! only the sentinel's checks skip members that never report. A plain structure.
 

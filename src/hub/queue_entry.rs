@@ -1,7 +1,7 @@
-//! What the relay remembers of one queue: its running totals and who listens.
+//! The relay's state of one queue: its counters and its listeners.
 //!
-//! Constant in size but for one entry per subscriber and its few timers; never holds an event back.
-//! A record is made before its pattern subscribers are known; whoever first counts in it attaches
+//! Its size is constant, but for an item per subscriber and a few timers; it buffers no event.
+//! An entry is made before its pattern subscribers are known; the first count attaches
 //! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct QueueEntry {
 
 /// The part of an entry that its lock guards.
 pub(super) struct QueueState {
-    life: EntryPhase,
+    phase: EntryPhase,
     /// The sequence at which its counting began.
     pub(super) start: u64,
     pub(super) counters: Counters,
@@ -117,7 +117,7 @@ impl QueueEntry {
         config: &Arc<CoordinatorConfig>,
     ) -> Self {
         let state = QueueState {
-            life: EntryPhase::New,
+            phase: EntryPhase::New,
             start,
             counters: Counters::starting_at(start),
             changed_at,
@@ -187,8 +187,8 @@ impl QueueEntry {
     /// Notes that the pattern subscribers have been attached.
     pub(super) fn set_live(&self) {
         let mut state = self.lock();
-        if state.life == EntryPhase::New {
-            state.life = EntryPhase::Live;
+        if state.phase == EntryPhase::New {
+            state.phase = EntryPhase::Live;
         }
     }
 
@@ -197,7 +197,7 @@ impl QueueEntry {
     #[must_use]
     pub(super) fn reserve(&self) -> bool {
         let mut state = self.lock();
-        let live = state.life != EntryPhase::Dead;
+        let live = state.phase != EntryPhase::Dead;
         state.reserved = state.reserved.saturating_add(u16::from(live));
         live
     }
@@ -213,7 +213,7 @@ impl QueueEntry {
         let state = self.lock();
         let named = state.subscribers.iter().next();
         let named = state.reserved > 0 || named.is_some_and(|one| !one.by_pattern);
-        let idle = state.life != EntryPhase::Dead && state.timers.len() == 0 && !named;
+        let idle = state.phase != EntryPhase::Dead && state.timers.len() == 0 && !named;
         idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
     }
 
@@ -222,9 +222,9 @@ impl QueueEntry {
     pub(super) fn idle_state(&self, since: Tick, pattern_since: Option<Tick>) -> IdleState {
         let state = self.lock();
         let idle_since = state.idle_since(self.config.fault);
-        let timed = state.timers.len() > 0 && !planted!(self.config.fault, ForgetWithTimer);
+        let timed = state.has_timers(self.config.fault);
         let needed = timed || state.reserved > 0;
-        if state.life == EntryPhase::Dead || needed || idle_since > since {
+        if state.phase == EntryPhase::Dead || needed || idle_since > since {
             return IdleState::InUse;
         }
         if state.subscribers.len() == 0 && !state.grouped {
@@ -255,13 +255,13 @@ impl QueueEntry {
         floor: impl FnOnce(u64, u64),
     ) -> bool {
         let mut state = self.lock();
-        let timed = state.timers.len() > 0 && !planted!(self.config.fault, ForgetWithTimer);
+        let timed = state.has_timers(self.config.fault);
         let held = match holders {
             None => state.subscribers.len() > 0 || state.grouped,
             Some(holders) => !holders.still_match(&state),
         };
         let needed = timed || held || state.reserved > 0;
-        if state.life == EntryPhase::Dead
+        if state.phase == EntryPhase::Dead
             || needed
             || state.idle_since(self.config.fault) > idle_since
         {
@@ -269,7 +269,7 @@ impl QueueEntry {
         }
         floor(state.counters.sequence + 1, state.changed_at);
         if !planted!(self.config.fault, DeadNotMarked) {
-            state.life = EntryPhase::Dead;
+            state.phase = EntryPhase::Dead;
         }
         if planted!(self.config.fault, ForgetWithTimer) {
             state.timers = QueueTimers::default();
@@ -284,6 +284,11 @@ impl QueueEntry {
 }
 
 impl QueueState {
+    /// Returns whether a timer keeps the entry.
+    fn has_timers(&self, fault: Fault) -> bool {
+        self.timers.len() > 0 && !planted!(fault, ForgetWithTimer)
+    }
+
     /// An entry without listeners is kept from the time when the last one left, because a
     /// subscriber may come back with its token. With other listeners it is not: rotating streams
     /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
@@ -309,7 +314,7 @@ impl QueueState {
     }
 
     pub(super) fn is_dead(&self) -> bool {
-        self.life == EntryPhase::Dead
+        self.phase == EntryPhase::Dead
     }
 
     pub(super) fn listeners(&self) -> usize {
@@ -327,7 +332,7 @@ impl QueueState {
 
     /// Fails where the entry is not live.
     pub(super) fn check_live(&self) -> Result<(), NotLive> {
-        match self.life {
+        match self.phase {
             EntryPhase::New => Err(NotLive::Unattached),
             EntryPhase::Live => Ok(()),
             EntryPhase::Dead => Err(NotLive::Dead),

@@ -1,4 +1,4 @@
-//! The part of a queue entry that its lock guards besides the counters: groups and the sentinel.
+//! The part of a queue entry that its lock guards: the operations on groups and the sentinel.
 //!
 //! Streams are marked under the lock, and woken after its release. A queue without a group pays for
 //! none of this when it is notified.

@@ -1,9 +1,9 @@
-//! Which wake-ups of a group are proven to have been heard, and until when the others may wait.
+//! The wake-ups of a group that a report covers, and the deadline of the others.
 //!
 //! A sequence is covered by a member's report of it: a get was issued after that wake-up had arrived
 //! (R13). Two points in time are kept, whatever is handed out meanwhile: when the oldest that is not
-//! covered was, and when the first one after it was. So nothing waits longer than the time-out, and
-//! nothing grows. Locks nothing.
+//! covered was, and when the first one after it was. So no wake-up waits longer than the time-out,
+//! and the memory is constant. Takes no locks.
 
 use std::time::Duration;
 

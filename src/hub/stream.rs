@@ -1,12 +1,12 @@
-//! What one stream sends, message by message: Welcome, wakes, heartbeats, Goodbye.
+//! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
 //!
-//! A state machine that is asked whenever its stream is ready to send and never sooner, so nothing
-//! queues up behind a slow reader. A heartbeat is sent only after every cursor has been compared
+//! A state machine that is polled only when its stream is ready to send, so nothing queues up behind
+//! a slow reader. A heartbeat is sent only after every cursor has been compared
 //! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! compares all of them once per heartbeat all the same, so that a lost mark of another heals. Where
-//! it has many queues it sends a heartbeat then as well, for the resume number in it. A listener that
-//! was just told of many is left alone for a few milliseconds: it has enough to do, and in a burst
-//! most of the relay's and the listener's work would be wake-ups that say nothing new.
+//! still compares all of them once per heartbeat, so that a lost mark of another queue heals. A
+//! stream of many queues sends a heartbeat then as well, for the resume number in it. After a large
+//! Wake the stream is throttled for a few milliseconds: its listener has enough to do, and in a burst
+//! most of the relay's and the listener's work would be wake-ups without new information.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -181,12 +181,7 @@ impl SubscriberStream {
         }
         self.subscription.register(waker);
         if now < self.throttled_until {
-            return StreamAction::Wait(
-                match planted!(self.subscription.fault, RestUntilHeartbeat) {
-                    false => self.throttled_until,
-                    true => self.sent_at + self.heartbeat,
-                },
-            );
+            return StreamAction::Wait(self.throttle_end());
         }
         let attached = self.hub.attach_some(&self.subscription, now);
         let silent = now >= self.sent_at + self.heartbeat;
@@ -249,6 +244,13 @@ impl SubscriberStream {
             self.resume_unsent = subscription.cursor_count() > hub.config.resume_from;
         }
         done
+    }
+
+    fn throttle_end(&self) -> Tick {
+        if planted!(self.subscription.fault, RestUntilHeartbeat) {
+            return self.sent_at + self.heartbeat;
+        }
+        self.throttled_until
     }
 
     /// Returns the resume number of a heartbeat, or `None` where no heartbeat is due. It is due on

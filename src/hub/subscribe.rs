@@ -1,12 +1,12 @@
-//! How a subscription's cursors are attached to its queues' entries, and detached again.
+//! Attaches a subscription's cursors to its queues' entries, and detaches them.
 //!
 //! Register first, then take the snapshot (R4): a cursor is registered and reads its queue's counters
-//! under one lock, and a pattern is in the index before the map is walked. A new record is in the map
+//! under one lock, and a pattern is in the index before the map is walked. A new entry is in the map
 //! before that index is read. So neither can miss the other.
 //!
 //! A subscription may match a million queues, so both go in steps: no call attaches or detaches more
-//! than [`STEP`] cursors. A stream attaches its own, between its messages; the fan-out's task
-//! detaches what a closed stream leaves.
+//! than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's task
+//! detaches those of a closed stream.
 
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 

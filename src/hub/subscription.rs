@@ -1,7 +1,7 @@
-//! A subscriber: what it asked for, its mailbox, and the way to its cursors.
+//! A subscriber: its request, its mailbox and its cursors.
 //!
-//! A notification marks the cursors of its queue in the mailbox and wakes the stream if nothing was
-//! marked before; the stream clears the marks, then compares the marked cursors with their queues
+//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing was
+//! marked before. The stream clears the marks, then compares the marked cursors with their queues
 //! (R5). So a subscriber costs the same however much it is notified of, and however slowly it reads.
 
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};

@@ -1,9 +1,9 @@
-//! Timed wake-ups: a queue's own few, and the hub's order of who is next.
+//! Timed wake-ups: the timers of a queue, and the hub's order of queues by their next timer.
 //!
 //! A timer is never cancelled (R7). Near times merge upwards, so that a message is never looked for
-//! before it is visible: times lie on a grid of at most 1/16 of the delay. Where a queue would hold
-//! more than 64 of them all the same, that one is merged which this makes least late for its delay:
-//! some hundred delays from a second to 14 days wait a quarter longer at most.
+//! before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with more than 64
+//! timers merges the one that this makes least late for its delay. Some hundred delays between a
+//! second and 14 days then wait a quarter longer at most.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -24,7 +24,7 @@ pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Durat
     scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
     let no_listeners = Arc::clone(shared);
-    scope.spawn_again("names without listeners", move || {
+    scope.spawn_again("queues without listeners", move || {
         log_queues_without_listeners(Arc::clone(&no_listeners))
     });
     let forgetting = Arc::clone(shared);
@@ -136,18 +136,15 @@ async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
             }
             left = left.saturating_sub(search.work());
             match search.found() {
-                None => tracing::info!(%queue, "notified, and nobody listens on it"),
+                None => tracing::info!(%queue, "notified without a listener"),
                 Some(nearest) => tracing::warn!(
                     %queue, %nearest,
-                    "notified, and nobody listens on it; somebody listens on a name much like it"
+                    "notified without a listener; a listener has a similar name"
                 ),
             }
         }
         if others > 0 {
-            tracing::info!(
-                queues = others,
-                "more queues notified that nobody listens on"
-            );
+            tracing::info!(queues = others, "more queues notified without a listener");
         }
     }
 }

@@ -194,7 +194,7 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
 }
 
 #[tokio::test]
-async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() {
+async fn a_queue_without_listeners_is_logged_once_with_the_nearest_name() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let _wakes = looked(&relay, "acct/orders").await;
     relay
@@ -222,7 +222,7 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sentinel_asks_for_a_look_within_an_interval_and_a_tenth() {
+async fn the_sentinel_asks_for_a_check_within_an_interval_and_a_tenth() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let mut wakes = looked(&relay, "a/q").await;
     let started = tokio::time::Instant::now();

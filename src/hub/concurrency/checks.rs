@@ -85,7 +85,7 @@ fn a_fan_out_loses_nothing() {
 }
 
 #[test]
-fn whoever_subscribes_meanwhile_misses_nothing() {
+fn a_subscriber_that_joins_during_publishing_misses_nothing() {
     holds(subscribe_exact);
 }
 
@@ -95,17 +95,17 @@ fn a_pattern_that_is_subscribed_meanwhile_misses_no_queue() {
 }
 
 #[test]
-fn a_parked_pattern_is_told_of_queues_that_come_later() {
+fn a_parked_pattern_gets_later_queues() {
     holds(later_queues);
 }
 
 #[test]
-fn whoever_comes_back_is_told_exactly_what_it_missed() {
+fn a_subscriber_that_comes_back_gets_exactly_the_missed_events() {
     holds(disconnect_and_resume);
 }
 
 #[test]
-fn an_event_during_a_comparison_of_all_cursors_is_told_to_a_listener_that_resumes_by_number() {
+fn a_listener_that_resumes_by_number_gets_an_event_during_a_comparison() {
     holds(compare_and_resume);
 }
 
@@ -115,7 +115,7 @@ fn a_resume_number_that_is_too_new_is_found() {
 }
 
 #[test]
-fn forgetting_a_queue_loses_nothing_for_whoever_comes_back() {
+fn forgetting_a_queue_loses_nothing_for_a_subscriber_that_comes_back() {
     holds(forget_and_resume);
 }
 

@@ -27,7 +27,7 @@ fn forgotten(hub: &Hub, now: Tick) -> u64 {
 }
 
 #[test]
-fn a_queue_that_nobody_needs_is_forgotten_after_an_hour() {
+fn an_unused_queue_is_forgotten_after_an_hour() {
     let hub = hub();
     notify(&hub, "orders");
     assert_eq!(forgotten(&hub, after(HOUR - SECOND)), 0);
@@ -64,7 +64,7 @@ fn a_new_record_starts_above_everything_that_was_ever_forgotten() {
 }
 
 #[test]
-fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
+fn a_subscriber_of_an_entry_that_starts_above_zero_gets_exact_sums() {
     let hub = hub();
     let pattern = settled(&hub, &["ord*"]);
     hub.unsubscribe(&pattern, Tick::default());
@@ -77,7 +77,7 @@ fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
 }
 
 #[test]
-fn whoever_holds_a_dead_record_counts_in_the_new_one() {
+fn a_caller_with_a_dead_entry_counts_in_the_new_one() {
     let hub = hub();
     notify(&hub, "orders");
     let dead = hub.entries.get(&queue("orders")).expect("known");
@@ -95,7 +95,7 @@ fn whoever_holds_a_dead_record_counts_in_the_new_one() {
 }
 
 #[test]
-fn a_pattern_keeps_no_idle_queue_and_is_told_of_it_when_it_comes_back() {
+fn a_pattern_keeps_no_idle_queue_and_is_woken_when_it_comes_back() {
     for group in [None, Some("g")] {
         let hub = hub();
         let options = SubscribeOptions {
@@ -199,7 +199,7 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
 }
 
 #[test]
-fn a_step_of_forgetting_looks_at_a_bounded_number_of_listeners() {
+fn a_step_of_forgetting_visits_a_bounded_number_of_listeners() {
     let hub = hub();
     let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
     for name in &names {

@@ -150,7 +150,7 @@ fn a_payload_is_no_count_of_messages() {
 }
 
 #[test]
-fn idle_members_come_first_and_then_who_was_woken_least_recently() {
+fn idle_members_come_first_and_then_the_least_recently_woken() {
     let hub = hub();
     let members = fleet(&hub, 3);
     let mut order = Vec::new();
@@ -261,7 +261,7 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
 }
 
 #[test]
-fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_own() {
+fn events_counted_in_a_finished_round_start_a_new_round() {
     let hub = hub();
     let members = fleet(&hub, 2);
     put(&hub, 1, Tick::default());
@@ -356,7 +356,7 @@ fn the_end_of_a_busy_member_reassigns_at_once_and_sets_a_timer() {
 }
 
 #[test]
-fn what_a_stream_did_not_take_before_its_end_is_told_to_another_with_its_sums() {
+fn an_assignment_that_a_stream_did_not_take_goes_to_another_with_its_sums() {
     let hub = hub();
     let members = fleet(&hub, 2);
     notify(&hub, "orders");
@@ -453,7 +453,7 @@ fn members_tokens_do_not_count() {
 }
 
 #[test]
-fn a_group_by_pattern_hears_of_new_queues_once() {
+fn a_group_by_pattern_gets_a_new_queue_once() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -477,7 +477,7 @@ fn a_group_by_pattern_hears_of_new_queues_once() {
 }
 
 #[test]
-fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_ends() {
+fn the_check_of_a_new_group_by_pattern_goes_to_another_member_where_the_first_ends() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -493,7 +493,7 @@ fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_end
 }
 
 #[test]
-fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
+fn the_check_of_an_abandoned_stream_goes_to_its_listeners_new_stream() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -516,7 +516,7 @@ fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
 }
 
 #[test]
-fn whoever_joins_is_asked_where_nobody_was_left_to_ask() {
+fn a_joining_member_is_asked_where_no_other_was_left() {
     let hub = hub();
     let members = fleet(&hub, 1);
     put(&hub, 1, Tick::default());
@@ -571,7 +571,7 @@ fn time_outs_are_as_configured() {
 }
 
 #[test]
-fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgotten() {
+fn a_group_by_pattern_that_comes_back_checks_for_forgotten_queues() {
     let hub = hub_with(HubConfig {
         forget_after: SECOND,
         ..HubConfig::default()
@@ -615,7 +615,7 @@ fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
 }
 
 #[test]
-fn a_lease_that_lapses_while_the_others_look_for_something_else_is_told_to_them_again() {
+fn a_lease_that_lapses_during_another_check_wakes_the_others_again() {
     let hub = hub();
     let members = fleet(&hub, 2);
     put(&hub, 1, Tick::default());
@@ -710,7 +710,7 @@ fn of_queues(names: &[String]) -> SubscribeOptions {
 }
 
 #[test]
-fn a_member_of_many_queues_is_told_of_them_in_few_wakes() {
+fn a_member_of_many_queues_gets_them_in_few_wakes() {
     let hub = hub();
     let names: Vec<_> = (0..500).map(|number| format!("q{number}")).collect();
     let member = subscribe_with(&hub, &of_queues(&names), Tick::default());

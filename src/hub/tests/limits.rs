@@ -194,7 +194,7 @@ fn a_full_table_of_queues_that_are_needed_refuses_and_is_not_searched_each_time(
 }
 
 #[test]
-fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
+fn a_pattern_over_its_cursors_gets_the_rest_under_its_own_name() {
     for (per_stream, all) in [(2, 100), (100, 2)] {
         let hub = hub_with(HubConfig {
             max_cursors_per_stream: per_stream,
@@ -235,7 +235,7 @@ fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
 }
 
 #[test]
-fn a_queue_that_no_pattern_over_its_cursors_matches_is_told_of_without_the_fan_out() {
+fn a_queue_without_a_pattern_over_its_cursors_needs_no_fan_out() {
     let hub = hub_with(HubConfig {
         max_cursors_per_stream: 1,
         ..HubConfig::default()
@@ -258,7 +258,7 @@ fn a_queue_that_no_pattern_over_its_cursors_matches_is_told_of_without_the_fan_o
 }
 
 #[test]
-fn many_patterns_over_their_cursors_are_told_in_steps_also_where_a_walk_is_lost() {
+fn many_patterns_over_their_cursors_are_marked_in_steps_also_where_a_walk_is_lost() {
     let hub = hub_with(HubConfig {
         max_cursors_per_stream: 1,
         ..HubConfig::default()
@@ -409,7 +409,7 @@ fn timers_of_reports_leave_publishers_their_room() {
 }
 
 #[test]
-fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
+fn a_search_for_room_visits_a_bounded_number_of_listeners() {
     let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
     let hub = small_hub(names.len());
     let notify_all = || {
@@ -632,7 +632,7 @@ fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
 }
 
 #[test]
-fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
+fn a_member_whose_group_finds_no_room_is_woken_as_a_subscriber() {
     let hub = hub_with(HubConfig {
         coordinator: super::super::CoordinatorConfig {
             max_groups: 2,

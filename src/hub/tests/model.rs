@@ -278,7 +278,7 @@ proptest! {
     #![proptest_config(config(1024))]
 
     #[test]
-    fn whatever_happens_everybody_is_told_what_the_log_says(
+    fn every_subscriber_gets_the_entries_of_the_log(
         steps in prop::collection::vec(step(), 1..60),
     ) {
         play(steps, Fault::None);

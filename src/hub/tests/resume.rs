@@ -85,7 +85,7 @@ fn deaf_fanout(fault: Fault) -> HubConfig {
 }
 
 #[test]
-fn a_stream_of_ten_thousand_queues_is_told_only_of_those_that_changed() {
+fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
     let hub = hub();
     let names: Vec<_> = (0..10_000).map(|number| format!("q{number:05}")).collect();
     names.iter().for_each(|name| _ = notify(&hub, name));
@@ -147,14 +147,14 @@ fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
 }
 
 #[test]
-fn a_change_between_two_steps_of_a_comparison_is_told() {
+fn a_change_between_two_steps_of_a_comparison_is_sent() {
     let told = changed_between_two_steps(Fault::None);
     assert_eq!(told, [catch_up("a")]);
     assert_eq!(changed_between_two_steps(Fault::ResumeNumberTooNew), []);
 }
 
 #[test]
-fn a_queue_that_comes_during_a_comparison_is_told() {
+fn a_queue_that_is_made_during_a_comparison_is_sent() {
     let hub = hub_with(deaf_fanout(Fault::None));
     let options = listening(&["q*"]);
     ["q1", "q2", "q3", "q4"]
@@ -207,7 +207,7 @@ fn a_queue_that_was_forgotten_and_made_again_has_changed() {
 }
 
 #[test]
-fn a_pattern_is_told_under_its_name_of_what_changed_and_was_forgotten() {
+fn a_pattern_gets_changed_and_forgotten_queues_under_its_name() {
     for fault in [Fault::None, Fault::ResumePastForgotten] {
         let hub = hub_with(HubConfig {
             fault,

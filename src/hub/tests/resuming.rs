@@ -14,7 +14,7 @@ fn catch_up(name: &str) -> Entry {
 }
 
 #[test]
-fn whoever_comes_back_with_its_token_is_told_exactly_what_it_missed() {
+fn a_subscriber_with_its_token_gets_exactly_the_missed_events() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
@@ -94,7 +94,7 @@ fn a_token_below_the_records_start_is_a_doubt() {
 }
 
 #[test]
-fn a_doubt_is_settled_by_whatever_is_told_first() {
+fn the_first_wake_up_settles_a_catch_up() {
     let hub = hub();
     let subscription = subscribe(&hub, &["orders"]);
     notify(&hub, "orders");
@@ -208,7 +208,7 @@ fn after_a_change_of_epoch_catch_ups_are_spread_over_two_seconds() {
 }
 
 #[test]
-fn what_is_notified_while_catch_ups_wait_is_told_at_once() {
+fn a_notification_is_sent_at_once_while_catch_ups_wait() {
     let hub = hub();
     let foreign = Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["a", "b"], &[("a", &foreign)]);

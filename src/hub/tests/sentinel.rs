@@ -64,7 +64,7 @@ fn asked(
 /// Continues until a listener is asked; returns when, which one and why.
 fn first_asked(hub: &Hub, all: &[Arc<Subscription>], from: u64) -> (u64, usize, WakeReason) {
     let mut told = (from..from + 70).flat_map(|second| asked(hub, all, second, second));
-    told.next().expect("somebody is asked")
+    told.next().expect("a listener is asked")
 }
 
 fn by(asked: &[(u64, usize, WakeReason)]) -> Vec<usize> {
@@ -80,7 +80,7 @@ fn one_of_those_that_report_is_asked_once_an_interval_give_or_take_a_tenth() {
 }
 
 #[test]
-fn a_question_that_nobody_reports_goes_to_each_other_one_in_turn() {
+fn an_unreported_check_goes_to_each_other_listener_in_turn() {
     let hub = guarded();
     let all = listeners(&hub, 4, 3);
     let told = asked(&hub, &all, 1, 70);
@@ -105,7 +105,7 @@ fn a_report_ends_the_question_and_the_next_one_has_the_next_turn() {
 }
 
 #[test]
-fn a_look_that_happened_by_itself_puts_it_off() {
+fn an_unrequested_poll_puts_the_check_off() {
     for state in [Busy, Drained] {
         let hub = guarded();
         let all = listeners(&hub, 1, 1);
@@ -141,7 +141,7 @@ fn a_report_repeated_on_a_new_stream_is_no_look() {
 }
 
 #[test]
-fn who_polls_is_left_alone_until_it_says_otherwise() {
+fn a_polling_listener_is_not_asked_until_it_reports_otherwise() {
     let hub = guarded();
     let all = listeners(&hub, 2, 2);
     let polls = |tasks| Report {
@@ -156,7 +156,7 @@ fn who_polls_is_left_alone_until_it_says_otherwise() {
 }
 
 #[test]
-fn that_somebody_polls_is_believed_for_two_intervals() {
+fn a_listener_counts_as_polling_for_two_intervals() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     let polls = Report {
@@ -205,7 +205,7 @@ fn the_end_of_the_asked_ones_stream_asks_the_next_at_once() {
 }
 
 #[test]
-fn a_look_that_finds_more_than_its_listener_takes_on_wakes_as_many_more() {
+fn a_check_that_finds_more_than_its_listeners_capacity_wakes_as_many_more() {
     let hub = guarded();
     let all = listeners(&hub, 5, 5);
     let second = first_asked(&hub, &all, 1).0;
@@ -242,7 +242,7 @@ fn a_question_is_no_cause_and_moves_no_counter() {
 }
 
 #[test]
-fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_followed() {
+fn with_a_group_on_the_queue_a_member_is_asked_and_without_a_report_the_next() {
     let hub = guarded();
     let outside = settled(&hub, &["orders"]);
     say(&hub, &outside, Drained, Tick::default());
@@ -269,7 +269,7 @@ fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_follow
 }
 
 #[test]
-fn a_members_look_that_finds_more_wakes_others_whatever_they_were_told_before() {
+fn a_members_check_that_finds_more_wakes_members_that_were_woken_before() {
     let hub = guarded();
     let options = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -370,7 +370,7 @@ fn an_interval_of_zero_is_none() {
 }
 
 #[test]
-fn a_queue_that_nobody_listens_to_is_not_looked_at() {
+fn a_queue_without_listeners_is_not_checked() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     hub.unsubscribe(&all[0], Tick::default());
@@ -380,7 +380,7 @@ fn a_queue_that_nobody_listens_to_is_not_looked_at() {
 }
 
 #[test]
-fn who_is_asked_is_taken_to_be_busy() {
+fn an_asked_listener_is_taken_to_be_busy() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     let second = asked(&hub, &all, 1, 66)[0].0;
@@ -596,7 +596,7 @@ fn where_no_member_of_a_group_reads_a_listener_outside_of_it_is_asked() {
 }
 
 #[test]
-fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
+fn checks_of_many_patterns_visit_some_of_their_listeners_and_go_in_slices() {
     let hub = guarded();
     let patterns: Vec<_> = (0..100).map(|at| format!("p{at}-*")).collect();
     let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();

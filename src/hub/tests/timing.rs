@@ -19,7 +19,7 @@ impl Wake for Looker {
 }
 
 #[test]
-fn whoever_runs_the_timers_is_woken_without_any_lock_held() {
+fn the_timers_task_is_woken_without_any_lock_held() {
     let hub = hub();
     let (woken, looked) = std::sync::mpsc::channel();
     let looker = Arc::new(Looker(Arc::clone(&hub), woken));
@@ -112,7 +112,7 @@ fn timers_fire_in_their_order_over_all_queues() {
 }
 
 #[test]
-fn whoever_runs_the_timers_is_woken_for_an_earlier_one_only() {
+fn the_timers_task_is_woken_for_an_earlier_timer_only() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     for (seconds, rung) in [(20, 1), (30, 1), (10, 2), (15, 2)] {
         hub.timers_waker().register(&waker);
@@ -169,7 +169,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
+fn no_timer_is_half_its_delay_late_with_any_number_of_delays() {
     let mut rng = fastrand::Rng::with_seed(3);
     for pause in [0, 1, 10, 100, 1000, 10_000] {
         // As many short ones as long ones, from a second to 14 days.

@@ -64,7 +64,7 @@ const FULL: usize = Limits::WAKE_BYTES / 160;
 
 /// Keeps all queues busy. Each of them must be sent within the number of wakes that hold all of
 /// them, plus one.
-fn nobody_starves(count: usize) {
+fn assert_no_queue_starves(count: usize) {
     let (hub, names) = (hub(), names(count, 5));
     let subscription = settled_on(&hub, &names);
     let mut told = std::collections::HashSet::new();
@@ -79,15 +79,15 @@ fn nobody_starves(count: usize) {
 }
 
 #[test]
-fn with_more_hot_queues_than_a_wake_holds_nobody_starves() {
-    nobody_starves(257);
-    nobody_starves(1000);
+fn with_more_hot_queues_than_a_wake_holds_no_queue_starves() {
+    assert_no_queue_starves(257);
+    assert_no_queue_starves(1000);
 }
 
 #[test]
-fn with_many_hot_queues_behind_each_mark_nobody_starves() {
+fn with_many_hot_queues_behind_each_mark_no_queue_starves() {
     // As many as a subscription may name, and then further ones by a pattern.
-    nobody_starves(4096);
+    assert_no_queue_starves(4096);
     let (hub, names) = (hub(), names(64 * 256 + 100, 5));
     for batch in names.chunks(Limits::EVENTS) {
         notify_all(&hub, "", batch);
@@ -104,7 +104,7 @@ fn with_many_hot_queues_behind_each_mark_nobody_starves() {
 }
 
 #[test]
-fn a_hot_queue_does_not_hide_one_that_is_seldom_notified() {
+fn a_hot_queue_does_not_hide_a_seldom_notified_queue() {
     let (hub, names) = (hub(), names(1000, 4));
     let subscription = settled_on(&hub, &names);
     notify_all(&hub, "", &names[..1]);

@@ -108,7 +108,7 @@ fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
 }
 
 #[test]
-fn a_stream_ends_by_itself_at_its_age_and_what_it_was_owed_is_told_to_the_next() {
+fn a_stream_ends_by_itself_at_its_age_and_the_next_gets_its_wake_ups() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["orders"]));
     let (events, _) = sent(&mut feed, Tick::default(), &waker);
@@ -148,7 +148,7 @@ fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead()
 }
 
 #[test]
-fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
+fn many_subscribers_are_left_to_the_fan_out_once() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     hub.fanout_waker().register(&waker);
     let subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
@@ -187,7 +187,7 @@ fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
 }
 
 #[test]
-fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
+fn a_subscriber_that_joins_or_leaves_during_a_walk_disturbs_no_other() {
     let hub = hub();
     let mut subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
     notify(&hub, "orders");
@@ -208,7 +208,7 @@ fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
 }
 
 #[test]
-fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
+fn a_stream_is_throttled_after_a_large_wake_and_gets_the_rest_after_it() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["hot"]));
     sent(&mut feed, Tick::default(), &waker);
@@ -236,7 +236,7 @@ fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
 }
 
 #[test]
-fn nobody_rests_after_a_wake_with_little_for_one_of_its_queues() {
+fn a_wake_with_little_for_one_of_its_queues_does_not_throttle() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["hot", "calm"]));
     sent(&mut feed, Tick::default(), &waker);
@@ -249,7 +249,7 @@ fn nobody_rests_after_a_wake_with_little_for_one_of_its_queues() {
 }
 
 #[test]
-fn nobody_rests_while_something_is_owed_that_found_no_room() {
+fn a_stream_with_entries_left_is_not_throttled() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let names: Vec<String> = (0..300).map(|number| format!("queue-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

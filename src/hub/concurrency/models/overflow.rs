@@ -120,24 +120,24 @@ fn comes_back_over_its_cap(fault: Fault) -> Result<(), String> {
 }
 
 #[test]
-fn a_pattern_over_its_cap_is_told_by_its_own_name() {
+fn a_pattern_over_its_cap_is_woken_under_its_own_name() {
     holds_in(SCHEDULES, parked_over_its_cap);
     holds_in(SCHEDULES, cursor_that_is_released);
 }
 
 #[test]
-fn a_pattern_that_comes_over_its_cap_is_told_by_its_own_name() {
+fn a_pattern_that_exceeds_its_cap_is_woken_under_its_own_name() {
     holds_in(SCHEDULES, subscribed_over_its_cap);
     holds_in(SCHEDULES, comes_back_over_its_cap);
 }
 
 #[test]
-fn patterns_that_want_the_last_cursor_are_told_of_all_queues() {
+fn patterns_that_want_the_last_cursor_get_all_queues() {
     holds_in(SCHEDULES, last_cursor);
 }
 
 #[test]
-fn a_pattern_that_is_not_told_by_its_own_name_is_found() {
+fn a_pattern_without_a_wake_under_its_own_name_is_found() {
     finds(parked_over_its_cap, Fault::OverflowUntold);
     finds(subscribed_over_its_cap, Fault::OverflowUntold);
     finds(last_cursor, Fault::OverflowUntold);

@@ -2,7 +2,7 @@
 //!
 //! What may not be lost: the timer of a listener that ends while it is busy, or a message that is
 //! visible again at once. A report that was refused with NOT_FOUND is repeated after the next Welcome,
-//! so only one that was taken counts.
+//! so only an accepted report counts.
 
 use std::time::Duration;
 

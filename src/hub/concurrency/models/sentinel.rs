@@ -93,7 +93,7 @@ fn check_while_reporting(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// The same for two members of a group: the one that was asked hangs, or leaves.
+/// The same for two members of a group: the asked member hangs, or leaves.
 fn check_of_a_group(fault: Fault, leaves: bool) -> Result<(), String> {
     let world = world(fault);
     let staying = idle(&world, &member(&["a/q"]), 1, Manner::Reads).serve();
