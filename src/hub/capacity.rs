@@ -1,8 +1,9 @@
 //! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
 //!
-//! All of a request is checked before an entry is made for any of it. The longest idle queue without
-//! listeners gives way to a new one: a subscriber that comes back to it gets a CATCH_UP, as after
-//! any forgetting (R3). Nothing that a subscriber or a timer needs is ever given up.
+//! All of a request is checked before an entry is made for any of it. The longest idle queue
+//! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
+//! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
+//! or a timer needs is ever given up.
 
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
@@ -164,11 +165,13 @@ impl Hub {
         Ok(())
     }
 
-    /// Checks that there is room for the timer that a listener reports, or for the cursor that it needs
-    /// as it is busy (R8). Where that is not so, they are made all the same on a queue that a publisher
-    /// has notified or that the subscription names: listeners cannot make up any number of those.
+    /// Checks that there is room for the timer that a listener reports, or for the cursor that a
+    /// busy listener needs (R8: its end sets a timer). Without room both are made on a queue that a
+    /// publisher has notified or that the subscription names: listeners cannot make up any number
+    /// of those.
     ///
-    /// A time cannot merge with an earlier one instead: its message would not be visible by then (R7).
+    /// R7: timers merge upwards only, so a time cannot merge with an earlier one instead: its
+    /// message would not be visible by then.
     pub(super) fn check_report(&self, subscription: &Subscription, report: &Report) -> Result<()> {
         let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
         let timer = waits && self.reported_timers_are_full();

@@ -12,7 +12,7 @@ pub(crate) struct HubConfig {
     pub(crate) epoch: Epoch,
     /// Seeds the map's hasher.
     pub(crate) seed: u64,
-    /// A queue without subscribers, timers and notifications for this long is forgotten (R3).
+    /// A queue without subscribers, timers and notifications for this long is forgotten.
     pub(crate) forget_after: Duration,
     /// The most queues in memory. At about 450 bytes each, a million of them take 450 MB.
     pub(crate) max_queues: usize,
@@ -44,7 +44,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) sentinel_interval: Duration,
     /// A wake-up to one listener goes to another after this time without a report of it.
     pub(crate) claim_timeout: Duration,
-    /// A member that reported BUSY is believed for this long (R14).
+    /// R14: BUSY is a lease of this length.
     pub(crate) busy_lease: Duration,
     /// A group without members is retained for this long.
     pub(crate) group_keep: Duration,

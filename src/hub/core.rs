@@ -38,7 +38,8 @@ pub(crate) struct Hub {
     pub(super) coordinator_config: Arc<CoordinatorConfig>,
     pub(super) entries: QueueMap,
     pub(super) entry_number: AtomicU64,
-    /// One more than the greatest sequence ever forgotten (R3).
+    /// One more than the greatest sequence ever forgotten (R3: sequences never start again in one
+    /// epoch).
     pub(super) floor: AtomicU64,
     /// Read by notifiers, raised by streams (see `resume`).
     pub(super) revision: AtomicU64,
@@ -228,7 +229,7 @@ impl Hub {
         &self.timers.waker
     }
 
-    /// Forgets the queues that were not needed for long enough (R3).
+    /// Forgets the queues that were idle for long enough.
     #[cfg(test)]
     pub(crate) fn forget(&self, now: Tick) {
         let mut after = None;

@@ -1,5 +1,5 @@
-//! A subscriber's position in one queue: its due wake-ups there, and whether its listener is taken
-//! to be busy (R8).
+//! A subscriber's position in one queue: its pending wake-up, and whether its listener counts as
+//! busy (R8: a woken listener counts as busy until it reports DRAINED).
 //!
 //! Plain data but for its queue's entry, whose lock each comparison takes. The subscription's lock
 //! guards it.
@@ -27,7 +27,7 @@ pub(super) struct Cursor {
     pub(super) key: u64,
     pub(super) member_id: Option<MemberId>,
     pub(super) position: Counters,
-    /// The relay is not certain what the subscriber has seen: a CATCH_UP is pending (R2).
+    /// R2: the relay is not certain which events the subscriber has seen, so a CATCH_UP is pending.
     pub(super) needs_catch_up: bool,
     /// It is in the list of marked cursors.
     pub(super) marked: bool,
@@ -106,8 +106,8 @@ impl Cursor {
         }
     }
 
-    /// Takes its place once more: where that is another one, it is not known which is right, and the
-    /// higher one could hide what was missed. A CATCH_UP, then (R2).
+    /// Takes its position once more. R2: where the two differ it is uncertain which is right, and
+    /// the higher one could hide a missed wake-up; so a CATCH_UP becomes pending.
     #[cold]
     pub(super) fn compare(&mut self, token: &Token, epoch: Epoch, fault: Fault) {
         let state = self.entry.lock();
@@ -200,8 +200,8 @@ impl Cursor {
         SendOutcome::Sent(assignment.delta.notifications)
     }
 
-    /// Moves to the place up to which its stream has been told. A woken listener is taken to be busy
-    /// until it says otherwise (R8).
+    /// Moves to the position up to which its stream took all entries. R8: a woken listener counts
+    /// as busy until it reports DRAINED.
     fn advance(&mut self, head: Counters, given: bool, now: Tick) {
         self.position = head;
         self.needs_catch_up = false;
@@ -262,7 +262,8 @@ fn assignment_entry<'a>(
     }
 }
 
-/// Reads a subscriber's token against the queue: its place, or a doubt (R2).
+/// Reads a subscriber's token against the queue: its position, or uncertainty, which becomes a
+/// CATCH_UP (R2).
 pub(super) fn resume(
     state: &QueueState,
     token: &Token,

@@ -1,10 +1,12 @@
-//! The part of a subscription that its lock guards: its position and due wake-ups in each queue.
+//! The part of a subscription that its lock guards: its position and pending wake-ups in each
+//! queue.
 //!
-//! A cursor is behind where its queue has counted further than its position; the difference is what
-//! its stream is told (R1). Where the relay is not certain what a subscriber has seen, a CATCH_UP is
-//! pending (R2). It also knows which listeners are taken to be busy (R8). Marked cursors wait in the
-//! order of their marks, so that busy queues do not starve the others. No cost here grows with the
-//! unmarked cursors, but for [`Cursors::compare_next`], which goes in steps.
+//! A cursor is behind where its queue has counted further than its position. The difference is sent
+//! to its stream, in Wakes of a bounded size (R1). R2: where the relay is not certain which events
+//! a subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it
+//! reports DRAINED, and the cursors keep that state. Marked cursors wait in the order of their
+//! marks, so that busy queues do not starve the others. No cost here grows with the unmarked
+//! cursors, but for [`Cursors::compare_next`], which goes in steps.
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
@@ -139,7 +141,7 @@ impl Cursors {
         self.list.take()
     }
 
-    /// A CATCH_UP under the selector's own name is pending for each pattern (R2).
+    /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
     pub(super) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
         let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
         self.pattern_checks = patterns
@@ -176,9 +178,8 @@ impl Cursors {
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
 
-    /// Takes what a report says of a queue that this subscription has a cursor for. A sequence above
-    /// the queue's own counts as 0 (R9).
-    /// Returns whether the queue's coordinator has something to do for it.
+    /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
+    /// head counts as 0. Returns whether the queue's coordinator must be reconciled.
     pub(super) fn report(
         &mut self,
         subscription: &Subscription,
@@ -272,9 +273,9 @@ impl Cursors {
         waits.then_some(self.catch_up_at)
     }
 
-    /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6). The first step raises
-    /// the hub's revision before it looks at any queue (see `resume`).
+    /// Compares the next cursors with their queues and marks those that are behind. Returns whether
+    /// all have been compared since it last returned true (R6: only then may a heartbeat be sent).
+    /// The first step raises the hub's revision before it compares any queue (see `resume`).
     pub(super) fn compare_next(
         &mut self,
         revision: Option<&AtomicU64>,

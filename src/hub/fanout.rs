@@ -1,8 +1,8 @@
 //! Walks over the subscribers of queues with many, separate from publishing.
 //!
-//! A notification of a queue with few subscribers wakes them itself. A queue with many is marked and
-//! added here, at most once for any number of notifications, and the relay's task walks it.
-//! A walk clears the mark first (R5): what is notified during it marks the queue again.
+//! A notification of a queue with few subscribers wakes them itself. A queue with many is marked
+//! and added here, at most once for any number of notifications, and the relay's task walks it. R5:
+//! a walk clears the mark first, then reads: a notification during the walk marks the queue again.
 
 use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
@@ -32,9 +32,9 @@ pub(super) struct DueWalk {
     pub(super) accepted_at: Tick,
 }
 
-/// One walk, step by step, so that whoever runs it can breathe in between. Dropped before its end,
-/// it leaves no mark behind: the next notification is walked again, and what this walk did not
-/// tell is found by the next heartbeat (R6).
+/// One walk, step by step, so that its task can yield between the steps. Dropped before its end, it
+/// leaves no mark behind: the next notification is walked again. The comparison before the next
+/// heartbeat finds the cursors that this walk did not mark (R6).
 pub(crate) struct Walk {
     entry: Arc<QueueEntry>,
     accepted_at: Tick,

@@ -1,8 +1,8 @@
 //! One group on one queue: its position, its members, and the assignment of work to them.
 //!
-//! New messages go to as many members as they need: idle ones, then the one woken least
-//! recently; each is counted with its own capacity, and each that is counted is sent a wake-up (R12).
-//! A member is skipped while its stream has an unsent message. Choosing n members takes n steps,
+//! New messages go to as many members as they need: idle ones, then the one woken least recently.
+//! Each is counted with its own capacity. R12: a member that is counted is sent the wake-up. A
+//! member is skipped while its stream has an unsent message. Choosing n members takes n steps,
 //! independent of their number. A plain structure: the entry's lock guards it.
 
 use std::time::Duration;
@@ -143,8 +143,8 @@ impl Group {
         slot
     }
 
-    /// A member's stream ended. A wake-up that it did not take, or took and was busy with, is another
-    /// one's at once (R16). Returns whether there was such a member.
+    /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
+    /// redelivered at once. Returns whether there was such a member.
     pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
         let busy = busy && !planted!(self.fault, BusyEndNotReassigned);
         let Some(member) = self.members.leave(slot) else {
@@ -172,8 +172,8 @@ impl Group {
         self.requested = self.requested.max(Some(reason));
     }
 
-    /// One member is asked to check (R11); `false` where all of them poll, or something waits for a
-    /// stream that reads: another group is asked.
+    /// One member is asked to check (R11: once per interval). Returns `false` where all of them
+    /// poll, or where work waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
         let waits = head.sequence > self.position.sequence;
         let waits = waits && !planted!(self.fault, CheckWaitsForReader);
@@ -217,8 +217,8 @@ impl Group {
         self.redelivery.due().min(self.members.next_lease_end())
     }
 
-    /// Does what is due: a wake-up that its member has not covered, or whose lease has ended, goes to
-    /// another one (R13, R14). Returns whether a check ends that no member has answered.
+    /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
+    /// lapsed (R14), is redelivered. Returns whether a check ends that no member has answered.
     pub(super) fn run_due(&mut self, now: Tick) -> bool {
         while let Some(slot) = self.members.pop_expired_lease(now) {
             if planted!(self.fault, LeaseNeverLapses) {

@@ -1,5 +1,6 @@
 //! Queues that only patterns match: their entries are forgotten like any other, when nothing is
-//! pending there (R3). Otherwise a pattern would make the limit of queues a limit for its lifetime.
+//! pending there (R3: an up-to-date pattern keeps no idle entry). Otherwise a pattern would make
+//! the limit of queues a limit for its lifetime.
 //!
 //! In three steps, because a subscription's cursors are locked before an entry: all cursors are
 //! compared, the entry is marked dead if nothing has changed since, and the cursors are released. A

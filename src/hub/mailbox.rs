@@ -2,9 +2,10 @@
 //! can take a wake-up that only it gets.
 //!
 //! A mark means that a cursor may be behind. The first 62 cursors have a bit each; the others are
-//! listed, each once. So a stream with a million cursors compares the marked ones only. The
-//! stream clears the marks before it reads its cursors (R5: cleared afterwards, a mark set during
-//! the read would be lost). Locks: `lists` is a leaf, taken under an entry's lock.
+//! listed, each once. So a stream with a million cursors compares the marked ones only. The stream
+//! clears the marks before it reads its cursors (R5: clear the mark, then read; cleared afterwards,
+//! a mark set during the read would be lost). Locks: `lists` is a leaf, taken under an entry's
+//! lock.
 
 use std::{
     sync::{
@@ -163,7 +164,8 @@ impl Mailbox {
         _ = self.set_dirty(cursor);
     }
 
-    /// Takes the marks, and clears them: what is counted after this marks again (R5).
+    /// Takes the marks, and clears them. R5: an event that is counted after this sets the mark
+    /// again.
     pub(super) fn take_marks(&self) -> Marks {
         let bits = self.swap_marks();
         let accepted_at = self.accepted_at.load(Relaxed);

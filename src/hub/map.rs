@@ -1,9 +1,10 @@
-//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages and
-//! for walks that are interrupted.
+//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages
+//! and for interrupted walks.
 //!
 //! The concurrency test puts another map in its place. Locks: a shard, then the index; nothing else
 //! is locked under either. A new entry is in the index before it is in a shard, and so before
-//! anything is counted in it: a pattern's walk over the index misses none that counts (R4).
+//! anything is counted in it (R4: register first, then take the snapshot): a pattern's walk over
+//! the index misses none that counts.
 
 use std::{
     collections::BTreeMap,

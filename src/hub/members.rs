@@ -16,7 +16,7 @@ pub(super) struct Members {
     free: Vec<u32>,
     /// Members that can get a wake-up now, in order.
     ready: BTreeSet<Rank>,
-    /// Busy members by the end of their leases (R14).
+    /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, u32)>,
     wake_count: u64,
 }
@@ -53,7 +53,8 @@ pub(super) enum Candidates {
     NotNotified,
     /// Members that were not asked in this round.
     NotTried,
-    /// The same, and not those that look by themselves; those first that report (R11).
+    /// The same, for a check of the sentinel (R11): not those that poll, and first those that
+    /// report.
     Checkers,
 }
 

@@ -1,8 +1,8 @@
 //! The relay's state of one queue: its counters and its listeners.
 //!
-//! Its size is constant, but for an item per subscriber and a few timers; it buffers no event.
-//! An entry is made before its pattern subscribers are known; the first count attaches
-//! them. A forgotten one is dead: whoever finds it so looks the queue up again (R3).
+//! Its size is constant, but for an item per subscriber and a few timers; it buffers no event. An
+//! entry is made before its pattern subscribers are known; the first count attaches them. R3: a
+//! forgotten entry is marked dead, and a caller that finds it dead looks the queue up again.
 
 use std::sync::Arc;
 
@@ -244,9 +244,9 @@ impl QueueEntry {
         })
     }
 
-    /// Marks this record dead where nothing has needed it since then, raising `floor` first: a queue
-    /// of this name never counts again what was counted here (R3). `floor` is also told when it
-    /// changed last.
+    /// Marks this entry dead where nothing has needed it since `idle_since`, raising `floor` first.
+    /// R3: sequences of this name never start again in this epoch. `floor` also gets the revision
+    /// of the last change.
     pub(super) fn forget(
         self: &Arc<Self>,
         holders: Option<&Holders>,

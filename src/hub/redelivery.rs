@@ -1,9 +1,9 @@
 //! The wake-ups of a group that a report covers, and the deadline of the others.
 //!
-//! A sequence is covered by a member's report of it: a get was issued after that wake-up had arrived
-//! (R13). Two points in time are kept, whatever is handed out meanwhile: when the oldest that is not
-//! covered was, and when the first one after it was. So no wake-up waits longer than the time-out,
-//! and the memory is constant. Takes no locks.
+//! A sequence is covered by a member's report of it: a get was issued after that wake-up had
+//! arrived. R13: an uncovered wake-up is redelivered. Two points in time are kept, however many
+//! wake-ups follow: of the oldest uncovered wake-up, and of the first one after it. So no wake-up
+//! waits longer than the time-out, and the memory is constant. Takes no locks.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) struct Redelivery {
     pub(super) round: u64,
     /// Members that were asked in this round.
     pub(super) tried_members: usize,
-    /// Up to where the rest was handed to another one at once, after a member had drained (R15).
+    /// R15: up to here the events after a DRAINED sequence were given to another member at once.
     expedited_up_to: Option<u64>,
 }
 
@@ -100,9 +100,9 @@ impl Redelivery {
         self.covered = self.covered.max(Some(sequence));
     }
 
-    /// Returns whether what is open, up to `head`, is to be handed on at once, because a member that
-    /// was not told of it drained the queue at `sequence` (R15). Once for each head: in dense traffic
-    /// every report is a little late, and would wake one more.
+    /// R15: returns whether the open work, up to `head`, is pending at once, because a member
+    /// without a wake-up for it reported DRAINED with a lower `sequence`. Once for each head: in
+    /// dense traffic every report is a little late, and would wake one more.
     pub(super) fn expedite(&mut self, sequence: u64, head: u64) -> bool {
         let new = self.expedited_up_to.is_none_or(|upto| upto < head);
         let newer = self.is_open() && head > sequence && new;

@@ -58,7 +58,8 @@ impl Hub {
         };
         let (entry, attached) = self.attach(&subscription, &mut cursors, entry, start, now);
         if attached == AttachOutcome::Closed {
-            // Its stream ended meanwhile, and with it was settled whether it is busy (R8).
+            // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
+            // decided then.
             return match planted!(self.config.fault, ReportAfterEnd) {
                 true => Ok(()),
                 false => Err(unknown_subscription()),

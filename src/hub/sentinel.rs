@@ -1,11 +1,11 @@
-//! The sentinel of one queue: a periodic resync, in case a publisher died between put and notify. It
-//! decides when a check is due, and which listener outside of groups is asked.
+//! The sentinel of one queue: a periodic resync, in case a publisher died between put and notify.
+//! It decides when a check is due, and which listener outside of groups is asked.
 //!
-//! One check per interval since the last one that was reported (R11). Asked are, in turn, those that
-//! report, then those that never do, where no other listener reports the check. A stream with an
-//! unsent frame and a polling listener are never asked. Only a report ends a check: without one in
-//! time, the next listener is asked, each once. Due times lie on a grid, so that one Wake carries
-//! the checks of many queues. A plain structure: the entry's lock guards it.
+//! R11: each queue is checked once per interval, and only a report counts. Reporting listeners are
+//! asked in turn. Those that never report are asked only where no other listener reports the check.
+//! A stream with an unsent frame and a polling listener are never asked. Without a report in time,
+//! the next listener is asked, each once. Due times lie on a grid, so that one Wake carries the
+//! checks of many queues. A plain structure: the entry's lock guards it.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,12 +1,13 @@
 //! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
 //!
-//! A state machine that is polled only when its stream is ready to send, so nothing queues up behind
-//! a slow reader. A heartbeat is sent only after every cursor has been compared
-//! with its queue and nothing was found owed (R6); a stream that is kept awake by some queues
-//! still compares all of them once per heartbeat, so that a lost mark of another queue heals. A
-//! stream of many queues sends a heartbeat then as well, for the resume number in it. After a large
-//! Wake the stream is throttled for a few milliseconds: its listener has enough to do, and in a burst
-//! most of the relay's and the listener's work would be wake-ups without new information.
+//! A state machine that is polled only when its stream is ready to send, so nothing queues up
+//! behind a slow reader. A heartbeat is sent only after every cursor has been compared with its
+//! queue and nothing was found pending (R6: a heartbeat proves that). A stream that some queues
+//! keep awake also compares all of them once per heartbeat, so that a lost mark of another queue
+//! heals. A stream of many queues sends a heartbeat then as well, for the resume number in it.
+//! After a large Wake the stream is throttled for a few milliseconds. Its listener has enough to
+//! do, and in a burst most of the relay's and the listener's work would be wake-ups without new
+//! information.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -229,7 +230,7 @@ impl SubscriberStream {
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
-    /// what a lost mark left behind is found; a heartbeat is sent only after all were compared (R6).
+    /// the effect of a lost mark is found. R6: a heartbeat is sent only after all were compared.
     fn compare_cursors(&mut self, now: Tick, silent: bool) -> bool {
         if !silent && now < self.compared_at + self.heartbeat {
             return true;

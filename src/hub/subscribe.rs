@@ -1,12 +1,12 @@
 //! Attaches a subscription's cursors to its queues' entries, and detaches them.
 //!
-//! Register first, then take the snapshot (R4): a cursor is registered and reads its queue's counters
-//! under one lock, and a pattern is in the index before the map is walked. A new entry is in the map
-//! before that index is read. So neither can miss the other.
+//! R4: register first, then take the snapshot: a cursor is registered and reads its queue's
+//! counters under one lock, and a pattern is in the index before the map is walked. A new entry is
+//! in the map before that index is read. So neither can miss the other.
 //!
-//! A subscription may match a million queues, so both go in steps: no call attaches or detaches more
-//! than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's task
-//! detaches those of a closed stream.
+//! A subscription may match a million queues, so both go in steps: no call attaches or detaches
+//! more than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's
+//! task detaches those of a closed stream.
 
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
@@ -55,8 +55,8 @@ pub(super) struct Detaching {
 const STEP: usize = 256;
 /// Steps that a call runs at once. They suffice for most subscriptions.
 const FIRST: usize = 2;
-/// What a busy listener's queue waits beyond its visibility time-out, until its messages are
-/// certainly visible again (R8).
+/// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
+/// are certainly visible again (R8: a busy listener's end sets a timer).
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Hub {
@@ -78,7 +78,7 @@ impl Hub {
         let subscription = Arc::new(Subscription::new(id, options, life, now, fault));
         let reserved = self.admit(&subscription, now)?;
         let resumed = self.resumed(options, subscription.digest);
-        // Registered before the map is walked (R4).
+        // R4: registered before the map is walked.
         let pattern = subscription.has_pattern();
         if pattern && !planted!(self.config.fault, PatternRegistersLate) {
             self.add_pattern(&subscription);
@@ -243,8 +243,8 @@ impl Hub {
         more
     }
 
-    /// Ends a subscription. Where its listener is taken to be busy, the queue is woken again when
-    /// what it held is visible (R8).
+    /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
+    /// the listener's messages are visible again.
     pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.attaching) = None;
@@ -306,7 +306,7 @@ impl Hub {
                 None => cursor.entry.lock().remove_subscriber(cursor.key, now),
             };
             if needs_reconcile || busy {
-                // To another member at once; and to all when what it held is visible again (R16).
+                // R16: redelivered at once, and by a timer when its messages are visible again.
                 self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
             if busy && !planted!(self.config.fault, NoTimerForBusy) {

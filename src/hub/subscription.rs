@@ -1,8 +1,9 @@
 //! A subscriber: its request, its mailbox and its cursors.
 //!
-//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing was
-//! marked before. The stream clears the marks, then compares the marked cursors with their queues
-//! (R5). So a subscriber costs the same however much it is notified of, and however slowly it reads.
+//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing
+//! was marked before. The stream clears the marks, then compares the marked cursors with their
+//! queues (R5: clear the mark, then read). So a subscriber costs the same for any number of
+//! notifications, however slowly it reads.
 
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
@@ -73,8 +74,9 @@ pub(super) enum AttachOutcome {
 pub(super) enum CursorStart<'a> {
     /// At the entry's start: the subscription is older than the entry.
     EntryStart,
-    /// The same, for a listener that says it holds messages: once its report was accepted it has a
-    /// cursor whatever the limits are, or its end would wake nobody when they are visible again (R8).
+    /// The same, for a listener that reports that it has messages: once its report was accepted it
+    /// has a cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is
+    /// none.
     Busy,
     /// At the subscriber's token.
     Token(&'a Token),
@@ -182,7 +184,7 @@ impl Subscription {
     /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
     /// marked and follow in the next Wake.
     pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
-        // Cleared first: what is counted after this marks again (R5).
+        // R5: cleared first, then read: an event that is counted after this sets the mark again.
         let marks = self.mailbox.take_marks();
         let mut cursors = self.lock();
         if marks.is_empty() && !cursors.is_marked(now) {
@@ -199,8 +201,8 @@ impl Subscription {
         filled
     }
 
-    /// Compares some cursors with their queues, whatever the marks say; returns whether all have
-    /// been compared by now. Only a stream that then finds nothing may send a heartbeat (R6).
+    /// Compares some cursors with their queues, marked or not; returns whether all have been
+    /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
     pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
@@ -276,7 +278,7 @@ impl Subscription {
         if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
             return AttachOutcome::Full;
         }
-        // Register first, then take the snapshot, under one lock (R4).
+        // R4: register first, then take the snapshot, under one lock.
         let subscriber = Subscriber {
             mailbox: Arc::clone(&self.mailbox),
             cursor: at,

@@ -1,9 +1,9 @@
 //! Timed wake-ups: the timers of a queue, and the hub's order of queues by their next timer.
 //!
-//! A timer is never cancelled (R7). Near times merge upwards, so that a message is never looked for
-//! before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with more than 64
-//! timers merges the one that this makes least late for its delay. Some hundred delays between a
-//! second and 14 days then wait a quarter longer at most.
+//! R7: timers only add, none is cancelled. Near times merge upwards, so that a message is never
+//! polled for before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with
+//! more than 64 timers merges the one that this makes least late for its delay. Some hundred delays
+//! between a second and 14 days then wait a quarter longer at most.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,8 +1,8 @@
-//! One Wake: its entries, and what still fits into it (R1: a Wake that is too large for a stock
-//! client fails, and the client reconnects and gets the same Wake, for ever).
+//! One Wake: its entries, and the room left in it (R1: a Wake is bounded. One too large for a stock
+//! client fails; the client reconnects and gets the same Wake, for ever).
 //!
-//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in this
-//! process, as encoded bytes for the network. The hub knows neither form.
+//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
+//! this process, as encoded bytes for the network. The hub knows neither form.
 
 use super::counters::{Counters, Delta, Epoch, LastEvent};
 use crate::{

@@ -23,14 +23,15 @@ use crate::{
     words::{GroupName, ListenerId, Notification, Selector, SubscribeOptions},
 };
 
-/// A wake-up that is not covered by a report for this long goes to another member (R13).
+/// R13: a wake-up that is not covered by a report for this long is redelivered.
 pub(super) const CLAIM: Duration = Duration::from_secs(1);
-/// BUSY is believed for this long (R14).
+/// R14: BUSY is a lease of this length.
 pub(super) const LEASE: Duration = Duration::from_secs(20);
 /// A received message is hidden for this long.
 pub(super) const HIDDEN: Duration = Duration::from_secs(30);
 /// The timer of a busy listener that ended has fired by then: 2 s after its messages are visible
-/// (R8), and at most 1/16 of the delay later (R7).
+/// (R8: a busy listener's end sets a timer), and at most 1/16 of the delay later (R7: timers merge
+/// upwards).
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(36);
 /// Longer than any model lasts.
 const HEARTBEAT: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Queues that nobody needs any more (R3).
+//! Queues that are forgotten (R3: sequences never start again in one epoch).
 
 use super::{
     super::{queue_entry::IdleState, subscription::CursorStart},

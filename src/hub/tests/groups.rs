@@ -1,4 +1,5 @@
-//! Groups: who is given what is owed, and what becomes of it (R12 to R16).
+//! Groups: which members are given a wake-up, and how it is redelivered (R12 to R16, the rules of
+//! groups).
 
 use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;
@@ -231,7 +232,7 @@ fn a_sequence_is_covered_by_a_report_of_it_busy_or_drained() {
         (Busy, 1, true),
         (Drained, 1, true),
         (Busy, 0, false),
-        (Drained, 2, false), // above the head: counts as 0 (R9)
+        (Drained, 2, false), // R9: above the head, counts as 0
         (ReportState::Unspecified, 1, false),
     ] {
         let hub = hub();

@@ -222,7 +222,7 @@ fn a_pattern_over_its_cursors_gets_the_rest_under_its_own_name() {
             [entry("*", WakeReason::CatchUp, 0)],
             "a walk that is lost"
         );
-        // What it finds by itself counts as held by it, and is woken for again when it ends (R8).
+        // R8: a BUSY listener has a cursor beyond the limits, and its end sets a timer.
         let busy = report("d", ReportState::Busy, 0, 1);
         hub.report(subscription.id, &busy, Tick::default())
             .expect("known");

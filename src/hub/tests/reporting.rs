@@ -1,4 +1,5 @@
-//! Reports, and who is taken to be busy (R8, R9, R10).
+//! Reports: which listeners count as busy (R8), which sequences count (R9), and which messages
+//! become visible again (R10).
 
 use super::*;
 use crate::error::ErrorKind;
@@ -58,7 +59,7 @@ fn a_woken_listener_is_busy_until_it_drained_that_far() {
         (ReportState::Drained, 1, true),
         (ReportState::Busy, 2, true),
         (ReportState::Unspecified, 2, true),
-        (ReportState::Drained, 3, true), // above the head: counts as 0 (R9)
+        (ReportState::Drained, 3, true), // R9: above the head, counts as 0
     ] {
         let hub = hub();
         let subscription = settled(&hub, &["orders"]);

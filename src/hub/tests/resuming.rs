@@ -1,4 +1,4 @@
-//! Tokens, doubts and patterns (R2).
+//! Tokens and patterns (R2: uncertainty becomes a CATCH_UP).
 
 use super::{super::counters::Counters, *};
 

@@ -1,4 +1,4 @@
-//! The sentinel: one look per queue and interval, by one listener that says so (R11).
+//! The sentinel (R11: each queue is checked once per interval, and only a report counts).
 
 use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;

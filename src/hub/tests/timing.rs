@@ -1,4 +1,4 @@
-//! Timed wake-ups (R7).
+//! Timed wake-ups (R7: timers only add).
 
 use super::{
     super::{

@@ -1,4 +1,4 @@
-//! One wake's limits, and that nobody starves behind them (R1).
+//! The limits of a Wake (R1: a Wake is bounded), and that no queue starves behind them.
 
 use super::*;
 use crate::words::Limits;

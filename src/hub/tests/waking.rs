@@ -1,4 +1,5 @@
-//! Marks, wakers and heartbeats (R4, R5, R6).
+//! Registration (R4: register first, then take the snapshot), marks and wakers (R5: clear the mark,
+//! then read), heartbeats (R6: a heartbeat proves that nothing is pending).
 
 use super::*;
 

@@ -1,7 +1,8 @@
-//! Groups: members that take, report, leave and come while a publisher notifies (R12 to R16).
+//! Groups: members that take, report, leave and join while a publisher notifies (R12 to R16: the
+//! rules of groups).
 //!
-//! What may not be lost: a message that is visible in the end, when the members that are left have
-//! nothing to do and their claims and leases have ended.
+//! Must not be lost: a message that is visible at the end, when the remaining members are idle and
+//! their redeliveries and leases have ended.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn join_group(world: &World, number: u128, manner: Manner) -> Worker {
     world.settled(&member(&["a/q"]), number, manner)
 }
 
-/// A member that is busy is told of what it is counted for (R12): no timer is needed.
+/// R12: a busy member that is counted is sent the wake-up, so no timer is needed.
 fn member_reports(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let worker = join_group(&world, 1, Manner::Reads).serve();
@@ -35,8 +36,8 @@ fn member_reports(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// Two members share. One of them drains at any time, whatever it was given: that is the other one's
-/// at once (R16).
+/// Two members share. One of them drains at any time, with any wake-up. R16: its work is
+/// redelivered to the other one at once.
 fn member_drains(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let draining = join_group(&world, 1, Manner::Hangs);
@@ -57,8 +58,8 @@ fn member_crashes(fault: Fault) -> Result<(), String> {
     crashes(fault, Manner::Hangs, Duration::ZERO)
 }
 
-/// The same when it has got one message and reported BUSY: what it got is read when it is visible
-/// again (R8).
+/// The same when it has got one message and reported BUSY: that message is read when it is visible
+/// again (R8: a busy listener's end sets a timer).
 fn busy_member_crashes(fault: Fault) -> Result<(), String> {
     crashes(fault, Manner::HangsBusy, VISIBLE_AGAIN)
 }
@@ -93,7 +94,7 @@ fn members_change(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A member hangs. What it was given is the other one's after the claim time-out (R13), though the
+/// A member hangs. R13: its uncovered wake-up is redelivered after the claim time-out, though the
 /// timers run while the other one reports.
 fn member_hangs(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
@@ -110,7 +111,7 @@ fn member_hangs(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A member reports BUSY, which covers its claim, and hangs. Its lease ends (R14).
+/// A member reports BUSY, which covers its wake-up, and hangs. R14: BUSY is a lease, which ends.
 fn busy_member_hangs(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let hanging = join_group(&world, 1, Manner::HangsBusy).serve();
@@ -122,8 +123,8 @@ fn busy_member_hangs(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A member drains the queue at a sequence below the head, while another one hangs with the rest:
-/// the rest is pending at once (R15), not after the claim time-out.
+/// A member drains the queue at a sequence below the head, while another one hangs with the rest.
+/// R15: the rest is pending at once, not after the claim time-out.
 fn member_drains_behind(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let hanging = join_group(&world, 1, Manner::Hangs);

@@ -1,8 +1,10 @@
-//! Reports: one that comes while its stream ends, or while its queue is forgotten (R8, R10).
+//! Reports that arrive while their stream ends or their queue is forgotten (R8: a woken listener
+//! counts as busy until it reports DRAINED; R10: a listener reports messages that become visible
+//! again).
 //!
-//! What may not be lost: the timer of a listener that ends while it is busy, or a message that is
-//! visible again at once. A report that was refused with NOT_FOUND is repeated after the next Welcome,
-//! so only an accepted report counts.
+//! Must not be lost: the timer of a listener that ends while it is busy, or a message that is
+//! visible again at once. A report that was refused with NOT_FOUND is repeated after the next
+//! Welcome, so only an accepted report counts.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11).
+//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11: only a
+//! report completes a check).
 //!
-//! A message is put and its publisher dies before it notifies. What may not be lost: the check that
+//! A message is put and its publisher dies before it notifies. Must not be lost: the check that
 //! finds it, within the rule's bound.
 
 use std::time::Duration;
