@@ -23,7 +23,7 @@ use crate::{
 /// Where the search for idle queues continues.
 #[derive(Default)]
 pub(super) struct Eviction {
-    hand: Option<QueueAddress>,
+    last_visited: Option<QueueAddress>,
     /// The last search found too few: no search before this time.
     not_before: Tick,
 }
@@ -253,10 +253,12 @@ impl Hub {
         let mut queues = SEARCH.min(self.entries.len());
         let mut holders = HOLDERS;
         while excess > 0 && queues > 0 && holders > 0 {
-            let from = eviction.hand.as_ref();
-            let from = from.map_or(Bound::Unbounded, |hand| Bound::Excluded(hand.borrow()));
+            let from = eviction.last_visited.as_ref();
+            let from = from.map_or(Bound::Unbounded, |last_visited| {
+                Bound::Excluded(last_visited.borrow())
+            });
             let entries = self.entries.range(from, STEP.min(queues));
-            if entries.is_empty() && eviction.hand.take().is_none() {
+            if entries.is_empty() && eviction.last_visited.take().is_none() {
                 break;
             }
             let mut idle = Vec::new();
@@ -274,7 +276,7 @@ impl Hub {
                     idle.push((since, entry));
                 }
                 queues -= 1;
-                eviction.hand = Some(entry.address().clone());
+                eviction.last_visited = Some(entry.address().clone());
             }
             idle.sort_by_key(|(since, _)| *since);
             for (_, entry) in idle {

@@ -1,7 +1,7 @@
 //! A position in a queue: four counters, and the token that carries them through a subscriber.
 //!
-//! The totals are 128 bits wide, so the difference of two positions is exact whatever publishers
-//! state. It saturates only in a wake-up.
+//! The totals are 128 bits wide, so the difference of two positions is exact for all values of
+//! publishers. It saturates only in a wake-up.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 

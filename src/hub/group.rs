@@ -177,7 +177,7 @@ impl Group {
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
         let waits = head.sequence > self.position.sequence;
         let waits = waits && !planted!(self.fault, CheckWaitsForReader);
-        if waits || !self.members.any_checks(None, now) {
+        if waits || !self.members.any_can_check(None, now) {
             return false;
         }
         if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
@@ -236,7 +236,7 @@ impl Group {
         }
         let round = self.redelivery.round;
         let left = match self.checking {
-            true => self.members.any_checks(Some(round), now),
+            true => self.members.any_can_check(Some(round), now),
             false => self.redelivery.tried_members < self.len(),
         };
         if !left || planted!(self.fault, UncoveredNotReassigned) {
@@ -323,7 +323,7 @@ impl Group {
             && !planted!(self.fault, DrainedBehindIsDone)
             && self.redelivery.expedite(report.sequence, head.sequence)
         {
-            self.untry(slot);
+            self.allow_retry(slot);
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);
         }
@@ -348,7 +348,7 @@ impl Group {
     }
 
     /// The member may be asked again in this round.
-    fn untry(&mut self, slot: u32) {
+    fn allow_retry(&mut self, slot: u32) {
         let round = self.redelivery.round;
         let member = self.members.member_mut(slot);
         if member.tried_in_round == round {

@@ -5,7 +5,7 @@
 //! In three steps, because a subscription's cursors are locked before an entry: all cursors are
 //! compared, the entry is marked dead if nothing has changed since, and the cursors are released. A
 //! caller that finds the dead entry makes a new one. The subscriptions are attached to it as to any
-//! new queue; each new cursor replaces an old one that was not released yet.
+//! new queue; each new cursor replaces an old cursor that is not released yet.
 
 use std::sync::Arc;
 

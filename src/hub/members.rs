@@ -80,7 +80,7 @@ impl Members {
     }
 
     /// Returns whether a member does not poll, among those not asked in the given round.
-    pub(super) fn any_checks(&self, round: Option<u64>, now: Tick) -> bool {
+    pub(super) fn any_can_check(&self, round: Option<u64>, now: Tick) -> bool {
         let mut members = self.members.iter().flatten();
         members.any(|member| {
             round.is_none_or(|round| member.tried_in_round != round)

@@ -4,7 +4,7 @@
 //! The listeners with the same selector and group are asked in turn. No report covers a check that
 //! found nothing, so silence proves nothing. Another listener is asked at once only where the asked
 //! one's stream ends first, otherwise after an interval. The table's lock is a leaf. A probe visits
-//! a bounded number of its own listeners, independent of the numbers of listeners and patterns.
+//! a bounded number of the listeners, independent of the numbers of listeners and patterns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -71,12 +71,12 @@ struct Asked {
 }
 
 /// Probes that one call fires, and queues that it visits for each.
-const SLICE: usize = 256;
-const KNOWN: usize = 16;
+const PROBES_PER_CALL: usize = 256;
+const ENTRIES_PER_PROBE: usize = 16;
 /// Listeners that one probe visits, among those that report and among all.
-const CANDIDATES: usize = 64;
+const VISITS_PER_PROBE: usize = 64;
 /// Listeners that one call visits, give or take those of one probe: some hundred microseconds.
-const LOOKS: usize = 1024;
+const VISITS_PER_CALL: usize = 1024;
 
 impl PatternProbes {
     /// Returns how many listeners were visited so far.
@@ -224,14 +224,14 @@ impl Probe {
         let mut reporting = later.chain(&self.reporting).take(self.reporting.len());
         let mut chosen = reporting
             .by_ref()
-            .take(CANDIDATES)
+            .take(VISITS_PER_PROBE)
             .filter_map(&mut may_be_asked)
             .find(is_free);
         let mut first = None;
         if chosen.is_none() {
             let later = self.listeners.range((after, Bound::Unbounded));
             let turn = later.chain(&self.listeners).take(self.listeners.len());
-            let turn = turn.take(CANDIDATES).map(|(id, _)| id);
+            let turn = turn.take(VISITS_PER_PROBE).map(|(id, _)| id);
             chosen = turn
                 .filter_map(&mut may_be_asked)
                 .inspect(|one| _ = first.get_or_insert(*one))
@@ -340,7 +340,7 @@ impl Hub {
             let due = table
                 .due
                 .iter()
-                .take(SLICE)
+                .take(PROBES_PER_CALL)
                 .take_while(|(due, _)| *due <= now);
             due.map(|(_, key)| key.clone()).collect()
         };
@@ -348,7 +348,7 @@ impl Hub {
         let mut examined = 0;
         for key in due {
             examined += self.probe(&key, now, &mut batch);
-            if examined >= LOOKS {
+            if examined >= VISITS_PER_CALL {
                 break;
             }
         }
@@ -402,7 +402,7 @@ impl Hub {
     /// some are visited; a needless check does no harm.
     fn has_entry(&self, pattern: &Selector) -> bool {
         let from = Bound::Included(pattern.beginning());
-        let entries = self.entries.range(from, KNOWN);
+        let entries = self.entries.range(from, ENTRIES_PER_PROBE);
         entries.iter().any(|entry| pattern.matches(entry.address()))
     }
 

@@ -26,23 +26,23 @@ pub(super) struct Redelivery {
 /// Work was assigned, or waits to be, that no member has reported yet.
 #[derive(Debug)]
 struct Pending {
-    upto: u64,
+    up_to: u64,
     due: Tick,
-    /// When more work came after `upto`, and its greatest sequence so far.
-    beyond: Option<(Tick, u64)>,
+    /// When more work came after `up_to`, and its greatest sequence so far.
+    newer_work: Option<(Tick, u64)>,
 }
 
 impl Redelivery {
     /// Expects a report of this sequence within `timeout`.
-    pub(super) fn track(&mut self, upto: u64, now: Tick, timeout: Duration) {
+    pub(super) fn track(&mut self, up_to: u64, now: Tick, timeout: Duration) {
         match &mut self.open {
             Some(open) if open.due != Tick::NEVER => {
-                if upto > open.upto {
-                    let (_, most) = open.beyond.get_or_insert((now, upto));
-                    *most = upto.max(*most);
+                if up_to > open.up_to {
+                    let (_, most) = open.newer_work.get_or_insert((now, up_to));
+                    *most = up_to.max(*most);
                 }
             }
-            _ => self.begin(upto, now + timeout),
+            _ => self.begin(up_to, now + timeout),
         }
     }
 
@@ -70,8 +70,8 @@ impl Redelivery {
     /// All members of the round were asked: the sentinel, or the next member that joins, goes on.
     /// Work that came during this round starts a new round.
     pub(super) fn give_up(&mut self, now: Tick, timeout: Duration) {
-        match self.open.as_ref().and_then(|open| open.beyond) {
-            Some((since, upto)) => self.begin(upto, (since + timeout).max(now)),
+        match self.open.as_ref().and_then(|open| open.newer_work) {
+            Some((since, up_to)) => self.begin(up_to, (since + timeout).max(now)),
             None => self.rearm(Tick::NEVER),
         }
     }
@@ -88,12 +88,12 @@ impl Redelivery {
     ) {
         if let Some(open) = &self.open {
             // A report of an already covered sequence may be older than the wake-up.
-            let new = self.covered.is_none_or(|covered| open.upto > covered);
-            if sequence >= open.upto && (new || asked) {
-                let beyond = open.beyond.map_or(now, |(since, _)| since);
+            let new = self.covered.is_none_or(|covered| open.up_to > covered);
+            if sequence >= open.up_to && (new || asked) {
+                let newer_work = open.newer_work.map_or(now, |(since, _)| since);
                 self.open = None;
                 if handed > sequence {
-                    self.begin(handed, (beyond + timeout).max(now));
+                    self.begin(handed, (newer_work + timeout).max(now));
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Redelivery {
     /// without a wake-up for it reported DRAINED with a lower `sequence`. Once for each head: in
     /// dense traffic every report is a little late, and would wake one more.
     pub(super) fn expedite(&mut self, sequence: u64, head: u64) -> bool {
-        let new = self.expedited_up_to.is_none_or(|upto| upto < head);
+        let new = self.expedited_up_to.is_none_or(|up_to| up_to < head);
         let newer = self.is_open() && head > sequence && new;
         if newer {
             self.expedited_up_to = Some(head);
@@ -113,15 +113,19 @@ impl Redelivery {
     }
 
     /// Begins a new round for the open work, and at least up to this sequence.
-    pub(super) fn restart(&mut self, upto: u64, due: Tick) {
+    pub(super) fn restart(&mut self, up_to: u64, due: Tick) {
         let open = self.open.as_ref();
-        let most = open.map(|open| open.beyond.map_or(open.upto, |(_, most)| most));
-        self.begin(upto.max(most.unwrap_or(upto)), due);
+        let most = open.map(|open| open.newer_work.map_or(open.up_to, |(_, most)| most));
+        self.begin(up_to.max(most.unwrap_or(up_to)), due);
     }
 
-    fn begin(&mut self, upto: u64, due: Tick) {
+    fn begin(&mut self, up_to: u64, due: Tick) {
         (self.round, self.tried_members) = (self.round + 1, 0);
-        let beyond = None;
-        self.open = Some(Pending { upto, due, beyond });
+        let newer_work = None;
+        self.open = Some(Pending {
+            up_to,
+            due,
+            newer_work,
+        });
     }
 }

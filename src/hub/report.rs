@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Queues that one call reconciles after a stream has sent.
-const TURNS: usize = 256;
+const QUEUES_PER_CALL: usize = 256;
 
 impl Hub {
     /// Takes a listener's report.
@@ -112,7 +112,7 @@ impl Hub {
         }
         let mut left = match planted!(self.config.fault, TurnsUnbounded) {
             true => usize::MAX,
-            false => TURNS,
+            false => QUEUES_PER_CALL,
         };
         let done = loop {
             if left == 0 {

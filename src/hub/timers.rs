@@ -2,8 +2,8 @@
 //!
 //! R7: timers only add, none is cancelled. Near times merge upwards, so that a message is never
 //! polled for before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with
-//! more than 64 timers merges the one that this makes least late for its delay. Some hundred delays
-//! between a second and 14 days then wait a quarter longer at most.
+//! more than 64 timers merges the timer that this makes least late for its delay. Some hundred
+//! delays between a second and 14 days then wait a quarter longer at most.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -133,7 +133,7 @@ impl QueueTimers {
         Some(timer)
     }
 
-    /// Merges one timer into the next: the one that this makes least late for its delay, among
+    /// Merges one timer into the next: the one made least late for its delay, among
     /// those that `may` be postponed. Lateness counts from the requested time, so repeated merges
     /// do not drift.
     fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {

@@ -31,7 +31,7 @@ impl Group {
         let Some(reason) = counted.max(self.requested).or(unassigned) else {
             return false;
         };
-        let (mut left, among) = self.wanted(head, counted.is_some(), reason, now);
+        let (mut left, among) = self.plan(head, counted.is_some(), reason, now);
         let asks = left == 0;
         left = left.max(1);
         let mut delta = head.delta_since(&self.position);
@@ -88,7 +88,7 @@ impl Group {
     /// Returns the number of messages to assign, 0 for a check by one member, and the members to
     /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
     /// never read.
-    fn wanted(
+    fn plan(
         &self,
         head: &Counters,
         counted: bool,
