@@ -1,10 +1,10 @@
-//! The hub on tokio: timers, fan-out and forgetting run here, and streams are fed.
+//! Runs the hub on tokio: timers, fan-out, forgetting, and the subscribers' streams.
 //!
 //! Also the in-process relay: a publisher and a subscription on the hub itself, without a network.
 //! Knows neither gRPC nor stores.
 
-mod feed;
 mod local;
+mod message_stream;
 mod refusals;
 mod tasks;
 
@@ -20,47 +20,48 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::feed::{FeedStream, Message};
 pub use self::local::{LocalPublisher, LocalSubscription};
+pub(crate) use self::message_stream::{Message, MessageStream};
 pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
     histogram::Histogram,
     hub::{
-        Epoch, Feed, FeedConfig, Hub, HubConfig, HubStats, ListenerView, Pace, QueueView,
-        SubscriptionId, WakeBuilder,
+        CoordinatorConfig, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
+        StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
     },
     task::Scope,
     words::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
 };
 
-/// How a relay behaves.
+/// Settings of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// Its name: what tells its subscriptions from those of another relay. The names' rule.
+    /// The relay's name, which distinguishes its subscriptions from those of another relay. The
+    /// names' rule.
     pub relay_id: String,
-    /// A queue that nobody subscribes to and nobody has notified for this long is forgotten.
+    /// A queue without subscribers and notifications for this long is forgotten.
     pub forget_after: Duration,
-    /// Queues remembered at once; at about 500 bytes each, a million of them is half a gigabyte.
+    /// The most queues in memory; at about 500 bytes each, a million of them is half a gigabyte.
     pub max_queues: usize,
-    /// Queues that all subscriptions together are attached to, at 430 bytes each at worst. Patterns
-    /// that match more than three quarters of them are told of the rest under their own names; a
-    /// subscription that names more than are left is refused.
+    /// The most queues that all subscriptions together are attached to, at 430 bytes each at worst.
+    /// Patterns may use three quarters of them; wake-ups for further queues go under the pattern's
+    /// own name. A subscription that names more queues than are left is refused.
     pub max_cursors: usize,
     /// The same for one subscription.
     pub max_cursors_per_stream: usize,
-    /// Delayed wake-ups that publishers may set, at about 150 bytes each; further ones are refused.
+    /// The most delayed wake-ups of publishers, at about 150 bytes each; further ones are refused.
     /// Listeners may report as many again.
     pub max_timers: usize,
-    /// A queue where nobody reported a look for this long, give or take a tenth, is looked at by one
-    /// listener: it finds what a publisher put that died before it notified. Zero: never.
+    /// One listener checks a queue without reports for this long, give or take a tenth. It finds
+    /// messages of a publisher that died between put and notify. Zero: never.
     pub sentinel_interval: Duration,
-    /// A wake-up that only one listener is sent, a group's or the sentinel's, goes to another one
-    /// where no report of it comes within this; at least 10 ms.
+    /// A wake-up to one listener only, by a group or the sentinel, goes to another one after this
+    /// time without a report of it; at least 10 ms.
     pub claim_timeout: Duration,
-    /// A group's member that reported that it is busy is believed for this long after each report; at
-    /// least 10 ms.
+    /// A group member that reported BUSY counts as busy for this long after each report; at least
+    /// 10 ms.
     pub busy_lease: Duration,
     /// A group is remembered for this long after its last member left.
     pub group_keep: Duration,
@@ -69,7 +70,7 @@ pub struct RelayConfig {
     pub stream_max_age: Duration,
 }
 
-/// Shorter ones would be over before a report can come back.
+/// A shorter time would be over before a report can arrive.
 const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
 
 /// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last
@@ -92,28 +93,28 @@ const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone)]
 pub struct Relay {
-    shared: Arc<Shared>,
+    shared: Arc<RelayInner>,
     scope: Arc<Scope>,
 }
 
-struct Shared {
+struct RelayInner {
     hub: Arc<Hub>,
     clock: Clock,
-    feeds: FeedConfig,
+    stream_config: StreamConfig,
     draining: AtomicBool,
-    counters: Counters,
+    counters: RelayMetrics,
 }
 
-/// What the streams have sent so far, and what was refused.
+/// Totals of sent messages and refused requests.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct RelayMetrics {
     pub(crate) wakes: AtomicU64,
     pub(crate) entries: AtomicU64,
     pub(crate) notifications: AtomicU64,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) refusals: Refusals,
-    /// From accepted to sent: of each time that a stream takes its marks, the oldest one's
-    /// notification.
+    /// From acceptance to sending: for each time that a stream takes its marks, the duration of the
+    /// oldest notification.
     pub(crate) wake_latency: Histogram,
 }
 
@@ -137,7 +138,7 @@ const WAKE_LATENCIES: [Duration; 16] = [
     Duration::from_secs(60),
 ];
 
-impl Default for Counters {
+impl Default for RelayMetrics {
     fn default() -> Self {
         Self {
             wakes: AtomicU64::default(),
@@ -181,7 +182,7 @@ impl Relay {
             ("claim_timeout", config.claim_timeout),
             ("busy_lease", config.busy_lease),
         ] {
-            // Else one wake-up would go from member to member without end.
+            // Otherwise a wake-up would go from member to member without end.
             if span < SHORTEST_CLAIM {
                 let rule = format_args!("must be at least {SHORTEST_CLAIM:?}, not {span:?}");
                 return Err(Error::invalid(field, rule));
@@ -196,28 +197,28 @@ impl Relay {
             max_cursors: config.max_cursors,
             max_cursors_per_stream: config.max_cursors_per_stream,
             max_timers: config.max_timers,
-            pace: Pace {
-                sentinel: config.sentinel_interval,
-                claim: config.claim_timeout,
-                lease: config.busy_lease,
-                keep: config.group_keep,
-                ..Pace::default()
+            coordinator: CoordinatorConfig {
+                sentinel_interval: config.sentinel_interval,
+                claim_timeout: config.claim_timeout,
+                busy_lease: config.busy_lease,
+                group_keep: config.group_keep,
+                ..CoordinatorConfig::default()
             },
             ..HubConfig::default()
         }));
-        let feeds = FeedConfig {
+        let stream_config = StreamConfig {
             relay_id: config.relay_id.into(),
             epoch: epoch.to_string().into(),
             version: env!("CARGO_PKG_VERSION").into(),
             max_age: config.stream_max_age,
-            many: FeedConfig::MANY,
+            throttle_from: StreamConfig::THROTTLE_FROM,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayInner {
             hub,
             clock: Clock::new(),
-            feeds,
+            stream_config,
             draining: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: RelayMetrics::default(),
         });
         let scope = Scope::new();
         tasks::spawn(&scope, &shared, config.forget_after);
@@ -227,17 +228,17 @@ impl Relay {
         })
     }
 
-    /// Returns the relay's life, 32 hexadecimal digits: another one after each start.
+    /// Returns the id of this run of the relay, 32 hexadecimal digits; each start has a new one.
     pub fn epoch(&self) -> &str {
-        &self.shared.feeds.epoch
+        &self.shared.stream_config.epoch
     }
 
     /// Returns the relay's name.
     pub fn relay_id(&self) -> &str {
-        &self.shared.feeds.relay_id
+        &self.shared.stream_config.relay_id
     }
 
-    /// Returns a publisher on this relay; `name` is handed on with wake-ups.
+    /// Returns a publisher on this relay; wake-ups carry its `name`.
     pub fn publisher(&self, name: &str) -> LocalPublisher {
         LocalPublisher::new(self, name)
     }
@@ -264,7 +265,7 @@ impl Relay {
         self.scope.shutdown().await;
     }
 
-    /// Counts notifications and wakes who listens.
+    /// Counts notifications and wakes their subscribers.
     pub(crate) fn notify(
         &self,
         publisher: &Arc<str>,
@@ -275,30 +276,34 @@ impl Relay {
         counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
     }
 
-    /// Opens a stream of messages that ends by itself when it is old.
-    pub(crate) fn feed<S>(&self, options: &SubscribeOptions, sink: S) -> Result<FeedStream<S>> {
-        self.feed_with(options, &self.shared.feeds, sink)
+    /// Opens a stream of messages, which ends at its maximal age.
+    pub(crate) fn open_stream<S>(
+        &self,
+        options: &SubscribeOptions,
+        sink: S,
+    ) -> Result<MessageStream<S>> {
+        self.open_stream_with(options, &self.shared.stream_config, sink)
     }
 
-    /// Opens a stream of messages for this process itself, which no age ends.
-    fn local_feed(&self, options: &SubscribeOptions) -> Result<FeedStream<WakeBuilder>> {
+    /// Opens a stream for this process itself, without a maximal age.
+    fn open_local_stream(&self, options: &SubscribeOptions) -> Result<MessageStream<WakeBuilder>> {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        self.feed_with(
+        self.open_stream_with(
             options,
-            &FeedConfig {
+            &StreamConfig {
                 max_age: CENTURY,
-                ..self.shared.feeds.clone()
+                ..self.shared.stream_config.clone()
             },
             WakeBuilder::default(),
         )
     }
 
-    fn feed_with<S>(
+    fn open_stream_with<S>(
         &self,
         options: &SubscribeOptions,
-        config: &FeedConfig,
+        config: &StreamConfig,
         sink: S,
-    ) -> Result<FeedStream<S>> {
+    ) -> Result<MessageStream<S>> {
         if self.shared.draining.load(Ordering::Acquire) {
             return Err(
                 Error::new(ErrorKind::Unavailable, "the relay is shutting down")
@@ -310,7 +315,7 @@ impl Relay {
         let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng);
         let subscription =
             subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
-        let feed = Feed::new(
+        let stream = SubscriberStream::new(
             Arc::clone(hub),
             subscription,
             options,
@@ -318,10 +323,10 @@ impl Relay {
             now,
             &mut rng,
         );
-        Ok(FeedStream::new(feed, Arc::clone(&self.shared), sink))
+        Ok(MessageStream::new(stream, Arc::clone(&self.shared), sink))
     }
 
-    /// Takes a report for the subscription of this id, as its Welcome told it.
+    /// Takes a report for the subscription with this id from a Welcome.
     pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
         let id = self.subscription_id(subscription_id)?;
         let now = self.shared.clock.now();
@@ -338,12 +343,12 @@ impl Relay {
         let unknown = || {
             Error::new(
                 ErrorKind::NotFound,
-                // Not echoed: it may be as long as a request.
+                // The id is not repeated in the message: it may be as long as a request.
                 "subscription_id: it is not known here",
             )
         };
         let (relay, id) = text.rsplit_once('/').ok_or_else(unknown)?;
-        if *relay != *self.shared.feeds.relay_id {
+        if *relay != *self.shared.stream_config.relay_id {
             let message = "subscription_id: it belongs to another relay";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -352,7 +357,7 @@ impl Relay {
             .map_err(|_| unknown())
     }
 
-    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueView> {
+    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueStats> {
         self.shared
             .hub
             .queues(after, count, self.shared.clock.now())
@@ -362,17 +367,17 @@ impl Relay {
         &self,
         after: Option<SubscriptionId>,
         count: usize,
-    ) -> Vec<ListenerView> {
+    ) -> Vec<ListenerStats> {
         self.shared
             .hub
             .listeners(after, count, self.shared.clock.now())
     }
 
-    pub(crate) fn stats(&self) -> (HubStats, &Counters) {
+    pub(crate) fn stats(&self) -> (HubStats, &RelayMetrics) {
         (self.shared.hub.stats(), &self.shared.counters)
     }
 
-    /// Returns the limits that are reached, a line each.
+    /// Returns the reached limits, a line each.
     pub(crate) fn full(&self) -> Vec<String> {
         self.shared.hub.full(self.shared.clock.now())
     }
@@ -382,7 +387,7 @@ impl Relay {
     }
 }
 
-/// Returns 128 bits of the operating system's randomness.
+/// Returns 128 random bits of the operating system.
 fn random() -> Result<u128> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {

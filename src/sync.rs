@@ -1,7 +1,7 @@
 //! The locks and wakers that the hub stands on, in one place.
 //!
 //! The concurrency test compiles the hub a second time with shuttle's in their stead (see
-//! `hub/shuttled.rs`), so the hub names its primitives through this module only.
+//! `hub/concurrency.rs`), so the hub names its primitives through this module only.
 
 pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock,

@@ -1,150 +1,158 @@
-//! How one cursor is attached to its queue's record, and what it takes of the limits.
+//! Attaches a cursor to its queue's entry, within the limits.
 //!
-//! A subscription counts the queues that it names from its admission on (see `room`), so their
-//! cursors find their places kept. A pattern's cursor takes a free one; where there is none, the
-//! subscription is told of the queue under the pattern's own name.
+//! The queues that a subscription names count from its admission on (see `admission`), so their
+//! cursors are reserved. A pattern's cursor needs a free one. Where there is none, the queue's
+//! wake-ups go under the pattern's own name.
 
 use std::sync::Arc;
 
 use super::{
     core::Hub,
     cursors::Cursors,
-    record::Record,
-    subscription::{Attached, Start, Subscription},
+    queue_entry::QueueEntry,
+    subscription::{AttachOutcome, CursorStart, Subscription},
     sync::Ordering,
 };
 use crate::{clock::Tick, words::QueueAddress};
 
-/// Where a new cursor's place among the limited ones comes from.
+/// Where a new cursor's share of the limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It was kept since the subscription was admitted.
+enum CursorQuota {
+    /// Reserved when the subscription was admitted.
     Reserved,
-    /// It was counted now.
-    Counted,
-    /// There is none.
+    /// Taken now.
+    Taken,
+    /// The limit is reached.
     Full,
 }
 
 impl Hub {
-    /// Attaches one queue, and lets its coordinator know.
+    /// Attaches one queue, and reconciles its coordinator.
     pub(super) fn attach_one(
         &self,
         subscription: &Arc<Subscription>,
-        record: Arc<Record>,
-        start: Start<'_>,
+        entry: Arc<QueueEntry>,
+        start: CursorStart<'_>,
         now: Tick,
-    ) -> Attached {
+    ) -> AttachOutcome {
         let mut cursors = subscription.lock();
-        let (record, attached) = self.attach(subscription, &mut cursors, record, start, now);
+        let (entry, attached) = self.attach(subscription, &mut cursors, entry, start, now);
         drop(cursors);
-        let guarded = subscription.group.is_some() || !self.config.pace.sentinel.is_zero();
-        if guarded && attached != Attached::Before {
-            self.tend(record, now, |_| {});
+        let guarded =
+            subscription.group.is_some() || !self.config.coordinator.sentinel_interval.is_zero();
+        if guarded && attached != AttachOutcome::Existing {
+            self.reconcile(entry, now, |_| {});
         }
         attached
     }
 
-    /// Attaches the subscribers by pattern to a new record. A subscription that registers its
-    /// pattern after the index was read here finds the record in the map.
-    pub(super) fn attach_patterns(&self, record: &Arc<Record>, now: Tick) {
+    /// Attaches the pattern subscribers to a new entry. A subscription that registers its pattern
+    /// after the index was read here finds the entry in the map.
+    pub(super) fn attach_patterns(&self, entry: &Arc<QueueEntry>, now: Tick) {
         let patterns = self
             .patterns
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let wanting = patterns.matching(record.address());
+        let wanting = patterns.matching(entry.address());
         drop(patterns);
         for subscription in wanting {
             let mut cursors = subscription.lock();
-            // A dead record is found out by the caller that counts in it.
-            self.attach_once(&subscription, &mut cursors, record, Start::Birth, now);
+            // The caller detects a dead entry when it counts in it.
+            self.attach_once(
+                &subscription,
+                &mut cursors,
+                entry,
+                CursorStart::EntryStart,
+                now,
+            );
         }
-        record.attached();
+        entry.set_live();
     }
 
-    /// Attaches a cursor to a record of this queue that is not dead, and returns that record.
+    /// Attaches a cursor to a live entry of this queue, and returns that entry.
     pub(super) fn attach(
         &self,
         subscription: &Arc<Subscription>,
         cursors: &mut Cursors,
-        mut record: Arc<Record>,
-        start: Start<'_>,
+        mut entry: Arc<QueueEntry>,
+        start: CursorStart<'_>,
         now: Tick,
-    ) -> (Arc<Record>, Attached) {
+    ) -> (Arc<QueueEntry>, AttachOutcome) {
         loop {
-            match self.attach_once(subscription, cursors, &record, start, now) {
-                Attached::Dead => {
-                    self.records.remove(&record);
-                    record = self.make_record(record.address(), now);
+            match self.attach_once(subscription, cursors, &entry, start, now) {
+                AttachOutcome::Dead => {
+                    self.entries.remove(&entry);
+                    entry = self.make_entry(entry.address(), now);
                 }
-                attached => return (record, attached),
+                attached => return (entry, attached),
             }
         }
     }
 
-    /// Attaches a cursor to this record, where there is room for it or a selector names the queue.
+    /// Attaches a cursor to this entry, where the limit allows it or a selector names the queue.
     fn attach_once(
         &self,
         subscription: &Arc<Subscription>,
         cursors: &mut Cursors,
-        record: &Arc<Record>,
-        start: Start<'_>,
+        entry: &Arc<QueueEntry>,
+        start: CursorStart<'_>,
         now: Tick,
-    ) -> Attached {
+    ) -> AttachOutcome {
         if cursors.closed {
-            return Attached::Closed;
+            return AttachOutcome::Closed;
         }
-        let place = self.take_place(subscription, cursors, record.address(), start);
-        let attached = match place {
-            Place::Full if cursors.list.find(record.address()).is_none() => Attached::Full,
-            _ => subscription.attach(cursors, record, start, now),
+        let quota = self.take_quota(subscription, cursors, entry.address(), start);
+        let attached = match quota {
+            CursorQuota::Full if cursors.list.find(entry.address()).is_none() => {
+                AttachOutcome::Full
+            }
+            _ => subscription.attach(cursors, entry, start, now),
         };
-        let new = matches!(attached, Attached::Yes | Attached::Foreign);
-        match place {
-            Place::Reserved if new => cursors.reserved -= 1,
-            Place::Counted if !new => self.cursors_left(1),
+        let new = matches!(attached, AttachOutcome::New | AttachOutcome::OtherEpoch);
+        match quota {
+            CursorQuota::Reserved if new => cursors.reserved -= 1,
+            CursorQuota::Taken if !new => self.cursors_left(1),
             _ => {}
         }
-        if attached == Attached::Full {
-            self.lack_cursor(subscription, cursors);
+        if attached == AttachOutcome::Full {
+            self.note_missing_cursor(subscription, cursors);
         }
         attached
     }
 
-    /// Takes the place of a cursor that may turn out to be there already: then it is given back.
-    fn take_place(
+    /// Takes a share for a cursor. Where the cursor exists already, the caller returns the share.
+    fn take_quota(
         &self,
         subscription: &Subscription,
         cursors: &Cursors,
         address: &QueueAddress,
-        start: Start<'_>,
-    ) -> Place {
+        start: CursorStart<'_>,
+    ) -> CursorQuota {
         let named = subscription.names(address);
         if named && cursors.reserved > 0 {
-            return Place::Reserved;
+            return CursorQuota::Reserved;
         }
-        if named || matches!(start, Start::Busy) {
+        if named || matches!(start, CursorStart::Busy) {
             self.cursors.fetch_add(1, Ordering::Relaxed);
-            return Place::Counted;
+            return CursorQuota::Taken;
         }
         let own = cursors.list.len() + cursors.reserved;
         let room = self.cursors_for_patterns();
         match own < self.config.max_cursors_per_stream && self.take_cursors(1, room) {
-            true => Place::Counted,
-            false => Place::Full,
+            true => CursorQuota::Taken,
+            false => CursorQuota::Full,
         }
     }
 
-    /// The subscription has no cursor for a queue that a pattern matches: it is told of it under the
-    /// pattern's own name.
-    fn lack_cursor(&self, subscription: &Arc<Subscription>, cursors: &mut Cursors) {
+    /// Notes that a queue of a pattern has no cursor: its wake-ups go under the pattern's own name.
+    fn note_missing_cursor(&self, subscription: &Arc<Subscription>, cursors: &mut Cursors) {
         if !std::mem::replace(&mut cursors.lacks_cursors, true) {
-            self.probes.lack_cursors(subscription);
+            self.probes.note_missing_cursors(subscription);
         }
-        // Entered first: what is counted after this is told under the pattern's name, what was
-        // counted before is covered by the check that is due now.
+        // Inserted first: events counted later are sent under the pattern's name, and the check
+        // that is due now covers earlier ones.
         if self.fanout.overflow.insert(subscription) {
-            cursors.check_patterns(&subscription.selectors);
+            cursors.request_pattern_checks(&subscription.selectors);
             subscription.mailbox.wake();
         }
     }

@@ -1,16 +1,15 @@
-//! What a full hub does: new queues, cursors and timers are refused or take the place of what is
-//! needed least.
+//! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
 //!
-//! All of a request is checked before a record is made for any of it. The longest idle queue
-//! without listeners gives way to a new one: a subscriber that comes back to it is told to catch
-//! up, as after any forgetting (R3: sequences never start again in one epoch). Nothing that a
-//! subscriber or a timer needs is ever given up.
+//! All of a request is checked before an entry is made for any of it. The longest idle queue
+//! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
+//! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
+//! or a timer needs is ever given up.
 
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    record::{Idle, Record},
+    queue_entry::{IdleState, QueueEntry},
     subscription::Subscription,
     sync::{Ordering, lock},
 };
@@ -21,62 +20,62 @@ use crate::{
     words::{Notification, QueueAddress, Report, ReportState},
 };
 
-/// Where the search for queues that may give way goes on.
+/// Where the search for idle queues continues.
 #[derive(Default)]
 pub(super) struct Eviction {
-    hand: Option<QueueAddress>,
-    /// The last search was in vain: none before this time.
+    last_visited: Option<QueueAddress>,
+    /// The last search found too few: no search before this time.
     not_before: Tick,
 }
 
-/// Queues of one step of the search, of which the longest idle give way, and of one search: twice as
-/// many as a request can name, some milliseconds at worst.
+/// Queues of one step of the search, of which the longest idle give way, and of one search: twice
+/// as many as a request can name, some milliseconds at worst.
 const STEP: usize = 256;
 const SEARCH: usize = 8192;
-/// Subscriptions that one search, or one step of forgetting, may compare with idle queues that they
-/// hold by a pattern: about a millisecond. A queue with more of them does not give way to new ones, it
-/// is forgotten in its time; cursors are limited, so there are few such queues.
+/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
+/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
+/// limited, so there are few such queues.
 pub(super) const HOLDERS: usize = 4096;
-/// A full table is searched so often at most, however often it is asked for room. Counted from the
-/// beginning of a search, whose length the limits above bound.
-const AGAIN: Duration = Duration::from_millis(100);
-/// A table that refused a queue is told to be full for so long.
-const REFUSED: Duration = Duration::from_secs(10);
-/// A queue that only patterns match gives way when it was idle for so long.
+/// The least time between two searches of a full table, counted from the beginning of a search. The
+/// limits above bound its length.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// A table counts as full for this long after it refused a queue.
+const FULL_FOR: Duration = Duration::from_secs(10);
+/// A queue that only patterns match gives way after this idle time.
 const PATTERN_IDLE: Duration = Duration::from_secs(60);
 
 impl Hub {
-    /// Returns each notification's record, making those that are missing, all or none.
-    pub(super) fn records_of(
+    /// Returns each notification's entry, and makes the missing ones, all or none.
+    pub(super) fn entries_of(
         &self,
         notifications: &[Notification],
         now: Tick,
-    ) -> Result<Vec<Arc<Record>>> {
-        let mut records: Vec<Option<Arc<Record>>> = Vec::with_capacity(notifications.len());
+    ) -> Result<Vec<Arc<QueueEntry>>> {
+        let mut entries: Vec<Option<Arc<QueueEntry>>> = Vec::with_capacity(notifications.len());
         let mut missing = Vec::new();
         for notification in notifications {
-            let record = match records.last() {
+            let entry = match entries.last() {
                 Some(Some(last)) if *last.address() == notification.queue => Some(Arc::clone(last)),
-                _ => self.records.get(&notification.queue),
+                _ => self.entries.get(&notification.queue),
             };
-            if record.is_none() {
+            if entry.is_none() {
                 missing.push(&notification.queue);
             }
-            records.push(record);
+            entries.push(entry);
         }
         if !missing.is_empty() {
             let own = || notifications.iter().map(|one| &one.queue).collect();
             self.make_missing(&missing, own, now)?;
         }
-        let records = records.into_iter().zip(notifications);
-        let made = records.map(|(record, notification)| {
-            record.unwrap_or_else(|| self.make_record(&notification.queue, now))
+        let entries = entries.into_iter().zip(notifications);
+        let made = entries.map(|(entry, notification)| {
+            entry.unwrap_or_else(|| self.make_entry(&notification.queue, now))
         });
         Ok(made.collect())
     }
 
-    /// Makes the records of these queues, where there is room for all of them. None of the request's
-    /// `own` queues gives way.
+    /// Makes the entries of these queues, where there is room for all of them. None of the
+    /// request's `own` queues gives way.
     pub(super) fn make_missing<'a>(
         &self,
         missing: &[&QueueAddress],
@@ -86,24 +85,24 @@ impl Hub {
         let mut eviction = lock(&self.eviction);
         let mut distinct = HashSet::new();
         let new = |address: &&&QueueAddress| {
-            self.records.get(address).is_none() && distinct.insert((**address).clone())
+            self.entries.get(address).is_none() && distinct.insert((**address).clone())
         };
         let new: Vec<_> = missing.iter().filter(new).copied().collect();
         if let Err(full) = self.make_room(&mut eviction, &new, own, now) {
             if planted!(self.config.fault, RefusalLeavesQueues) {
-                self.make_record(new[0], now);
+                self.make_entry(new[0], now);
             }
             return Err(full);
         }
         for address in new {
-            self.make_record(address, now);
+            self.make_entry(address, now);
         }
         Ok(())
     }
 
-    /// Makes room for these queues, which are not known; none of the request's `own` gives way. Another
-    /// request may have made all of a request's queues before this one had the lock: then there is
-    /// nothing to make room for, however full the table is.
+    /// Makes room for these unknown queues; none of the request's `own` gives way. Another request
+    /// may have made all of them before this one got the lock: then no room is needed, however full
+    /// the table is.
     pub(super) fn make_room<'a>(
         &self,
         eviction: &mut Eviction,
@@ -115,35 +114,44 @@ impl Hub {
             return Ok(());
         };
         let limit = self.config.max_queues;
-        let excess = (self.records.len() + new.len()).saturating_sub(limit);
+        let excess = (self.entries.len() + new.len()).saturating_sub(limit);
         match excess == 0 || self.evict(eviction, excess, &own(), now) {
             true => Ok(()),
             false => Err(too_many_queues(limit, first)),
         }
     }
 
-    /// Returns the queue's record, making it where there is room.
-    pub(super) fn record(&self, address: &QueueAddress, now: Tick) -> Result<Arc<Record>> {
-        if let Some(found) = self.records.get(address) {
+    /// Returns the queue's entry, and makes it where there is room.
+    pub(super) fn entry(&self, address: &QueueAddress, now: Tick) -> Result<Arc<QueueEntry>> {
+        if let Some(found) = self.entries.get(address) {
             return Ok(found);
         }
         self.make_missing(&[address], HashSet::new, now)?;
-        Ok(self.make_record(address, now))
+        Ok(self.make_entry(address, now))
     }
 
-    /// Returns the queue's record, made whether there is room or not: in the place of a dead one, or
+    /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
     /// after room was made.
-    pub(super) fn make_record(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
-        self.records.get_or_insert(address, || {
-            let number = self.record_number.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn make_entry(&self, address: &QueueAddress, now: Tick) -> Arc<QueueEntry> {
+        self.entries.get_or_insert(address, || {
+            let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
             let start = self.floor.load(Ordering::Acquire);
-            let changed_at = match planted!(self.config.fault, NewQueueNotStamped) {
-                true => 0,
-                false => self.revision.load(Ordering::Relaxed),
-            };
-            let start = (start, changed_at);
-            Arc::new(Record::new(address.clone(), number, start, now, &self.pace))
+            let start = (start, self.revision_for_new_entry());
+            Arc::new(QueueEntry::new(
+                address.clone(),
+                number,
+                start,
+                now,
+                &self.coordinator_config,
+            ))
         })
+    }
+
+    fn revision_for_new_entry(&self) -> u64 {
+        if planted!(self.config.fault, NewQueueNotStamped) {
+            return 0;
+        }
+        self.revision.load(Ordering::Relaxed)
     }
 
     /// Checks that there is room for the timers of these notifications.
@@ -171,8 +179,8 @@ impl Hub {
         if !timer && !busy || subscription.names(&report.queue) {
             return Ok(());
         }
-        let record = self.records.get(&report.queue);
-        if record.is_some_and(|record| record.lock().notified > 0) {
+        let entry = self.entries.get(&report.queue);
+        if entry.is_some_and(|entry| entry.lock().notified > 0) {
             return Ok(());
         }
         let message = if timer {
@@ -197,13 +205,13 @@ impl Hub {
         self.cursors.load(Ordering::Relaxed) >= limit as u64
     }
 
-    /// Returns the limits that are reached, a line each. A table of queues is full where none of them
+    /// Returns the reached limits, a line each. The table of queues is full where none of them
     /// could give way to a new one lately.
     pub(crate) fn full(&self, now: Tick) -> Vec<String> {
         let config = &self.config;
         let refused_at = lock(&self.eviction).not_before;
-        let refused = refused_at > Tick::default() && now < refused_at + REFUSED;
-        let queues = refused && self.records.len() >= config.max_queues;
+        let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
+        let queues = refused && self.entries.len() >= config.max_queues;
         let cursors = self.cursors.load(Ordering::Relaxed);
         let timers = self.timers_set.load(Ordering::Relaxed);
         let limits = [
@@ -229,9 +237,9 @@ impl Hub {
             .collect()
     }
 
-    /// Forgets as many queues that are idle and have no listeners, but for those of the request that
-    /// needs their places; returns whether there were as many. A search looks at each queue once at
-    /// most, and at a bounded number of queues and holders.
+    /// Forgets `excess` idle queues without listeners, except for the request's own; returns
+    /// whether it did. A search visits each queue once at most, and a bounded number of queues and
+    /// holders.
     fn evict(
         &self,
         eviction: &mut Eviction,
@@ -242,49 +250,51 @@ impl Hub {
         if now < eviction.not_before {
             return false;
         }
-        let mut queues = SEARCH.min(self.records.len());
+        let mut queues = SEARCH.min(self.entries.len());
         let mut holders = HOLDERS;
         while excess > 0 && queues > 0 && holders > 0 {
-            let from = eviction.hand.as_ref();
-            let from = from.map_or(Bound::Unbounded, |hand| Bound::Excluded(hand.borrow()));
-            let records = self.records.range(from, STEP.min(queues));
-            if records.is_empty() && eviction.hand.take().is_none() {
+            let from = eviction.last_visited.as_ref();
+            let from = from.map_or(Bound::Unbounded, |last_visited| {
+                Bound::Excluded(last_visited.borrow())
+            });
+            let entries = self.entries.range(from, STEP.min(queues));
+            if entries.is_empty() && eviction.last_visited.take().is_none() {
                 break;
             }
             let mut idle = Vec::new();
-            for record in &records {
-                if !own.contains(record.address())
-                    && let Some((since, held)) = record.idle_since()
-                    && (held == 0 || since + PATTERN_IDLE <= now && held <= HOLDERS)
+            for entry in &entries {
+                if !own.contains(entry.address())
+                    && let Some((since, holder_count)) = entry.idle_since()
+                    && (holder_count == 0 || since + PATTERN_IDLE <= now && holder_count <= HOLDERS)
                 {
-                    if held > holders {
+                    if holder_count > holders {
                         // The next search begins here.
                         holders = 0;
                         break;
                     }
-                    holders -= held;
-                    idle.push((since, record));
+                    holders -= holder_count;
+                    idle.push((since, entry));
                 }
                 queues -= 1;
-                eviction.hand = Some(record.address().clone());
+                eviction.last_visited = Some(entry.address().clone());
             }
             idle.sort_by_key(|(since, _)| *since);
-            for (_, record) in idle {
-                if excess > 0 && self.forget_one(record, (now, now), PATTERN_IDLE) {
+            for (_, entry) in idle {
+                if excess > 0 && self.forget_one(entry, (now, now), PATTERN_IDLE) {
                     excess -= 1;
                 }
             }
         }
         if excess > 0 {
-            eviction.not_before = now + AGAIN;
+            eviction.not_before = now + SEARCH_INTERVAL;
         }
         excess == 0
     }
 
-    /// Forgets a queue that was not needed since then; returns whether it did.
+    /// Forgets a queue that has been idle since then; returns whether it did.
     pub(super) fn forget_one(
         &self,
-        record: &Arc<Record>,
+        entry: &Arc<QueueEntry>,
         (idle_since, now): (Tick, Tick),
         pattern_idle: Duration,
     ) -> bool {
@@ -297,20 +307,20 @@ impl Hub {
         let since = idle_since.as_nanos();
         let pattern_since = since.checked_sub(super::core::nanos(pattern_idle));
         let pattern_since = pattern_since.map(Tick::from_nanos);
-        let dead = match record.idle(idle_since, pattern_since) {
-            Idle::No => false,
-            Idle::Alone => record.forget(None, idle_since, &self.timers, floor),
-            Idle::Patterns { holders, since } => {
+        let dead = match entry.idle_state(idle_since, pattern_since) {
+            IdleState::InUse => false,
+            IdleState::Unused => entry.forget(None, idle_since, &self.timers, floor),
+            IdleState::HeldByPatterns { holders, since } => {
                 let looked = holders.len() as u64;
-                self.counters.holders.fetch_add(looked, Ordering::Relaxed);
-                holders.up_to_date(self, record, now)
-                    && record.forget(Some(&holders), since, &self.timers, floor)
-                    && holders.release(self, record)
+                self.metrics.holders.fetch_add(looked, Ordering::Relaxed);
+                holders.up_to_date(self, entry, now)
+                    && entry.forget(Some(&holders), since, &self.timers, floor)
+                    && holders.release(self, entry)
             }
         };
         if dead {
-            self.records.remove(record);
-            self.counters.forgotten.fetch_add(1, Ordering::Relaxed);
+            self.entries.remove(entry);
+            self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
         }
         dead
     }

@@ -1,50 +1,49 @@
 //! A subscription's cursors, by number and by queue.
 //!
-//! A pattern may match a million queues, so nothing here moves, hashes again or frees all of them in
-//! one step: cursors lie in chunks, and the index is split into shards once it is large.
+//! A pattern may match a million queues, so no step here moves, rehashes or frees all of them.
+//! Cursors lie in chunks, and a large index is split into shards.
 
 use std::{collections::HashMap, hash::BuildHasher, vec::IntoIter};
 
 use super::{cursor::Cursor, shards::to_reserve};
 use crate::words::QueueAddress;
 
-/// The cursors of one subscription.
 pub(super) struct CursorList {
-    /// A cursor's number is its place here, which its queue's entry knows. All chunks but the last one
-    /// are full.
+    /// A cursor's number is its index here; its queue's entry knows the number. All chunks but the
+    /// last one are full.
     chunks: Vec<Chunk>,
-    /// Numbers that are not in use.
+    /// Unused numbers.
     free: Vec<u32>,
     index: Index,
 }
 
-/// What a closed list leaves, to be dropped in steps.
-pub(super) struct Leftover {
+/// The cursors of a closed list, to be dropped in steps.
+pub(super) struct DetachedCursors {
     chunk: IntoIter<Option<Cursor>>,
     chunks: IntoIter<Chunk>,
     shards: IntoIter<Shard>,
 }
 
-/// The cursors' numbers by queue. None, one or [`SHARDS`] of them.
+/// The cursors' numbers by queue: no shard, one or [`SHARDS`] of them.
 #[derive(Default)]
 struct Index(Vec<Shard>);
 
 type Chunk = Vec<Option<Cursor>>;
 type Shard = HashMap<QueueAddress, u32>;
 
-/// Cursors up to which there is no index: most subscriptions have one, and a map with one entry
-/// takes nearly as much as the cursor itself.
+/// Up to this many cursors there is no index. Most subscriptions have one cursor, and a map with
+/// one entry takes nearly as much memory as the cursor.
 const UNINDEXED: usize = 8;
 /// Cursors of a chunk.
 const CHUNK: usize = 1024;
-/// Entries of the index from which on it is split. A shard grows by hashing all of its entries again:
-/// 4,096 of a million take some 0.3 ms.
+/// The index is split at this many entries. A shard grows by rehashing all of its entries: 4,096 of
+/// a million take some 0.3 ms.
 const SPLIT: usize = 4096;
 const SHARDS: usize = 256;
 
 impl CursorList {
-    /// Makes room for `expected` cursors, exactly: a vector that grows by itself starts with four,
-    /// which would be a sixth of what an idle subscription costs.
+    /// Allocates room for exactly `expected` cursors. A vector that grows by itself starts with
+    /// four, which would be a sixth of an idle subscription's memory.
     pub(super) fn new(expected: usize) -> Self {
         Self {
             chunks: vec![Vec::with_capacity(expected.min(CHUNK))],
@@ -53,7 +52,6 @@ impl CursorList {
         }
     }
 
-    /// Returns how many cursors there are.
     pub(super) fn len(&self) -> usize {
         self.numbers() - self.free.len()
     }
@@ -69,31 +67,31 @@ impl CursorList {
         all.filter_map(|(at, cursor)| Some((at, cursor.as_ref()?)))
     }
 
-    /// Returns the cursors among the first so many numbers.
+    /// Returns the cursors with numbers below `numbers`.
     pub(super) fn first(&self, numbers: usize) -> impl Iterator<Item = &Cursor> {
         self.chunks.iter().flatten().take(numbers).flatten()
     }
 
     pub(super) fn get(&self, at: u32) -> Option<&Cursor> {
-        let (chunk, place) = place(at);
-        self.chunks.get(chunk)?.get(place)?.as_ref()
+        let (chunk, offset) = locate(at);
+        self.chunks.get(chunk)?.get(offset)?.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Cursor> {
-        let (chunk, place) = place(at);
-        self.chunks.get_mut(chunk)?.get_mut(place)?.as_mut()
+        let (chunk, offset) = locate(at);
+        self.chunks.get_mut(chunk)?.get_mut(offset)?.as_mut()
     }
 
     /// Returns the number of the queue's cursor.
     pub(super) fn find(&self, queue: &QueueAddress) -> Option<u32> {
         if self.index.0.is_empty() {
             let mut all = self.iter();
-            return all.find_map(|(at, cursor)| (cursor.record.address() == queue).then_some(at));
+            return all.find_map(|(at, cursor)| (cursor.entry.address() == queue).then_some(at));
         }
         self.index.get(queue)
     }
 
-    /// Returns the number that the next cursor will have.
+    /// Returns the number of the next cursor.
     pub(super) fn next_number(&self) -> u32 {
         let grown = || u32::try_from(self.numbers()).expect("fewer cursors than numbers");
         self.free.last().copied().unwrap_or_else(grown)
@@ -102,10 +100,10 @@ impl CursorList {
     /// Adds the cursor of a queue that has none, under [`CursorList::next_number`].
     pub(super) fn push(&mut self, cursor: Cursor) {
         let at = self.next_number();
-        let address = cursor.record.address().clone();
+        let address = cursor.entry.address().clone();
         if self.free.pop().is_some() {
-            let (chunk, place) = place(at);
-            self.chunks[chunk][place] = Some(cursor);
+            let (chunk, offset) = locate(at);
+            self.chunks[chunk][offset] = Some(cursor);
         } else {
             self.append(cursor);
         }
@@ -113,7 +111,7 @@ impl CursorList {
             self.index.insert(address, at);
         } else if self.numbers() > UNINDEXED {
             let all = self.iter();
-            let all = all.map(|(at, cursor)| (cursor.record.address().clone(), at));
+            let all = all.map(|(at, cursor)| (cursor.entry.address().clone(), at));
             self.index = Index(vec![all.collect()]);
         }
     }
@@ -132,28 +130,28 @@ impl CursorList {
 
     /// Removes a cursor.
     pub(super) fn remove(&mut self, at: u32) {
-        let (chunk, place) = place(at);
+        let (chunk, offset) = locate(at);
         let cursor = self
             .chunks
             .get_mut(chunk)
-            .and_then(|all| all.get_mut(place));
+            .and_then(|all| all.get_mut(offset));
         if let Some(cursor) = cursor.and_then(Option::take) {
-            self.index.remove(cursor.record.address());
+            self.index.remove(cursor.entry.address());
             self.free.push(at);
         }
     }
 
     /// Takes out all cursors.
-    pub(super) fn take(&mut self) -> Leftover {
+    pub(super) fn take(&mut self) -> DetachedCursors {
         let all = std::mem::replace(self, Self::new(0));
-        Leftover {
+        DetachedCursors {
             chunk: Vec::new().into_iter(),
             chunks: all.chunks.into_iter(),
             shards: all.index.0.into_iter(),
         }
     }
 
-    /// Returns how much its lists hold room for: cursors, and entries of the index.
+    /// Returns the capacities: cursors, and entries of the index.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 2] {
         [
@@ -163,8 +161,8 @@ impl CursorList {
     }
 }
 
-impl Leftover {
-    /// Returns up to `count` cursors, fewer only at the end, and drops a part of the rest.
+impl DetachedCursors {
+    /// Returns up to `count` cursors, fewer only at the end, and drops a part of the index.
     pub(super) fn next(&mut self, count: usize) -> impl Iterator<Item = Cursor> {
         drop(self.shards.next());
         if self.chunk.len() == 0 {
@@ -182,7 +180,8 @@ impl Index {
     fn shard(&self, queue: &QueueAddress) -> usize {
         match &self.0[..] {
             [_] => 0,
-            // Random keys: a stranger's names cannot all be in one shard.
+            // The hasher has random keys, so a stranger cannot choose names that fall into one
+            // shard.
             shards => usize::from(shards[0].hasher().hash_one(queue).to_be_bytes()[3]),
         }
     }
@@ -216,8 +215,8 @@ impl Index {
     }
 }
 
-/// Returns the chunk and the place in it.
-fn place(at: u32) -> (usize, usize) {
+/// Returns the chunk and the offset in it.
+fn locate(at: u32) -> (usize, usize) {
     let at = at as usize;
     (at / CHUNK, at % CHUNK)
 }

@@ -1,23 +1,22 @@
-//! What a subscription's lock guards: its place in each queue, and what it is to be told there.
+//! The part of a subscription that its lock guards: its position and pending wake-ups in each
+//! queue.
 //!
-//! A cursor is behind where its queue has counted further than its place; the difference is what
-//! its stream is told, in Wakes of a bounded size (R1). R2: where the relay is not certain what a
-//! subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it reports
-//! DRAINED, and this knows which listeners are busy. Marked cursors wait in the order in which they
-//! were marked, so that busy queues do not starve the others; nothing here grows with the cursors
-//! that are not marked, but for [`Cursors::verify`], which goes in steps.
+//! A cursor is behind where its queue has counted further than its position. The difference is sent
+//! to its stream, in Wakes of a bounded size (R1). R2: where the relay is not certain which events
+//! a subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it
+//! reports DRAINED, and the cursors keep that state. Marked cursors wait in the order of their
+//! marks, so that busy queues do not starve the others. No cost here grows with the unmarked
+//! cursors, but for [`Cursors::compare_next`], which goes in steps.
 
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
-    cursor::{Cursor, Sent},
-    cursor_list::{CursorList, Leftover},
-    group::Heard,
-    mailbox::{Marks, WakeBatch},
-    record::Newest,
-    subscription::{Attached, Subscription},
+    cursor::Cursor,
+    cursor_list::{CursorList, DetachedCursors},
+    group::MemberReport,
+    mailbox::WakeBatch,
+    subscription::{AttachOutcome, Subscription},
     sync::{AtomicU64, Ordering},
-    wake_builder::{Entry, WakeSink},
 };
 use crate::{
     clock::Tick,
@@ -25,45 +24,49 @@ use crate::{
     words::{QueueAddress, Report, ReportState, Selector, WakeReason},
 };
 
-/// What the subscription's lock guards.
+// The path holds also where the concurrency test compiles this file a second time.
+#[path = "cursors/filling.rs"]
+mod filling;
+
+/// The part of a subscription that its lock guards.
 pub(super) struct Cursors {
     pub(super) closed: bool,
     pub(super) list: CursorList,
-    /// Queues that selectors name and that have no cursor yet. They count as cursors, in the hub too.
+    /// Named queues without a cursor yet. They count as cursors, in the hub too.
     pub(super) reserved: usize,
-    /// Marked cursors that were not come to yet, each once.
+    /// Marked cursors that wait for a Wake, each once.
     marked: VecDeque<u32>,
-    /// Selectors whose own check is due.
-    checks: Vec<(usize, WakeReason)>,
-    /// Until then CATCH_UPs wait: they are spread after a change of epoch.
+    /// Selectors with a check due under their own name.
+    pattern_checks: Vec<(usize, WakeReason)>,
+    /// CATCH_UPs wait until then: they are spread after a change of epoch.
     pub(super) catch_up_at: Tick,
-    /// Cursors whose CATCH_UP was passed over until then.
-    held: Vec<u32>,
-    /// Up to where the present comparison of all cursors has come.
-    verified: usize,
-    /// The hub's revision at its first step, or at that of the last one that has ended: changes up to
-    /// there were found (see `resume`).
-    compared: Option<NonZeroU64>,
-    /// A queue that a pattern matches has no cursor here: it is told under the pattern's name.
+    /// Cursors whose CATCH_UP waits until then.
+    delayed: Vec<u32>,
+    /// The number of the next cursor in the present comparison of all cursors.
+    compared_up_to: usize,
+    /// The hub's revision at the first step of the present comparison, or of the last one. The
+    /// comparison found all changes up to it (see `resume`).
+    compared_revision: Option<NonZeroU64>,
+    /// A queue of a pattern has no cursor here: its wake-ups go under the pattern's name.
     pub(super) lacks_cursors: bool,
-    /// It has reported at least once.
+    /// The listener has reported at least once.
     pub(super) reports: bool,
     pub(super) active_dequeue_tasks: u32,
     pub(super) total_dequeue_tasks: u32,
 }
 
-/// What a Wake was filled with.
+/// The contents of a Wake.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Filled {
     pub(crate) entries: usize,
-    /// Notifications of all entries, saturating; and of the entry with the fewest.
+    /// The notifications of all entries, saturating, and of the entry with the fewest.
     pub(crate) notifications: u64,
     pub(crate) fewest: u64,
-    /// Nothing is marked any more; otherwise the rest follows in the next.
+    /// No marked cursor is left; otherwise the rest follows in the next Wake.
     pub(crate) complete: bool,
-    /// When the oldest event was accepted that the marks stood for, where that is known: those of
-    /// the sentinel, of redeliveries, of what a group held back and of what a Wake before had no room
-    /// for are not.
+    /// When the oldest marked event was accepted, where that is known. It is not known for checks
+    /// of the sentinel, redeliveries, work that a group held back, and entries without room in an
+    /// earlier Wake.
     pub(crate) accepted_at: Option<Tick>,
 }
 
@@ -78,11 +81,11 @@ impl Cursors {
             list: CursorList::new(expected),
             reserved: 0,
             marked: VecDeque::new(),
-            checks: Vec::new(),
+            pattern_checks: Vec::new(),
             catch_up_at: now,
-            held: Vec::new(),
-            verified: 0,
-            compared: None,
+            delayed: Vec::new(),
+            compared_up_to: 0,
+            compared_revision: None,
             lacks_cursors: false,
             reports: false,
             active_dequeue_tasks: 0,
@@ -90,12 +93,17 @@ impl Cursors {
         }
     }
 
-    /// Adds a cursor, or puts it in a dead one's place, where there was one before.
-    pub(super) fn put(&mut self, dead: Option<u32>, cursor: Cursor, new: Attached) -> Attached {
+    /// Adds a cursor, or replaces a dead entry's cursor.
+    pub(super) fn put(
+        &mut self,
+        dead: Option<u32>,
+        cursor: Cursor,
+        new: AttachOutcome,
+    ) -> AttachOutcome {
         match dead {
             Some(at) => {
                 self.replace(at, cursor);
-                Attached::Replaced
+                AttachOutcome::Replaced
             }
             None => {
                 self.list.push(cursor);
@@ -104,16 +112,16 @@ impl Cursors {
         }
     }
 
-    /// Puts a cursor in the place of one whose record is dead. What was pending there is pending here
-    /// as a CATCH_UP, and a busy listener stays so.
+    /// Replaces the cursor of a dead entry. A pending wake-up becomes a CATCH_UP, and a busy
+    /// listener stays busy.
     pub(super) fn replace(&mut self, at: u32, mut cursor: Cursor) {
         let Some(old) = self.list.get_mut(at) else {
             return;
         };
         cursor.needs_catch_up |= old.is_behind();
-        cursor.busy = old.busy || old.drained < old.woken;
-        (cursor.woken_at, cursor.told_at) = (old.woken_at, old.told_at);
-        cursor.number = old.number;
+        cursor.busy = old.busy || old.drained_sequence < old.woken_sequence;
+        (cursor.woken_at, cursor.work_sent_at) = (old.woken_at, old.work_sent_at);
+        cursor.report_number = old.report_number;
         cursor.marked = old.marked;
         *old = cursor;
         self.set_marked(at);
@@ -122,27 +130,27 @@ impl Cursors {
     /// Returns whether there is a cursor for the queue's entry.
     pub(super) fn is_attached(&self, queue: &QueueAddress) -> bool {
         let found = self.list.find(queue).and_then(|at| self.list.get(at));
-        found.is_some_and(|cursor| !cursor.record.lock().is_dead())
+        found.is_some_and(|cursor| !cursor.entry.lock().is_dead())
     }
 
-    /// Takes out all cursors; they are detached by [`super::subscribe`].
-    pub(super) fn close(&mut self) -> Leftover {
+    /// Takes out all cursors; [`super::subscribe`] detaches them.
+    pub(super) fn close(&mut self) -> DetachedCursors {
         self.closed = true;
         self.marked = VecDeque::new();
-        self.held = Vec::new();
+        self.delayed = Vec::new();
         self.list.take()
     }
 
     /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
-    pub(super) fn check_patterns(&mut self, selectors: &[Selector]) {
+    pub(super) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
         let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
-        self.checks = patterns
+        self.pattern_checks = patterns
             .map(|(index, _)| (index, WakeReason::CatchUp))
             .collect();
     }
 
-    /// A check under one selector's own name is pending.
-    pub(super) fn check_pattern(
+    /// Requests a check under one selector's own name.
+    pub(super) fn request_pattern_check(
         &mut self,
         selectors: &[Selector],
         checked: &Selector,
@@ -151,14 +159,18 @@ impl Cursors {
         let Some(at) = selectors.iter().position(|selector| selector == checked) else {
             return;
         };
-        match self.checks.iter_mut().find(|(known, _)| *known == at) {
+        match self
+            .pattern_checks
+            .iter_mut()
+            .find(|(known, _)| *known == at)
+        {
             Some(known) => known.1 = known.1.max(reason),
-            None => self.checks.push((at, reason)),
+            None => self.pattern_checks.push((at, reason)),
         }
     }
 
-    /// Counts the cursors where the listener is taken to be busy, and those that are behind; of a
-    /// subscription with very many, among the first of them and the marked ones.
+    /// Counts the cursors with a busy listener, and those that are behind. Of a very large
+    /// subscription, it compares only the first ones and counts the marked ones.
     pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
         let some = || self.list.first(4 * STEP);
@@ -166,9 +178,8 @@ impl Cursors {
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
 
-    /// Takes what a report says of a queue that this subscription has a cursor for. R9: a sequence
-    /// above the head counts as 0. Returns whether the queue's coordinator has something to do for
-    /// it.
+    /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
+    /// head counts as 0. Returns whether the queue's coordinator must be reconciled.
     pub(super) fn report(
         &mut self,
         subscription: &Subscription,
@@ -182,22 +193,23 @@ impl Cursors {
         let Some(cursor) = found.and_then(|at| self.list.get_mut(at)) else {
             return false;
         };
-        if report.number < cursor.number {
+        if report.number < cursor.report_number {
             return false;
         }
-        // The first report on a stream that was not woken repeats what an earlier stream was told.
-        let looked = report.state != ReportState::Unspecified
-            && (cursor.number > 0 || cursor.woken.is_some());
-        cursor.number = report.number;
+        // The first report on a stream without a wake-up repeats one of an earlier stream.
+        let polled = report.state != ReportState::Unspecified
+            && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
+        cursor.report_number = report.number;
         self.active_dequeue_tasks = report.active_dequeue_tasks;
         self.total_dequeue_tasks = report.total_dequeue_tasks;
         let fault = subscription.fault;
-        // Of a stream for several queues this says nothing about the others, where a task may wait in
-        // vain for an answer about this one: it is asked, at the cost of a check at most.
+        // On a stream of several queues, a report on one says nothing about the others. There, a
+        // task may wait for an answer about another queue. So the listener is asked, at the cost of
+        // one check at most.
         let polls =
             report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
         let believed = if polls {
-            cursor.record.pace.sentinel * 2
+            cursor.entry.config.sentinel_interval * 2
         } else {
             Duration::ZERO
         };
@@ -205,32 +217,38 @@ impl Cursors {
         subscription
             .mailbox
             .note_report(told.then(|| now + believed));
-        let mut state = cursor.record.lock();
+        let mut state = cursor.entry.lock();
         state.depth = (report.current_queue_depth, now);
-        let head = state.tally.sequence;
+        let head = state.counters.sequence;
         let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
         let sequence = if trusted { report.sequence } else { 0 };
-        let heard = Heard {
+        let member_report = MemberReport {
             state: report.state,
             sequence,
             depth: report.current_queue_depth,
-            looked,
+            polled,
         };
-        let place = cursor.seat.map_or(Ok(cursor.key), Err);
-        let to_do = state.report(place, heard, subscription.mailbox.capacity, now, batch);
+        let listener = cursor.listener_key();
+        let needs_reconcile = state.report(
+            listener,
+            member_report,
+            subscription.mailbox.capacity,
+            now,
+            batch,
+        );
         drop(state);
         match report.state {
             ReportState::Busy => cursor.busy = true,
             ReportState::Drained => {
-                cursor.drained = cursor.drained.max(Some(sequence));
-                cursor.busy &= cursor.drained < cursor.woken;
+                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
+                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
             }
             ReportState::Unspecified => {}
         }
-        to_do
+        needs_reconcile
     }
 
-    /// Puts a cursor among the marked ones.
+    /// Adds a cursor to the marked ones.
     pub(super) fn set_marked(&mut self, at: u32) {
         let Some(cursor) = self.list.get_mut(at) else {
             return;
@@ -240,37 +258,36 @@ impl Cursors {
         }
     }
 
-    /// Returns whether a take may find something.
+    /// Returns whether `fill` may find an entry.
     pub(super) fn is_marked(&self, now: Tick) -> bool {
-        !self.marked.is_empty() || !self.checks.is_empty() || self.catch_up_is_due(now)
+        !self.marked.is_empty() || !self.pattern_checks.is_empty() || self.catch_up_is_due(now)
     }
 
     fn catch_up_is_due(&self, now: Tick) -> bool {
-        !self.held.is_empty() && now >= self.catch_up_at
+        !self.delayed.is_empty() && now >= self.catch_up_at
     }
 
-    /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
     pub(super) fn catch_up_at(&self) -> Option<Tick> {
-        let waits = !self.held.is_empty() || !self.checks.is_empty();
+        let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
         waits.then_some(self.catch_up_at)
     }
 
-    /// Compares the next cursors with their queues and marks those that are behind; returns whether
-    /// all have been compared since the last time that it returned so (R6: only then may a
-    /// heartbeat be sent). The first step raises the hub's revision before it looks at any queue
-    /// (see `resume`).
-    pub(super) fn verify(
+    /// Compares the next cursors with their queues and marks those that are behind. Returns whether
+    /// all have been compared since it last returned true (R6: only then may a heartbeat be sent).
+    /// The first step raises the hub's revision before it compares any queue (see `resume`).
+    pub(super) fn compare_next(
         &mut self,
         revision: Option<&AtomicU64>,
         step: usize,
         fault: Fault,
     ) -> bool {
         let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
-        if self.verified == 0 {
-            self.compared = revision.and_then(raise);
+        if self.compared_up_to == 0 {
+            self.compared_revision = revision.and_then(raise);
         }
         let all = self.list.numbers();
-        let from = self.verified.min(all);
+        let from = self.compared_up_to.min(all);
         let to = (from + step).min(all);
         for at in from..to {
             let at = u32::try_from(at).expect("fewer cursors than numbers");
@@ -279,182 +296,33 @@ impl Cursors {
             }
         }
         let done = to == all;
-        self.verified = if done { 0 } else { to };
+        self.compared_up_to = if done { 0 } else { to };
         if done && planted!(fault, ResumeNumberTooNew) {
-            self.compared = revision.and_then(raise);
+            self.compared_revision = revision.and_then(raise);
         }
         done
     }
 
-    /// Takes the revision up to which all changes were sent, where a comparison has ended since the
-    /// last time and nothing that it found is left.
-    pub(super) fn take_compared(&mut self, fault: Fault) -> Option<NonZeroU64> {
-        let ended = self.verified == 0;
-        let sent = self.marked.is_empty() && self.checks.is_empty() && self.held.is_empty();
+    /// Takes the revision up to which all changes were sent. Returns `None` unless a comparison has
+    /// ended since the last call and all of its findings were sent.
+    pub(super) fn take_compared_revision(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.compared_up_to == 0;
+        let sent =
+            self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
         let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
-        self.compared.take_if(|_| ended && sent && whole)
+        self.compared_revision.take_if(|_| ended && sent && whole)
     }
 
-    /// Begins the comparison of all cursors anew; CATCH_UPs wait no longer.
-    pub(super) fn begin_verify(&mut self, now: Tick) {
-        (self.verified, self.compared) = (0, None);
+    /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.
+    pub(super) fn restart_comparison(&mut self, now: Tick) {
+        (self.compared_up_to, self.compared_revision) = (0, None);
         self.catch_up_at = self.catch_up_at.min(now);
     }
 
-    /// Fills a Wake with what the marked cursors are to be told.
-    pub(super) fn fill(
-        &mut self,
-        subscription: &Subscription,
-        marks: Marks,
-        now: Tick,
-        sink: &mut impl WakeSink,
-    ) -> Filled {
-        let certain = now >= self.catch_up_at;
-        if self.catch_up_is_due(now) {
-            self.release_held();
-        }
-        let mut filled = Filled::default();
-        if certain && !self.fill_checks(subscription, sink, &mut filled) {
-            marks.cursors(|at| self.set_marked(at));
-            return filled;
-        }
-        if self.marked.is_empty() && marks.len() <= STEP {
-            self.fill_now(subscription, marks, (certain, now), sink, &mut filled);
-        } else {
-            marks.cursors(|at| self.set_marked(at));
-            self.fill_marked(subscription, (certain, now), sink, &mut filled);
-        }
-        filled.complete &= !self.catch_up_is_due(now);
-        if self.marked.is_empty() && self.marked.capacity() > STEP {
-            self.marked = VecDeque::new();
-        }
-        if !filled.complete && planted!(subscription.fault, WakeDropsRest) {
-            self.drop_marks();
-            filled.complete = true;
-        }
-        filled
-    }
-
-    /// Marks some of the cursors whose CATCH_UP waits no longer.
-    fn release_held(&mut self) {
-        for _ in 0..4 * STEP {
-            let Some(at) = self.held.pop() else {
-                self.held = Vec::new();
-                break;
-            };
-            self.set_marked(at);
-        }
-    }
-
-    /// Adds the entries of cursors that were just marked, where no others came before them: only what
-    /// finds no room goes through the list.
-    fn fill_now(
-        &mut self,
-        subscription: &Subscription,
-        marks: Marks,
-        when: (bool, Tick),
-        sink: &mut impl WakeSink,
-        filled: &mut Filled,
-    ) {
-        filled.complete = true;
-        sink.expect(marks.len());
-        marks.cursors(|at| {
-            if filled.complete && !self.fill_one(subscription, at, when, sink, filled) {
-                filled.complete = false;
-            }
-            if !filled.complete {
-                self.set_marked(at);
-            }
-        });
-    }
-
-    /// Adds the entries of the cursors in the list, in their order.
-    fn fill_marked(
-        &mut self,
-        subscription: &Subscription,
-        when: (bool, Tick),
-        sink: &mut impl WakeSink,
-        filled: &mut Filled,
-    ) {
-        sink.expect(self.marked.len());
-        for _ in 0..4 * STEP {
-            let Some(&at) = self.marked.front() else {
-                filled.complete = true;
-                break;
-            };
-            if !self.fill_one(subscription, at, when, sink, filled) {
-                break;
-            }
-            self.marked.pop_front();
-        }
-    }
-
-    /// Adds the selectors' own checks; returns whether there was room for all of them.
-    fn fill_checks(
-        &mut self,
-        subscription: &Subscription,
-        sink: &mut impl WakeSink,
-        filled: &mut Filled,
-    ) -> bool {
-        let nothing = Newest::default();
-        while let Some(&(selector, reason)) = self.checks.last() {
-            let selector = &subscription.selectors[selector];
-            if !sink.push(&Entry::of_pattern(selector, reason, &nothing)) {
-                return false;
-            }
-            filled.add(0);
-            self.checks.pop();
-        }
-        true
-    }
-
-    /// Adds a marked cursor's entry; returns whether there was room for it.
-    fn fill_one(
-        &mut self,
-        subscription: &Subscription,
-        at: u32,
-        (certain, now): (bool, Tick),
-        sink: &mut impl WakeSink,
-        filled: &mut Filled,
-    ) -> bool {
-        let Some(cursor) = self.list.get_mut(at) else {
-            return true;
-        };
-        match cursor.send(subscription.epoch, (certain, now), sink) {
-            Sent::NoRoom => return false,
-            Sent::Nothing if cursor.needs_catch_up => self.held.push(at),
-            Sent::Nothing => {}
-            Sent::Entry(notifications) => filled.add(notifications),
-        }
-        cursor.marked = false;
-        true
-    }
-
-    /// Forgets what is marked: a planted fault.
-    #[cold]
-    fn drop_marks(&mut self) {
-        for at in std::mem::take(&mut self.marked) {
-            if let Some(cursor) = self.list.get_mut(at) {
-                cursor.marked = false;
-            }
-        }
-    }
-
-    /// Returns how much its lists hold room for.
+    /// Returns the capacities of its lists.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 3] {
         let [cursors, index] = self.list.capacities();
         [cursors, index, self.marked.capacity()]
-    }
-}
-
-impl Filled {
-    fn add(&mut self, notifications: u64) {
-        self.fewest = match self.entries {
-            0 => notifications,
-            _ => self.fewest.min(notifications),
-        };
-        self.entries += 1;
-        self.notifications = self.notifications.saturating_add(notifications);
     }
 }

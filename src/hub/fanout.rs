@@ -1,58 +1,59 @@
-//! Walks over the subscribers of queues that many listen on, apart from publishing.
+//! Walks over the subscribers of queues with many, separate from publishing.
 //!
-//! A notification of a queue with few subscribers wakes them itself. One with many is marked and
-//! put here, at most once however many notifications follow, and whoever runs the hub walks it.
-//! R5: a walk clears the mark first, then reads: what is notified during it marks the queue again.
+//! A notification of a queue with few subscribers wakes them itself. A queue with many is marked
+//! and added here, at most once for any number of notifications, and the relay's task walks it. R5:
+//! a walk clears the mark first, then reads: a notification during the walk marks the queue again.
 
 use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
 use super::{
     mailbox::WakeBatch,
     overflow::{self, Overflow},
-    record::{CHUNK, Record},
+    queue_entry::QueueEntry,
+    subscribers::SUBSCRIBERS_PER_STEP,
     subscription::Subscription,
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::clock::Tick;
 
-/// Records whose subscribers are to be walked.
+/// Queue entries whose subscribers are to be walked.
 pub(super) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
-    /// Subscriptions that walks tell besides those of the record.
+    /// Subscriptions without a cursor for a queue, which walks mark as well.
     pub(super) overflow: Arc<Overflow>,
-    /// Woken when a record was put here.
+    /// Woken when a walk was added.
     pub(super) waker: AtomicWaker,
 }
 
 /// A walk that has not begun.
 pub(super) struct DueWalk {
-    pub(super) record: Arc<Record>,
-    /// When the first event was accepted that the walk is for; the default: it is for none.
+    pub(super) entry: Arc<QueueEntry>,
+    /// When the first event of the walk was accepted; the default: it has none.
     pub(super) accepted_at: Tick,
 }
 
-/// One walk, step by step, so that whoever runs it can breathe in between. Dropped before its end,
-/// it leaves no mark behind: the next notification is walked again, and what this walk did not
-/// tell is found by the comparison before the next heartbeat (R6).
+/// One walk, step by step, so that its task can yield between the steps. Dropped before its end, it
+/// leaves no mark behind: the next notification is walked again. The comparison before the next
+/// heartbeat finds the cursors that this walk did not mark (R6).
 pub(crate) struct Walk {
-    record: Arc<Record>,
+    entry: Arc<QueueEntry>,
     accepted_at: Tick,
     overflow: Arc<Overflow>,
     next: u64,
-    /// When the record's own subscribers are marked: those that lack cursors.
-    lacking: Option<IntoIter<Arc<Subscription>>>,
+    /// The subscriptions without a cursor, when the entry's own subscribers are marked.
+    without_cursor: Option<IntoIter<Arc<Subscription>>>,
     ended: bool,
 }
 
-/// Queues that a batch leaves to the fan-out, all at once. Dropped, they are left to it as well: a
-/// panic in between must not take a queue's walks away for ever.
+/// Queues that a batch leaves to the fan-out, all at once. Drop leaves them as well, so that a
+/// panic does not lose a queue's walks.
 #[derive(Default)]
-pub(super) struct Walks {
+pub(super) struct PendingWalks {
     fanout: Option<Arc<Fanout>>,
     due: Vec<DueWalk>,
 }
 
-/// What a step costs besides its marks, in marks: two locks, and the lines of memory of a record.
+/// The fixed cost of a step, in marks: two locks, and an entry's cache lines.
 const STEP: usize = 8;
 
 impl Fanout {
@@ -64,7 +65,7 @@ impl Fanout {
         }
     }
 
-    /// Adds walks, all at once: they are one batch then.
+    /// Adds walks, all at once, so that they are one batch.
     pub(super) fn extend(&self, walks: impl Iterator<Item = DueWalk>) {
         lock(&self.due).extend(walks);
         self.waker.wake();
@@ -74,7 +75,7 @@ impl Fanout {
         lock(&self.due).is_empty()
     }
 
-    /// Returns how many records wait for a walk.
+    /// Returns how many walks wait.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.due).len()
@@ -89,55 +90,56 @@ impl Fanout {
 impl Walk {
     fn new(due: DueWalk, overflow: Arc<Overflow>) -> Self {
         Self {
-            record: due.record,
+            entry: due.entry,
             accepted_at: due.accepted_at,
             overflow,
             next: 0,
-            lacking: None,
+            without_cursor: None,
             ended: false,
         }
     }
 
-    /// Marks the next few subscribers; returns whether there are more. They are woken with the batch,
-    /// which may hold the marks of several walks: a stream of many queues is woken once for them.
+    /// Marks the next few subscribers; returns whether there are more. They are woken with the
+    /// batch, which may have the marks of several walks: a stream of many queues is woken once for
+    /// them.
     pub(crate) fn step(&mut self, batch: &mut WakeBatch) -> bool {
         batch.add_work(STEP);
         // The newest notification's time would hide how long the first one has waited for the walk.
         batch.accepted_at = self.accepted_at;
-        if self.lacking.is_none() {
-            if let Some(next) = self.record.walk(self.next, batch) {
+        if self.without_cursor.is_none() {
+            if let Some(next) = self.entry.walk(self.next, batch) {
                 self.next = next;
                 return true;
             }
-            // Looked up when the mark is cleared: one that comes later has its first check after all
-            // that this walk is for.
-            self.lacking = Some(self.overflow.matching(&self.record).into_iter());
+            // Read after the mark is cleared: a subscription that is inserted later has its first
+            // check after all events of this walk.
+            self.without_cursor = Some(self.overflow.matching(&self.entry).into_iter());
         }
-        self.ended = !self.tell(CHUNK, batch);
+        self.ended = !self.mark_without_cursor(SUBSCRIBERS_PER_STEP, batch);
         !self.ended
     }
 
-    /// Tells the next few of those that lack cursors; returns whether there are more.
-    fn tell(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
-        let Some(lacking) = &mut self.lacking else {
+    /// Marks the next few subscriptions without a cursor; returns whether there are more.
+    fn mark_without_cursor(&mut self, count: usize, batch: &mut WakeBatch) -> bool {
+        let Some(without_cursor) = &mut self.without_cursor else {
             return false;
         };
-        for subscription in lacking.by_ref().take(count) {
+        for subscription in without_cursor.by_ref().take(count) {
             batch.add_work(1);
-            overflow::tell(&subscription, self.record.address(), batch);
+            overflow::mark_pattern(&subscription, self.entry.address(), batch);
         }
-        lacking.len() > 0
+        without_cursor.len() > 0
     }
 }
 
-impl Walks {
+impl PendingWalks {
     pub(super) fn push(&mut self, fanout: &Arc<Fanout>, walk: DueWalk) {
         self.fanout.get_or_insert_with(|| Arc::clone(fanout));
         self.due.push(walk);
     }
 
     /// Leaves them to the fan-out; returns how many. No lock may be held.
-    pub(super) fn leave(&mut self) -> usize {
+    pub(super) fn submit(&mut self) -> usize {
         let count = self.due.len();
         if let Some(fanout) = self.fanout.take() {
             fanout.extend(self.due.drain(..));
@@ -146,22 +148,22 @@ impl Walks {
     }
 }
 
-impl Drop for Walks {
+impl Drop for PendingWalks {
     fn drop(&mut self) {
-        self.leave();
+        self.submit();
     }
 }
 
 impl Drop for Walk {
     fn drop(&mut self) {
         if !self.ended || cfg!(test) {
-            self.record.unmark(self.ended);
+            self.entry.end_walk(self.ended);
         }
         if !self.ended {
-            // These have no cursor that a heartbeat could compare.
-            self.lacking
-                .get_or_insert_with(|| self.overflow.matching(&self.record).into_iter());
-            self.tell(usize::MAX, &mut WakeBatch::default());
+            // These have no cursor for a heartbeat's comparison.
+            self.without_cursor
+                .get_or_insert_with(|| self.overflow.matching(&self.entry).into_iter());
+            self.mark_without_cursor(usize::MAX, &mut WakeBatch::default());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What a queue entry needs of a subscription: its marks, its waker, and whether its stream can
-//! take a wake-up that is meant for it alone.
+//! The part of a subscription that queue entries use: its marks, its waker, and whether its stream
+//! can take a wake-up that only it gets.
 //!
-//! A mark says that a cursor may be behind. The first 62 cursors have a bit each; the others are
-//! listed, each once, so that a stream with a million cursors compares the marked ones only. The
-//! stream clears the marks before it reads its cursors (R5: clear the mark, then read; cleared
-//! afterwards, a mark set during the read would be lost). Locks: `lists` is a leaf, taken under a
-//! record's lock.
+//! A mark means that a cursor may be behind. The first 62 cursors have a bit each; the others are
+//! listed, each once. So a stream with a million cursors compares the marked ones only. The stream
+//! clears the marks before it reads its cursors (R5: clear the mark, then read; cleared afterwards,
+//! a mark set during the read would be lost). Locks: `lists` is a leaf, taken under an entry's
+//! lock.
 
 use std::{
     sync::{
@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    fanout::Walks,
+    fanout::PendingWalks,
     subscription::SubscriptionId,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
 };
@@ -25,26 +25,26 @@ use crate::{
     fault::{Fault, planted},
 };
 
-/// One subscription's mailbox; its queues' entries hold it.
+/// One subscription's mailbox; the entries of its queues hold it.
 pub(super) struct Mailbox {
     pub(super) id: SubscriptionId,
-    /// Messages that its listener takes on at once.
+    /// The most messages that its listener handles at once.
     pub(super) capacity: u32,
     marks: AtomicU64,
     waker: AtomicWaker,
     stream: AtomicU64,
-    /// When the oldest event was accepted that the marks stand for, in nanoseconds; 0: not known.
-    /// Only a histogram reads it, so it is relaxed, and set before the mark: it may be lost to a
-    /// take in between, and is never older than the marks.
+    /// When the oldest marked event was accepted, in nanoseconds; 0: not known. Only a histogram
+    /// reads it, so it is relaxed. It is set before the mark: a take in between may lose it, but it
+    /// is never older than the marks.
     accepted_at: PlainU64,
-    /// Its listener polls until then, in nanoseconds.
+    /// The listener counts as polling until then, in nanoseconds.
     polls_until: AtomicU64,
     /// Not allocated for a subscription with few queues.
     lists: Mutex<Option<Box<Lists>>>,
     fault: Fault,
 }
 
-/// What finds no room in the words.
+/// Cursors that have no bit in the words.
 #[derive(Default)]
 struct Lists {
     /// Marked cursors from [`DIRECT`] on.
@@ -53,11 +53,11 @@ struct Lists {
     waiting: List,
 }
 
-/// Cursors, each once, in the order in which they came.
+/// A set of cursors in insertion order.
 #[derive(Default)]
 struct List {
     cursors: Vec<u32>,
-    /// A bit for each that is in the list.
+    /// A bit for each cursor in the list.
     is_in: Vec<u64>,
 }
 
@@ -69,41 +69,40 @@ pub(super) struct Marks {
     listed: Vec<u32>,
 }
 
-/// Subscriptions whose wakers are due. They are woken together, when all marks of a request or a
-/// slice of the fan-out are set, so that a stream of many queues sends one Wake for all of them.
-/// Dropped, it wakes them as well: a panic in between must not swallow a wake.
+/// Subscriptions to be woken. They are woken together, after all marks of a request or of a slice
+/// of the fan-out are set. So a stream of many queues sends one Wake for all of them. Drop wakes
+/// them as well, so that a panic loses no wake.
 #[derive(Default)]
 pub(crate) struct WakeBatch {
-    /// Most notifications wake one stream: no list for those.
+    /// Most notifications wake one stream, so they allocate no list.
     first: Option<Arc<Mailbox>>,
     others: Vec<Arc<Mailbox>>,
-    /// Queues that are left to the fan-out, which gets them together as well.
-    pub(super) walks: Walks,
+    /// Queues left to the fan-out, which gets them together.
+    pub(super) walks: PendingWalks,
     /// Marks set so far.
     pub(super) marked: usize,
-    /// When the event was accepted that is being marked; the default: there is none, or it is not
-    /// known.
+    /// When the marked event was accepted; the default: no event, or not known.
     pub(super) accepted_at: Tick,
-    /// What was done for it besides, in marks.
+    /// Other work, measured in marks.
     work: usize,
 }
 
 /// Cursors with a mark bit each.
 const DIRECT: u32 = 62;
-/// A selector's own check is due.
+/// A check under a selector's own name is due.
 const SELECTORS: u64 = 1 << 62;
 /// The list of marked cursors is not empty.
 const LISTED: u64 = 1 << 63;
 
 /// A frame is on its way to the stream's transport.
 const SENDING: u64 = 1;
-/// A wake-up that only this stream is given was assigned and not taken yet.
+/// A wake-up was assigned to this stream alone and not taken yet.
 const ASSIGNED: u64 = 1 << 1;
 /// Queues wait until the stream has sent its messages.
 const AWAITED: u64 = 1 << 2;
 /// Its listener has reported at least once.
 const REPORTS: u64 = 1 << 3;
-/// Queues that waited are given their turn: each of them may assign one more to the stream.
+/// The waiting queues are being reconciled: each may assign one more wake-up to the stream.
 const TURNS: u64 = 1 << 4;
 
 impl Mailbox {
@@ -121,7 +120,7 @@ impl Mailbox {
         }
     }
 
-    /// Marks a cursor as possibly behind; returns whether the stream is to be woken.
+    /// Marks a cursor as possibly behind; returns whether to wake the stream.
     #[must_use]
     pub(super) fn set_dirty(&self, cursor: u32) -> bool {
         let bit = match cursor {
@@ -132,13 +131,13 @@ impl Mailbox {
         self.set(bit)
     }
 
-    /// Says that a selector's own check is due; returns whether the stream is to be woken.
+    /// Marks the selectors' checks as due; returns whether to wake the stream.
     #[must_use]
     pub(super) fn set_selectors_dirty(&self) -> bool {
         self.set(SELECTORS)
     }
 
-    /// Notes when the event was accepted that is about to be marked, unless an older one waits.
+    /// Notes when the event was accepted, before it is marked; an older time stays.
     fn note_accepted(&self, at: Tick) {
         if at != Tick::default() && self.accepted_at.load(Relaxed) == 0 {
             self.accepted_at.store(at.as_nanos(), Relaxed);
@@ -146,15 +145,14 @@ impl Mailbox {
     }
 
     fn set(&self, bit: u64) -> bool {
-        let before = match planted!(self.fault, MarkReplaces) {
-            true => self.marks.swap(bit, Ordering::AcqRel),
-            false => self.marks.fetch_or(bit, Ordering::AcqRel),
-        };
-        before == 0
+        if planted!(self.fault, MarkReplaces) {
+            return self.marks.swap(bit, Ordering::AcqRel) == 0;
+        }
+        self.marks.fetch_or(bit, Ordering::AcqRel) == 0
     }
 
-    /// Adds a cursor to the list; returns whether it is the first in it. The others rely on the
-    /// first one's bit, which is set right after.
+    /// Adds a cursor to the list; returns whether it is the first. Later cursors rely on the first
+    /// one's bit, which the caller sets next.
     fn list_dirty(&self, cursor: u32) -> bool {
         let mut lists = lock(&self.lists);
         let marked = &mut lists.get_or_insert_default().marked;
@@ -169,11 +167,7 @@ impl Mailbox {
     /// Takes the marks, and clears them. R5: an event that is counted after this sets the mark
     /// again.
     pub(super) fn take_marks(&self) -> Marks {
-        let never = planted!(self.fault, AwakeNeverCleared);
-        let bits = match never || planted!(self.fault, AwakeClearedAfterRead) {
-            true => self.marks.load(Ordering::Acquire),
-            false => self.marks.swap(0, Ordering::AcqRel),
-        };
+        let bits = self.swap_marks();
         let accepted_at = self.accepted_at.load(Relaxed);
         if accepted_at != 0 {
             self.accepted_at.store(0, Relaxed);
@@ -191,6 +185,14 @@ impl Mailbox {
         }
     }
 
+    fn swap_marks(&self) -> u64 {
+        let never = planted!(self.fault, AwakeNeverCleared);
+        if never || planted!(self.fault, AwakeClearedAfterRead) {
+            return self.marks.load(Ordering::Acquire);
+        }
+        self.marks.swap(0, Ordering::AcqRel)
+    }
+
     /// Clears the marks after the read: a planted fault.
     pub(super) fn clear_late(&self) {
         if planted!(self.fault, AwakeClearedAfterRead) {
@@ -198,25 +200,26 @@ impl Mailbox {
         }
     }
 
-    /// Registers whom to wake; before each read that may find nothing.
+    /// Registers the waker; call this before each read that may find nothing.
     pub(super) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
-    /// Wakes the stream, whether anything is marked or not.
+    /// Wakes the stream, with or without marks.
     pub(super) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Keeps the stream for a wake-up that it alone is given; `false` where it has another such one,
-    /// or a frame that is not sent. In either case the cursor's queue is told when it has sent.
+    /// Reserves the stream for a wake-up to it alone. Returns `false` where it has another such
+    /// wake-up or an unsent frame. After `false`, the cursor's queue is reconciled when the stream
+    /// has sent.
     pub(super) fn assign(&self, cursor: u32) -> bool {
         let before = self.await_sent(cursor);
         before & SENDING == 0 && (before & ASSIGNED == 0 || before & TURNS != 0)
     }
 
-    /// The same for a check: one Wake may carry several of them, so only an unsent frame is in the
-    /// way.
+    /// Reserves the stream for a check. One Wake may carry several checks, so only an unsent frame
+    /// prevents it.
     pub(super) fn assign_check(&self, cursor: u32) -> bool {
         if planted!(self.fault, ChecksOneByOne) {
             return self.assign_unless_sending();
@@ -228,12 +231,12 @@ impl Mailbox {
         self.await_sent(cursor) & SENDING == 0
     }
 
-    /// The same for a stream of which nothing waits.
+    /// Reserves the stream only where nothing is assigned or unsent; no queue waits.
     pub(super) fn assign_unless_sending(&self) -> bool {
         self.stream.fetch_or(ASSIGNED, Ordering::AcqRel) & (SENDING | ASSIGNED) == 0
     }
 
-    /// Has the cursor's queue wait; returns what the stream was like.
+    /// Adds the cursor's queue to the waiting ones; returns the stream's state before.
     fn await_sent(&self, cursor: u32) -> u64 {
         let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
         let early = planted!(self.fault, AwaitedBeforeListed).then(set);
@@ -244,14 +247,14 @@ impl Mailbox {
         before
     }
 
-    /// A frame is handed to the stream's transport.
+    /// The stream's transport got a frame.
     pub(super) fn begin_send(&self) {
         if self.stream.load(Ordering::Acquire) & SENDING == 0 {
             self.stream.fetch_or(SENDING, Ordering::AcqRel);
         }
     }
 
-    /// All frames were sent. Returns whether queues wait for that: they have their turns now, until
+    /// All frames were sent. Returns whether queues wait for that; then they are reconciled until
     /// [`Mailbox::end_turns`].
     pub(super) fn end_send(&self) -> bool {
         if self.stream.load(Ordering::Acquire) & (SENDING | ASSIGNED | AWAITED) == 0 {
@@ -266,9 +269,9 @@ impl Mailbox {
         before & AWAITED != 0
     }
 
-    /// Returns the cursors whose turn it is: a quarter of those that wait and no more than `most`, so
-    /// that other members of their groups have a share. None where the stream was assigned something:
-    /// the others have their turns when it has sent that.
+    /// Takes a quarter of the waiting cursors, `most` at most, so that other members of their
+    /// groups get a share. Takes none where the stream was assigned a wake-up: the others follow
+    /// when it was sent.
     pub(super) fn take_turns(&self, most: usize) -> Vec<u32> {
         if self.stream.load(Ordering::Acquire) & ASSIGNED != 0 {
             return Vec::new();
@@ -293,13 +296,13 @@ impl Mailbox {
         self.stream.load(Ordering::Acquire) & REPORTS != 0
     }
 
-    /// Returns whether its listener is taken to poll.
+    /// Returns whether its listener counts as polling.
     pub(super) fn polls(&self, now: Tick) -> bool {
         now.as_nanos() < self.polls_until.load(Ordering::Acquire)
     }
 
-    /// Notes a report: a listener that drained its queue and keeps tasks polls, for a while only,
-    /// because a later state may go unreported.
+    /// Notes a report. A listener that drained its queue and keeps tasks polls. It counts as
+    /// polling for a limited time only, because a later state may go unreported.
     pub(super) fn note_report(&self, polls_until: Option<Tick>) {
         if !self.reports() {
             self.stream.fetch_or(REPORTS, Ordering::AcqRel);
@@ -309,7 +312,7 @@ impl Mailbox {
         }
     }
 
-    /// Returns how much its lists hold room for.
+    /// Returns the capacities of its lists.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [usize; 3] {
         lock(&self.lists).as_ref().map_or([0; 3], |lists| {
@@ -323,7 +326,7 @@ impl Mailbox {
 }
 
 impl List {
-    /// Adds a cursor; `false` where it is in the list.
+    /// Adds a cursor; `false` where it is in the list already.
     fn insert(&mut self, cursor: u32) -> bool {
         let (word, bit) = (cursor as usize / 64, 1 << (cursor % 64));
         if self.is_in.len() <= word {
@@ -343,7 +346,7 @@ impl List {
         all
     }
 
-    /// Takes the first ones.
+    /// Takes the first `count` cursors.
     fn take_some(&mut self, count: usize) -> Vec<u32> {
         if count >= self.cursors.len() {
             return self.take();
@@ -361,7 +364,7 @@ impl List {
 }
 
 impl Marks {
-    /// Returns when the oldest event was accepted that they stand for, where that is known.
+    /// Returns when the oldest marked event was accepted, where that is known.
     pub(super) fn accepted_at(&self) -> Option<Tick> {
         (self.accepted_at != 0).then(|| Tick::from_nanos(self.accepted_at))
     }
@@ -396,7 +399,7 @@ impl WakeBatch {
         }
     }
 
-    /// Says that a selector's own check is due; the stream is woken with the batch.
+    /// Marks the selectors' checks as due; the stream is woken with the batch.
     pub(super) fn mark_selectors(&mut self, mailbox: &Arc<Mailbox>) {
         self.marked += 1;
         if mailbox.set_selectors_dirty() {
@@ -411,17 +414,17 @@ impl WakeBatch {
         }
     }
 
-    /// Counts work that is no mark, in marks.
+    /// Adds work that is no mark, measured in marks.
     pub(super) fn add_work(&mut self, work: usize) {
         self.work += work;
     }
 
-    /// Returns what was done since the streams were woken last, in marks.
+    /// Returns the work since the last wake, in marks.
     pub(crate) fn work(&self) -> usize {
         self.marked + self.work
     }
 
-    /// Wakes all of them. No lock may be held.
+    /// Wakes all streams of the batch. No lock may be held.
     pub(crate) fn wake(&mut self) {
         (self.marked, self.work) = (0, 0);
         if let Some(first) = self.first.take() {

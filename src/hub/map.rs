@@ -1,5 +1,5 @@
-//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages and
-//! for walks that are interrupted.
+//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages
+//! and for interrupted walks.
 //!
 //! The concurrency test puts another map in its place. Locks: a shard, then the index; nothing else
 //! is locked under either. A new entry is in the index before it is in a shard, and so before
@@ -19,26 +19,25 @@ use std::{
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
 
-use super::{record::Record, shards::to_reserve};
+use super::{queue_entry::QueueEntry, shards::to_reserve};
 use crate::words::QueueAddress;
 
-/// Addresses and their records.
-pub(super) struct Map {
-    /// Its hasher is seeded by the hub's maker: a simulated run is the same on every machine, and
-    /// a served one cannot be foreseen by a stranger.
-    records: DashMap<QueueAddress, Arc<Record>, FixedState>,
-    order: RwLock<BTreeMap<QueueAddress, Arc<Record>>>,
-    /// Counted here, because dashmap would lock every shard to tell.
+pub(super) struct QueueMap {
+    /// The hub's owner seeds its hasher. A simulated run is the same on every machine, and a
+    /// stranger cannot predict the hashes of a relay.
+    entries: DashMap<QueueAddress, Arc<QueueEntry>, FixedState>,
+    order: RwLock<BTreeMap<QueueAddress, Arc<QueueEntry>>>,
+    /// Counted here, because dashmap would lock every shard for it.
     len: AtomicUsize,
 }
 
 /// Fixed, because dashmap's own choice follows the number of cores.
 const SHARDS: usize = 256;
 
-impl Map {
+impl QueueMap {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            records: DashMap::with_hasher_and_shard_amount(FixedState::with_seed(seed), SHARDS),
+            entries: DashMap::with_hasher_and_shard_amount(FixedState::with_seed(seed), SHARDS),
             order: RwLock::default(),
             len: AtomicUsize::new(0),
         }
@@ -48,62 +47,62 @@ impl Map {
         self.len.load(Ordering::Relaxed)
     }
 
-    pub(super) fn get(&self, address: &QueueAddress) -> Option<Arc<Record>> {
-        self.records.get(address).map(|record| Arc::clone(&record))
+    pub(super) fn get(&self, address: &QueueAddress) -> Option<Arc<QueueEntry>> {
+        self.entries.get(address).map(|entry| Arc::clone(&entry))
     }
 
     pub(super) fn get_or_insert(
         &self,
         address: &QueueAddress,
-        make: impl FnOnce() -> Arc<Record>,
-    ) -> Arc<Record> {
-        let place = match self.records.entry(address.clone()) {
+        make: impl FnOnce() -> Arc<QueueEntry>,
+    ) -> Arc<QueueEntry> {
+        let vacant = match self.entries.entry(address.clone()) {
             Entry::Occupied(found) => return Arc::clone(found.get()),
-            Entry::Vacant(place) => place,
+            Entry::Vacant(vacant) => vacant,
         };
-        let record = make();
+        let entry = make();
         let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        order.insert(address.clone(), Arc::clone(&record));
+        order.insert(address.clone(), Arc::clone(&entry));
         drop(order);
         self.len.fetch_add(1, Ordering::Relaxed);
-        drop(place.insert(Arc::clone(&record)));
+        drop(vacant.insert(Arc::clone(&entry)));
         self.grow_early(address);
-        record
+        entry
     }
 
-    /// Grows the shard of this address where its time has come.
+    /// Grows the shard of this address early, where that is due.
     fn grow_early(&self, address: &QueueAddress) {
-        let at = self.records.determine_map(address);
-        let mut shard = self.records.shards()[at].write();
+        let at = self.entries.determine_map(address);
+        let mut shard = self.entries.shards()[at].write();
         let (len, capacity) = (shard.len(), shard.capacity());
         if let Some(room) = to_reserve(len, capacity, at, SHARDS) {
-            let hash = |(address, _): &(QueueAddress, _)| self.records.hasher().hash_one(address);
+            let hash = |(address, _): &(QueueAddress, _)| self.entries.hasher().hash_one(address);
             shard.reserve(room, hash);
         }
     }
 
-    /// Removes this very record; another one of the same address stays.
-    pub(super) fn remove(&self, record: &Arc<Record>) {
-        let same = |_: &QueueAddress, found: &Arc<Record>| Arc::ptr_eq(found, record);
-        if self.records.remove_if(record.address(), same).is_none() {
+    /// Removes this entry, but no other entry of the same address.
+    pub(super) fn remove(&self, entry: &Arc<QueueEntry>) {
+        let same = |_: &QueueAddress, found: &Arc<QueueEntry>| Arc::ptr_eq(found, entry);
+        if self.entries.remove_if(entry.address(), same).is_none() {
             return;
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
         let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        // Another one of this address may be there by now.
-        let found = order.get(record.address());
-        if found.is_some_and(|found| Arc::ptr_eq(found, record)) {
-            order.remove(record.address());
+        // There may be another entry of this address by now.
+        let found = order.get(entry.address());
+        if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
+            order.remove(entry.address());
         }
     }
 
-    /// Returns up to `limit` records from `from` on, by address.
-    pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<Record>> {
+    /// Returns up to `limit` entries from `from` on, by address.
+    pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<QueueEntry>> {
         let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
         let range = order.range::<str, _>((from, Bound::Unbounded));
         range
             .take(limit)
-            .map(|(_, record)| Arc::clone(record))
+            .map(|(_, entry)| Arc::clone(entry))
             .collect()
     }
 }

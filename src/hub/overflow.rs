@@ -1,17 +1,18 @@
-//! Patterns that match more queues than a subscription, or the whole relay, may have cursors for.
+//! Patterns that match more queues than the limits of cursors allow, for a subscription or the
+//! relay.
 //!
-//! Such a subscription is told of the queues that it has no cursor for under the pattern's own name:
-//! check every queue you know that matches. The fan-out tells it at the end of a walk, after the walk
-//! has cleared the queue's mark: an event counted later is walked again. A queue is left to the
-//! fan-out for this only where one of these patterns matches it. Locks: the index is a leaf, taken
-//! also under a record's lock.
+//! Wake-ups for queues without a cursor go under the pattern's own name: the listener checks all
+//! matching queues that it knows. The fan-out sends them at the end of a walk, after it has cleared
+//! the queue's mark, so an event counted later causes another walk. A queue is left to the fan-out
+//! for this only where such a pattern matches it. Locks: the index is a leaf, taken also under an
+//! entry's lock.
 
 use std::sync::{Arc, PoisonError};
 
 use super::{
     mailbox::WakeBatch,
     pattern_index::PatternIndex,
-    record::Record,
+    queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{AtomicU64, Ordering, RwLock},
 };
@@ -23,7 +24,7 @@ use crate::{
 /// The subscriptions that lack cursors.
 pub(super) struct Overflow {
     index: RwLock<PatternIndex>,
-    /// Not 0 where there are any, for a look without the lock.
+    /// Not 0 where the index has patterns; read without the lock.
     occupied: AtomicU64,
 }
 
@@ -35,13 +36,12 @@ impl Overflow {
         }
     }
 
-    /// Returns whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.occupied.load(Ordering::SeqCst) == 0
     }
 
-    /// Returns whether one may have to be told of the queue. Asked after an event was counted: a
-    /// subscription that enters later has its first check after that event.
+    /// Returns whether a subscription without a cursor may match the queue. Called after an event
+    /// was counted: a subscription that is inserted later has its first check after that event.
     pub(super) fn matches(&self, queue: &QueueAddress) -> bool {
         if self.is_empty() {
             return false;
@@ -50,10 +50,10 @@ impl Overflow {
         index.matches(queue)
     }
 
-    /// Adds a subscription whose cursors the caller has locked; its patterns' own checks are due from
-    /// then on. Returns whether it is new.
+    /// Adds a subscription whose cursors the caller has locked; its patterns' own checks are due
+    /// from then on. Returns whether it is new.
     pub(super) fn insert(&self, subscription: &Arc<Subscription>) -> bool {
-        // Asked for each queue that has no cursor, and new once.
+        // Read-locked first: this is called for each queue without a cursor, and inserts once.
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         if index.contains(subscription) {
             return false;
@@ -75,26 +75,31 @@ impl Overflow {
         }
     }
 
-    /// Returns the subscriptions that have to be told of the queue unless they have a cursor for it.
-    pub(super) fn matching(&self, record: &Record) -> Vec<Arc<Subscription>> {
-        if self.is_empty() || planted!(record.pace.fault, OverflowUntold) {
+    /// Returns the subscriptions that get a wake-up under a pattern's name, unless they have a
+    /// cursor for the queue.
+    pub(super) fn matching(&self, entry: &QueueEntry) -> Vec<Arc<Subscription>> {
+        if self.is_empty() || planted!(entry.config.fault, OverflowUntold) {
             return Vec::new();
         }
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.matching(record.address())
+        index.matching(entry.address())
     }
 }
 
-/// Tells a subscription of the queue, under the name of a pattern that matches it, unless it has a
-/// cursor for it.
-pub(super) fn tell(subscription: &Subscription, queue: &QueueAddress, batch: &mut WakeBatch) {
+/// Marks a pattern of the subscription that matches the queue, unless there is a cursor for the
+/// queue.
+pub(super) fn mark_pattern(
+    subscription: &Subscription,
+    queue: &QueueAddress,
+    batch: &mut WakeBatch,
+) {
     let mut patterns = subscription.patterns();
     let Some(pattern) = patterns.find(|pattern| pattern.matches(queue)) else {
         return;
     };
     let mut cursors = subscription.lock();
     if cursors.list.find(queue).is_none() {
-        cursors.check_pattern(&subscription.selectors, pattern, WakeReason::CatchUp);
+        cursors.request_pattern_check(&subscription.selectors, pattern, WakeReason::CatchUp);
         drop(cursors);
         batch.mark_selectors(&subscription.mailbox);
     }

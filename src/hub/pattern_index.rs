@@ -1,7 +1,8 @@
-//! Pattern subscriptions by what they match: a queue finds its own without a look at the others.
+//! Pattern subscriptions by their selectors: a queue finds the matching ones without visiting the
+//! others.
 //!
-//! Each part of a pattern is a name or the beginning of one. A look-up costs one table access for
-//! each length that a beginning has, not one for each pattern. Plain data; the hub holds its lock.
+//! Each part of a pattern is a name or a prefix. A look-up costs one table access for each length
+//! of prefix, not one for each pattern. Plain data; the hub has its lock.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,15 +18,15 @@ type Matched = BTreeMap<SubscriptionId, Arc<Subscription>>;
 #[derive(Default)]
 pub(super) struct PatternIndex {
     accounts: Parts<Parts<Matched>>,
-    /// Patterns in it, for those that only ask whether there is one.
+    /// The number of patterns.
     patterns: usize,
 }
 
-/// What is known by one part of a selector.
+/// Values by one part of a selector.
 struct Parts<T> {
     exact: HashMap<Box<str>, T>,
     beginnings: HashMap<Box<str>, T>,
-    /// How many beginnings there are of each length.
+    /// The number of prefixes of each length.
     lengths: BTreeMap<usize, usize>,
 }
 
@@ -63,7 +64,7 @@ impl PatternIndex {
         removed
     }
 
-    /// Returns the subscriptions with a pattern that matches, each once, in the order of their ids.
+    /// Returns the subscriptions with a matching pattern, each once, in the order of their ids.
     pub(super) fn matching(&self, address: &QueueAddress) -> Vec<Arc<Subscription>> {
         let mut all = Matched::new();
         if self.patterns > 0 {
@@ -74,7 +75,6 @@ impl PatternIndex {
         all.into_values().collect()
     }
 
-    /// Returns whether a pattern matches.
     pub(super) fn matches(&self, address: &QueueAddress) -> bool {
         self.patterns > 0 && self.matched(address).next().is_some()
     }
@@ -83,13 +83,13 @@ impl PatternIndex {
         self.patterns == 0
     }
 
-    /// Returns what is known by each pattern that matches.
+    /// Returns the subscriptions of each matching pattern.
     fn matched(&self, address: &QueueAddress) -> impl Iterator<Item = &Matched> {
         let queues = self.accounts.known_by(address.storage_account());
         queues.flat_map(|queues| queues.known_by(address.queue_name()))
     }
 
-    /// Returns whether the subscription is in it, with all of its patterns.
+    /// Returns whether the subscription is in the index, with all of its patterns.
     pub(super) fn contains(&self, subscription: &Subscription) -> bool {
         subscription.patterns().next().is_some_and(|pattern| {
             let queues = self.accounts.get(pattern.storage_account());
@@ -143,7 +143,7 @@ impl<T: Default> Parts<T> {
         self.exact.is_empty() && self.beginnings.is_empty()
     }
 
-    /// Returns what is known by this name and by its beginnings.
+    /// Returns the values of this name and of its prefixes.
     fn known_by(&self, name: &str) -> impl Iterator<Item = &T> {
         // Names are ASCII, so every length is a boundary of characters.
         let beginnings = self.lengths.keys().map_while(|length| name.get(..*length));

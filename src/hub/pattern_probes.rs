@@ -1,10 +1,10 @@
-//! Checks under a pattern's own name: the first one of a new group, and the sentinel's where a queue
-//! that the pattern matches has no entry.
+//! Checks under a pattern's own name: the first check of a new group, and the sentinel's check
+//! where a matching queue has no entry.
 //!
-//! One listener of those that share selector and group is asked, in turn. No report tells of a check
-//! that found nothing, so silence proves nothing here: another one is asked at once only where the
-//! stream of the one that was asked ends first, else after an interval. The table's lock is a leaf;
-//! a probe looks at some of its own listeners, however many there are of them and of patterns.
+//! The listeners with the same selector and group are asked in turn. No report covers a check that
+//! found nothing, so silence proves nothing. Another listener is asked at once only where the asked
+//! one's stream ends first, otherwise after an interval. The table's lock is a leaf. A probe visits
+//! a bounded number of the listeners, independent of the numbers of listeners and patterns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use crate::{
     words::{GroupName, ListenerId, QueueAddress, Selector, WakeReason},
 };
 
-/// The patterns that are listened to, by selector and group.
+/// The patterns that have listeners, by selector and group.
 #[derive(Default)]
 pub(super) struct PatternProbes {
     table: Mutex<Table>,
@@ -34,31 +34,31 @@ pub(super) struct PatternProbes {
 struct Table {
     probes: BTreeMap<Key, Probe>,
     due: BTreeSet<(Tick, Key)>,
-    /// Seeds the probes, so that not all of them fall due together.
+    /// Seeds the probes, so that they do not all fall due together.
     made: u64,
-    /// Listeners that were looked at so far.
-    looked_at: usize,
+    /// Listeners visited so far.
+    examined: usize,
 }
 
 type Key = (Selector, Option<GroupName>);
 
-/// What is known of one of them.
+/// One pattern of one group.
 struct Probe {
     listeners: BTreeMap<SubscriptionId, Arc<Subscription>>,
     /// The same by listener and age: a listener's newest stream is its last one here.
     by_listener: BTreeSet<(ListenerId, Tick, SubscriptionId)>,
-    /// Those that have reported.
+    /// Listeners that have reported.
     reporting: BTreeSet<SubscriptionId>,
-    /// A check is pending at once, and why.
+    /// A check is due at once, for this reason.
     pending: Option<WakeReason>,
     due: Tick,
-    /// When it was due as its last listener left: streams that come and go faster than the interval
+    /// The due time when its last listener left: streams that come and go faster than the interval
     /// must not put it off for ever.
     left_due: Option<Tick>,
-    /// The entry of a queue that it matches was forgotten or never made, or has no cursor of a
-    /// listener: only a check under the pattern's own name covers it.
+    /// The entry of a matching queue was forgotten or never made, or a listener has no cursor for
+    /// it. Only a check under the pattern's own name covers such a queue.
     forgotten: bool,
-    /// The listener that was asked last, and why, as long as that matters where its stream ends.
+    /// The listener that was asked last, and why, while the end of its stream matters.
     asked: Option<Asked>,
     last: Option<SubscriptionId>,
     rng: fastrand::Rng,
@@ -70,19 +70,19 @@ struct Asked {
     reason: WakeReason,
 }
 
-/// Probes that one call fires, and queues that it looks at for each.
-const SLICE: usize = 256;
-const KNOWN: usize = 16;
-/// Listeners that one probe looks at, of those that report and of all.
-const CANDIDATES: usize = 64;
-/// Listeners that one call looks at, give or take those of one probe: some hundred microseconds.
-const LOOKS: usize = 1024;
+/// Probes that one call fires, and queues that it visits for each.
+const PROBES_PER_CALL: usize = 256;
+const ENTRIES_PER_PROBE: usize = 16;
+/// Listeners that one probe visits, among those that report and among all.
+const VISITS_PER_PROBE: usize = 64;
+/// Listeners that one call visits, give or take those of one probe: some hundred microseconds.
+const VISITS_PER_CALL: usize = 1024;
 
 impl PatternProbes {
-    /// Returns how many listeners were looked at so far.
+    /// Returns how many listeners were visited so far.
     #[cfg(test)]
-    pub(super) fn looked_at(&self) -> usize {
-        lock(&self.table).looked_at
+    pub(super) fn examined(&self) -> usize {
+        lock(&self.table).examined
     }
 
     /// Returns when a check is due.
@@ -103,7 +103,7 @@ impl PatternProbes {
     }
 
     /// The subscription lacks cursors: some queues are checked under its patterns' own names only.
-    pub(super) fn lack_cursors(&self, subscription: &Subscription) {
+    pub(super) fn note_missing_cursors(&self, subscription: &Subscription) {
         let mut table = lock(&self.table);
         for key in keys(subscription) {
             if let Some(probe) = table.probes.get_mut(&key) {
@@ -148,14 +148,14 @@ impl Table {
         }
     }
 
-    /// Notes that a listener has reported, when it does so for the first time.
+    /// Notes a listener's first report.
     fn reported(&mut self, subscription: &Subscription) {
         let id = subscription.id;
         for key in keys(subscription) {
             let probe = self.probes.get_mut(&key);
             let probe = probe.filter(|probe| probe.listeners.contains_key(&id));
             if probe.is_none_or(|probe| !probe.reporting.insert(id)) {
-                // It came to all of its probes at once, and was noted in all of them.
+                // It joined all of its probes at once, and was noted in all of them.
                 break;
             }
         }
@@ -169,7 +169,7 @@ impl Table {
 }
 
 impl Probe {
-    /// A check that was asked in vain is another one's.
+    /// A check without an answer goes to another listener.
     fn ask_another(&mut self, now: Tick, in_vain: impl Fn(&Asked) -> bool) {
         if let Some(asked) = self.asked.take_if(|asked| in_vain(asked)) {
             self.pending = self.pending.max(Some(asked.reason));
@@ -195,8 +195,8 @@ impl Probe {
         self.listeners.remove(&id);
     }
 
-    /// Of several streams of one listener only the newest counts: it has given up the others, which may
-    /// never end.
+    /// Of several streams of one listener only the newest counts: the listener has given up the
+    /// others, which may never end.
     fn is_newest(&self, one: &Subscription) -> bool {
         let own = (one.listener_id.clone(), one.since, one.id);
         let newer = (Bound::Excluded(own), Bound::Unbounded);
@@ -204,34 +204,34 @@ impl Probe {
         next.is_none_or(|(listener, ..)| *listener != one.listener_id)
     }
 
-    /// Chooses the next listener in turn that does not poll, and whose stream has no unsent frame;
-    /// those that report come first. `any`: one is chosen in any case. Only some are looked at; where
-    /// none of them can be asked, the next ones are looked at the next time.
+    /// Chooses the next listener that does not poll and whose stream has no unsent frame; reporting
+    /// listeners come first. With `any`, one is chosen in any case. It visits a bounded number;
+    /// where none of them can be asked, the next call continues after them.
     fn choose(&mut self, any: bool, now: Tick) -> Choice {
-        let mut looked_at = 0;
+        let mut examined = 0;
         let mut last = None;
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut may_be_asked = |id: &SubscriptionId| {
-            looked_at += 1;
+            examined += 1;
             last = Some(*id);
             let one = self.listeners.get(id)?;
             let asked = self.is_newest(one) && (any || !one.mailbox.polls(now));
             asked.then_some(one)
         };
-        // A first check is conflated with whatever its stream sends: it need not stand aside.
+        // A first check is conflated with the stream's other messages, so it need not wait.
         let is_free = |one: &&Arc<Subscription>| one.mailbox.assign_unless_sending();
         let later = self.reporting.range((after, Bound::Unbounded));
         let mut reporting = later.chain(&self.reporting).take(self.reporting.len());
         let mut chosen = reporting
             .by_ref()
-            .take(CANDIDATES)
+            .take(VISITS_PER_PROBE)
             .filter_map(&mut may_be_asked)
             .find(is_free);
         let mut first = None;
         if chosen.is_none() {
             let later = self.listeners.range((after, Bound::Unbounded));
             let turn = later.chain(&self.listeners).take(self.listeners.len());
-            let turn = turn.take(CANDIDATES).map(|(id, _)| id);
+            let turn = turn.take(VISITS_PER_PROBE).map(|(id, _)| id);
             chosen = turn
                 .filter_map(&mut may_be_asked)
                 .inspect(|one| _ = first.get_or_insert(*one))
@@ -239,26 +239,26 @@ impl Probe {
         }
         let chosen = chosen.or_else(|| first.filter(|_| any)).map(Arc::clone);
         self.last = chosen.as_ref().map(|one| one.id).or(last).or(self.last);
-        Choice { chosen, looked_at }
+        Choice { chosen, examined }
     }
 }
 
-/// Who is asked, and how many were looked at for it.
+/// The chosen listener, and the number of visited ones.
 #[derive(Default)]
 struct Choice {
     chosen: Option<Arc<Subscription>>,
-    looked_at: usize,
+    examined: usize,
 }
 
 impl Hub {
-    /// A pattern's listener came: one of a new group checks.
+    /// A pattern's listener joined: one of a new group checks.
     pub(super) fn join_probes(&self, subscription: &Arc<Subscription>, now: Tick) {
-        let sentinel = !self.config.pace.sentinel.is_zero();
+        let sentinel = !self.config.coordinator.sentinel_interval.is_zero();
         if subscription.group.is_none() && !sentinel {
             return;
         }
-        // A new group is uncertain; so is one that comes back: while it had no member, queues may
-        // have come and been forgotten.
+        // The position of a new group is uncertain. So is that of a group that comes back: queues
+        // may have come and been forgotten while it had no member.
         let first = subscription.group.as_ref().map(|_| WakeReason::CatchUp);
         let mut table = lock(&self.probes.table);
         for key in keys(subscription) {
@@ -271,7 +271,7 @@ impl Hub {
                     probe.due = due.clamp(now, next);
                 }
                 probe.insert(subscription);
-                // It has given up the stream where it was asked.
+                // The listener has given up the stream that was asked.
                 probe.ask_another(now, |asked| asked.listener == subscription.listener_id);
                 if probe.pending.is_some() {
                     probe.due = now;
@@ -279,14 +279,14 @@ impl Hub {
             });
         }
         drop(table);
-        // Looked at now that the probes are there: `attach_once` found none of them before.
+        // Read now that the probes exist: `attach_once` found none of them before.
         if subscription.lock().lacks_cursors {
-            self.probes.lack_cursors(subscription);
+            self.probes.note_missing_cursors(subscription);
         }
         self.timers.waker.wake();
     }
 
-    /// A pattern's listener left; a check that it was asked for and did not report is another one's.
+    /// A pattern's listener left; its unreported check goes to another listener.
     pub(super) fn leave_probes(&self, subscription: &Subscription, now: Tick) {
         let mut table = lock(&self.probes.table);
         let mut left = false;
@@ -296,7 +296,7 @@ impl Hub {
                 probe.ask_another(now, |asked| asked.stream == subscription.id);
                 if probe.listeners.is_empty() {
                     probe.left_due = Some(probe.due);
-                    probe.due = now + self.config.pace.keep;
+                    probe.due = now + self.config.coordinator.group_keep;
                 }
             });
             left |= known.is_some();
@@ -307,9 +307,9 @@ impl Hub {
         }
     }
 
-    /// A listener reported a queue: the sentinel's interval begins again, unless queues are missing
-    /// that no report is about. That it looked at all the others that a CATCH_UP was for, no report
-    /// says.
+    /// A listener reported a queue: the sentinel's interval restarts, unless queues without an
+    /// entry need a check. One report does not prove that the listener polled all queues of a
+    /// CATCH_UP.
     pub(super) fn probe_reported(
         &self,
         subscription: &Subscription,
@@ -330,7 +330,7 @@ impl Hub {
         }
     }
 
-    /// Asks wherever a check is due, a slice of them at most; what is left is still due.
+    /// Asks listeners for the due checks, a slice of them at most; the rest stays due.
     pub(super) fn fire_probes(&self, now: Tick) {
         if self.probes.next().is_none_or(|due| due > now) {
             return;
@@ -340,22 +340,22 @@ impl Hub {
             let due = table
                 .due
                 .iter()
-                .take(SLICE)
+                .take(PROBES_PER_CALL)
                 .take_while(|(due, _)| *due <= now);
             due.map(|(_, key)| key.clone()).collect()
         };
         let mut batch = WakeBatch::default();
-        let mut looked_at = 0;
+        let mut examined = 0;
         for key in due {
-            looked_at += self.probe(&key, now, &mut batch);
-            if looked_at >= LOOKS {
+            examined += self.probe(&key, now, &mut batch);
+            if examined >= VISITS_PER_CALL {
                 break;
             }
         }
         batch.wake();
     }
 
-    /// Asks a listener where the check is due; returns how many were looked at.
+    /// Asks a listener where the check is due; returns how many were visited.
     fn probe(&self, key: &Key, now: Tick, batch: &mut WakeBatch) -> usize {
         let has_entry = self.has_entry(&key.0);
         let mut table = lock(&self.probes.table);
@@ -368,14 +368,14 @@ impl Hub {
         }
         let pending = probe.pending;
         let known = has_entry && !probe.forgotten;
-        let Choice { chosen, looked_at } = match known && pending.is_none() {
+        let Choice { chosen, examined } = match known && pending.is_none() {
             true => Choice::default(),
             false => probe.choose(pending.is_some(), now),
         };
-        table.looked_at += looked_at;
+        table.examined += examined;
         let reason = pending.unwrap_or(WakeReason::Sentinel);
         table.change(key, |probe| {
-            probe.due = now + self.config.pace.claim;
+            probe.due = now + self.config.coordinator.claim_timeout;
             if let Some(chosen) = &chosen {
                 probe.asked = Some(Asked {
                     stream: chosen.id,
@@ -392,24 +392,22 @@ impl Hub {
         if let Some(chosen) = chosen {
             chosen
                 .lock()
-                .check_pattern(&chosen.selectors, &key.0, reason);
+                .request_pattern_check(&chosen.selectors, &key.0, reason);
             batch.mark_selectors(&chosen.mailbox);
         }
-        looked_at
+        examined
     }
 
-    /// Returns whether a queue that the pattern matches has an entry; of many queues that begin alike
-    /// only some are looked at, and a check too many does no harm.
+    /// Returns whether a matching queue has an entry. Of many queues with the same beginning only
+    /// some are visited; a needless check does no harm.
     fn has_entry(&self, pattern: &Selector) -> bool {
         let from = Bound::Included(pattern.beginning());
-        let records = self.records.range(from, KNOWN);
-        records
-            .iter()
-            .any(|record| pattern.matches(record.address()))
+        let entries = self.entries.range(from, ENTRIES_PER_PROBE);
+        entries.iter().any(|entry| pattern.matches(entry.address()))
     }
 
     fn next_probe(&self, probe: &mut Probe, now: Tick) -> Tick {
-        match self.config.pace.sentinel {
+        match self.config.coordinator.sentinel_interval {
             interval if interval.is_zero() => Tick::NEVER,
             interval => now + about(interval, &mut probe.rng),
         }

@@ -1,42 +1,43 @@
 //! Resuming all queues of a plain subscriber's stream by one number.
 //!
-//! A client states a token for 4,096 queues at most. The hub's *revision* stands for all the others.
-//! An entry notes the revision at its newest change, under its lock. A stream that begins to compare
-//! its cursors raises the revision from C to C + 1 first, and states C when all that it found is
-//! sent. Then each change that is noted with C or less was sent before. A notifier that noted it read
-//! the revision before it was raised, so it had the entry's lock before the comparison had it: the
-//! other order of the lock would have shown it C + 1. So the comparison saw the change.
+//! A client states a token for 4,096 queues at most. The hub's *revision* stands for all the
+//! others. An entry notes the revision at its newest change, under its lock. A stream that begins
+//! to compare its cursors raises the revision from C to C + 1 first, and states C when all findings
+//! are sent. Then each change noted with C or less was sent before. Its notifier read the revision
+//! before the raise, so it had the entry's lock before the comparison did: in the other order the
+//! lock would have shown it C + 1. So the comparison saw the change.
 //!
-//! A queue whose cursor was attached while the comparison went on starts with all that is pending
-//! there marked, and what is counted later is noted with more than C. A new entry notes the revision
-//! as well: what was counted under this name before may be unknown to a subscriber that was away.
-//! What a forgotten entry noted is kept, as one number for all (`Hub::forgotten_at`): a pattern's
-//! subscriber is told of it under the pattern's own name, because no entry could.
+//! A cursor that is attached during the comparison starts with all pending changes marked, and
+//! later changes are noted with more than C. A new entry notes the revision as well: a subscriber
+//! that was away may not know earlier counts under this name. The revisions of forgotten entries
+//! are kept as one number (`Hub::forgotten_at`). For those, a pattern's subscriber gets a CATCH_UP
+//! under the pattern's own name, because there is no entry.
 //!
-//! A notification reads the revision once and never writes it. Streams with patterns over the limits
-//! of cursors state no number, and groups need none: a member's queues follow the group's cursor.
+//! A notification reads the revision once and never writes it. Streams with patterns over the
+//! limits of cursors state no number. Groups need none: a member's queues follow the group's
+//! cursor.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     num::NonZeroU64,
 };
 
-use super::{core::Hub, place::Epoch, sync::Ordering};
+use super::{core::Hub, counters::Epoch, sync::Ordering};
 use crate::{
     fault::planted,
     words::{ListenerId, Selector, SubscribeOptions, Token},
 };
 
-/// Up to which change a subscriber was told of everything.
+/// The revision up to which a subscriber has all changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ResumePoint {
     pub(super) revision: NonZeroU64,
-    /// Of the listener and its selectors: of others it says nothing.
+    /// A hash of the listener and its selectors: the number is valid for these only.
     pub(super) digest: u64,
 }
 
-/// Streams with more cursors than this state the number also while they are busy. A client's request
-/// of 1 MiB has room for the tokens of so many queues, however long their names are.
+/// Streams with more cursors than this state the number also while they are busy. A client's
+/// request of 1 MiB has room for the tokens of this many queues, with names of any length.
 pub(crate) const RESUME_FROM: usize = 1024;
 
 /// Bytes of the epoch, the revision and the digest.
@@ -52,7 +53,7 @@ impl ResumePoint {
         Token(token.into())
     }
 
-    /// Reads a token; `None` where it is of another life of the relay, or makes no sense.
+    /// Reads a token; `None` where it is of another run of the relay, or malformed.
     fn read(token: &Token, epoch: Epoch) -> Option<Self> {
         let (own, rest) = token.0.split_first_chunk::<EPOCH>()?;
         let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
@@ -66,8 +67,8 @@ impl ResumePoint {
 }
 
 impl Hub {
-    /// Returns the revision up to which the subscriber was told of everything, where it states one
-    /// that this hub wrote for the same listener and the same selectors.
+    /// Returns the revision up to which the subscriber has all changes. It must state a number that
+    /// this hub wrote for the same listener and the same selectors.
     pub(super) fn resumed(&self, options: &SubscribeOptions, digest: u64) -> Option<u64> {
         if options.group.is_some() {
             return None;
@@ -85,8 +86,9 @@ impl Hub {
     }
 }
 
-/// Returns the digest of a listener and its selectors, in whatever order they come. Keyed with the
-/// hub's seed: a hub that lost its memory and kept its epoch takes no number of the one before.
+/// Returns the digest of a listener and its selectors, independent of their order. It is keyed with
+/// the hub's seed: a hub that lost its memory and kept its epoch accepts no number of the one
+/// before.
 pub(super) fn digest(seed: u64, listener: &ListenerId, selectors: &[Selector]) -> u64 {
     let listener = hashed(&(seed, listener));
     let selectors = selectors.iter().map(|one| hashed(&(seed, listener, one)));

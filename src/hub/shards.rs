@@ -1,20 +1,20 @@
 //! When a shard of a table grows.
 //!
-//! A shard grows by hashing all its entries again, and all shards of a table fill alike: where each
-//! grew when it is full, the few hundred entries of one step would have most of them grow. So each
-//! grows before, at a fill of its own between a half and all of its room.
+//! A shard grows by rehashing all its entries, and all shards of a table fill at the same rate. If
+//! each grew when it is full, the few hundred entries of one step would make most of them grow. So
+//! each grows earlier, at its own fill between a half and all of its room.
 
-/// Entries up to which a shard grows when it is full, in no time.
+/// A shard with up to this many entries grows when it is full, which takes no time.
 const FEW: usize = 64;
 
-/// Returns how much room to reserve in a shard, the `number`th of `shards`, after an entry was added.
+/// Returns how many entries to reserve in a shard, the `number`th of `shards`, after an insertion.
 pub(super) fn to_reserve(
     len: usize,
     capacity: usize,
     number: usize,
     shards: usize,
 ) -> Option<usize> {
-    // With room that deletions have left unusable, its fill says nothing; the table cleans itself.
+    // With slots that deletions made unusable, the fill is not known; the table cleans itself.
     let whole = (capacity / 7 * 8).is_power_of_two();
     let grows =
         whole && shards > 1 && len > FEW && 2 * shards * len >= (shards + number) * capacity;

@@ -1,20 +1,20 @@
-//! How a subscription's cursors are attached to its queues' entries, and detached again.
+//! Attaches a subscription's cursors to its queues' entries, and detaches them.
 //!
 //! R4: register first, then take the snapshot: a cursor is registered and reads its queue's
-//! counters under one lock, and a pattern is in the index before the map is walked. A new record is
+//! counters under one lock, and a pattern is in the index before the map is walked. A new entry is
 //! in the map before that index is read. So neither can miss the other.
 //!
-//! A subscription may match a million queues, so both go in steps: no call attaches or detaches more
-//! than [`STEP`] cursors. A stream attaches its own, between its messages; the fan-out's task
-//! detaches what a closed stream leaves.
+//! A subscription may match a million queues, so both go in steps: no call attaches or detaches
+//! more than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's
+//! task detaches those of a closed stream.
 
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
+    admission::Reserved,
     core::Hub,
-    cursor_list::Leftover,
-    room::Reserved,
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    cursor_list::DetachedCursors,
+    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
     sync::lock,
     timers::Timer,
 };
@@ -26,46 +26,46 @@ use crate::{
     words::{Position, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// The queues that a subscription has still to be attached to.
+/// The queues of a subscription that are not attached yet.
 pub(super) struct Attaching {
     positions: std::vec::IntoIter<Position>,
-    /// Selectors that were come to: exact ones are attached, patterns collected.
+    /// Index of the next selector: exact ones are attached, patterns collected.
     selectors: usize,
-    /// The records of the other exact ones.
+    /// The entries of the exact selectors that are still to come.
     reserved: Reserved,
-    /// Patterns whose queues are still to be walked, and up to where the last one was.
+    /// Patterns whose queues are still to be walked, and the last queue of the present walk.
     patterns: Vec<Selector>,
     walked: Option<QueueAddress>,
-    /// How long CATCH_UPs wait where a token is of another life of the relay.
+    /// The delay of CATCH_UPs where a token is of another run of the relay.
     spread: Duration,
-    /// The subscriber was told of all changes up to this revision.
+    /// The subscriber has all changes up to this revision.
     pub(super) resumed: Option<u64>,
 }
 
-/// What a closed subscription leaves to be detached.
+/// The cursors of a closed subscription, to be detached.
 pub(super) struct Detaching {
     subscription: Arc<Subscription>,
-    cursors: Leftover,
+    cursors: DetachedCursors,
     reports: bool,
     closed_at: Tick,
 }
 
-/// Cursors that one step attaches or detaches, and queues that it looks at: some hundred
+/// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
 /// microseconds.
 const STEP: usize = 256;
-/// Steps that a call takes at once: most subscriptions are attached, and detached, by then.
+/// Steps that a call runs at once. They suffice for most subscriptions.
 const FIRST: usize = 2;
-/// What a busy listener's queue waits beyond its visibility time-out, until its messages are
-/// certainly visible again (R8: a busy listener's end sets a timer).
+/// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
+/// are certainly visible again (R8: a busy listener's end sets a timer).
 const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
 
 impl Hub {
-    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. Its first queues are
-    /// attached by then, the others by [`Hub::attach_some`].
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
+    /// queues; [`Hub::attach_some`] attaches the others.
     ///
     /// # Errors
-    /// What the options' own check refuses, and `Exhausted` where the queues that it names would be
-    /// too many; nothing was registered then.
+    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
+    /// nothing was registered then.
     pub(crate) fn subscribe(
         &self,
         id: SubscriptionId,
@@ -83,11 +83,11 @@ impl Hub {
         if pattern && !planted!(self.config.fault, PatternRegistersLate) {
             self.add_pattern(&subscription);
         }
-        // A new group's check is one member's, which the probes ask for below.
-        // For a subscriber that resumes this is judged at the end: see `attach_some`.
+        // One member checks for a new group: the probes below request that. For a subscriber that
+        // resumes, `attach_some` decides this at the end.
         let told = options.group.is_none() && resumed.is_none();
         if pattern && told {
-            self.check_patterns(&subscription);
+            self.request_pattern_checks(&subscription);
         }
         *lock(&subscription.attaching) = Some(Box::new(Attaching {
             positions: options.positions.clone().into_iter(),
@@ -111,8 +111,8 @@ impl Hub {
         Ok(subscription)
     }
 
-    /// Attaches the next queues of a subscription; returns whether all are attached. Woken are
-    /// members that were chosen, not the stream itself: it calls this before it looks.
+    /// Attaches the next queues of a subscription; returns whether all are attached. It may wake
+    /// other members, but not this stream: the stream calls it before it fills a Wake.
     pub(crate) fn attach_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
         let mut guard = lock(&subscription.attaching);
         let Some(attaching) = guard.as_mut() else {
@@ -122,23 +122,25 @@ impl Hub {
         while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
         let done = left > 0;
         if done {
-            // Judged when all queues that the map knows are attached: what is forgotten from now on
-            // has a cursor of this subscription.
+            // Decided when all queues of the map are attached: each queue that is forgotten from
+            // now on has a cursor of this subscription.
             if attaching
                 .resumed
                 .is_some_and(|since| self.forgot_since(since))
             {
-                self.check_patterns(subscription);
+                self.request_pattern_checks(subscription);
             }
             *guard = None;
         }
         done
     }
 
-    /// A CATCH_UP under its own name is pending for each of the subscription's patterns.
-    fn check_patterns(&self, subscription: &Subscription) {
+    /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
+    fn request_pattern_checks(&self, subscription: &Subscription) {
         if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
-            subscription.lock().check_patterns(&subscription.selectors);
+            subscription
+                .lock()
+                .request_pattern_checks(&subscription.selectors);
         }
     }
 
@@ -152,7 +154,8 @@ impl Hub {
     ) -> bool {
         if let Some(position) = attaching.positions.next() {
             *left -= 1;
-            if self.attach_position(subscription, &position, now) == Some(Attached::Foreign) {
+            if self.attach_position(subscription, &position, now) == Some(AttachOutcome::OtherEpoch)
+            {
                 let mut cursors = subscription.lock();
                 cursors.catch_up_at = cursors
                     .catch_up_at
@@ -167,11 +170,11 @@ impl Hub {
                 return true;
             }
             *left -= 1;
-            let start = Start::Resumed(attaching.resumed);
-            attaching.reserved.use_next(|record| {
-                // Else by its position.
-                if !subscription.lock().is_attached(record.address()) {
-                    self.attach_one(subscription, Arc::clone(record), start, now);
+            let start = CursorStart::Resumed(attaching.resumed);
+            attaching.reserved.use_next(|entry| {
+                // A cursor that exists was attached by its position above.
+                if !subscription.lock().is_attached(entry.address()) {
+                    self.attach_one(subscription, Arc::clone(entry), start, now);
                 }
             });
             return true;
@@ -179,7 +182,7 @@ impl Hub {
         let Some(pattern) = attaching.patterns.last() else {
             return false;
         };
-        let start = Start::Resumed(attaching.resumed);
+        let start = CursorStart::Resumed(attaching.resumed);
         let walked = &mut attaching.walked;
         if !self.attach_range(subscription, pattern, walked, left, (start, now)) {
             attaching.patterns.pop();
@@ -188,52 +191,52 @@ impl Hub {
         true
     }
 
-    /// Attaches the queue of a position that a selector matches.
+    /// Attaches a position's queue, where a selector matches it.
     fn attach_position(
         &self,
         subscription: &Arc<Subscription>,
         position: &Position,
         now: Tick,
-    ) -> Option<Attached> {
+    ) -> Option<AttachOutcome> {
         let address = position.queue.as_address()?;
         if !subscription.wants(&address) {
             return None;
         }
-        if planted!(self.config.fault, PositionsMakeNothing) && self.records.get(&address).is_none()
+        if planted!(self.config.fault, PositionsMakeNothing) && self.entries.get(&address).is_none()
         {
             return None;
         }
-        // One too many makes no record: the pattern's own CATCH_UP covers it.
-        let record = self.record(&address, now).ok()?;
-        let start = Start::Token(&position.token);
-        Some(self.attach_one(subscription, record, start, now))
+        // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
+        let entry = self.entry(&address, now).ok()?;
+        let start = CursorStart::Token(&position.token);
+        Some(self.attach_one(subscription, entry, start, now))
     }
 
-    /// Attaches the pattern's next queues that the map knows; returns whether there may be more.
+    /// Attaches the pattern's next queues in the map; returns whether there may be more.
     fn attach_range(
         &self,
         subscription: &Arc<Subscription>,
         pattern: &Selector,
         walked: &mut Option<QueueAddress>,
         left: &mut usize,
-        (start, now): (Start<'_>, Tick),
+        (start, now): (CursorStart<'_>, Tick),
     ) -> bool {
         let (limit, beginning) = (*left, pattern.beginning());
         let from = match walked.as_ref() {
             Some(after) => Bound::Excluded(after.borrow()),
             None => Bound::Included(beginning),
         };
-        let records = self.records.range(from, limit);
-        let more = records.len() == limit;
-        for record in records {
+        let entries = self.entries.range(from, limit);
+        let more = entries.len() == limit;
+        for entry in entries {
             *left -= 1;
-            let address = record.address().clone();
+            let address = entry.address().clone();
             let text: &str = address.borrow();
             if !text.starts_with(beginning) {
                 return false;
             }
             if pattern.matches(&address) {
-                self.attach_one(subscription, record, start, now);
+                self.attach_one(subscription, entry, start, now);
             }
             *walked = Some(address);
         }
@@ -265,7 +268,7 @@ impl Hub {
         };
         drop(cursors);
         self.cursors_left(reserved as u64);
-        // A closed one does not enter again.
+        // A closed subscription is not inserted again.
         self.fanout.overflow.remove(subscription);
         for _ in 0..FIRST {
             if self.detach_next(&mut detaching, now) {
@@ -276,7 +279,7 @@ impl Hub {
         self.fanout.waker.wake();
     }
 
-    /// Detaches some of what closed subscriptions have left; returns whether there is more.
+    /// Detaches some cursors of closed subscriptions; returns whether there are more.
     pub(crate) fn detach_some(&self, now: Tick) -> bool {
         let Some(mut detaching) = lock(&self.detaching).pop_front() else {
             return false;
@@ -295,20 +298,25 @@ impl Hub {
         for cursor in detaching.cursors.next(STEP) {
             self.cursors_left(1);
             let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
-            let to_do = match cursor.seat() {
-                Some(seat) => {
-                    cursor.record.lock().leave(seat, busy, now);
+            let needs_reconcile = match cursor.member_id() {
+                Some(member_id) => {
+                    cursor.entry.lock().leave(member_id, busy, now);
                     true
                 }
-                None => cursor.record.lock().unlink(cursor.key, now),
+                None => cursor.entry.lock().remove_subscriber(cursor.key, now),
             };
-            if to_do || busy {
+            if needs_reconcile || busy {
                 // R16: redelivered at once, and by a timer when its messages are visible again.
-                self.tend(Arc::clone(&cursor.record), now, |_| {});
+                self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
             if busy && !planted!(self.config.fault, NoTimerForBusy) {
                 let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                self.wake_after(cursor.record, end.since(now), Timer::plain(), now);
+                self.wake_after(
+                    cursor.entry,
+                    end.since(now),
+                    Timer::without_notification(),
+                    now,
+                );
             }
         }
         detaching.cursors.is_empty()

@@ -1,7 +1,8 @@
 //! The subscribers of a queue outside of groups.
 //!
-//! Each has a key that never changes and is never given again, so a walk can be interrupted and a
-//! check can wait for one. Keys grow, so the list stays sorted; it shrinks when half of it is empty.
+//! Each has a key that never changes and is never reused. So a walk can be interrupted, and a check
+//! can wait for a subscriber. Keys grow, so the list stays sorted; it shrinks when half of it is
+//! empty.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::mailbox::{Mailbox, WakeBatch};
 #[derive(Clone)]
 pub(super) struct Subscriber {
     pub(super) mailbox: Arc<Mailbox>,
-    /// The cursor's place among the subscription's.
+    /// The cursor's number in the subscription.
     pub(super) cursor: u32,
     /// Only a pattern matches the queue.
     pub(super) by_pattern: bool,
@@ -25,13 +26,16 @@ pub(super) struct Subscribers {
     next_key: u64,
 }
 
+/// Subscribers that a walk marks in one step, and the most that a notification marks itself.
+pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
+
 impl Subscribers {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Returns how many have come so far.
+    /// Returns how many have joined so far.
     pub(super) fn joined(&self) -> u64 {
         self.next_key
     }
@@ -63,7 +67,7 @@ impl Subscribers {
         self.entries.iter().filter_map(|(_, one)| one.as_ref())
     }
 
-    /// Returns the subscriber after the one with this key, or the first one at the end.
+    /// Returns the subscriber after this key; at the end, the first one.
     pub(super) fn after(&self, key: Option<u64>) -> Option<(u64, &Subscriber)> {
         let from = key.map_or(0, |key| self.position_after(key));
         let (before, after) = self.entries.split_at(from);
@@ -71,8 +75,8 @@ impl Subscribers {
         all.find_map(|(key, one)| Some((*key, one.as_ref()?)))
     }
 
-    /// Marks up to `limit` subscribers with keys from `from` on; returns where to go on, or `None`
-    /// at the end.
+    /// Marks up to `limit` subscribers with keys from `from` on; returns the next key, or `None` at
+    /// the end.
     pub(super) fn mark(&self, from: u64, limit: usize, batch: &mut WakeBatch) -> Option<u64> {
         let at = match from {
             0 => 0,

@@ -1,19 +1,19 @@
-//! A subscriber: what it asked for, its mailbox, and the way to its cursors.
+//! A subscriber: its request, its mailbox and its cursors.
 //!
-//! A notification marks the cursors of its queue in the mailbox and wakes the stream if nothing was
-//! marked before; the stream clears the marks, then compares the marked cursors with their queues
-//! (R5: clear the mark, then read). So a subscriber costs the same however much it is notified of,
-//! and however slowly it reads.
+//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing
+//! was marked before. The stream clears the marks, then compares the marked cursors with their
+//! queues (R5: clear the mark, then read). So a subscriber costs the same for any number of
+//! notifications, however slowly it reads.
 
 use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    company::Seat,
+    coordinator::ListenerKey,
+    counters::{Counters, Epoch},
     cursor::{Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
     mailbox::Mailbox,
-    place::{Epoch, Tally},
-    record::Record,
+    queue_entry::QueueEntry,
     resume::{ResumePoint, digest},
     subscribe::Attaching,
     subscribers::Subscriber,
@@ -35,64 +35,65 @@ pub(crate) struct Subscription {
     pub(super) id: SubscriptionId,
     pub(super) listener_id: ListenerId,
     pub(super) selectors: Box<[Selector]>,
-    /// The selectors that are no patterns, where there are many.
+    /// The exact selectors, where there are many selectors.
     exact: HashSet<QueueAddress>,
     pub(super) group: Option<GroupName>,
     pub(super) visibility_timeout: Duration,
     pub(super) since: Tick,
     pub(super) epoch: Epoch,
     pub(super) fault: Fault,
-    /// Of the listener and its selectors: see `resume`.
+    /// A hash of the listener and its selectors: see `resume`.
     pub(super) digest: u64,
     pub(super) mailbox: Arc<Mailbox>,
     cursors: Mutex<Cursors>,
-    /// The queues that are still to be attached. Locked before the cursors.
+    /// The queues to be attached. Locked before the cursors.
     pub(super) attaching: Mutex<Option<Box<Attaching>>>,
 }
 
-/// Whether a cursor was attached.
+/// The result of attaching a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attached {
-    /// It is now.
-    Yes,
-    /// It was before.
-    Before,
-    /// It is now, in the place of a dead record's.
+pub(super) enum AttachOutcome {
+    /// Attached.
+    New,
+    /// It was attached before.
+    Existing,
+    /// Attached, in the place of a dead entry's cursor.
     Replaced,
-    /// There is no room for one more cursor.
+    /// No room for one more cursor.
     Full,
-    /// It is now; the token that came with it was of another life of the relay.
-    Foreign,
-    /// The record is dead: look the queue up again.
+    /// Attached; its token was of another run of the relay.
+    OtherEpoch,
+    /// The entry is dead: look the queue up again.
     Dead,
     /// The subscription has ended.
     Closed,
 }
 
-/// Where a new cursor starts.
+/// The position at which a new cursor starts.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Start<'a> {
-    /// At the record's own start: the subscriber was there before the record.
-    Birth,
-    /// The same, for a listener that says it holds messages: once its report was accepted it has a
-    /// cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is none.
+pub(super) enum CursorStart<'a> {
+    /// At the entry's start: the subscription is older than the entry.
+    EntryStart,
+    /// The same, for a listener that reports that it has messages: once its report was accepted it
+    /// has a cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is
+    /// none.
     Busy,
     /// At the subscriber's token.
     Token(&'a Token),
-    /// At the head, without a token. A CATCH_UP is pending unless the subscriber was told of all
-    /// changes up to this revision and the queue has not changed since.
+    /// At the head, without a token. A CATCH_UP is pending, unless the subscriber has all changes
+    /// up to this revision and the queue has not changed since.
     Resumed(Option<u64>),
 }
 
-/// From so many queues on, the checks that the sentinel owes a stream when it comes are spread, over
-/// so long for each queue.
+/// A new stream with at least this many queues gets its overdue checks spread, by this much for
+/// each queue.
 const SPREAD_FROM: usize = 64;
 const SPREAD: Duration = Duration::from_millis(1);
-/// Selectors up to which comparing all of them is as quick as a table.
+/// Up to this many selectors, comparing all of them is as quick as a table.
 const UNINDEXED: usize = 8;
 
-/// A queue that waited for a stream, and its place there: a subscriber's key or a member's seat.
-type Waiting = (Arc<Record>, Result<u64, Seat>);
+/// A queue that waits for a stream, and the stream's listener there.
+type Waiting = (Arc<QueueEntry>, ListenerKey);
 
 impl Subscription {
     pub(super) fn new(
@@ -155,13 +156,13 @@ impl Subscription {
         self.patterns().next().is_some()
     }
 
-    /// A stream's frame was handed to its transport.
+    /// The transport got a frame of the stream.
     pub(super) fn begin_send(&self) {
         self.mailbox.begin_send();
     }
 
-    /// Returns some of the queues that waited until the stream had sent its messages, whose turn it is
-    /// now, or `None` where it is none's.
+    /// Returns some of the queues that waited until the stream had sent its messages, or `None`
+    /// where none is left to reconcile now.
     pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
         let turns = self.mailbox.take_turns(most);
         if turns.is_empty() {
@@ -170,19 +171,18 @@ impl Subscription {
         let cursors = self.lock();
         let queue = |at| {
             let cursor: &Cursor = cursors.list.get(at)?;
-            let place = cursor.seat().map_or(Ok(cursor.key), Err);
-            Some((Arc::clone(&cursor.record), place))
+            Some((Arc::clone(&cursor.entry), cursor.listener_key()))
         };
         Some(turns.into_iter().filter_map(queue).collect())
     }
 
-    /// Registers whom to wake; before each [`Subscription::fill`] that may find nothing.
+    /// Registers the waker; call this before each [`Subscription::fill`] that may find nothing.
     pub(crate) fn register(&self, waker: &Waker) {
         self.mailbox.register(waker);
     }
 
-    /// Fills a Wake, where anything is marked: at most one entry per queue. What finds no room stays
-    /// marked and follows in the next.
+    /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
+    /// marked and follow in the next Wake.
     pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
         // R5: cleared first, then read: an event that is counted after this sets the mark again.
         let marks = self.mailbox.take_marks();
@@ -201,35 +201,36 @@ impl Subscription {
         filled
     }
 
-    /// Compares some cursors with their queues, whatever the marks say; returns whether all have
-    /// been compared by now. R6: only a stream that then finds nothing may send a heartbeat.
-    pub(crate) fn verify(&self, revision: &AtomicU64, step: usize) -> bool {
+    /// Compares some cursors with their queues, marked or not; returns whether all have been
+    /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
+    pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
-        planted!(self.fault, HeartbeatUnchecked) || self.lock().verify(revision, step, self.fault)
+        planted!(self.fault, HeartbeatUnchecked)
+            || self.lock().compare_next(revision, step, self.fault)
     }
 
-    /// Returns how many queues it has a cursor for.
+    /// Returns the number of its cursors.
     pub(super) fn cursor_count(&self) -> usize {
         self.lock().list.len()
     }
 
-    /// Takes what the subscriber resumes all its queues with, where all that the last comparison
-    /// found was sent and nothing was stated since.
+    /// Takes the resume number, where all findings of the last comparison were sent and the number
+    /// was not stated since.
     pub(super) fn take_resume(&self) -> Option<Token> {
-        let revision = self.lock().take_compared(self.fault)?;
+        let revision = self.lock().take_compared_revision(self.fault)?;
         let digest = self.digest;
         Some(ResumePoint { revision, digest }.token(self.epoch))
     }
 
-    /// Begins the comparison of all cursors anew; CATCH_UPs that wait are due by then.
-    pub(crate) fn begin_verify(&self, now: Tick) {
+    /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
+    pub(crate) fn restart_comparison(&self, now: Tick) {
         if !planted!(self.fault, HeartbeatUnchecked) {
-            self.lock().begin_verify(now);
+            self.lock().restart_comparison(now);
         }
     }
 
-    /// Returns when CATCH_UPs that wait are due, or `None` where none waits.
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
     pub(crate) fn catch_up_at(&self) -> Option<Tick> {
         let cursors = self.lock();
         cursors.catch_up_at()
@@ -239,43 +240,43 @@ impl Subscription {
     pub(super) fn attach(
         &self,
         cursors: &mut Cursors,
-        record: &Arc<Record>,
-        start: Start<'_>,
+        entry: &Arc<QueueEntry>,
+        start: CursorStart<'_>,
         now: Tick,
-    ) -> Attached {
+    ) -> AttachOutcome {
         if cursors.closed {
-            return Attached::Closed;
+            return AttachOutcome::Closed;
         }
-        let known = cursors.list.find(record.address());
+        let known = cursors.list.find(entry.address());
         let dead = known.filter(|at| {
-            // Not released yet: the new record's cursor takes its place.
-            let old = cursors.list.get(*at).map(|cursor| &cursor.record);
-            old.is_some_and(|old| !Arc::ptr_eq(old, record) && old.lock().is_dead())
+            // The old cursor is not released yet; the new entry's cursor takes its place.
+            let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
+            old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
         });
         if let Some(known) = known.filter(|_| dead.is_none()) {
-            if let Start::Token(token) = start
+            if let CursorStart::Token(token) = start
                 && self.group.is_none()
                 && let Some(cursor) = cursors.list.get_mut(known)
             {
                 cursor.compare(token, self.epoch, self.fault);
                 cursors.set_marked(known);
             }
-            return Attached::Before;
+            return AttachOutcome::Existing;
         }
         let at = dead.unwrap_or_else(|| cursors.list.next_number());
         let spread = match cursors.list.len() {
             0..SPREAD_FROM => Duration::ZERO,
             many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
         };
-        let mut state = record.lock();
+        let mut state = entry.lock();
         if state.is_dead() {
-            return Attached::Dead;
+            return AttachOutcome::Dead;
         }
-        let by_pattern = !self.names(record.address());
+        let by_pattern = !self.names(entry.address());
         let grouped = self.group.as_ref().filter(|group| state.has_room(group));
-        let busy = matches!(start, Start::Busy);
+        let busy = matches!(start, CursorStart::Busy);
         if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
-            return Attached::Full;
+            return AttachOutcome::Full;
         }
         // R4: register first, then take the snapshot, under one lock.
         let subscriber = Subscriber {
@@ -284,50 +285,56 @@ impl Subscription {
             by_pattern,
         };
         if let Some(group) = grouped {
-            // A member's token does not count: the group's place does.
-            let (place, uncertain) = match start {
-                Start::Birth | Start::Busy => (Tally::starting_at(state.start), false),
-                Start::Token(_) | Start::Resumed(_) => (state.tally, true),
+            // A member's token does not count; the group's position does.
+            let (position, uncertain) = match start {
+                CursorStart::EntryStart | CursorStart::Busy => {
+                    (Counters::starting_at(state.start), false)
+                }
+                CursorStart::Token(_) | CursorStart::Resumed(_) => (state.counters, true),
             };
             let member = (group, subscriber);
-            let seat = state.join(record, member, (place, uncertain), (now, spread));
+            let member_id = state.join(entry, member, (position, uncertain), (now, spread));
             drop(state);
             return cursors.put(
                 dead,
-                Cursor::member(Arc::clone(record), seat),
-                Attached::Yes,
+                Cursor::member(Arc::clone(entry), member_id),
+                AttachOutcome::New,
             );
         }
-        state.guard(record, now, spread);
+        state.start_sentinel(entry, now, spread);
         let late = planted!(self.fault, SnapshotBeforeRegister)
-            && !matches!(start, Start::Birth | Start::Busy);
+            && !matches!(start, CursorStart::EntryStart | CursorStart::Busy);
         let key = if late {
             UNLINKED
         } else {
             state.subscribers.insert(subscriber)
         };
-        let (place, needs_catch_up, attached) = match start {
-            Start::Birth => (Tally::starting_at(state.start), false, Attached::Yes),
-            // It may have been told of some of it under a pattern's own name.
-            Start::Busy => {
-                let counted = state.tally.sequence > state.start;
-                (state.tally, counted, Attached::Yes)
+        let (position, needs_catch_up, attached) = match start {
+            CursorStart::EntryStart => (
+                Counters::starting_at(state.start),
+                false,
+                AttachOutcome::New,
+            ),
+            // A part of it may have been sent under a pattern's own name.
+            CursorStart::Busy => {
+                let counted = state.counters.sequence > state.start;
+                (state.counters, counted, AttachOutcome::New)
             }
-            // No room for its group any more: it is told by itself, and what its token is worth as
-            // that of a member is not known.
-            Start::Token(_) | Start::Resumed(_) if self.group.is_some() => {
-                (state.tally, true, Attached::Yes)
+            // The queue has no room for its group any more: it is woken as a subscriber without a
+            // group. A token from its time as a member is not reliable.
+            CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
+                (state.counters, true, AttachOutcome::New)
             }
-            Start::Token(token) => resume(&state, token, self.epoch, self.fault),
-            Start::Resumed(revision) => {
+            CursorStart::Token(token) => resume(&state, token, self.epoch, self.fault),
+            CursorStart::Resumed(revision) => {
                 let told = revision.is_some_and(|revision| state.changed_at <= revision)
                     || planted!(self.fault, NoTokenIsCurrent);
-                (state.tally, !told, Attached::Yes)
+                (state.counters, !told, AttachOutcome::New)
             }
         };
-        let behind = needs_catch_up || state.owed(&place).is_some();
+        let behind = needs_catch_up || state.wake_reason(&position).is_some();
         drop(state);
-        let cursor = Cursor::new(Arc::clone(record), key, place, needs_catch_up);
+        let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
         let attached = cursors.put(dead, cursor, attached);
         if behind {
             cursors.set_marked(at);
@@ -338,11 +345,11 @@ impl Subscription {
         attached
     }
 
-    /// Registers what a planted fault left unregistered when it took the snapshot.
+    /// Registers the cursors that a planted fault left unregistered.
     #[cfg(test)]
     pub(super) fn link_late(&self) {
         let mut cursors = self.lock();
-        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.seat().is_none();
+        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.member_id().is_none();
         let all: Vec<u32> = cursors
             .list
             .iter()
@@ -355,12 +362,12 @@ impl Subscription {
                 cursor: at,
                 by_pattern: false,
             };
-            cursor.key = cursor.record.lock().subscribers.insert(subscriber);
+            cursor.key = cursor.entry.lock().subscribers.insert(subscriber);
         }
     }
 }
 
-/// Returns the selectors without repetitions, in their order.
+/// Returns the selectors without duplicates, in their order.
 fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
     let mut seen = HashSet::new();
     selectors

@@ -1,6 +1,6 @@
-//! The hub's rules, one test each, with hand-made time and wakers that count.
+//! The hub's rules, one test each, with manual time and wakers that count.
 //!
-//! `model` drives it by random operations against a naive log; `shuttled` by interleavings.
+//! `model` runs random operations against a naive log; `concurrency` runs interleavings.
 
 mod counting;
 mod forgetting;
@@ -8,12 +8,12 @@ mod groups;
 mod limits;
 mod memory;
 mod model;
+mod no_subscribers;
 mod reporting;
 mod resume;
 mod resuming;
 mod sentinel;
 mod timing;
-mod unheard;
 mod wake_builder;
 mod waking;
 
@@ -27,8 +27,8 @@ use std::{
 };
 
 use super::{
-    Epoch, Feed, FeedConfig, Hub, HubConfig, Next, Subscription, SubscriptionId, WakeBatch,
-    WakeBuilder,
+    Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, Subscription,
+    SubscriptionId, WakeBatch, WakeBuilder,
 };
 use crate::{
     clock::Tick,
@@ -47,7 +47,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[derive(Default)]
 struct Alarm(AtomicU64);
 
-/// One entry of a wake, without what few tests ask for.
+/// One entry of a wake, without the fields that few tests need.
 type Entry = (String, WakeReason, u64);
 
 impl Wake for Alarm {
@@ -130,7 +130,7 @@ fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<
     subscription
 }
 
-/// Subscribes, and takes the CATCH_UPs that come first.
+/// Subscribes, and takes the first CATCH_UPs.
 fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
     let subscription = subscribe(hub, selectors);
     drain(&subscription, Tick::default());
@@ -157,11 +157,11 @@ fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
 
 /// Compares all cursors with their queues.
 fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
-    subscription.begin_verify(now);
-    while !subscription.verify(&hub.revision, hub.config.compare_step) {}
+    subscription.restart_comparison(now);
+    while !subscription.compare_next(&hub.revision, hub.config.compare_step) {}
 }
 
-/// Walks what is left to the fan-out.
+/// Runs all walks of the fan-out.
 fn walk_all(hub: &Hub) {
     let mut batch = WakeBatch::default();
     while let Some(mut walk) = hub.next_walk() {
@@ -186,42 +186,44 @@ fn entry(name: &str, reason: WakeReason, notifications: u64) -> Entry {
     (name.to_owned(), reason, notifications)
 }
 
-fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> Feed {
+fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> SubscriberStream {
     feed_at(hub, options, Tick::default())
 }
 
-fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Feed {
-    let config = FeedConfig {
+fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberStream {
+    let config = StreamConfig {
         relay_id: "relay".into(),
         epoch: EPOCH.to_string().into(),
         version: "1".into(),
         max_age: HOUR,
-        many: FeedConfig::MANY,
+        throttle_from: StreamConfig::THROTTLE_FROM,
     };
     let subscription = subscribe_with(hub, options, now);
     let hub = Arc::clone(hub);
     let mut rng = fastrand::Rng::with_seed(1);
-    Feed::new(hub, subscription, options, &config, now, &mut rng)
+    SubscriberStream::new(hub, subscription, options, &config, now, &mut rng)
 }
 
-/// Asks a feed until it waits for longer than between two of many Wakes: what it sent, and until when
-/// it waits.
-fn sent(feed: &mut Feed, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
+/// Polls a stream until it waits for longer than the pause between two of many Wakes. Returns its
+/// events, and the end of the wait.
+fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
     let mut events = Vec::new();
     loop {
         match feed.next(now, false, waker) {
-            Next::Send(event) => events.push(event),
-            Next::Wait(until) if !events.is_empty() && until == now + Duration::from_millis(1) => {
+            StreamAction::Send(event) => events.push(event),
+            StreamAction::Wait(until)
+                if !events.is_empty() && until == now + Duration::from_millis(1) =>
+            {
                 now = until;
             }
-            Next::Wait(until) => return (events, until),
-            Next::End => return (events, Tick::NEVER),
-            Next::Wake(_) | Next::Yield => unreachable!("not by `next`"),
+            StreamAction::Wait(until) => return (events, until),
+            StreamAction::End => return (events, Tick::NEVER),
+            StreamAction::Wake(_) | StreamAction::Yield => unreachable!("not by `next`"),
         }
     }
 }
 
-/// Returns the entries of the wakes among a feed's events.
+/// Returns the entries of the wakes among a stream's events.
 fn woken(events: &[SubscribeEvent]) -> Vec<Entry> {
     let work = events.iter().filter_map(|event| match event {
         SubscribeEvent::Wake(work) => Some(work.clone()),

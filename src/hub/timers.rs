@@ -1,34 +1,34 @@
-//! Timed wake-ups: a queue's own few, and the hub's order of who is next.
+//! Timed wake-ups: the timers of a queue, and the hub's order of queues by their next timer.
 //!
 //! R7: timers only add, none is cancelled. Near times merge upwards, so that a message is never
-//! looked for before it is visible: times lie on a grid of at most 1/16 of the delay. Where a queue
-//! would hold more than 64 of them all the same, that one is merged which this makes least late for
-//! its delay: some hundred delays from a second to 14 days wait a quarter longer at most.
+//! polled for before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with
+//! more than 64 timers merges the timer that this makes least late for its delay. Some hundred
+//! delays between a second and 14 days then wait a quarter longer at most.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    place::Tally,
-    record::{Newest, Record},
+    counters::{Counters, LastEvent},
+    queue_entry::QueueEntry,
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
     clock::Tick,
     fault::{Fault, planted},
     fnv::fnv1a,
-    words::QueueAddress,
+    words::{Notification, QueueAddress},
 };
 
-/// Timers that one queue holds at most.
+/// The most timers of one queue.
 pub(super) const PER_QUEUE: usize = 64;
-/// Of those, times that listeners reported, where all queues together hold as many as they may: what
-/// waits a second and what waits 14 days are apart by a factor of six each.
+/// The most reported timers of one queue while the hub is at its limit. Between one second and 14
+/// days, neighbours then differ by a factor of six.
 pub(super) const FEW: usize = 8;
 
-/// The timed wake-ups of one queue, by their time.
+/// The timed wake-ups of one queue, by time.
 #[derive(Debug, Default)]
 pub(super) struct QueueTimers {
-    /// Sorted, so that the first is the next; no allocation where a queue has none.
+    /// Sorted, so the first is the next; no allocation for a queue without timers.
     due: Vec<Timer>,
 }
 
@@ -36,20 +36,20 @@ pub(super) struct QueueTimers {
 #[derive(Debug)]
 pub(super) struct Timer {
     pub(super) at: Tick,
-    /// The earliest time that was asked for, and the shortest delay: who suffers most when it is
+    /// The earliest requested time, and the shortest delay: they limit how far the timer may be
     /// postponed.
     due: Tick,
     delay: Duration,
-    /// What the delayed notifications in it state; zero for a report's.
-    pub(super) sums: Tally,
-    /// The newest delayed notification's details.
-    pub(super) newest: Option<Newest>,
+    /// The values of its delayed notifications; zero for a reported time.
+    pub(super) counters: Counters,
+    /// Details of the newest delayed notification.
+    pub(super) last_event: Option<LastEvent>,
 }
 
-/// The records that hold timers, by their next one: exactly one entry for each.
-pub(super) struct Timers {
-    next: Mutex<BTreeMap<(Tick, u64), Arc<Record>>>,
-    /// Woken when a timer became the first.
+/// The entries that have timers, by their next one; each is here exactly once.
+pub(super) struct TimerOrder {
+    next: Mutex<BTreeMap<(Tick, u64), Arc<QueueEntry>>>,
+    /// Woken when a new timer is the first.
     pub(super) waker: AtomicWaker,
 }
 
@@ -68,14 +68,14 @@ impl QueueTimers {
         self.due.first().map(|timer| timer.at)
     }
 
-    /// Returns how many have a delayed notification in them, and how many others there are.
+    /// Returns the numbers of timers with a delayed notification, and of others.
     pub(super) fn counts(&self) -> (usize, usize) {
         let reported = self.due.iter().filter(|one| one.is_reported()).count();
         (self.due.len() - reported, reported)
     }
 
-    /// Adds a wake-up after `delay`, merging it with what is due at the same point of the queue's own
-    /// grid, which `offset` sets apart from those of other queues.
+    /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
+    /// `offset` gives each queue its own grid.
     pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer, fault: Fault) {
         self.insert(at, delay, timer, fault);
         if self.due.len() > PER_QUEUE {
@@ -83,9 +83,10 @@ impl QueueTimers {
         }
     }
 
-    /// The same where there is room for [`FEW`] times that listeners reported, or for those that there
-    /// are already: two of them merge upwards then. No delayed notification is postponed for it.
-    pub(super) fn add_to_few(
+    /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
+    /// or above their present number, two of them merge upwards. No delayed notification is
+    /// postponed for it.
+    pub(super) fn add_limited(
         &mut self,
         at: (Tick, u64),
         delay: Duration,
@@ -116,7 +117,7 @@ impl QueueTimers {
         }
         match self.due.binary_search_by_key(&timer.at, |other| other.at) {
             Ok(same) => self.due[same].merge(timer),
-            Err(place) => self.due.insert(place, timer),
+            Err(index) => self.due.insert(index, timer),
         }
     }
 
@@ -132,9 +133,9 @@ impl QueueTimers {
         Some(timer)
     }
 
-    /// Merges into the one after it the timer that this makes least late, for its delay, of those that
-    /// `may` be postponed. Counted from the time that was asked for, so that what is merged again and
-    /// again does not drift.
+    /// Merges one timer into the next: the one made least late for its delay, among
+    /// those that `may` be postponed. Lateness counts from the requested time, so repeated merges
+    /// do not drift.
     fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {
         let late = |early: &Timer, into: &Timer| match early.at > now {
             true => (into.at.since(early.due).as_nanos() << 32) / early.delay.as_nanos().max(1),
@@ -150,43 +151,56 @@ impl QueueTimers {
     }
 }
 
-/// Returns what sets a queue's grid of timers apart from those of others: FNV-1a of its address, so
-/// that it is the same in every run. Nothing is lost where somebody chooses names that fall together.
+/// Returns an offset that gives each queue its own grid of timers: FNV-1a of its address, so it is
+/// the same in every run. A collision by chosen names does no harm.
 pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
     let text: &str = queue.borrow();
     let hash = fnv1a(text.bytes());
-    // Names that differ at their ends only differ in few bits so far: mixed as SplitMix64 does.
+    // Names that differ only at their ends still have similar hashes, so SplitMix64's steps mix the
+    // bits.
     let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed ^ mixed >> 27
 }
 
 impl Timer {
+    /// Makes a wake-up without a notification.
+    pub(super) fn without_notification() -> Self {
+        Self::new(Counters::default(), None)
+    }
+
+    /// Makes a delayed notification.
+    pub(super) fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
+        let mut counters = Counters::default();
+        counters.add(notification);
+        Self::new(counters, Some(LastEvent::new(publisher, notification)))
+    }
+
     /// Makes a wake-up whose time is not set yet.
-    pub(super) fn new(sums: Tally, newest: Option<Newest>) -> Self {
+    pub(super) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
         Self {
             at: Tick::default(),
             due: Tick::default(),
             delay: Duration::ZERO,
-            sums,
-            newest,
+            counters,
+            last_event,
         }
     }
 
     fn is_reported(&self) -> bool {
-        self.newest.is_none()
+        self.last_event.is_none()
     }
 
     fn merge(&mut self, other: Self) {
         self.due = self.due.min(other.due);
         self.delay = self.delay.min(other.delay);
-        self.sums.add_sums(&other.sums);
-        if other.newest.is_some() {
-            self.newest = other.newest;
+        self.counters.add_totals(&other.counters);
+        if other.last_event.is_some() {
+            self.last_event = other.last_event;
         }
     }
 }
 
-impl Timers {
+impl TimerOrder {
     pub(super) fn new() -> Self {
         Self {
             next: Mutex::new(BTreeMap::new()),
@@ -194,13 +208,13 @@ impl Timers {
         }
     }
 
-    /// Moves a record to its next timer's time; returns whether it is now the first of all, so that
-    /// whoever runs the timers has to be woken. Called under the record's lock, so that entries and
-    /// records never disagree.
+    /// Moves an entry to its next timer's time; returns whether it is now the first of all, so that
+    /// the timers' task must be woken. Called under the entry's lock, so that order and entry never
+    /// disagree.
     #[must_use]
     pub(super) fn rearm(
         &self,
-        record: &Arc<Record>,
+        entry: &Arc<QueueEntry>,
         armed: &mut Option<Tick>,
         next: Option<Tick>,
     ) -> bool {
@@ -209,25 +223,25 @@ impl Timers {
         }
         let mut order = lock(&self.next);
         if let Some(old) = armed.take() {
-            order.remove(&(old, record.number()));
+            order.remove(&(old, entry.number()));
         }
         let Some(at) = next else { return false };
         *armed = Some(at);
-        let key = (at, record.number());
-        order.insert(key, Arc::clone(record));
+        let key = (at, entry.number());
+        order.insert(key, Arc::clone(entry));
         order
             .first_key_value()
             .is_some_and(|(first, _)| *first == key)
     }
 
-    /// Returns a record whose next timer is due. The entry stays until the record moves it.
-    pub(super) fn due(&self, now: Tick) -> Option<Arc<Record>> {
+    /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
+    pub(super) fn due(&self, now: Tick) -> Option<Arc<QueueEntry>> {
         let order = lock(&self.next);
-        let ((at, _), record) = order.first_key_value()?;
-        (*at <= now).then(|| Arc::clone(record))
+        let ((at, _), entry) = order.first_key_value()?;
+        (*at <= now).then(|| Arc::clone(entry))
     }
 
-    /// Returns how many records hold timers.
+    /// Returns how many entries have timers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         lock(&self.next).len()

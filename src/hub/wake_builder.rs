@@ -1,66 +1,67 @@
-//! One Wake: its entries, and what still fits into it (R1: a Wake that is too large for a stock
-//! client fails, and the client reconnects and gets the same Wake, for ever).
+//! One Wake: its entries, and the room left in it (R1: a Wake is bounded. One too large for a stock
+//! client fails; the client reconnects and gets the same Wake, for ever).
 //!
-//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in this
-//! process, as encoded bytes for the network. The hub knows neither form.
+//! A sink takes the entries as the stream's transport needs them: as values for a subscriber in
+//! this process, as encoded bytes for the network. The hub knows neither form.
 
-use super::{
-    place::{Epoch, Sums, Tally},
-    record::Newest,
-};
+use super::counters::{Counters, Delta, Epoch, LastEvent};
 use crate::{
     fault::{Fault, planted},
     words::{Limits, QueueAddress, Selector, Token, WakeReason, WorkDetected},
 };
 
-/// What an entry tells of.
+/// The queue or pattern of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target<'a> {
     Queue(&'a QueueAddress),
-    /// A pattern's own name: check every queue you know that matches.
+    /// A pattern's own name: the listener checks all matching queues that it knows.
     Pattern(&'a Selector),
 }
 
-/// One entry, before it is written. Borrowed from the queue's entry, under its lock.
+/// One entry, before it is written. It borrows from the queue's entry, under its lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct WakeEntry<'a> {
     pub(crate) target: Target<'a>,
     pub(crate) reason: WakeReason,
-    pub(crate) sums: Sums,
+    pub(crate) delta: Delta,
     pub(crate) sequence: u64,
-    /// The newest event's details.
-    pub(crate) newest: &'a Newest,
+    /// Details of the newest event.
+    pub(crate) last_event: &'a LastEvent,
     /// The position after it; `None` for a pattern.
-    pub(crate) position: Option<(&'a Tally, Epoch)>,
+    pub(crate) position: Option<(&'a Counters, Epoch)>,
 }
 
-/// The encoding of a queue's newest entry: one for all subscribers that were at the same position.
+/// The encoding of a queue's newest entry, shared by all subscribers at the same position.
 #[derive(Debug)]
 pub(crate) struct EncodedEntry {
-    pub(super) from: Tally,
+    pub(super) from: Counters,
     pub(super) sequence: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The encoding of a queue's newest wake-up entry, where several subscribers may get it.
+#[derive(Default)]
+pub(super) struct EncodingCache(Option<Box<EncodedEntry>>);
+
 /// Takes the entries of one Wake.
 pub(crate) trait WakeSink {
-    /// Says how many entries may follow, which they need not.
+    /// States the most entries that follow.
     fn expect(&mut self, entries: usize) {
         _ = entries;
     }
 
-    /// Appends an entry; `false` where it does not fit, and nothing was appended. An empty Wake
-    /// refuses none: an entry's texts have limits of their own.
-    fn push(&mut self, entry: &Entry<'_>) -> bool;
+    /// Appends an entry; `false` where it does not fit, and then nothing was appended. An empty
+    /// Wake accepts any entry, because its texts have limits.
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool;
 
-    /// Appends an entry, whose encoding may be in `encoded` or be left there for other subscribers.
-    fn push_shared(&mut self, entry: &Entry<'_>, encoded: &mut Vec<u8>) -> bool {
+    /// Appends an entry. `encoded` has its encoding, or is empty and gets it for other subscribers.
+    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
         _ = encoded;
         self.push(entry)
     }
 }
 
-/// A Wake as values: at most 256 entries and 32 KiB, reckoned with each entry's greatest size.
+/// A Wake as values: at most 256 entries and 32 KiB, computed with each entry's greatest size.
 #[derive(Debug)]
 pub(crate) struct WakeBuilder {
     pub(crate) work: Vec<WorkDetected>,
@@ -78,6 +79,25 @@ impl WakeBuilder {
     }
 }
 
+impl EncodingCache {
+    /// Returns the bytes for the entry from this position to this sequence; empty until they are
+    /// encoded.
+    pub(super) fn get(&mut self, from: &Counters, sequence: u64) -> &mut Vec<u8> {
+        let entry = self.0.get_or_insert_with(|| {
+            Box::new(EncodedEntry {
+                from: *from,
+                sequence,
+                bytes: Vec::new(),
+            })
+        });
+        if entry.sequence != sequence || entry.from != *from {
+            (entry.from, entry.sequence) = (*from, sequence);
+            entry.bytes.clear();
+        }
+        &mut entry.bytes
+    }
+}
+
 impl Default for WakeBuilder {
     fn default() -> Self {
         Self::new(Fault::NONE)
@@ -85,7 +105,7 @@ impl Default for WakeBuilder {
 }
 
 impl WakeSink for WakeBuilder {
-    fn push(&mut self, entry: &Entry<'_>) -> bool {
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let entry = entry.to_work();
         let left = self.bytes.checked_sub(entry.encoded_at_most());
         let fits = self.work.len() < Limits::WAKE_ENTRIES && left.is_some();
@@ -97,19 +117,19 @@ impl WakeSink for WakeBuilder {
     }
 }
 
-impl Entry<'_> {
-    /// Returns a pattern's check.
-    pub(super) fn of_pattern<'a>(
+impl WakeEntry<'_> {
+    /// Makes the entry of a pattern's check.
+    pub(super) fn for_pattern<'a>(
         selector: &'a Selector,
         reason: WakeReason,
-        nothing: &'a Newest,
-    ) -> Entry<'a> {
-        Entry {
+        nothing: &'a LastEvent,
+    ) -> WakeEntry<'a> {
+        WakeEntry {
             target: Target::Pattern(selector),
             reason,
-            sums: Sums::default(),
+            delta: Delta::default(),
             sequence: 0,
-            newest: nothing,
+            last_event: nothing,
             position: None,
         }
     }
@@ -119,31 +139,31 @@ impl Entry<'_> {
             Target::Queue(address) => address.into(),
             Target::Pattern(selector) => selector.clone(),
         };
-        let newest = self.newest.clone();
+        let last_event = self.last_event.clone();
         WorkDetected {
             queue,
             reason: self.reason,
             sequence: self.sequence,
-            notifications: self.sums.notifications,
-            payload_size: self.sums.payload,
-            messages: self.sums.messages,
-            publisher: newest.publisher,
-            published_at: newest.published_at,
-            traceparent: newest.traceparent,
+            notifications: self.delta.notifications,
+            payload_size: self.delta.payload,
+            messages: self.delta.messages,
+            publisher: last_event.publisher,
+            published_at: last_event.published_at,
+            traceparent: last_event.traceparent,
             token: self.token(),
         }
     }
 
     /// Appends the token of the position after this entry; nothing for a pattern.
     pub(crate) fn write_token(&self, out: &mut Vec<u8>) {
-        if let Some((place, epoch)) = self.position {
-            place.write_token(epoch, out);
+        if let Some((position, epoch)) = self.position {
+            position.write_token(epoch, out);
         }
     }
 
-    /// Returns the same token.
+    /// Returns the token of the position after this entry; empty for a pattern.
     pub(crate) fn token(&self) -> Token {
         self.position
-            .map_or_else(Token::default, |(place, epoch)| place.token(epoch))
+            .map_or_else(Token::default, |(position, epoch)| position.token(epoch))
     }
 }

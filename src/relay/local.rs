@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use tokio::sync::watch;
 
-use super::{FeedStream, Message, Relay};
+use super::{Message, MessageStream, Relay};
 use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Says that there is work, to a relay in this process.
+/// Notifies a relay in this process.
 #[derive(Debug, Clone)]
 pub struct LocalPublisher {
     relay: Relay,
@@ -29,16 +29,16 @@ pub struct LocalSubscription {
     relay: Relay,
     options: SubscribeOptions,
     paused: bool,
-    /// None while it is paused, or where it could not be opened again.
-    feed: Option<FeedStream<WakeBuilder>>,
-    arrived: VecDeque<WorkDetected>,
+    /// `None` while it is paused, or where it could not be opened again.
+    stream: Option<MessageStream<WakeBuilder>>,
+    pending: VecDeque<WorkDetected>,
     welcome: Option<Welcome>,
     reports: u64,
     link: watch::Sender<LinkState>,
 }
 
-/// A stream that the relay had no room for is asked for again after this.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The delay before a refused stream is opened again.
+const REOPEN_DELAY: Duration = Duration::from_secs(1);
 
 impl LocalPublisher {
     pub(super) fn new(relay: &Relay, name: &str) -> Self {
@@ -62,30 +62,30 @@ impl Notify for LocalPublisher {
 
 impl LocalSubscription {
     pub(super) fn new(relay: &Relay, options: &SubscribeOptions) -> Result<Self> {
-        let feed = Some(relay.local_feed(options)?);
-        let (relay, arrived) = (relay.clone(), VecDeque::new());
+        let stream = Some(relay.open_local_stream(options)?);
+        let (relay, pending) = (relay.clone(), VecDeque::new());
         Ok(Self {
             relay,
             options: options.clone(),
             paused: false,
-            feed,
-            arrived,
+            stream,
+            pending,
             welcome: None,
             reports: 0,
             link: watch::Sender::new(LinkState::default()),
         })
     }
 
-    /// Takes in the stream's next message; returns whether there was one.
+    /// Receives the stream's next message; returns whether the subscription goes on.
     async fn receive(&mut self) -> bool {
         let ended = self.has_ended();
-        let message = match &mut self.feed {
-            Some(feed) => std::future::poll_fn(|cx| Pin::new(&mut *feed).poll_next(cx)).await,
+        let message = match &mut self.stream {
+            Some(stream) => std::future::poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await,
             None if ended => None,
             None if self.paused => std::future::pending().await,
             None => {
-                // The relay had no room for it.
-                tokio::time::sleep(AGAIN).await;
+                // The relay had no room for the stream.
+                tokio::time::sleep(REOPEN_DELAY).await;
                 self.open();
                 return true;
             }
@@ -99,7 +99,7 @@ impl LocalSubscription {
                     link.announced = false;
                 });
             }
-            Some(Message::Wake(wake)) => self.arrived.extend(wake.work),
+            Some(Message::Wake(wake)) => self.pending.extend(wake.work),
             Some(Message::Event(_)) => {}
             None => self
                 .link
@@ -108,10 +108,10 @@ impl LocalSubscription {
         !self.has_ended()
     }
 
-    /// Opens a stream; where the relay has no room for it just now, the listener polls until it has.
+    /// Opens a stream. Where the relay has no room for it, the listener polls until it has.
     fn open(&mut self) {
-        match self.relay.local_feed(&self.options) {
-            Ok(feed) => self.feed = Some(feed),
+        match self.relay.open_local_stream(&self.options) {
+            Ok(stream) => self.stream = Some(stream),
             Err(error) => {
                 let closed = error.kind() != ErrorKind::Exhausted;
                 self.link.send_modify(|link| {
@@ -132,8 +132,8 @@ impl LocalSubscription {
 #[async_trait]
 impl Wakes for LocalSubscription {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
-        while self.arrived.is_empty() && self.receive().await {}
-        self.arrived.pop_front().map(Ok)
+        while self.pending.is_empty() && self.receive().await {}
+        self.pending.pop_front().map(Ok)
     }
 
     fn report(&mut self, mut report: Report) -> Reported {
@@ -153,8 +153,8 @@ impl Wakes for LocalSubscription {
         if self.has_ended() || paused == self.paused {
             return;
         }
-        (self.feed, self.welcome, self.paused) = (None, None, paused);
-        self.arrived.clear();
+        (self.stream, self.welcome, self.paused) = (None, None, paused);
+        self.pending.clear();
         self.link.send_modify(|link| {
             link.announced = true;
             link.connection = ConnectionState::Reconnecting;

@@ -1,4 +1,4 @@
-//! Requests refused for want of room: counted all, logged once a second for each kind.
+//! Requests that were refused at a limit: all are counted, one a second of each kind is logged.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     log_limiter::LimitedCounts,
 };
 
-/// A request that can be refused for want of room.
+/// A request that can be refused at a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     Notify,
@@ -29,7 +29,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts an error that says that there is no room, and no other.
+    /// Counts an error of this kind, and no other.
     #[cold]
     pub(super) fn note(&self, request: Refused, error: &Error, now: Tick) {
         if error.kind() != ErrorKind::Exhausted {

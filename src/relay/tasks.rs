@@ -1,8 +1,9 @@
-//! What runs the hub: its timers, its fan-out, and forgetting.
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of queues without
+//! listeners.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use super::Shared;
+use super::RelayInner;
 use tokio::time::MissedTickBehavior;
 
 use crate::{
@@ -11,33 +12,33 @@ use crate::{
     task::Scope,
 };
 
-/// Queues without listeners are told of so often.
-const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Looking for queues to forget costs a scan of all of them: at most one a minute.
+/// The interval of log lines about queues without listeners.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Forgetting scans all queues, so it runs at most once a minute.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) fn spawn(scope: &Scope, shared: &Arc<Shared>, forget_after: Duration) {
+pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
     let timers = Arc::clone(shared);
     scope.spawn_again("timers", move || fire_timers(Arc::clone(&timers)));
     let fan = Arc::clone(shared);
     scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
-    let unheard = Arc::clone(shared);
-    scope.spawn_again("names without listeners", move || {
-        tell_unheard(Arc::clone(&unheard))
+    let no_listeners = Arc::clone(shared);
+    scope.spawn_again("queues without listeners", move || {
+        log_queues_without_listeners(Arc::clone(&no_listeners))
     });
     let forgetting = Arc::clone(shared);
     scope.spawn_again("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
 
 /// Fires each timer when it is due.
-async fn fire_timers(shared: Arc<Shared>) {
+async fn fire_timers(shared: Arc<RelayInner>) {
     let waker = shared.hub.timers_waker();
     loop {
         let now = shared.clock.now();
         let next = shared.hub.fire(now);
         if next.is_some_and(|next| next <= now) {
-            // There is more than one slice.
+            // More than one slice is due.
             tokio::task::yield_now().await;
             continue;
         }
@@ -45,7 +46,7 @@ async fn fire_timers(shared: Arc<Shared>) {
         tokio::pin!(sleep);
         poll_fn(|cx| {
             waker.register(cx.waker());
-            // Asked again after registering: a timer may have become the first in between.
+            // Read again after the waker is registered: another timer may have become the first.
             if shared.hub.next_timer() != next {
                 return Poll::Ready(());
             }
@@ -55,18 +56,18 @@ async fn fire_timers(shared: Arc<Shared>) {
     }
 }
 
-/// Work of one batch, in marks, and of one poll: what follows its first mark waits for some hundred
+/// The most work of one batch and of one poll, in marks: its first stream waits some hundred
 /// microseconds.
-const BATCH: usize = 8192;
+const MAX_BATCH_WORK: usize = 8192;
 
-/// Walks the subscribers of queues that have many, a few at a time, and detaches what closed streams
-/// leave. All walks that are pending are done before their streams are woken, up to a batch, so that
-/// a stream of many queues sends one Wake for them. Between a mark and its wake there is nothing but
-/// walks: a notification that finds the mark relies on that wake.
-async fn fan_out(shared: Arc<Shared>) {
+/// Walks the subscribers of queues with many, a few at a time, and detaches the cursors of closed
+/// streams. All pending walks are done before their streams are woken, up to a batch, so that a
+/// stream of many queues sends one Wake for them. Between a mark and its wake there are only walks:
+/// a notification that finds the mark relies on that wake.
+async fn fan_out(shared: Arc<RelayInner>) {
     let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
     let mut batch = WakeBatch::default();
-    // What was done since others could run.
+    // Work since the last yield.
     let mut spent = 0;
     loop {
         let walk = poll_fn(|cx| {
@@ -82,12 +83,12 @@ async fn fan_out(shared: Arc<Shared>) {
             tokio::task::yield_now().await;
             continue;
         };
-        // The only walk there is wakes its streams step by step; with others in the batch it would send
-        // some streams a Wake of their own for the last queue.
+        // A single walk wakes its streams step by step. With others in the batch, that would send
+        // some streams a separate Wake for the last queue.
         let alone = batch.work() == 0;
         loop {
             let more = walk.step(&mut batch);
-            let full = batch.work() >= BATCH;
+            let full = batch.work() >= MAX_BATCH_WORK;
             if full || hub.fanout_is_empty() && (alone || !more) {
                 spent += batch.work();
                 batch.wake();
@@ -100,14 +101,14 @@ async fn fan_out(shared: Arc<Shared>) {
                 tokio::task::yield_now().await;
             }
         }
-        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= BATCH) {
+        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= MAX_BATCH_WORK) {
             spent = 0;
             tokio::task::yield_now().await;
         }
     }
 }
 
-async fn forget(shared: Arc<Shared>, every: Duration) {
+async fn forget(shared: Arc<RelayInner>, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     loop {
         ticks.tick().await;
@@ -119,14 +120,14 @@ async fn forget(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// Says, once for each queue, that it was notified and has no listener: no error, but often a
-/// misspelling. At most once a second, however many there are, with so much work at most.
-async fn tell_unheard(shared: Arc<Shared>) {
-    let mut ticks = tokio::time::interval(TELL_EVERY);
+/// Logs each queue that was notified without a listener once: no error, but often a misspelling.
+/// Runs at most once a second, with a bounded amount of work.
+async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(LOG_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (named, others) = shared.hub.take_unheard();
+        let (named, others) = shared.hub.take_queues_without_listeners();
         let mut left = NearestName::WORK;
         for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
             let mut search = NearestName::new(queue, left / others);
@@ -135,18 +136,15 @@ async fn tell_unheard(shared: Arc<Shared>) {
             }
             left = left.saturating_sub(search.work());
             match search.found() {
-                None => tracing::info!(%queue, "notified, and nobody listens on it"),
+                None => tracing::info!(%queue, "notified without a listener"),
                 Some(nearest) => tracing::warn!(
                     %queue, %nearest,
-                    "notified, and nobody listens on it; somebody listens on a name much like it"
+                    "notified without a listener; a listener has a similar name"
                 ),
             }
         }
         if others > 0 {
-            tracing::info!(
-                queues = others,
-                "more queues notified that nobody listens on"
-            );
+            tracing::info!(queues = others, "more queues notified without a listener");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The relay in process: woken without a network.
+//! The relay in process: wake-ups without a network.
 
 mod fan_out;
 
@@ -10,7 +10,7 @@ use std::{
 
 use futures_core::Stream;
 
-use super::{feed::Message, *};
+use super::{message_stream::Message, *};
 use crate::SubscribeEvent;
 use crate::hub::NearestName;
 use crate::words::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
@@ -24,7 +24,7 @@ fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
 }
 
-/// A relay whose sentinel asks nobody.
+/// A relay whose sentinel is off.
 fn unguarded() -> Relay {
     let config = RelayConfig {
         sentinel_interval: Duration::ZERO,
@@ -194,7 +194,7 @@ async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_f
 }
 
 #[tokio::test]
-async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() {
+async fn a_queue_without_listeners_is_logged_once_with_the_nearest_name() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let _wakes = looked(&relay, "acct/orders").await;
     relay
@@ -204,10 +204,14 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
         .expect("counted");
     let hub = &relay.shared.hub;
     let far = event("far/away").queue;
-    assert_eq!(hub.take_unheard(), ([far].into(), 0));
+    assert_eq!(hub.take_queues_without_listeners(), ([far].into(), 0));
     let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
     again.expect("counted");
-    assert_eq!(hub.take_unheard(), ([].into(), 0), "told already");
+    assert_eq!(
+        hub.take_queues_without_listeners(),
+        ([].into(), 0),
+        "told already"
+    );
     let nearest = |queue: &str| {
         let mut search = NearestName::new(&event(queue).queue, NearestName::WORK);
         while hub.search_nearest(&mut search) {}
@@ -218,7 +222,7 @@ async fn a_queue_that_nobody_listens_on_is_told_of_once_with_the_nearest_name() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_sentinel_asks_for_a_look_within_an_interval_and_a_tenth() {
+async fn the_sentinel_asks_for_a_check_within_an_interval_and_a_tenth() {
     let relay = Relay::start(RelayConfig::default()).expect("started");
     let mut wakes = looked(&relay, "a/q").await;
     let started = tokio::time::Instant::now();
@@ -264,13 +268,17 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
         let told = relay.publisher("p").notify(part.to_vec()).await;
         told.expect("counted");
     }
-    let mut feed = Box::pin(relay.local_feed(&options("a/*")).expect("subscribed"));
+    let mut feed = Box::pin(
+        relay
+            .open_local_stream(&options("a/*"))
+            .expect("subscribed"),
+    );
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
     let mut cx = Context::from_waker(&waker);
     let mut yields = 0;
     for _ in 0..100 {
-        // A turn of its own: a turn that is spent has it woken as well.
+        // A separate poll: a poll that has used its budget wakes it as well.
         tokio::task::yield_now().await;
         let before = wakes.0.load(Ordering::Relaxed);
         match feed.as_mut().poll_next(&mut cx) {
@@ -308,7 +316,7 @@ async fn the_latency_of_a_wake_is_that_of_the_oldest_notification_it_tells_of() 
     member.group = Some(crate::words::GroupName::new("workers").expect("a name"));
     let mut member = relay.subscribe(member).expect("subscribed");
     member.next().await.expect("alive").expect("no refusal");
-    // Asked again, its stream has sent that: a member is assigned nothing before.
+    // At the next poll its stream has sent that: before, the member is assigned nothing.
     assert!(futures_util::poll!(Box::pin(member.next())).is_pending());
     let publisher = relay.publisher("p");
     let second = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, async_trait};
 use super::answers::Answers;
 use crate::{
     error::{Error, Result},
-    hub::{ListenerView, QueueView, SubscriptionId},
+    hub::{ListenerStats, QueueStats, SubscriptionId},
     relay::Relay,
     wire::{proto, selector_to_wire, span_to_wire, to_status},
     words::{Limits, QueueAddress},
@@ -190,7 +190,7 @@ fn bad_token() -> Error {
     Error::invalid("page_token", "must be the one of the page before")
 }
 
-fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
+fn listener(relay_id: &str, view: &ListenerStats) -> proto::Listener {
     proto::Listener {
         listener_id: view.listener_id.to_string(),
         subscription_id: format!("{relay_id}/{:032x}", view.subscription.0),
@@ -200,7 +200,7 @@ fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
         connected_for: Some(span_to_wire(view.connected_for)),
         queues: count(view.queues),
         busy: count(view.busy),
-        owed: count(view.owed),
+        owed: count(view.behind),
         active_dequeue_tasks: view.active_dequeue_tasks,
         total_dequeue_tasks: view.total_dequeue_tasks,
         group: view
@@ -213,7 +213,7 @@ fn listener(relay_id: &str, view: &ListenerView) -> proto::Listener {
 }
 
 /// Returns as many of a listener's selectors as its entry has room for.
-fn selectors(view: &ListenerView) -> Vec<proto::Selector> {
+fn selectors(view: &ListenerStats) -> Vec<proto::Selector> {
     let mut left = SELECTOR_BYTES;
     let selectors = view.selectors.iter().map(selector_to_wire);
     let fitting = selectors.map_while(|selector| {
@@ -223,7 +223,7 @@ fn selectors(view: &ListenerView) -> Vec<proto::Selector> {
     fitting.collect()
 }
 
-fn queue(view: &QueueView) -> proto::Queue {
+fn queue(view: &QueueStats) -> proto::Queue {
     proto::Queue {
         storage_account: view.address.storage_account().to_owned(),
         queue_name: view.address.queue_name().to_owned(),

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{requests::Requests, wake::EncodedWake};
 use crate::{
     error::Result,
-    relay::{FeedStream, Message, Relay},
+    relay::{Message, MessageStream, Relay},
     task::{Work, others_run, poll_turn, spend},
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
@@ -28,7 +28,7 @@ pub(super) struct RelayService {
 }
 
 /// A subscriber's stream on the wire.
-pub(crate) struct Wakes(FeedStream<EncodedWake>);
+pub(crate) struct Wakes(MessageStream<EncodedWake>);
 
 /// The answers to a pipelined publisher, in its requests' order.
 pub(crate) struct Answers {
@@ -94,7 +94,7 @@ impl proto::relay_server::Relay for RelayService {
         // What the stream does first is for the next turn.
         spend(names);
         self.relay
-            .feed(&options, EncodedWake::default())
+            .open_stream(&options, EncodedWake::default())
             .map(|feed| Response::new(Wakes(feed)))
             .map_err(to_status)
     }

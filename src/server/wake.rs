@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 
 use crate::{
-    hub::{Entry, Target, WakeSink},
+    hub::{Target, WakeEntry, WakeSink},
     wire::{EntryFields, encode_entry},
     words::Limits,
 };
@@ -35,13 +35,13 @@ impl WakeSink for EncodedWake {
         self.expected = entries.min(Limits::WAKE_ENTRIES);
     }
 
-    fn push(&mut self, entry: &Entry<'_>) -> bool {
+    fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let before = self.bytes.len();
         encode(entry, &mut self.bytes);
         self.keep(before)
     }
 
-    fn push_shared(&mut self, entry: &Entry<'_>, encoded: &mut Vec<u8>) -> bool {
+    fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
         if encoded.is_empty() {
             encode(entry, encoded);
         }
@@ -56,7 +56,7 @@ impl WakeSink for EncodedWake {
     }
 }
 
-fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) {
+fn encode(entry: &WakeEntry<'_>, out: &mut Vec<u8>) {
     let text: &str = match entry.target {
         Target::Queue(address) => address.borrow(),
         Target::Pattern(selector) => selector.as_str(),
@@ -65,14 +65,14 @@ fn encode(entry: &Entry<'_>, out: &mut Vec<u8>) {
     let fields = EntryFields {
         account,
         queue,
-        payload_size: entry.sums.payload,
+        payload_size: entry.delta.payload,
         sequence: entry.sequence,
-        notifications: entry.sums.notifications,
+        notifications: entry.delta.notifications,
         reason: entry.reason,
-        publisher: &entry.newest.publisher,
-        published_at: entry.newest.published_at,
-        traceparent: &entry.newest.traceparent,
-        messages: entry.sums.messages,
+        publisher: &entry.last_event.publisher,
+        published_at: entry.last_event.published_at,
+        traceparent: &entry.last_event.traceparent,
+        messages: entry.delta.messages,
     };
     encode_entry(&fields, |token| entry.write_token(token), out);
 }

@@ -21,8 +21,8 @@ use crate::{
     clock::Tick,
     fault::Fault,
     hub::{
-        Epoch, Feed, FeedConfig, Hub, HubConfig, Next, Pace, SubscriptionId, WakeBatch,
-        WakeBuilder, Walk,
+        CoordinatorConfig, Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream,
+        SubscriptionId, WakeBatch, WakeBuilder, Walk,
     },
     sync::work,
     words::{
@@ -57,7 +57,7 @@ struct World {
 }
 
 struct Stream {
-    feed: Feed,
+    feed: SubscriberStream,
     id: SubscriptionId,
     options: SubscribeOptions,
     alarm: Arc<Alarm>,
@@ -98,7 +98,7 @@ impl World {
             epoch: Epoch(rng.u128(..)),
             seed: rng.u64(..),
             inline: if rng.bool() { 0 } else { 64 },
-            pace: Pace {
+            coordinator: CoordinatorConfig {
                 fault,
                 ..groups::pace(sentinel, Duration::from_secs(600))
             },
@@ -197,16 +197,16 @@ impl World {
         let made = self.hub.subscribe(id, &options, self.now, &mut self.rng);
         let limit = 2 * STEP + EACH * options.selectors.len() as u64;
         self.step("subscribe", before, limit)?;
-        let config = FeedConfig {
+        let config = StreamConfig {
             relay_id: "sim".into(),
             epoch: "".into(),
             version: "0".into(),
             max_age: Duration::from_secs(365 * 24 * 3600),
-            many: FeedConfig::MANY,
+            throttle_from: StreamConfig::THROTTLE_FROM,
         };
         let made = made.map_err(|refused| format!("refused: {refused}"))?;
         let hub = Arc::clone(&self.hub);
-        let feed = Feed::new(hub, made, &options, &config, self.now, &mut self.rng);
+        let feed = SubscriberStream::new(hub, made, &options, &config, self.now, &mut self.rng);
         self.streams.push(Stream {
             feed,
             id,
@@ -403,10 +403,10 @@ impl World {
         let (before, mut sink) = (work::done(), WakeBuilder::new(self.fault));
         let next = stream.feed.next_into(now, false, &waker, &mut sink);
         stream.poll_at = match &next {
-            Next::Wait(at) => *at,
+            StreamAction::Wait(at) => *at,
             _ => now,
         };
-        if let Next::Send(SubscribeEvent::Goodbye(_)) | Next::End = next {
+        if let StreamAction::Send(SubscribeEvent::Goodbye(_)) | StreamAction::End = next {
             return Err("a stream ends by itself".to_owned());
         }
         for work in sink.work {

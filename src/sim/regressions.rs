@@ -11,7 +11,10 @@ use std::{
 
 use crate::{
     clock::Tick,
-    hub::{Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, WakeBatch},
+    hub::{
+        Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
+        WakeBatch,
+    },
     words::{
         ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
         SubscribeOptions, Token, WakeReason, WorkDetected,
@@ -29,7 +32,7 @@ impl Wake for Count {
 
 /// A stream on a hub, and how often it was woken.
 struct Stream {
-    feed: Feed,
+    feed: SubscriberStream,
     woken: Arc<Count>,
 }
 
@@ -45,14 +48,14 @@ impl Stream {
         let subscription = hub
             .subscribe(SubscriptionId(1), &options, now, &mut rng)
             .expect("the options keep the rules");
-        let config = FeedConfig {
+        let config = StreamConfig {
             relay_id: "r".into(),
             epoch: "e".into(),
             version: "0".into(),
             max_age: Duration::from_secs(3600),
-            many: FeedConfig::MANY,
+            throttle_from: StreamConfig::THROTTLE_FROM,
         };
-        let feed = Feed::new(
+        let feed = SubscriberStream::new(
             Arc::clone(hub),
             subscription,
             &options,
@@ -70,10 +73,12 @@ impl Stream {
         let mut wakes = Vec::new();
         loop {
             match self.feed.next(now, false, &waker) {
-                Next::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
-                Next::Send(_) => {}
-                Next::Wait(until) => return (wakes, until),
-                Next::Wake(_) | Next::Yield | Next::End => panic!("it goes on"),
+                StreamAction::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
+                StreamAction::Send(_) => {}
+                StreamAction::Wait(until) => return (wakes, until),
+                StreamAction::Wake(_) | StreamAction::Yield | StreamAction::End => {
+                    panic!("it goes on")
+                }
             }
         }
     }

@@ -24,7 +24,8 @@ use crate::{
     error::{Error, ErrorKind},
     fault::Fault,
     hub::{
-        Epoch, Feed, FeedConfig, Hub, HubConfig, Next, SubscriptionId, WakeBatch, WakeBuilder, Walk,
+        Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
+        WakeBatch, WakeBuilder, Walk,
     },
     words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
 };
@@ -69,7 +70,7 @@ pub(super) struct RelayNode {
 /// One subscriber's stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    feed: Feed,
+    feed: SubscriberStream,
     waker: Waker,
     poll_at: Option<Tick>,
     pub(super) since: Tick,
@@ -147,7 +148,11 @@ impl RelayNode {
             forget_after: plan.forget_after,
             max_age: plan.max_age,
             // A wake of many is rare here: half of the runs take two for it.
-            many: if plan.aimed { FeedConfig::MANY } else { 2 },
+            many: if plan.aimed {
+                StreamConfig::THROTTLE_FROM
+            } else {
+                2
+            },
             fault,
         }
     }
@@ -157,13 +162,13 @@ impl RelayNode {
         Waker::from(Arc::new(Ringer { bell, ring }))
     }
 
-    fn config(&self) -> FeedConfig {
-        FeedConfig {
+    fn config(&self) -> StreamConfig {
+        StreamConfig {
             relay_id: "sim".into(),
             epoch: Epoch(self.epoch).to_string().into(),
             version: "0".into(),
             max_age: self.max_age,
-            many: self.many,
+            throttle_from: self.many,
         }
     }
 }
@@ -197,7 +202,7 @@ impl World {
                 .few
                 .map_or(default.compare_step, |few| few.compare_step),
             resume_from: self.plan.few.map_or(default.resume_from, |_| 0),
-            pace: groups::pace(self.plan.sentinel, self.plan.keep),
+            coordinator: groups::pace(self.plan.sentinel, self.plan.keep),
             fault: relay.fault,
             ..default
         });
@@ -328,18 +333,18 @@ impl World {
             .feed
             .next_into(now, draining, &stream.waker, &mut sink);
         let next = match next {
-            Next::Wake(_) => Next::Send(SubscribeEvent::Wake(sink.work)),
+            StreamAction::Wake(_) => StreamAction::Send(SubscribeEvent::Wake(sink.work)),
             next => next,
         };
         match next {
-            Next::Wait(at) => self.poll_stream(id, at),
-            Next::End => self.stream_ends(id),
-            Next::Yield => {
+            StreamAction::Wait(at) => self.poll_stream(id, at),
+            StreamAction::End => self.stream_ends(id),
+            StreamAction::Yield => {
                 let gap = self.yield_gap(id);
                 self.poll_stream(id, now + gap);
             }
-            Next::Wake(_) => unreachable!("sent above"),
-            Next::Send(event) => {
+            StreamAction::Wake(_) => unreachable!("sent above"),
+            StreamAction::Send(event) => {
                 self.stream_sends(id, &event);
                 self.send_down(id, Down::Event(Box::new(event)));
                 let longest = if self.rng.u32(0..8) == 0 {
@@ -478,7 +483,7 @@ impl World {
         };
         let config = self.relay.config();
         let hub = Arc::clone(hub);
-        let feed = Feed::new(hub, subscription, options, &config, now, &mut self.rng);
+        let feed = SubscriberStream::new(hub, subscription, options, &config, now, &mut self.rng);
         let stream = Stream {
             feed,
             waker: self.relay.waker(Ring::Stream(id)),

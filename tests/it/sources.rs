@@ -49,7 +49,7 @@ impl Source {
     /// Returns whether the whole file is compiled for tests only.
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split(['/', '.']);
-        parts.any(|part| matches!(part, "tests" | "sim" | "shuttled" | "contract"))
+        parts.any(|part| matches!(part, "tests" | "sim" | "concurrency" | "contract"))
     }
 
     /// Returns the code without comments and without the tests at its end.

@@ -1,4 +1,4 @@
-//! Sums: exact, conflated, saturating only where they are told (section 2).
+//! Sums: exact, conflated, saturating only in wake-ups (section 2).
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn sized(name: &str, payload_size: u64, messages: u64, notifications: u64) -> No
 }
 
 #[test]
-fn one_notification_is_told_once_with_all_that_it_states() {
+fn one_notification_is_sent_once_with_all_its_values() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     let at = std::time::SystemTime::UNIX_EPOCH + SECOND;
@@ -57,7 +57,7 @@ fn an_unknown_count_is_one() {
 }
 
 #[test]
-fn a_batch_is_answered_in_its_order_and_each_queue_is_told_once() {
+fn a_batch_is_answered_in_its_order_and_each_queue_is_sent_once() {
     let hub = hub();
     let subscription = settled(&hub, &["a", "b"]);
     let batch = ["a", "b", "b", "a", "a"].map(notification);
@@ -74,7 +74,7 @@ fn a_batch_is_answered_in_its_order_and_each_queue_is_told_once() {
 }
 
 #[test]
-fn sums_saturate_where_they_are_told_and_are_exact_again_after() {
+fn sums_saturate_in_a_wake_up_and_are_exact_again_after() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! Queues that are forgotten (R3: sequences never start again in one epoch).
 
 use super::{
-    super::{record::Idle, subscription::Start},
+    super::{queue_entry::IdleState, subscription::CursorStart},
     *,
 };
 
@@ -19,7 +19,7 @@ fn a_queue_is_forgotten_an_hour_after_its_last_listener_left_and_not_sooner() {
     assert_eq!(entries(&drain(&back, after(6 * HOUR))), []);
 }
 
-/// Forgets what has not been needed since `now` minus an hour.
+/// Forgets queues that are idle since an hour before `now`.
 fn forgotten(hub: &Hub, now: Tick) -> u64 {
     let before = hub.stats().forgotten;
     hub.forget(now);
@@ -27,7 +27,7 @@ fn forgotten(hub: &Hub, now: Tick) -> u64 {
 }
 
 #[test]
-fn a_queue_that_nobody_needs_is_forgotten_after_an_hour() {
+fn an_unused_queue_is_forgotten_after_an_hour() {
     let hub = hub();
     notify(&hub, "orders");
     assert_eq!(forgotten(&hub, after(HOUR - SECOND)), 0);
@@ -64,7 +64,7 @@ fn a_new_record_starts_above_everything_that_was_ever_forgotten() {
 }
 
 #[test]
-fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
+fn a_subscriber_of_an_entry_that_starts_above_zero_gets_exact_sums() {
     let hub = hub();
     let pattern = settled(&hub, &["ord*"]);
     hub.unsubscribe(&pattern, Tick::default());
@@ -77,16 +77,16 @@ fn a_subscriber_of_a_record_that_starts_above_zero_is_told_exact_sums() {
 }
 
 #[test]
-fn whoever_holds_a_dead_record_counts_in_the_new_one() {
+fn a_caller_with_a_dead_entry_counts_in_the_new_one() {
     let hub = hub();
     notify(&hub, "orders");
-    let dead = hub.records.get(&queue("orders")).expect("known");
+    let dead = hub.entries.get(&queue("orders")).expect("known");
     assert_eq!(forgotten(&hub, after(HOUR)), 1);
     let subscription = settled(&hub, &["orders"]);
     hub.wake_after(
         dead,
         Duration::ZERO,
-        super::super::timers::Timer::plain(),
+        super::super::timers::Timer::without_notification(),
         after(HOUR),
     );
     let told = entries(&drain(&subscription, after(HOUR)));
@@ -95,7 +95,7 @@ fn whoever_holds_a_dead_record_counts_in_the_new_one() {
 }
 
 #[test]
-fn a_pattern_keeps_no_idle_queue_and_is_told_of_it_when_it_comes_back() {
+fn a_pattern_keeps_no_idle_queue_and_is_woken_when_it_comes_back() {
     for group in [None, Some("g")] {
         let hub = hub();
         let options = SubscribeOptions {
@@ -105,7 +105,7 @@ fn a_pattern_keeps_no_idle_queue_and_is_told_of_it_when_it_comes_back() {
         let pattern = subscribe_with(&hub, &options, Tick::default());
         let take = |now| {
             let mut told = Vec::new();
-            // A member is given one queue's wake-up after the other.
+            // A member gets the queues' wake-ups one after the other.
             loop {
                 let more = drain(&pattern, now);
                 hub.end_send(&pattern, now);
@@ -173,18 +173,19 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
     let subscription = settled(&hub, &["*"]);
     notify(&hub, "orders");
     drain(&subscription, Tick::default());
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let Idle::Patterns { holders, since } = record.idle(now, Some(now)) else {
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let IdleState::HeldByPatterns { holders, since } = queue_entry.idle_state(now, Some(now))
+    else {
         panic!("a pattern holds it");
     };
-    assert!(holders.up_to_date(&hub, &record, now));
-    // A second position of the same queue, which says something else than the first.
-    let other = Start::Token(&Token::default());
-    subscription.attach(&mut subscription.lock(), &record, other, now);
+    assert!(holders.up_to_date(&hub, &queue_entry, now));
+    // A second position of the same queue, which differs from the first.
+    let other = CursorStart::Token(&Token::default());
+    subscription.attach(&mut subscription.lock(), &queue_entry, other, now);
     let floor = |floor, _| _ = hub.floor.fetch_max(floor, Ordering::SeqCst);
-    assert!(record.forget(Some(&holders), since, &hub.timers, floor));
-    assert!(holders.release(&hub, &record));
-    hub.records.remove(&record);
+    assert!(queue_entry.forget(Some(&holders), since, &hub.timers, floor));
+    assert!(holders.release(&hub, &queue_entry));
+    hub.entries.remove(&queue_entry);
     let told = entries(&drain(&subscription, now));
     assert_eq!(told, [entry("orders", WakeReason::CatchUp, 0)]);
     notify_with(&hub, notification("orders"), now);
@@ -198,7 +199,7 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
 }
 
 #[test]
-fn a_step_of_forgetting_looks_at_a_bounded_number_of_listeners() {
+fn a_step_of_forgetting_visits_a_bounded_number_of_listeners() {
     let hub = hub();
     let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
     for name in &names {
@@ -207,7 +208,7 @@ fn a_step_of_forgetting_looks_at_a_bounded_number_of_listeners() {
     let streams: Vec<_> = (0..30).map(|_| settled(&hub, &["a*"])).collect();
     let (mut last, mut steps, mut before) = (None, 0, 0);
     while let Some(next) = hub.forget_some(last.as_ref(), after(2 * HOUR)) {
-        let looked = hub.counters.holders.load(Ordering::Relaxed);
+        let looked = hub.metrics.holders.load(Ordering::Relaxed);
         assert!(looked - before <= 4096, "{}", looked - before);
         (last, steps, before) = (Some(next), steps + 1, looked);
     }

@@ -1,13 +1,13 @@
 //! Groups: which members are given a wake-up, and how it is redelivered (R12 to R16, the rules of
 //! groups).
 
-use super::{super::Pace, *};
+use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;
 
 const CLAIM: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A fleet's options; its members listen on `orders`.
+/// Options of a member; it listens on `orders`.
 fn of_group(group: &str, capacity: u32) -> SubscribeOptions {
     SubscribeOptions {
         group: Some(GroupName::new(group).expect("a name")),
@@ -24,14 +24,14 @@ fn join_at(hub: &Arc<Hub>, group: &str, now: Tick) -> Arc<Subscription> {
     subscribe_with(hub, &of_group(group, 1), now)
 }
 
-/// Takes what a stream is owed, and says that it was sent, as a feed does.
+/// Takes the entries of a stream, and ends its send, as a stream does.
 fn take(hub: &Hub, subscription: &Subscription, now: Tick) -> Vec<Entry> {
     let work = drain(subscription, now);
     hub.end_send(subscription, now);
     entries(&work)
 }
 
-/// Members of one group on `orders` that have looked, and say so.
+/// Members of one group on `orders` that have polled and reported.
 fn fleet(hub: &Arc<Hub>, count: usize) -> Vec<Arc<Subscription>> {
     let members: Vec<_> = (0..count).map(|_| join(hub, "g")).collect();
     take_all(hub, &members, Tick::default());
@@ -151,7 +151,7 @@ fn a_payload_is_no_count_of_messages() {
 }
 
 #[test]
-fn idle_members_come_first_and_then_who_was_woken_least_recently() {
+fn idle_members_come_first_and_then_the_least_recently_woken() {
     let hub = hub();
     let members = fleet(&hub, 3);
     let mut order = Vec::new();
@@ -159,7 +159,7 @@ fn idle_members_come_first_and_then_who_was_woken_least_recently() {
         put(&hub, 1, Tick::default());
         let (at, _) = who(&hub, &members, Tick::default())[0];
         order.push(at);
-        // The second never says that it drained.
+        // The second never reports DRAINED.
         let state = if at == 1 { Busy } else { Drained };
         say(&hub, &members[at], state, sequence, Tick::default());
     }
@@ -253,7 +253,7 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
     put(&hub, 1, Tick::default());
     put(&hub, 1, after(CLAIM / 2));
     assert_eq!(who(&hub, &members, after(CLAIM / 2)).len(), 2);
-    // The first is covered; the second, which was given to another one, is not.
+    // The first is covered; the second, which went to another member, is not.
     say(&hub, &members[1], Busy, 1, after(CLAIM / 2));
     hub.fire(after(CLAIM));
     assert_eq!(who(&hub, &members, after(CLAIM)), []);
@@ -262,7 +262,7 @@ fn what_was_counted_while_an_older_one_was_open_waits_no_longer_than_the_time_ou
 }
 
 #[test]
-fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_own() {
+fn events_counted_in_a_finished_round_start_a_new_round() {
     let hub = hub();
     let members = fleet(&hub, 2);
     put(&hub, 1, Tick::default());
@@ -270,7 +270,7 @@ fn what_was_counted_in_a_round_that_everybody_was_asked_in_has_a_round_of_its_ow
     let half = after(CLAIM / 2);
     put(&hub, 1, half);
     assert_eq!(who(&hub, &members, half), [(0, Notified)]);
-    // Nobody covers anything, and the other one was never told of the second message.
+    // No member covers a wake-up, and the other one was never sent the second message.
     hub.fire(after(CLAIM));
     let now = half + CLAIM;
     hub.fire(now);
@@ -285,7 +285,7 @@ fn a_report_from_before_the_question_does_not_answer_it() {
     who(&hub, &members, Tick::default());
     say(&hub, &members[1], Busy, 1, Tick::default());
     hub.unsubscribe(&members[1], Tick::default());
-    // Given to the third now; the first repeats what it said of the sequence long ago.
+    // The third has it now; the first repeats its old report of the sequence.
     say(&hub, &members[0], Drained, 1, Tick::default());
     assert_eq!(who(&hub, &members[2..], Tick::default()), [(0, Reassigned)]);
     hub.fire(after(CLAIM));
@@ -295,12 +295,12 @@ fn a_report_from_before_the_question_does_not_answer_it() {
 #[test]
 fn what_is_repeated_on_a_new_stream_covers_nothing() {
     let hub = hub();
-    // Whom the relay asks is not there any more, and it does not know that yet.
+    // The asked member is gone, and the relay does not know that yet.
     let lost = fleet(&hub, 1);
     let now = after(SECOND);
     put(&hub, 1, now);
     assert_eq!(who(&hub, &lost, now), [(0, Notified)]);
-    // On its new stream it repeats what it knows of the relay's former life, which came as far.
+    // Its new stream repeats a report of the relay's earlier run, with the same sequence.
     let again = [join_at(&hub, "g", now)];
     say(&hub, &again[0], Drained, 1, now);
     hub.fire(now + CLAIM);
@@ -333,7 +333,7 @@ fn what_was_counted_after_a_member_drained_is_owed_at_once() {
     put(&hub, 1, Tick::default());
     let told = who(&hub, &members, Tick::default());
     assert_eq!(told, [(1, Notified), (2, Notified)]);
-    // The second drained before the second message; the third has not said a word.
+    // The second drained before the second message; the third has not reported.
     say(&hub, &members[1], Drained, 1, Tick::default());
     assert_eq!(who(&hub, &members, Tick::default()), [(0, Reassigned)]);
     say(&hub, &members[0], Drained, 1, Tick::default());
@@ -357,7 +357,7 @@ fn the_end_of_a_busy_member_reassigns_at_once_and_sets_a_timer() {
 }
 
 #[test]
-fn what_a_stream_did_not_take_before_its_end_is_told_to_another_with_its_sums() {
+fn an_assignment_that_a_stream_did_not_take_goes_to_another_with_its_sums() {
     let hub = hub();
     let members = fleet(&hub, 2);
     notify(&hub, "orders");
@@ -389,7 +389,7 @@ fn what_is_handed_on_does_not_wait_for_a_stream_that_the_rest_waits_for() {
     let members = fleet(&hub, 3);
     let now = Tick::default();
     put(&hub, 1, now);
-    // Its message is not sent yet: it stands aside, and a third of the next batch with it.
+    // Its message is not sent yet: it must wait, and a third of the next batch with it.
     assert_eq!(drain(&members[1], now).len(), 1);
     put(&hub, 3, now);
     assert_eq!(take(&hub, &members[0], now).len(), 1);
@@ -442,7 +442,7 @@ fn members_tokens_do_not_count() {
     let first = drain(&members[0], Tick::default());
     hub.end_send(&members[0], Tick::default());
     say(&hub, &members[0], Drained, 1, Tick::default());
-    let stale = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let stale = super::super::counters::Counters::starting_at(0).token(EPOCH);
     for token in [first[0].token.clone(), stale, Token::default()] {
         let options = SubscribeOptions {
             group: Some(GroupName::new("g").expect("a name")),
@@ -454,7 +454,7 @@ fn members_tokens_do_not_count() {
 }
 
 #[test]
-fn a_group_by_pattern_hears_of_new_queues_once() {
+fn a_group_by_pattern_gets_a_new_queue_once() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -478,14 +478,14 @@ fn a_group_by_pattern_hears_of_new_queues_once() {
 }
 
 #[test]
-fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_ends() {
+fn the_check_of_a_new_group_by_pattern_goes_to_another_member_where_the_first_ends() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
         ..options(&["ord*"])
     };
     let members = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
-    // What another one says of some queue is no such look.
+    // A report of another queue does not count as a check.
     say(&hub, &members[1], Drained, 0, Tick::default());
     hub.unsubscribe(&members[0], after(SECOND));
     assert!(hub.next_timer() <= Some(after(SECOND)));
@@ -494,7 +494,7 @@ fn the_look_of_a_new_group_by_pattern_is_another_members_where_the_first_one_end
 }
 
 #[test]
-fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
+fn the_check_of_an_abandoned_stream_goes_to_its_listeners_new_stream() {
     let hub = hub();
     let by_pattern = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -502,13 +502,13 @@ fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
     };
     let lost = subscribe_with(&hub, &by_pattern, Tick::default());
     hub.fire(Tick::default());
-    // The relay does not know that this stream is dead, and it may never be told.
+    // The relay does not know that this stream is dead, and may never learn it.
     let streams = [lost, subscribe_with(&hub, &by_pattern, after(SECOND))];
     hub.fire(after(SECOND));
     let told = who(&hub, &streams[1..], after(SECOND));
     assert_eq!(told, [(0, CatchUp)]);
 
-    // The same where both came before anybody was asked.
+    // The same where both joined before a member was asked.
     let hub = self::hub();
     let streams = [(); 2].map(|()| subscribe_with(&hub, &by_pattern, Tick::default()));
     hub.fire(Tick::default());
@@ -517,7 +517,7 @@ fn the_look_of_a_stream_that_its_listener_has_given_up_is_the_new_streams() {
 }
 
 #[test]
-fn whoever_joins_is_asked_where_nobody_was_left_to_ask() {
+fn a_joining_member_is_asked_where_no_other_was_left() {
     let hub = hub();
     let members = fleet(&hub, 1);
     put(&hub, 1, Tick::default());
@@ -533,16 +533,19 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
     let members = fleet(&hub, 1);
     put(&hub, 1, Tick::default());
     // The mark is taken, and the wake-up is not.
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let seat = members[0]
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let member_id = members[0]
         .lock()
         .list
         .get(0)
-        .and_then(|cursor| cursor.seat());
-    let seat = seat.expect("a member");
-    let grant = record.lock().take_grant(seat).expect("given");
+        .and_then(|cursor| cursor.member_id());
+    let member_id = member_id.expect("a member");
+    let assignment = queue_entry
+        .lock()
+        .take_assignment(member_id)
+        .expect("given");
     assert_eq!(drain(&members[0], Tick::default()), []);
-    record.lock().give_back(seat, grant);
+    queue_entry.lock().return_assignment(member_id, assignment);
     assert_eq!(drain(&members[0], Tick::default()), []);
     verify(&hub, &members[0], Tick::default());
     let healed = drain(&members[0], Tick::default());
@@ -551,12 +554,12 @@ fn a_lost_mark_of_a_member_heals_with_its_heartbeat() {
 
 #[test]
 fn time_outs_are_as_configured() {
-    let pace = Pace {
-        claim: 5 * SECOND,
-        ..Pace::default()
+    let coordinator = CoordinatorConfig {
+        claim_timeout: 5 * SECOND,
+        ..CoordinatorConfig::default()
     };
     let hub = hub_with(HubConfig {
-        pace,
+        coordinator,
         ..HubConfig::default()
     });
     let members = fleet(&hub, 2);
@@ -569,7 +572,7 @@ fn time_outs_are_as_configured() {
 }
 
 #[test]
-fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgotten() {
+fn a_group_by_pattern_that_comes_back_checks_for_forgotten_queues() {
     let hub = hub_with(HubConfig {
         forget_after: SECOND,
         ..HubConfig::default()
@@ -589,7 +592,7 @@ fn a_group_by_pattern_that_comes_back_looks_for_queues_that_came_and_were_forgot
     assert_eq!(told, [entry("ord*", CatchUp, 0)]);
 }
 
-/// Two members; the first takes work and says so, the second was asked in the same round.
+/// Two members; the first takes work and reports that, the second was asked in the same round.
 fn spent_round(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
     let members = fleet(hub, 2);
     put(hub, 1, Tick::default());
@@ -604,7 +607,7 @@ fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
     let hub = hub();
     let members = spent_round(&hub);
     say(&hub, &members[0], Busy, 0, after(CLAIM));
-    // Nobody reports any more; what is pending is told again when the lease has ended.
+    // No member reports any more; the pending work is sent again at the end of the lease.
     (2..=29).for_each(|second| _ = hub.fire(after(second * SECOND)));
     who(&hub, &members, after(29 * SECOND));
     let lapsed = after(CLAIM + LEASE);
@@ -613,7 +616,7 @@ fn a_lease_that_lapses_when_all_were_asked_opens_a_round_of_its_own() {
 }
 
 #[test]
-fn a_lease_that_lapses_while_the_others_look_for_something_else_is_told_to_them_again() {
+fn a_lease_that_lapses_during_another_check_wakes_the_others_again() {
     let hub = hub();
     let members = fleet(&hub, 2);
     put(&hub, 1, Tick::default());
@@ -623,7 +626,7 @@ fn a_lease_that_lapses_while_the_others_look_for_something_else_is_told_to_them_
     put(&hub, 1, before);
     let other = 1 - first;
     assert_eq!(who(&hub, &members, before), [(other, Notified)]);
-    // What the first one holds may become visible after the other one has looked.
+    // The first one's messages may become visible after the other one has polled.
     hub.fire(after(LEASE));
     assert_eq!(who(&hub, &members, after(LEASE)), [(other, Reassigned)]);
 }
@@ -643,7 +646,7 @@ fn a_member_that_does_not_read_has_the_others_woken_for_a_burst_until_the_queue_
     for messages in [9, u64::MAX] {
         let hub = hub();
         let members = fleet(&hub, 9);
-        // The last one never says that it has sent.
+        // The last one's stream never ends its send.
         let (reading, stuck) = members.split_at(8);
         stuck[0].begin_send();
         put(&hub, messages, Tick::default());
@@ -690,12 +693,12 @@ fn a_group_that_took_nothing_is_not_kept() {
         let passing = subscribe_with(&hub, &options, Tick::default());
         hub.unsubscribe(&passing, Tick::default());
     }
-    let record = hub.records.get(&queue("orders")).expect("known");
-    let groups = record
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    let groups = queue_entry
         .lock()
-        .company
+        .coordinator
         .as_ref()
-        .map(|company| company.groups());
+        .map(|coordinator| coordinator.groups());
     assert!(groups.is_some_and(|groups| groups <= 101), "{groups:?}");
 }
 
@@ -708,7 +711,7 @@ fn of_queues(names: &[String]) -> SubscribeOptions {
 }
 
 #[test]
-fn a_member_of_many_queues_is_told_of_them_in_few_wakes() {
+fn a_member_of_many_queues_gets_them_in_few_wakes() {
     let hub = hub();
     let names: Vec<_> = (0..500).map(|number| format!("q{number}")).collect();
     let member = subscribe_with(&hub, &of_queues(&names), Tick::default());

@@ -1,4 +1,4 @@
-//! What is refused, and that nothing of it is applied.
+//! Refused requests, and that no part of them is applied.
 
 use std::collections::HashSet;
 
@@ -149,7 +149,7 @@ fn an_idle_queue_gives_way_however_often_its_groups_streams_come_back() {
         while !drain(&member, now).is_empty() {
             hub.end_send(&member, now);
         }
-        // The others have nothing new to say.
+        // The others have no new reports.
         for (name, number) in [("a", 1), ("b", 2)].into_iter().filter(|_| second == 0) {
             let said = report(name, ReportState::Drained, 1, number);
             hub.report(member.id, &said, now).expect("it listens on it");
@@ -194,7 +194,7 @@ fn a_full_table_of_queues_that_are_needed_refuses_and_is_not_searched_each_time(
 }
 
 #[test]
-fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
+fn a_pattern_over_its_cursors_gets_the_rest_under_its_own_name() {
     for (per_stream, all) in [(2, 100), (100, 2)] {
         let hub = hub_with(HubConfig {
             max_cursors_per_stream: per_stream,
@@ -235,7 +235,7 @@ fn a_pattern_over_its_cursors_is_told_of_the_rest_under_its_own_name() {
 }
 
 #[test]
-fn a_queue_that_no_pattern_over_its_cursors_matches_is_told_of_without_the_fan_out() {
+fn a_queue_without_a_pattern_over_its_cursors_needs_no_fan_out() {
     let hub = hub_with(HubConfig {
         max_cursors_per_stream: 1,
         ..HubConfig::default()
@@ -258,7 +258,7 @@ fn a_queue_that_no_pattern_over_its_cursors_matches_is_told_of_without_the_fan_o
 }
 
 #[test]
-fn many_patterns_over_their_cursors_are_told_in_steps_also_where_a_walk_is_lost() {
+fn many_patterns_over_their_cursors_are_marked_in_steps_also_where_a_walk_is_lost() {
     let hub = hub_with(HubConfig {
         max_cursors_per_stream: 1,
         ..HubConfig::default()
@@ -333,9 +333,9 @@ fn more_delayed_wake_ups_than_the_hub_holds_are_refused_and_those_it_has_go_on()
 #[test]
 fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_way() {
     let hub = hub_with(HubConfig {
-        pace: super::super::Pace {
+        coordinator: super::super::CoordinatorConfig {
             max_groups: 2,
-            ..super::super::Pace::default()
+            ..super::super::CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -359,8 +359,8 @@ fn more_groups_than_a_queue_may_have_are_refused_and_those_without_members_give_
 fn a_full_table_takes_a_queue_that_was_made_before_its_turn_came() {
     let hub = small_hub(1);
     let _listened = settled(&hub, &["listened"]);
-    // Over its limit, as after a race; another request made the queue meanwhile.
-    let made = hub.make_record(&queue("made"), Tick::default());
+    // Over its limit, as after a race; another request has made the queue.
+    let made = hub.make_entry(&queue("made"), Tick::default());
     let missing = [made.address()];
     hub.make_missing(&missing, HashSet::new, Tick::default())
         .expect("no new queue is needed");
@@ -409,7 +409,7 @@ fn timers_of_reports_leave_publishers_their_room() {
 }
 
 #[test]
-fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
+fn a_search_for_room_visits_a_bounded_number_of_listeners() {
     let names: Vec<_> = (0..400).map(|n| format!("a{n}")).collect();
     let hub = small_hub(names.len());
     let notify_all = || {
@@ -421,7 +421,7 @@ fn a_search_for_room_looks_at_a_bounded_number_of_listeners() {
     notify_all();
     let streams: Vec<_> = (0..100).map(|_| settled(&hub, &["a*"])).collect();
     let new = |now| hub.notify(&Arc::from("tests"), &[notification("new")], now);
-    let looked = || hub.counters.holders.load(Ordering::Relaxed);
+    let looked = || hub.metrics.holders.load(Ordering::Relaxed);
     new(after(HOUR + 59 * SECOND)).expect_err("none was idle for long enough");
     assert_eq!(looked(), 0, "their age is compared first");
     notify_all();
@@ -452,7 +452,7 @@ fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified(
     let mut refused = 0;
     for n in 0..4 {
         let report = |delay| visible_in(&format!("q{n}"), delay);
-        // A report without a time makes the queue's entry, but does not make it a publisher's.
+        // A report without a time makes the queue's entry, but does not mark it as notified.
         for report in [report(Duration::ZERO), report(HOUR)] {
             match hub.report(listener.id, &report, Tick::default()) {
                 Ok(()) => {}
@@ -465,7 +465,7 @@ fn above_their_limit_reported_times_are_kept_on_queues_that_publishers_notified(
         }
     }
     assert_eq!((refused, hub.stats().timers), (2, 2));
-    // Some hundred times on a queue that was notified: few timers, none early, none lost.
+    // Some hundred times on a notified queue: few timers, none early, none lost.
     let delays: Vec<_> = (0..20).map(|n| SECOND * (1 << n)).collect();
     for delay in &delays {
         hub.report(listener.id, &visible_in("orders", *delay), Tick::default())
@@ -632,11 +632,11 @@ fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
 }
 
 #[test]
-fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
+fn a_member_whose_group_finds_no_room_is_woken_as_a_subscriber() {
     let hub = hub_with(HubConfig {
-        pace: super::super::Pace {
+        coordinator: super::super::CoordinatorConfig {
             max_groups: 2,
-            ..super::super::Pace::default()
+            ..super::super::CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -656,8 +656,8 @@ fn a_member_whose_group_finds_no_room_at_its_turn_is_told_by_itself() {
     for one in &all {
         while !hub.attach_some(one, Tick::default()) {}
     }
-    let shared = hub.records.get(&queue("shared")).expect("known");
-    let groups = shared.lock().company.as_ref().map(|all| all.groups());
+    let shared = hub.entries.get(&queue("shared")).expect("known");
+    let groups = shared.lock().coordinator.as_ref().map(|all| all.groups());
     assert_eq!(groups, Some(2));
     let told = |reason, count| {
         let told = entries(&drain(&all[2], Tick::default()));

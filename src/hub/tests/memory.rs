@@ -1,4 +1,4 @@
-//! What the hub holds, and that it holds no more for more notifications.
+//! The hub's memory, and that it does not grow with notifications.
 //!
 //! Computed from the sizes of types and the capacities of lists: an allocator that counts would
 //! need unsafe code.
@@ -7,7 +7,7 @@ use std::mem::size_of;
 
 use super::{
     super::{
-        cursor::Cursor, mailbox::Mailbox, record::Record, subscribers::Subscriber,
+        cursor::Cursor, mailbox::Mailbox, queue_entry::QueueEntry, subscribers::Subscriber,
         subscription::Subscription as Stream,
     },
     *,
@@ -23,8 +23,8 @@ const fn hashed(entry: usize) -> usize {
 
 /// Bytes of a queue whose address has `text` bytes.
 const fn of_queue(text: usize) -> usize {
-    let entry = size_of::<QueueAddress>() + size_of::<Arc<Record>>();
-    COUNTS + size_of::<Record>() + COUNTS + text + hashed(entry)
+    let entry = size_of::<QueueAddress>() + size_of::<Arc<QueueEntry>>();
+    COUNTS + size_of::<QueueEntry>() + COUNTS + text + hashed(entry)
 }
 
 /// Bytes of a subscription's cursor; each list has at worst doubled its room.
@@ -34,11 +34,15 @@ const fn of_cursor() -> usize {
     2 * size_of::<Option<Cursor>>() + 2 * subscriber + index + 2 * size_of::<u32>()
 }
 
-/// Returns all that may grow: lists, tables and queues.
+/// Returns the capacities of all that may grow: lists, tables and queues.
 fn held(hub: &Hub, subscriptions: &[Arc<Subscription>]) -> Vec<usize> {
-    let records = hub.records.range(std::ops::Bound::Unbounded, usize::MAX);
-    let mut held = vec![hub.records.len(), hub.fanout.len(), hub.timers.len()];
-    held.extend(records.iter().flat_map(|record| record.lock().capacities()));
+    let queue_entries = hub.entries.range(std::ops::Bound::Unbounded, usize::MAX);
+    let mut held = vec![hub.entries.len(), hub.fanout.len(), hub.timers.len()];
+    held.extend(
+        queue_entries
+            .iter()
+            .flat_map(|queue_entry| queue_entry.lock().capacities()),
+    );
     for subscription in subscriptions {
         held.extend(subscription.lock().capacities());
         held.extend(subscription.mailbox.capacities());
@@ -61,7 +65,7 @@ fn a_million_notifications_leave_no_more_behind_than_one() {
             inline,
             ..HubConfig::default()
         });
-        // Neither reads; where nobody walks for the fan-out, it holds the queue once.
+        // Neither reads; while the fan-out does not run, it has the queue once.
         let subscriptions = ["orders", "ord*"].map(|selector| settled(&hub, &[selector]));
         notify(&hub, "orders");
         let before = held(&hub, &subscriptions);
@@ -103,8 +107,11 @@ fn delayed_notifications_hold_64_timers_at_most_and_give_them_back() {
         };
         notify_with(&hub, delayed, Tick::default());
     }
-    let record = hub.records.get(&queue("orders")).expect("known");
-    assert_eq!((record.lock().timers.len(), hub.timers.len()), (64, 1));
+    let queue_entry = hub.entries.get(&queue("orders")).expect("known");
+    assert_eq!((queue_entry.lock().timers.len(), hub.timers.len()), (64, 1));
     hub.fire(after(1_000_000 * SECOND));
-    assert_eq!((record.lock().capacities()[1], hub.timers.len()), (0, 0));
+    assert_eq!(
+        (queue_entry.lock().capacities()[1], hub.timers.len()),
+        (0, 0)
+    );
 }

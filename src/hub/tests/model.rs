@@ -1,5 +1,5 @@
-//! Random operations on the hub and on a naive log of all events: whatever is taken is exactly what
-//! the log says, in every sum, reason and sequence, and in the end nothing is owed.
+//! Random operations on the hub and on a naive log of all events. All that is taken must match the
+//! log, in every sum, reason and sequence, and at the end no entry is left.
 
 mod naive;
 
@@ -9,14 +9,14 @@ use proptest::{
 };
 
 use self::naive::{Log, Owed, Worth};
-use super::{super::place::Tally, *};
+use super::{super::counters::Counters, *};
 use crate::{backoff::jitter, words::Selector};
 
 const QUEUES: [&str; 4] = ["orders", "ordinary", "invoices", "jobs"];
 const SELECTORS: [&str; 5] = ["orders", "jobs", "ord*", "in*", "*"];
 const SLOTS: usize = 4;
 
-/// One step; indices are taken modulo what there is.
+/// One step; indices are taken modulo the number of elements.
 #[derive(Debug, Clone)]
 enum Step {
     /// Queue, delay in seconds, and the sums of each event of a batch.
@@ -35,24 +35,24 @@ enum Step {
 /// The token of a position.
 #[derive(Debug, Clone, Copy)]
 enum Position {
-    /// The newest that was given out for the queue.
+    /// The newest token of the queue.
     Newest,
-    /// One of those that were given out for it.
+    /// One of its older tokens.
     Stale(usize),
-    /// Of another life of the relay.
+    /// Of another run of the relay.
     Foreign,
     Nonsense,
-    /// A place that the queue has not come to.
+    /// A position that the queue has not reached.
     Above,
 }
 
-/// The hub beside its model.
+/// The hub and its model.
 struct Pair {
     hub: Arc<Hub>,
     log: Log,
     now: Tick,
     slots: [Option<Arc<Subscription>>; SLOTS],
-    /// Every token that was given out: its queue and place.
+    /// Every token so far: its queue and position.
     tokens: Vec<(String, u64, Token)>,
     reports: u64,
 }
@@ -182,16 +182,16 @@ impl Pair {
         match position {
             Position::Newest => of(given.len().wrapping_sub(1)),
             Position::Stale(index) => of(index.checked_rem(given.len()).unwrap_or(0)),
-            Position::Foreign => (Worth::Foreign, Tally::starting_at(1).token(Epoch(8))),
+            Position::Foreign => (Worth::Foreign, Counters::starting_at(1).token(Epoch(8))),
             Position::Nonsense => (
                 Worth::Nothing,
                 Token(bytes::Bytes::from_static(b"nonsense")),
             ),
-            Position::Above => (Worth::Nothing, Tally::starting_at(u64::MAX).token(EPOCH)),
+            Position::Above => (Worth::Nothing, Counters::starting_at(u64::MAX).token(EPOCH)),
         }
     }
 
-    /// Takes until nothing is owed; it must be what the log says.
+    /// Takes all entries; they must match the log.
     fn take(&mut self, slot: usize) {
         let Some(subscription) = &self.slots[slot] else {
             return;
@@ -228,7 +228,7 @@ impl Pair {
         };
         self.reports += 1;
         let newest = self.tokens.iter().rev().find(|(queue, ..)| queue == name);
-        // One above the newest that was told, the newest, or one below.
+        // One above the newest sequence that was sent, the newest, or one below.
         let sequence = newest.map_or(0, |(_, place, _)| (place + 1).saturating_sub(back));
         let report = Report {
             visible_in: visible.map(Duration::from_secs),
@@ -241,7 +241,7 @@ impl Pair {
         }
     }
 
-    /// Lets all time pass, and compares what everybody is owed for the last time.
+    /// Lets all time pass, and compares every subscriber's last entries.
     fn settle(&mut self) {
         self.play(Step::Advance(30 * 24 * 3600));
         for slot in 0..SLOTS {
@@ -278,7 +278,7 @@ proptest! {
     #![proptest_config(config(1024))]
 
     #[test]
-    fn whatever_happens_everybody_is_told_what_the_log_says(
+    fn every_subscriber_gets_the_entries_of_the_log(
         steps in prop::collection::vec(step(), 1..60),
     ) {
         play(steps, Fault::None);

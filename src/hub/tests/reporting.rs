@@ -1,5 +1,5 @@
-//! Reports: which listeners count as busy (R8), which sequences count (R9), and what becomes
-//! visible again (R10).
+//! Reports: which listeners count as busy (R8), which sequences count (R9), and which messages
+//! become visible again (R10).
 
 use super::*;
 use crate::error::ErrorKind;
@@ -15,7 +15,7 @@ fn a_report_that_comes_after_its_streams_end_is_refused_and_not_swallowed() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     let busy = report("orders", ReportState::Busy, 0, 1);
-    // Between the report's look-up of the subscription and its lock, the stream ended.
+    // The stream ended between the report's look-up of the subscription and its lock.
     subscription.lock().close();
     let late = hub.report(subscription.id, &busy, Tick::default());
     assert_eq!(late.expect_err("ended").kind(), ErrorKind::NotFound);
@@ -53,7 +53,7 @@ fn the_queue_of_a_busy_listener_that_ends_is_woken_when_its_messages_are_visible
 }
 
 #[test]
-fn whoever_was_woken_is_busy_until_it_drained_that_far() {
+fn a_woken_listener_is_busy_until_it_drained_that_far() {
     for (state, sequence, is_busy) in [
         (ReportState::Drained, 2, false),
         (ReportState::Drained, 1, true),
@@ -72,7 +72,7 @@ fn whoever_was_woken_is_busy_until_it_drained_that_far() {
 }
 
 #[test]
-fn whoever_never_reports_is_busy_for_one_visibility_time_out() {
+fn a_listener_without_reports_is_busy_for_one_visibility_time_out() {
     for (now, is_busy) in [
         (after(VISIBILITY - SECOND), true),
         (after(VISIBILITY), false),
@@ -86,7 +86,7 @@ fn whoever_never_reports_is_busy_for_one_visibility_time_out() {
 }
 
 #[test]
-fn whoever_was_not_woken_leaves_no_timer() {
+fn a_listener_that_was_not_woken_leaves_no_timer() {
     let hub = hub();
     let subscription = subscribe(&hub, &["orders"]);
     assert_eq!(ended(&hub, &subscription, Tick::default()), None);
@@ -167,7 +167,7 @@ fn reports_of_strangers_and_of_queues_that_are_not_matched_are_refused() {
 }
 
 #[test]
-fn a_patterns_listener_may_report_a_queue_that_nobody_has_notified_yet() {
+fn a_patterns_listener_may_report_a_queue_before_its_first_notification() {
     let hub = hub();
     let subscription = settled(&hub, &["ord*"]);
     tell(

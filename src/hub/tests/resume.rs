@@ -1,11 +1,11 @@
-//! All queues of a stream resumed by one number, and which numbers are ignored.
+//! Resuming all queues of a stream by one number, and the numbers that are ignored.
 
 use super::*;
 use crate::words::{GroupName, Report};
 
 /// A stream's messages; its time is the test's.
 struct Stream {
-    feed: Feed,
+    feed: SubscriberStream,
     waker: Waker,
 }
 
@@ -16,13 +16,13 @@ impl Stream {
         Self { feed, waker }
     }
 
-    /// Takes all that there is; returns the entries, and the newest number.
+    /// Takes all messages; returns the entries, and the newest number.
     fn take(&mut self, now: Tick) -> (Vec<Entry>, Token) {
         let (events, _) = sent(&mut self.feed, now, &self.waker);
         (woken(&events), number(&events).unwrap_or_default())
     }
 
-    /// Takes all that there is, and the heartbeat of the silent stream; closes it.
+    /// Takes all messages, and the heartbeat of the silent stream; closes it.
     fn number(mut self, now: Tick) -> Token {
         self.take(now);
         let later = now + 10 * SECOND;
@@ -32,8 +32,8 @@ impl Stream {
         number
     }
 
-    /// Does one step, and not what follows from it.
-    fn step(&mut self, now: Tick) -> Next {
+    /// Runs one step only.
+    fn step(&mut self, now: Tick) -> StreamAction {
         let mut sink = WakeBuilder::default();
         self.feed.next_into(now, false, &self.waker, &mut sink)
     }
@@ -53,11 +53,11 @@ fn resuming_by(options: &SubscribeOptions, resume: &Token) -> SubscribeOptions {
     }
 }
 
-/// Returns what a subscriber is told first that comes back with the number.
+/// Returns the first entries of a subscriber that comes back with the number.
 fn told_after(hub: &Arc<Hub>, options: &SubscribeOptions, resume: &Token, now: Tick) -> Vec<Entry> {
     let mut stream = Stream::open(hub, &resuming_by(options, resume), now);
     let told = stream.take(now).0;
-    // So late that the listener is not taken to be busy.
+    // So late that the listener does not count as busy.
     stream.feed.close(now + SECOND);
     told
 }
@@ -66,7 +66,7 @@ fn catch_up(name: &str) -> Entry {
     entry(name, WakeReason::CatchUp, 0)
 }
 
-/// A listener without group that is taken to be idle right after a wake-up.
+/// A listener without a group that counts as idle right after a wake-up.
 fn listening(selectors: &[&str]) -> SubscribeOptions {
     SubscribeOptions {
         visibility_timeout: Duration::from_nanos(1),
@@ -85,7 +85,7 @@ fn deaf_fanout(fault: Fault) -> HubConfig {
 }
 
 #[test]
-fn a_stream_of_ten_thousand_queues_is_told_only_of_those_that_changed() {
+fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
     let hub = hub();
     let names: Vec<_> = (0..10_000).map(|number| format!("q{number:05}")).collect();
     names.iter().for_each(|name| _ = notify(&hub, name));
@@ -127,15 +127,19 @@ fn a_position_counts_before_the_number() {
     assert_eq!(told, [missed, catch_up("odd"), catch_up("old")]);
 }
 
-/// Notifies a queue that a comparison has passed while it goes on, in a way that marks nothing; the
-/// subscriber comes back with the number that followed, and is told this.
+/// Notifies a queue that a running comparison has passed, in a way that marks nothing. The
+/// subscriber comes back with the number that followed. Returns its entries.
 fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
     let hub = hub_with(deaf_fanout(fault));
     let options = options(&["a", "b", "c", "d"]);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     stream.take(Tick::default());
     let now = after(10 * SECOND);
-    assert_eq!(stream.step(now), Next::Yield, "two of four are compared");
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "two of four are compared"
+    );
     notify_with(&hub, notification("a"), now);
     let (told, resume) = stream.take(now);
     assert!(told.is_empty() && !resume.is_empty());
@@ -143,14 +147,14 @@ fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
 }
 
 #[test]
-fn a_change_between_two_steps_of_a_comparison_is_told() {
+fn a_change_between_two_steps_of_a_comparison_is_sent() {
     let told = changed_between_two_steps(Fault::None);
     assert_eq!(told, [catch_up("a")]);
     assert_eq!(changed_between_two_steps(Fault::ResumeNumberTooNew), []);
 }
 
 #[test]
-fn a_queue_that_comes_during_a_comparison_is_told() {
+fn a_queue_that_is_made_during_a_comparison_is_sent() {
     let hub = hub_with(deaf_fanout(Fault::None));
     let options = listening(&["q*"]);
     ["q1", "q2", "q3", "q4"]
@@ -159,7 +163,7 @@ fn a_queue_that_comes_during_a_comparison_is_told() {
     walk_all(&hub);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     stream.take(Tick::default());
-    // The first cursor's place is free, and the comparison has passed it when the new queue comes.
+    // The first cursor's number is free, and the comparison has passed it when the new queue comes.
     let now = after(60 * SECOND);
     ["q2", "q3", "q4"]
         .iter()
@@ -169,7 +173,11 @@ fn a_queue_that_comes_during_a_comparison_is_told() {
     hub.forget(now);
     assert_eq!(hub.stats().forgotten, 1);
     let now = now + 10 * SECOND;
-    assert_eq!(stream.step(now), Next::Yield, "half of them are compared");
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "half of them are compared"
+    );
     notify_with(&hub, notification("q5"), now);
     let (told, resume) = stream.take(now);
     assert!(told.is_empty() && !resume.is_empty(), "{told:?}");
@@ -199,7 +207,7 @@ fn a_queue_that_was_forgotten_and_made_again_has_changed() {
 }
 
 #[test]
-fn a_pattern_is_told_under_its_name_of_what_changed_and_was_forgotten() {
+fn a_pattern_gets_changed_and_forgotten_queues_under_its_name() {
     for fault in [Fault::None, Fault::ResumePastForgotten] {
         let hub = hub_with(HubConfig {
             fault,
@@ -305,7 +313,7 @@ fn a_pattern_that_lacks_cursors_is_stated_no_number() {
         assert!(!stream.take(after(10 * SECOND)).1.is_empty());
         notify_with(&hub, notification("c"), after(15 * SECOND));
         stream.take(after(15 * SECOND));
-        // The walk that would tell it of the third queue is still to come.
+        // The walk for the third queue has not run yet.
         let (told, resume) = stream.take(after(25 * SECOND));
         assert_eq!(told, []);
         assert_eq!(resume.is_empty(), fault == Fault::None, "{fault:?}");
@@ -346,7 +354,7 @@ fn no_number_is_stated_while_catch_ups_wait() {
         catch_up_spread: HOUR,
         ..HubConfig::default()
     });
-    let foreign = super::super::place::Tally::starting_at(1).token(Epoch(8));
+    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["a", "b"], &[("a", &foreign)]);
     let mut stream = Stream::open(&hub, &options, Tick::default());
     for second in 0..15 {
@@ -365,7 +373,7 @@ fn a_second_break_before_any_heartbeat_loses_nothing() {
     let now = after(20 * SECOND);
     notify_with(&hub, notification("a"), now);
     for _ in 0..3 {
-        // It is told each time, as no position of the queue is stated.
+        // Sent each time, because the request states no position of the queue.
         assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("a")]);
     }
     notify_with(&hub, notification("b"), now);

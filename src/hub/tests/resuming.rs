@@ -1,8 +1,8 @@
 //! Tokens and patterns (R2: uncertainty becomes a CATCH_UP).
 
-use super::{super::place::Tally, *};
+use super::{super::counters::Counters, *};
 
-/// Subscribes with one position and returns what is owed at first.
+/// Subscribes with one position and returns the first entries.
 fn owed_after(hub: &Arc<Hub>, token: &Token) -> Vec<Entry> {
     let options = resuming(&["orders"], &[("orders", token)]);
     let subscription = subscribe_with(hub, &options, Tick::default());
@@ -14,7 +14,7 @@ fn catch_up(name: &str) -> Entry {
 }
 
 #[test]
-fn whoever_comes_back_with_its_token_is_told_exactly_what_it_missed() {
+fn a_subscriber_with_its_token_gets_exactly_the_missed_events() {
     let hub = hub();
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
@@ -47,7 +47,7 @@ fn any_doubt_is_one_catch_up() {
     let hub = hub();
     (0..5).for_each(|_| _ = notify(&hub, "orders"));
     let place = |sequence, epoch| {
-        let place = Tally {
+        let place = Counters {
             sequence,
             notifications: sequence.into(),
             payload: 0,
@@ -55,9 +55,9 @@ fn any_doubt_is_one_catch_up() {
         };
         place.token(epoch)
     };
-    let too_much = Tally {
+    let too_much = Counters {
         payload: 1,
-        ..Tally::starting_at(2)
+        ..Counters::starting_at(2)
     };
     let bytes = |bytes: &[u8]| Token(bytes::Bytes::copy_from_slice(bytes));
     for (doubt, token) in [
@@ -85,7 +85,7 @@ fn a_token_below_the_records_start_is_a_doubt() {
     let subscription = settled(&hub, &["orders"]);
     notify(&hub, "orders");
     let token = drain(&subscription, Tick::default()).remove(0).token;
-    // Never reported, so it is not taken to be busy after its time-out.
+    // It never reported, so it does not count as busy after its time-out.
     hub.unsubscribe(&subscription, after(HOUR));
     hub.forget(after(3 * HOUR));
     assert_eq!(hub.stats().forgotten, 1);
@@ -94,7 +94,7 @@ fn a_token_below_the_records_start_is_a_doubt() {
 }
 
 #[test]
-fn a_doubt_is_settled_by_whatever_is_told_first() {
+fn the_first_wake_up_settles_a_catch_up() {
     let hub = hub();
     let subscription = subscribe(&hub, &["orders"]);
     notify(&hub, "orders");
@@ -152,7 +152,7 @@ fn two_positions_of_a_queue_are_a_doubt_unless_they_agree() {
     });
     let (low, high) = (tokens.next().expect("one"), tokens.next().expect("two"));
     tokens.next();
-    let (none, foreign) = (Token::default(), Tally::starting_at(1).token(Epoch(8)));
+    let (none, foreign) = (Token::default(), Counters::starting_at(1).token(Epoch(8)));
     for (first, second) in [(&low, &high), (&low, &none), (&low, &foreign)] {
         for (first, second) in [(first, second), (second, first)] {
             for selector in ["orders", "ord*"] {
@@ -188,7 +188,7 @@ fn a_position_under_a_selectors_name_makes_nothing() {
 #[test]
 fn after_a_change_of_epoch_catch_ups_are_spread_over_two_seconds() {
     let hub = hub();
-    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let foreign = Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["orders", "new*"], &[("orders", &foreign)]);
     let mut waits = Vec::new();
     for seed in 0..200 {
@@ -208,9 +208,9 @@ fn after_a_change_of_epoch_catch_ups_are_spread_over_two_seconds() {
 }
 
 #[test]
-fn what_is_notified_while_catch_ups_wait_is_told_at_once() {
+fn a_notification_is_sent_at_once_while_catch_ups_wait() {
     let hub = hub();
-    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let foreign = Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["a", "b"], &[("a", &foreign)]);
     let subscription = subscribe_with(&hub, &options, Tick::default());
     assert_eq!(drain(&subscription, Tick::default()), []);
@@ -224,7 +224,7 @@ fn what_is_notified_while_catch_ups_wait_is_told_at_once() {
 #[test]
 fn catch_ups_that_wait_are_not_forgotten_over_an_event_that_comes_at_their_time() {
     let hub = hub();
-    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let foreign = Counters::starting_at(1).token(Epoch(8));
     let options = resuming(&["a", "b"], &[("a", &foreign)]);
     let subscription = subscribe_with(&hub, &options, Tick::default());
     assert_eq!(drain(&subscription, Tick::default()), []);
@@ -236,7 +236,7 @@ fn catch_ups_that_wait_are_not_forgotten_over_an_event_that_comes_at_their_time(
 #[test]
 fn of_many_catch_ups_that_were_spread_none_is_forgotten() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
-    let foreign = Tally::starting_at(1).token(Epoch(8));
+    let foreign = Counters::starting_at(1).token(Epoch(8));
     let names: Vec<_> = (0..6_000).map(|number| format!("q{number:04}")).collect();
     names.iter().for_each(|name| _ = notify(&hub, name));
     let options = resuming(&["*"], &[("q0000", &foreign)]);
@@ -249,9 +249,9 @@ fn of_many_catch_ups_that_were_spread_none_is_forgotten() {
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            Next::Wake(_) => told.extend(entries(&sink.work)),
-            Next::Yield => {}
-            Next::Wait(until) if until < at + SECOND => now = until,
+            StreamAction::Wake(_) => told.extend(entries(&sink.work)),
+            StreamAction::Yield => {}
+            StreamAction::Wait(until) if until < at + SECOND => now = until,
             next => panic!("{next:?} after {} of them", told.len()),
         }
     }

@@ -1,6 +1,6 @@
 //! The sentinel (R11: each queue is checked once per interval, and only a report counts).
 
-use super::{super::Pace, *};
+use super::{super::CoordinatorConfig, *};
 use crate::words::GroupName;
 use ReportState::{Busy, Drained};
 use WakeReason::{CatchUp, Notified, Sentinel};
@@ -10,15 +10,15 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// A hub with a sentinel.
 fn guarded() -> Arc<Hub> {
     hub_with(HubConfig {
-        pace: Pace {
-            sentinel: INTERVAL,
-            ..Pace::default()
+        coordinator: CoordinatorConfig {
+            sentinel_interval: INTERVAL,
+            ..CoordinatorConfig::default()
         },
         ..HubConfig::default()
     })
 }
 
-/// Listeners on `orders` that have looked; the first `reporting` of them have said so.
+/// Listeners on `orders` that have polled; the first `reporting` of them have reported.
 fn listeners(hub: &Arc<Hub>, count: usize, reporting: usize) -> Vec<Arc<Subscription>> {
     let all: Vec<_> = (0..count).map(|_| settled(hub, &["orders"])).collect();
     for listener in &all[..reporting] {
@@ -41,7 +41,7 @@ fn number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Fires the timers second by second; returns who was asked in which.
+/// Fires the timers second by second; returns which listeners were asked at which second.
 fn asked(
     hub: &Hub,
     listeners: &[Arc<Subscription>],
@@ -61,10 +61,10 @@ fn asked(
     all
 }
 
-/// Goes on until somebody is asked; returns when, who and why.
+/// Continues until a listener is asked; returns when, which one and why.
 fn first_asked(hub: &Hub, all: &[Arc<Subscription>], from: u64) -> (u64, usize, WakeReason) {
     let mut told = (from..from + 70).flat_map(|second| asked(hub, all, second, second));
-    told.next().expect("somebody is asked")
+    told.next().expect("a listener is asked")
 }
 
 fn by(asked: &[(u64, usize, WakeReason)]) -> Vec<usize> {
@@ -80,11 +80,11 @@ fn one_of_those_that_report_is_asked_once_an_interval_give_or_take_a_tenth() {
 }
 
 #[test]
-fn a_question_that_nobody_reports_goes_to_each_other_one_in_turn() {
+fn an_unreported_check_goes_to_each_other_listener_in_turn() {
     let hub = guarded();
     let all = listeners(&hub, 4, 3);
     let told = asked(&hub, &all, 1, 70);
-    // Who never reports is asked last, where none of the others did.
+    // A listener that never reports is asked last, where none of the others reported.
     assert_eq!(by(&told), [0, 1, 2, 3]);
     let gaps: Vec<_> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     assert_eq!(gaps, [1, 1, 1]);
@@ -105,7 +105,7 @@ fn a_report_ends_the_question_and_the_next_one_has_the_next_turn() {
 }
 
 #[test]
-fn a_look_that_happened_by_itself_puts_it_off() {
+fn an_unrequested_poll_puts_the_check_off() {
     for state in [Busy, Drained] {
         let hub = guarded();
         let all = listeners(&hub, 1, 1);
@@ -119,7 +119,7 @@ fn a_look_that_happened_by_itself_puts_it_off() {
 #[test]
 fn a_report_repeated_on_a_new_stream_is_no_look() {
     let hub = guarded();
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let again = |now| {
         let resumed = resuming(&["orders"], &[("orders", &head)]);
         let listener = subscribe_with(&hub, &resumed, now);
@@ -141,7 +141,7 @@ fn a_report_repeated_on_a_new_stream_is_no_look() {
 }
 
 #[test]
-fn who_polls_is_left_alone_until_it_says_otherwise() {
+fn a_polling_listener_is_not_asked_until_it_reports_otherwise() {
     let hub = guarded();
     let all = listeners(&hub, 2, 2);
     let polls = |tasks| Report {
@@ -156,7 +156,7 @@ fn who_polls_is_left_alone_until_it_says_otherwise() {
 }
 
 #[test]
-fn that_somebody_polls_is_believed_for_two_intervals() {
+fn a_listener_counts_as_polling_for_two_intervals() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     let polls = Report {
@@ -205,7 +205,7 @@ fn the_end_of_the_asked_ones_stream_asks_the_next_at_once() {
 }
 
 #[test]
-fn a_look_that_finds_more_than_its_listener_takes_on_wakes_as_many_more() {
+fn a_check_that_finds_more_than_its_listeners_capacity_wakes_as_many_more() {
     let hub = guarded();
     let all = listeners(&hub, 5, 5);
     let second = first_asked(&hub, &all, 1).0;
@@ -242,7 +242,7 @@ fn a_question_is_no_cause_and_moves_no_counter() {
 }
 
 #[test]
-fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_followed() {
+fn with_a_group_on_the_queue_a_member_is_asked_and_without_a_report_the_next() {
     let hub = guarded();
     let outside = settled(&hub, &["orders"]);
     say(&hub, &outside, Drained, Tick::default());
@@ -269,7 +269,7 @@ fn with_a_group_on_the_queue_a_member_is_asked_and_who_does_not_report_is_follow
 }
 
 #[test]
-fn a_members_look_that_finds_more_wakes_others_whatever_they_were_told_before() {
+fn a_members_check_that_finds_more_wakes_members_that_were_woken_before() {
     let hub = guarded();
     let options = SubscribeOptions {
         group: Some(GroupName::new("g").expect("a name")),
@@ -370,7 +370,7 @@ fn an_interval_of_zero_is_none() {
 }
 
 #[test]
-fn a_queue_that_nobody_listens_to_is_not_looked_at() {
+fn a_queue_without_listeners_is_not_checked() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     hub.unsubscribe(&all[0], Tick::default());
@@ -380,7 +380,7 @@ fn a_queue_that_nobody_listens_to_is_not_looked_at() {
 }
 
 #[test]
-fn who_is_asked_is_taken_to_be_busy() {
+fn an_asked_listener_is_taken_to_be_busy() {
     let hub = guarded();
     let all = listeners(&hub, 1, 1);
     let second = asked(&hub, &all, 1, 66)[0].0;
@@ -403,9 +403,9 @@ fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
 fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
     let hub = hub_with(HubConfig {
         forget_after: SECOND,
-        pace: Pace {
-            sentinel: INTERVAL,
-            ..Pace::default()
+        coordinator: CoordinatorConfig {
+            sentinel_interval: INTERVAL,
+            ..CoordinatorConfig::default()
         },
         ..HubConfig::default()
     });
@@ -420,7 +420,7 @@ fn a_queue_that_was_left_and_forgotten_comes_up_no_more() {
 #[test]
 fn streams_that_come_and_go_do_not_put_it_off() {
     let hub = guarded();
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let mut told = Vec::new();
     for second in (0..90).step_by(10) {
         let now = after(Duration::from_secs(second));
@@ -457,9 +457,9 @@ fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
     assert!(matches!(told[..], [(54..=75, _, Sentinel), ..]), "{told:?}");
 }
 
-/// Asks a stream's machine for a while, second by second; returns which queues were to be checked,
-/// when the last of them was, and the number of Wakes.
-fn checked(hub: &Arc<Hub>, feed: &mut Feed, from: u64, to: u64) -> (usize, u64, usize) {
+/// Polls a stream second by second. Returns which queues had checks, the time of the last one, and
+/// the number of Wakes.
+fn checked(hub: &Arc<Hub>, feed: &mut SubscriberStream, from: u64, to: u64) -> (usize, u64, usize) {
     let (_, waker) = Alarm::new();
     let mut queues = std::collections::HashSet::new();
     let (mut last, mut wakes) = (0, 0);
@@ -489,7 +489,7 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     let names: Vec<_> = (0..QUEUES).map(|number| format!("q{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     // It is away for 75 s, so all checks are due when it comes back with its tokens.
-    let head = super::super::place::Tally::starting_at(0).token(EPOCH);
+    let head = super::super::counters::Counters::starting_at(0).token(EPOCH);
     let positions: Vec<_> = names.iter().map(|name| (*name, &head)).collect();
     let gone = subscribe(&hub, &names);
     hub.unsubscribe(&gone, Tick::default());
@@ -504,7 +504,7 @@ fn a_stream_of_many_queues_is_asked_to_check_all_of_them_within_an_interval() {
     assert!(wakes <= 200, "checks come together: {wakes}");
 }
 
-/// A listener that has drained, and beside it a group's only member, which has been told.
+/// A drained listener, and a group's only member, which was notified.
 fn beside_a_group() -> (Arc<Hub>, Arc<Subscription>, Arc<Subscription>) {
     let hub = guarded();
     let outside = settled(&hub, &["orders"]);
@@ -548,7 +548,7 @@ fn a_check_that_falls_into_a_wake_up_that_no_member_covers_goes_to_a_listener_ou
     };
     let (twin, all) = start();
     let (at, ..) = first_asked(&twin, &all, 1);
-    // A wake-up comes just before the group's check, and the member covers neither.
+    // A wake-up precedes the group's check, and the member covers neither.
     let (hub, all) = start();
     assert_eq!(asked(&hub, &all, 1, at - 1), []);
     let now = after(Duration::from_millis(at * 1000 - 950));
@@ -596,7 +596,7 @@ fn where_no_member_of_a_group_reads_a_listener_outside_of_it_is_asked() {
 }
 
 #[test]
-fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
+fn checks_of_many_patterns_visit_some_of_their_listeners_and_go_in_slices() {
     let hub = guarded();
     let patterns: Vec<_> = (0..100).map(|at| format!("p{at}-*")).collect();
     let patterns: Vec<_> = patterns.iter().map(String::as_str).collect();
@@ -614,15 +614,15 @@ fn checks_of_many_patterns_look_at_some_of_their_listeners_and_go_in_slices() {
     let (mut now, mut slices) = (after(67 * SECOND), 0);
     let mut fire = |now| {
         while hub.next_timer().is_some_and(|due| due <= now) {
-            let before = hub.probes.looked_at();
+            let before = hub.probes.examined();
             hub.fire(now);
-            let looked_at = hub.probes.looked_at() - before;
-            assert!((1..1_200).contains(&looked_at), "{looked_at} in one slice");
+            let examined = hub.probes.examined() - before;
+            assert!((1..1_200).contains(&examined), "{examined} in one slice");
             slices += 1;
         }
     };
     fire(now);
-    // None of those that were looked at could be asked: the next ones are in turn.
+    // None of the visited listeners could be asked: the next ones follow.
     assert!(streams.iter().all(|stream| drain(stream, now).is_empty()));
     streams[250].mailbox.end_send();
     for _ in 0..5 {

@@ -2,13 +2,13 @@
 
 use super::{
     super::{
-        place::Tally,
+        counters::Counters,
         timers::{QueueTimers, Timer},
     },
     *,
 };
 
-/// Looks at the hub whenever it is woken, as a driver without tasks would.
+/// Reads the hub whenever it is woken, as a driver without tasks would.
 struct Looker(Arc<Hub>, std::sync::mpsc::Sender<usize>);
 
 impl Wake for Looker {
@@ -19,7 +19,7 @@ impl Wake for Looker {
 }
 
 #[test]
-fn whoever_runs_the_timers_is_woken_without_any_lock_held() {
+fn the_timers_task_is_woken_without_any_lock_held() {
     let hub = hub();
     let (woken, looked) = std::sync::mpsc::channel();
     let looker = Arc::new(Looker(Arc::clone(&hub), woken));
@@ -44,8 +44,8 @@ fn delayed(name: &str, delay: Duration) -> Notification {
 }
 
 fn timers(hub: &Hub, name: &str) -> usize {
-    let record = hub.records.get(&queue(name)).expect("known");
-    record.lock().timers.len()
+    let queue_entry = hub.entries.get(&queue(name)).expect("known");
+    queue_entry.lock().timers.len()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn timers_fire_in_their_order_over_all_queues() {
 }
 
 #[test]
-fn whoever_runs_the_timers_is_woken_for_an_earlier_one_only() {
+fn the_timers_task_is_woken_for_an_earlier_timer_only() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     for (seconds, rung) in [(20, 1), (30, 1), (10, 2), (15, 2)] {
         hub.timers_waker().register(&waker);
@@ -169,7 +169,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
+fn no_timer_is_half_its_delay_late_with_any_number_of_delays() {
     let mut rng = fastrand::Rng::with_seed(3);
     for pause in [0, 1, 10, 100, 1000, 10_000] {
         // As many short ones as long ones, from a second to 14 days.
@@ -180,9 +180,9 @@ fn however_many_delays_there_are_nobody_waits_half_as_long_again() {
     }
 }
 
-/// Sums that tell one timer of 384 from the others.
-fn bit(number: usize) -> Tally {
-    let mut sums = Tally::default();
+/// Sums that distinguish each of 384 timers.
+fn bit(number: usize) -> Counters {
+    let mut sums = Counters::default();
     let part = [
         &mut sums.notifications,
         &mut sums.payload,
@@ -192,8 +192,8 @@ fn bit(number: usize) -> Tally {
     sums
 }
 
-/// Sets one timer after another, with a pause after each; returns whether one fired before its
-/// time, and how late the latest was, as a part of its delay.
+/// Sets one timer after another, with a pause after each. Returns whether one fired early, and the
+/// greatest lateness as a part of the delay.
 fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool, f64) {
     let mut timers = QueueTimers::default();
     let mut asked = Vec::new();
@@ -209,10 +209,10 @@ fn early_and_late(delays: &[Duration], pause: impl Fn(u32) -> Duration) -> (bool
             now
         };
         while let Some(timer) = timers.pop_due(until) {
-            let within = |sums: &Tally| {
-                timer.sums.notifications & sums.notifications != 0
-                    || timer.sums.payload & sums.payload != 0
-                    || timer.sums.messages & sums.messages != 0
+            let within = |sums: &Counters| {
+                timer.counters.notifications & sums.notifications != 0
+                    || timer.counters.payload & sums.payload != 0
+                    || timer.counters.messages & sums.messages != 0
             };
             for (due, delay, _) in asked.iter().filter(|(_, _, sums)| within(sums)) {
                 early |= timer.at < *due;

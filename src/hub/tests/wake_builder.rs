@@ -59,12 +59,12 @@ fn many_patterns_are_caught_up_over_several_wakes() {
     assert!(told.windows(2).all(|two| two[0] < two[1]), "each once");
 }
 
-/// Entries of these tests' queues that find room in one wake.
+/// Entries of these tests' queues that fit into one wake.
 const FULL: usize = Limits::WAKE_BYTES / 160;
 
-/// Keeps all queues hot, and asserts that each of them is told within as many wakes as hold all
-/// of them, and one.
-fn nobody_starves(count: usize) {
+/// Keeps all queues busy. Each of them must be sent within the number of wakes that hold all of
+/// them, plus one.
+fn assert_no_queue_starves(count: usize) {
     let (hub, names) = (hub(), names(count, 5));
     let subscription = settled_on(&hub, &names);
     let mut told = std::collections::HashSet::new();
@@ -79,15 +79,15 @@ fn nobody_starves(count: usize) {
 }
 
 #[test]
-fn with_more_hot_queues_than_a_wake_holds_nobody_starves() {
-    nobody_starves(257);
-    nobody_starves(1000);
+fn with_more_hot_queues_than_a_wake_holds_no_queue_starves() {
+    assert_no_queue_starves(257);
+    assert_no_queue_starves(1000);
 }
 
 #[test]
-fn with_many_hot_queues_behind_each_mark_nobody_starves() {
-    // As many as a subscription may name, and then some that a pattern finds.
-    nobody_starves(4096);
+fn with_many_hot_queues_behind_each_mark_no_queue_starves() {
+    // As many as a subscription may name, and then further ones by a pattern.
+    assert_no_queue_starves(4096);
     let (hub, names) = (hub(), names(64 * 256 + 100, 5));
     for batch in names.chunks(Limits::EVENTS) {
         notify_all(&hub, "", batch);
@@ -95,7 +95,7 @@ fn with_many_hot_queues_behind_each_mark_nobody_starves() {
     let subscription = subscribe(&hub, &["*"]);
     let mut told = std::collections::HashSet::new();
     for _ in 0..=names.len().div_ceil(FULL) {
-        // The first thousand are hot in every round.
+        // The first thousand are notified in every round.
         notify_all(&hub, "", &names[..1000]);
         let wake = take(&subscription, Tick::default()).expect("owed");
         told.extend(wake.into_iter().map(|entry| entry.queue));
@@ -104,7 +104,7 @@ fn with_many_hot_queues_behind_each_mark_nobody_starves() {
 }
 
 #[test]
-fn a_hot_queue_does_not_hide_one_that_is_seldom_notified() {
+fn a_hot_queue_does_not_hide_a_seldom_notified_queue() {
     let (hub, names) = (hub(), names(1000, 4));
     let subscription = settled_on(&hub, &names);
     notify_all(&hub, "", &names[..1]);

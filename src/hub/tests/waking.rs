@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Two subscribers of `slow`, so that with `inline: 1` it is left to a fan-out that never runs;
-/// `busy` has one and is woken at once.
+/// Two subscribers of `slow`: with `inline: 1` it is left to a fan-out that never runs. `busy` has
+/// one, which is woken at once.
 fn with_a_dead_fanout() -> Arc<Hub> {
     let hub = hub_with(HubConfig {
         inline: 1,
@@ -28,7 +28,7 @@ fn a_parked_pattern_subscriber_is_woken_for_a_queue_that_comes_later() {
 #[test]
 fn catch_ups_that_are_spread_come_at_their_time_and_not_with_the_heartbeat() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
-    let foreign = super::super::place::Tally::starting_at(1).token(Epoch(8));
+    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
     let mut feed = feed(&hub, &resuming(&["a", "b"], &[("a", &foreign)]));
     let (events, until) = sent(&mut feed, Tick::default(), &waker);
     assert_eq!(woken(&events), []);
@@ -101,12 +101,15 @@ fn the_first_message_is_the_welcome_and_the_last_the_goodbye() {
     assert!(matches!(events[0], SubscribeEvent::Welcome(_)));
     assert_eq!(woken(&events), [entry("orders", WakeReason::CatchUp, 0)]);
     let last = feed.next(Tick::default(), true, &waker);
-    assert!(matches!(last, Next::Send(SubscribeEvent::Goodbye(_))));
-    assert_eq!(feed.next(Tick::default(), true, &waker), Next::End);
+    assert!(matches!(
+        last,
+        StreamAction::Send(SubscribeEvent::Goodbye(_))
+    ));
+    assert_eq!(feed.next(Tick::default(), true, &waker), StreamAction::End);
 }
 
 #[test]
-fn a_stream_ends_by_itself_at_its_age_and_what_it_was_owed_is_told_to_the_next() {
+fn a_stream_ends_by_itself_at_its_age_and_the_next_gets_its_wake_ups() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["orders"]));
     let (events, _) = sent(&mut feed, Tick::default(), &waker);
@@ -115,7 +118,7 @@ fn a_stream_ends_by_itself_at_its_age_and_what_it_was_owed_is_told_to_the_next()
     };
     notify(&hub, "orders");
     let last = feed.next(after(2 * HOUR), false, &waker);
-    let Next::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
+    let StreamAction::Send(SubscribeEvent::Goodbye(goodbye)) = last else {
         panic!("{last:?}");
     };
     assert_eq!(goodbye.reason, crate::words::GoodbyeReason::Rotation);
@@ -146,7 +149,7 @@ fn a_heartbeat_is_sent_only_when_nothing_is_owed_and_a_lost_mark_heals_instead()
 }
 
 #[test]
-fn many_subscribers_are_left_to_the_fan_out_which_is_told_once() {
+fn many_subscribers_are_left_to_the_fan_out_once() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     hub.fanout_waker().register(&waker);
     let subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
@@ -185,7 +188,7 @@ fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
 }
 
 #[test]
-fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
+fn a_subscriber_that_joins_or_leaves_during_a_walk_disturbs_no_other() {
     let hub = hub();
     let mut subscriptions: Vec<_> = (0..200).map(|_| settled(&hub, &["orders"])).collect();
     notify(&hub, "orders");
@@ -206,7 +209,7 @@ fn whoever_comes_and_goes_during_a_walk_disturbs_nobody() {
 }
 
 #[test]
-fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
+fn a_stream_is_throttled_after_a_large_wake_and_gets_the_rest_after_it() {
     let (hub, (alarm, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["hot"]));
     sent(&mut feed, Tick::default(), &waker);
@@ -234,7 +237,7 @@ fn who_was_told_of_many_rests_and_is_told_the_rest_at_once_after_it() {
 }
 
 #[test]
-fn nobody_rests_after_a_wake_with_little_for_one_of_its_queues() {
+fn a_wake_with_little_for_one_of_its_queues_does_not_throttle() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let mut feed = feed(&hub, &options(&["hot", "calm"]));
     sent(&mut feed, Tick::default(), &waker);
@@ -247,7 +250,7 @@ fn nobody_rests_after_a_wake_with_little_for_one_of_its_queues() {
 }
 
 #[test]
-fn nobody_rests_while_something_is_owed_that_found_no_room() {
+fn a_stream_with_entries_left_is_not_throttled() {
     let (hub, (_, waker)) = (hub(), Alarm::new());
     let names: Vec<String> = (0..300).map(|number| format!("queue-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -268,7 +271,7 @@ fn a_stream_without_a_pause_compares_its_cursors_once_a_heartbeat_all_the_same()
     let mut feed = feed(&hub, &options(&["slow", "hot"]));
     sent(&mut feed, Tick::default(), &waker);
     let mut compared = 0;
-    // 35 seconds; what is counted in `slow` marks nobody, and is found by comparing only.
+    // 35 seconds; an event in `slow` marks no stream, and only a comparison finds it.
     for step in 1..=7_000 {
         let now = after(step * Duration::from_millis(5));
         notify_with(&hub, notification("slow"), now);
@@ -342,8 +345,8 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     });
     let subscription = settled(&hub, &["orders", "bad"]);
     let count = |name: &str, batch: &mut WakeBatch| {
-        let record = hub.records.get(&queue(name)).expect("subscribed");
-        hub.count_in(record, Tick::default(), false, batch, |state| {
+        let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
+        hub.update(queue_entry, Tick::default(), batch, |state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
             state.count(&Arc::from("tests"), &notification(name), Tick::default());
             true
@@ -399,7 +402,7 @@ fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() 
         let cursors = subscription.lock();
         let cursor = cursors.list.find(&view.address);
         let cursor = cursor.and_then(|at| cursors.list.get(at));
-        assert_eq!(cursor.expect("attached").record.address(), &view.address);
+        assert_eq!(cursor.expect("attached").entry.address(), &view.address);
     }
     hub.unsubscribe(&subscription, Tick::default());
     assert!(hub.stats().cursors > 0, "detached in steps as well");
@@ -417,17 +420,17 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            Next::Wake(_) => told.extend(entries(&sink.work)),
-            Next::Wait(until) => {
+            StreamAction::Wake(_) => told.extend(entries(&sink.work)),
+            StreamAction::Wait(until) => {
                 assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
                 (now, pauses) = (until, pauses + 1);
             }
-            Next::Yield | Next::Send(SubscribeEvent::Welcome(_)) => {}
+            StreamAction::Yield | StreamAction::Send(SubscribeEvent::Welcome(_)) => {}
             next => panic!("{next:?}"),
         }
     }
     assert!(pauses > 5, "{pauses} pauses");
-    // It is not behind any more: the next notification is told at once.
+    // It is not behind any more: the next notification is sent at once.
     sent(&mut feed, now, &waker);
     notify(&hub, "q0007");
     let (events, _) = sent(&mut feed, now, &waker);
@@ -441,21 +444,21 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mut feed = feed(&hub, &options(&[&names[..], &["slow"]].concat()));
     sent(&mut feed, Tick::default(), &waker);
-    // Left to a fan-out that never runs: the last cursor of all is behind without a mark.
+    // Left to a fan-out that never runs: the last of all cursors is behind without a mark.
     notify(&hub, "slow");
     let now = after(10 * SECOND);
     let (mut turns, mut events) = (0, Vec::new());
     loop {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            Next::Yield => turns += 1,
-            Next::Wake(_) => events.push(entries(&sink.work)),
-            // A stream of so many is stated its resume number also where it was not silent.
-            Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+            StreamAction::Yield => turns += 1,
+            StreamAction::Wake(_) => events.push(entries(&sink.work)),
+            // A stream of so many queues gets its resume number also where it was not silent.
+            StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
                 assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
             }
-            Next::Send(event) => panic!("{event:?}"),
-            Next::Wait(_) | Next::End => break,
+            StreamAction::Send(event) => panic!("{event:?}"),
+            StreamAction::Wait(_) | StreamAction::End => break,
         }
     }
     assert_eq!(events, [[entry("slow", WakeReason::Notified, 1)]]);

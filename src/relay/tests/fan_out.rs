@@ -1,11 +1,11 @@
-//! The fan-out's task: what it does before it lets others run.
+//! The fan-out's task: its work before it yields.
 
 use std::sync::atomic::AtomicU64;
 
 use super::*;
 use crate::hub::Subscription;
 
-/// Counts the cursors that the hub has when it is woken.
+/// Notes the hub's number of cursors when it is woken.
 struct Cursors {
     hub: Arc<Hub>,
     left: AtomicU64,
@@ -33,7 +33,7 @@ fn notify(relay: &Relay, events: &[Notification]) {
     }
 }
 
-/// Subscribes without a stream, and takes what is owed at first.
+/// Subscribes without a stream, and takes the first entries.
 fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     let (hub, now) = (&relay.shared.hub, relay.shared.clock.now());
     let (id, mut rng) = (SubscriptionId(id), fastrand::Rng::with_seed(1));
@@ -44,8 +44,8 @@ fn subscribe(relay: &Relay, id: u128, selector: &str) -> Arc<Subscription> {
     subscription
 }
 
-/// A relay where `a/*` has one cursor and a fan-out tells it of other queues, and `b/*` as many as are
-/// stated.
+/// A relay where `a/*` has one cursor and gets other queues from the fan-out. `b/*` has `wide`
+/// cursors.
 fn relay_with(wide: usize) -> (Relay, Arc<Subscription>, Arc<Subscription>) {
     let relay = Relay::start(RelayConfig {
         sentinel_interval: Duration::ZERO,
@@ -55,7 +55,7 @@ fn relay_with(wide: usize) -> (Relay, Arc<Subscription>, Arc<Subscription>) {
     });
     let relay = relay.expect("started");
     notify(&relay, &events("b", wide));
-    // Known before: a queue that comes later gets one of the cursors that are detached.
+    // Known before: a queue that comes later gets one of the detached cursors.
     notify(&relay, &events("a", 8_000));
     let wide = subscribe(&relay, 1, "b/*");
     let narrow = subscribe(&relay, 2, "a/*");

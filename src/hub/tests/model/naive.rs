@@ -1,17 +1,17 @@
-//! The naive model: a log of every event there ever was, searched from its beginning.
+//! The naive model: a log of all events, searched from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 use crate::{hub::timers::timer_offset, words::Selector};
 
-/// What one event states: notifications, payload, messages.
-pub(super) type Sums = [u64; 3];
+/// The values of one event: notifications, payload, messages.
+pub(super) type Delta = [u64; 3];
 
-/// What is owed of one queue: its name, why, its sequence and the sums.
-pub(super) type Owed = (String, WakeReason, u64, Sums);
+/// A due entry: the queue's name, the reason, its sequence and the sums.
+pub(super) type Owed = (String, WakeReason, u64, Delta);
 
-/// Everything that was ever counted.
+/// Every counted event.
 #[derive(Default)]
 pub(super) struct Log {
     events: Vec<Event>,
@@ -24,19 +24,19 @@ struct Event {
     queue: String,
     sequence: u64,
     timed: bool,
-    sums: Sums,
+    sums: Delta,
 }
 
-/// What the relay remembers of a queue just now.
+/// The relay's present state of a queue.
 struct Queue {
     start: u64,
     head: u64,
-    /// Something was counted in it, or is to be.
+    /// It has counted, or has a timer.
     used: bool,
     touched: Tick,
-    /// When a subscriber left last: it counts while there is no other one.
+    /// When the last subscriber left; it counts while there is no other one.
     left: Tick,
-    timers: BTreeMap<Tick, Sums>,
+    timers: BTreeMap<Tick, Delta>,
 }
 
 /// A subscriber.
@@ -57,7 +57,7 @@ struct Cursor {
     busy: bool,
 }
 
-/// What a token is worth.
+/// The kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
     Place(u64),
@@ -68,7 +68,7 @@ pub(super) enum Worth {
 const VISIBILITY: Duration = Duration::from_secs(30);
 
 impl Log {
-    pub(super) fn notify(&mut self, name: &str, delay: Duration, sums: Sums, now: Tick) {
+    pub(super) fn notify(&mut self, name: &str, delay: Duration, sums: Delta, now: Tick) {
         self.use_queue(name, now);
         if delay.is_zero() {
             return self.count(name, false, sums, now);
@@ -111,7 +111,8 @@ impl Log {
         });
     }
 
-    /// Subscribes with tokens of the given worth; `spread` is when CATCH_UPs come after a restart.
+    /// Subscribes with tokens of the given kinds; `spread` is the delay of CATCH_UPs after a
+    /// restart.
     pub(super) fn subscribe(
         &mut self,
         selectors: Vec<Selector>,
@@ -208,7 +209,7 @@ impl Log {
         }
     }
 
-    /// Takes what a listener is owed.
+    /// Takes a listener's due entries.
     pub(super) fn take(&mut self, slot: usize, now: Tick) -> Vec<Owed> {
         let listener = self.listeners[slot].as_mut().expect("subscribed");
         let certain = now >= listener.catch_up_at;
@@ -227,7 +228,7 @@ impl Log {
                 (false, true) if cursor.doubt && certain => WakeReason::CatchUp,
                 (false, true) => continue,
             };
-            let add = |all: Sums, event: &&Event| std::array::from_fn(|i| all[i] + event.sums[i]);
+            let add = |all: Delta, event: &&Event| std::array::from_fn(|i| all[i] + event.sums[i]);
             owed.push((name.clone(), reason, head, missed.iter().fold([0; 3], add)));
             cursor.place = head;
             cursor.doubt = false;
@@ -267,7 +268,7 @@ impl Log {
         self.queues.entry(name.to_owned()).or_insert_with(new);
     }
 
-    /// Makes the queue, and whoever wants it by a pattern listens to it from its start.
+    /// Makes the queue; subscribers with a matching pattern listen from its start.
     fn use_queue(&mut self, name: &str, now: Tick) {
         self.make(name, now);
         let queue = self.queues.get_mut(name).expect("made");
@@ -286,7 +287,7 @@ impl Log {
         }
     }
 
-    fn count(&mut self, name: &str, timed: bool, sums: Sums, now: Tick) {
+    fn count(&mut self, name: &str, timed: bool, sums: Delta, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
         queue.head += 1;
         queue.touched = now;
@@ -298,7 +299,7 @@ impl Log {
         });
     }
 
-    fn set_timer(&mut self, name: &str, delay: Duration, sums: Sums, now: Tick) {
+    fn set_timer(&mut self, name: &str, delay: Duration, sums: Delta, now: Tick) {
         let queue = self.queues.get_mut(name).expect("used");
         let at = now.after_on_moved_grid(delay, timer_offset(&super::queue(name)));
         let timer = queue.timers.entry(at).or_default();
@@ -307,7 +308,7 @@ impl Log {
 }
 
 impl Listener {
-    /// Returns whether it names the queue, or has something pending there, or is taken to be busy.
+    /// Returns whether it names the queue, has a pending entry there, or counts as busy.
     fn needs(&self, name: &str, head: u64, now: Tick) -> bool {
         let Some(cursor) = self.cursors.get(name) else {
             return false;

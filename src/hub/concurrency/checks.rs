@@ -1,4 +1,4 @@
-//! Each model holds with the rules as they are, and finds the faults that are planted in them.
+//! Each model holds without faults, and finds the planted faults.
 
 use std::sync::{
     Arc,
@@ -13,14 +13,14 @@ use shuttle::{
 use super::models::*;
 use crate::fault::Fault;
 
-/// Plays one schedule.
+/// Runs one schedule.
 pub(super) type Model = fn(Fault) -> Result<(), String>;
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 3000;
-/// Hundreds of schedules in which a fault has to be found.
+/// Hundreds of schedules in which a fault must be found.
 const AT_MOST: u64 = 200;
-/// Switches of threads at points that decide, which is as deep as these races are.
+/// The depth of these races: the switches of threads at decisive points.
 const DEPTH: usize = 3;
 
 fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
@@ -30,7 +30,7 @@ fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'st
     Runner::new(scheduler, config).run(model);
 }
 
-/// Asserts that no schedule loses a wake-up or tells of one twice.
+/// Asserts that no schedule loses a wake-up or sends one twice.
 fn holds(model: Model) {
     holds_in(SCHEDULES, model);
 }
@@ -85,7 +85,7 @@ fn a_fan_out_loses_nothing() {
 }
 
 #[test]
-fn whoever_subscribes_meanwhile_misses_nothing() {
+fn a_subscriber_that_joins_during_publishing_misses_nothing() {
     holds(subscribe_exact);
 }
 
@@ -95,17 +95,17 @@ fn a_pattern_that_is_subscribed_meanwhile_misses_no_queue() {
 }
 
 #[test]
-fn a_parked_pattern_is_told_of_queues_that_come_later() {
+fn a_parked_pattern_gets_later_queues() {
     holds(later_queues);
 }
 
 #[test]
-fn whoever_comes_back_is_told_exactly_what_it_missed() {
+fn a_subscriber_that_comes_back_gets_exactly_the_missed_events() {
     holds(disconnect_and_resume);
 }
 
 #[test]
-fn an_event_during_a_comparison_of_all_cursors_is_told_to_a_listener_that_resumes_by_number() {
+fn a_listener_that_resumes_by_number_gets_an_event_during_a_comparison() {
     holds(compare_and_resume);
 }
 
@@ -115,7 +115,7 @@ fn a_resume_number_that_is_too_new_is_found() {
 }
 
 #[test]
-fn forgetting_a_queue_loses_nothing_for_whoever_comes_back() {
+fn forgetting_a_queue_loses_nothing_for_a_subscriber_that_comes_back() {
     holds(forget_and_resume);
 }
 

@@ -1,48 +1,48 @@
-//! A place in a queue: four counters, and the token that carries them through a subscriber.
+//! A position in a queue: four counters, and the token that carries them through a subscriber.
 //!
-//! The sums are 128 bits wide, so that the difference of two places is exact whatever publishers
-//! state, and saturates only where it is told.
+//! The totals are 128 bits wide, so the difference of two positions is exact for all values of
+//! publishers. It saturates only in a wake-up.
 
-use std::fmt;
+use std::{fmt, sync::Arc, time::SystemTime};
 
 use bytes::Bytes;
 
-use crate::words::{Notification, Token};
+use crate::words::{Notification, Token, WakeReason};
 
-/// One life of a relay: 128 random bits. Tokens of another life are doubts.
+/// One run of a relay: 128 random bits. A token of another run leads to a CATCH_UP.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(pub(crate) u128);
 
-/// The running totals of a queue, or a copy of them: a subscriber's place.
+/// The running totals of a queue, or a subscriber's copy of them: its position.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// Every cause to wake so far.
+pub(crate) struct Counters {
+    /// The number of events: notifications and timed wake-ups.
     pub(crate) sequence: u64,
     pub(crate) notifications: u128,
     pub(crate) payload: u128,
     pub(crate) messages: u128,
 }
 
-/// What a token says, where it can be read at all.
+/// The content of a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Read {
-    /// A place of this relay's life.
-    Place(Tally),
-    /// A place of another life.
-    Foreign,
-    /// Nothing that this relay has written.
-    Nonsense,
+pub(crate) enum Decoded {
+    /// A position of this run of the relay.
+    Current(Counters),
+    /// A position of another run.
+    OtherEpoch,
+    /// Not written by a relay.
+    Malformed,
 }
 
 /// Bytes of the epoch in a token, and of the four lengths after it.
 const EPOCH: usize = 16;
 const LENGTHS: usize = 2;
-/// Bytes of a sum in a token at most: 96 bits hold 2^32 of the greatest values that one event can
-/// state, and a token stays within its 64 bytes.
+/// The most bytes of a total in a token. 96 bits hold 2^32 of the greatest values that one event
+/// can state, and a token stays within its 64 bytes.
 const SUM: usize = 12;
 
-impl Tally {
-    /// Returns the totals of a record that starts at `sequence`.
+impl Counters {
+    /// Returns the counters of an entry that starts at `sequence`.
     pub(crate) fn starting_at(sequence: u64) -> Self {
         Self {
             sequence,
@@ -50,21 +50,21 @@ impl Tally {
         }
     }
 
-    /// Counts what a notification states; the sequence is counted apart.
+    /// Adds a notification's values; the sequence is counted apart.
     pub(crate) fn add(&mut self, notification: &Notification) {
         self.notifications += u128::from(notification.notifications.max(1));
         self.payload += u128::from(notification.payload_size);
         self.messages += u128::from(notification.messages.max(1));
     }
 
-    /// Adds sums; the sequence is counted apart.
-    pub(crate) fn add_sums(&mut self, other: &Self) {
+    /// Adds totals; the sequence is counted apart.
+    pub(crate) fn add_totals(&mut self, other: &Self) {
         self.notifications += other.notifications;
         self.payload += other.payload;
         self.messages += other.messages;
     }
 
-    /// Returns whether each counter has come at least as far as in `other`.
+    /// Returns whether no counter is less than in `other`.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.sequence >= other.sequence
             && self.notifications >= other.notifications
@@ -72,24 +72,24 @@ impl Tally {
             && self.messages >= other.messages
     }
 
-    /// Returns the sums counted since `place`, which this tally covers, saturating.
-    pub(crate) fn sums_since(&self, place: &Self) -> Sums {
-        Sums {
-            notifications: saturate(self.notifications.saturating_sub(place.notifications)),
-            payload: saturate(self.payload.saturating_sub(place.payload)),
-            messages: saturate(self.messages.saturating_sub(place.messages)),
+    /// Returns the difference since an earlier position, saturating.
+    pub(crate) fn delta_since(&self, position: &Self) -> Delta {
+        Delta {
+            notifications: saturate(self.notifications.saturating_sub(position.notifications)),
+            payload: saturate(self.payload.saturating_sub(position.payload)),
+            messages: saturate(self.messages.saturating_sub(position.messages)),
         }
     }
 
-    /// Writes the token of this place: the epoch, four lengths of four bits each, and the counters
-    /// without their leading zeros. It stands in every entry of every Wake, so it is kept short.
+    /// Writes the token of this position: the epoch, four lengths of four bits each, and the
+    /// counters without their leading zeros. It is in every entry of every Wake, so it is short.
     pub(crate) fn token(&self, epoch: Epoch) -> Token {
         let mut token = Vec::with_capacity(EPOCH + LENGTHS + 16);
         self.write_token(epoch, &mut token);
         Token(token.into())
     }
 
-    /// Appends the same to a buffer.
+    /// Appends the token to a buffer.
     pub(crate) fn write_token(&self, epoch: Epoch, token: &mut Vec<u8>) {
         const MOST: u128 = (1 << (8 * SUM)) - 1;
         token.extend_from_slice(&epoch.0.to_le_bytes());
@@ -111,15 +111,15 @@ impl Tally {
     }
 
     /// Reads a token.
-    pub(crate) fn read(token: &Token, epoch: Epoch) -> Read {
+    pub(crate) fn read(token: &Token, epoch: Epoch) -> Decoded {
         let bytes: &Bytes = &token.0;
-        let Some(place) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
-            return Read::Nonsense;
+        let Some(position) = bytes.get(EPOCH..).and_then(Self::from_counters) else {
+            return Decoded::Malformed;
         };
         if bytes[..EPOCH] != epoch.0.to_le_bytes() {
-            return Read::Foreign;
+            return Decoded::OtherEpoch;
         }
-        Read::Place(place)
+        Decoded::Current(position)
     }
 
     /// Reads the counters of a token, without its epoch.
@@ -143,29 +143,29 @@ impl Tally {
     }
 }
 
-/// Sums as a wake-up tells them.
+/// The difference of two positions, as a wake-up states it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sums {
+pub(crate) struct Delta {
     pub(crate) notifications: u64,
     pub(crate) payload: u64,
     pub(crate) messages: u64,
 }
 
-impl Sums {
+impl Delta {
     pub(crate) fn add(&mut self, other: &Self) {
         self.notifications = self.notifications.saturating_add(other.notifications);
         self.payload = self.payload.saturating_add(other.payload);
         self.messages = self.messages.saturating_add(other.messages);
     }
 
-    /// Returns for how many messages listeners are needed: at least one for each notification, and
-    /// at least one at all.
+    /// Returns the number of messages to find listeners for: at least one for each notification,
+    /// and at least one in all.
     pub(crate) fn needs(&self) -> u64 {
         self.messages.max(self.notifications).max(1)
     }
 
-    /// Takes a part with so many messages; the first part has all notifications and payload, so
-    /// that the parts add up.
+    /// Splits off a part with this many messages. The first part has all notifications and payload,
+    /// so that the parts add up.
     pub(crate) fn split(&mut self, messages: u64, first: bool) -> Self {
         let messages = messages.min(self.messages);
         self.messages -= messages;
@@ -174,6 +174,61 @@ impl Sums {
             (self.notifications, self.payload) = (0, 0);
         }
         Self { messages, ..whole }
+    }
+}
+
+/// The queue's counters, and the sequence of its newest notification. Positions are compared with
+/// it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QueueHead {
+    pub(super) counters: Counters,
+    pub(super) notified: u64,
+}
+
+impl QueueHead {
+    /// Returns why a subscriber at `position` gets a wake-up, or `None` where it is up to date.
+    pub(super) fn wake_reason(&self, position: &Counters) -> Option<WakeReason> {
+        if position.sequence >= self.counters.sequence {
+            return None;
+        }
+        Some(if self.notified > position.sequence {
+            WakeReason::Notified
+        } else {
+            WakeReason::Timed
+        })
+    }
+}
+
+/// Details of the newest notification, which go into wake-up entries. Without a notification, the
+/// texts are one shared empty text.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct LastEvent {
+    pub(crate) publisher: Arc<str>,
+    pub(crate) published_at: Option<SystemTime>,
+    pub(crate) traceparent: Arc<str>,
+}
+
+impl LastEvent {
+    pub(super) fn new(publisher: &Arc<str>, notification: &Notification) -> Self {
+        Self {
+            publisher: Arc::clone(publisher),
+            published_at: notification.published_at,
+            traceparent: Arc::clone(&notification.traceparent),
+        }
+    }
+
+    /// Takes over another notification's details. Equal texts are not cloned, because a burst comes
+    /// from one publisher.
+    pub(super) fn replace(&mut self, publisher: &Arc<str>, notification: &Notification) {
+        for (kept, new) in [
+            (&mut self.publisher, publisher),
+            (&mut self.traceparent, &notification.traceparent),
+        ] {
+            if !Arc::ptr_eq(kept, new) {
+                *kept = Arc::clone(new);
+            }
+        }
+        self.published_at = notification.published_at;
     }
 }
 

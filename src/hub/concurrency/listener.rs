@@ -1,5 +1,5 @@
-//! What the models are made of: events that bear a bit each, listeners that add up what they are
-//! told, and whoever runs the fan-out.
+//! Parts of the models: events with a bit each, listeners that add up the bits of their wake-ups,
+//! and the runner of the fan-out.
 
 use std::{
     sync::Arc,
@@ -8,10 +8,11 @@ use std::{
 };
 
 use super::{
-    core::{Hub, HubConfig},
-    feed::{Feed, FeedConfig, Next},
+    config::HubConfig,
+    core::Hub,
+    counters::Epoch,
     mailbox::WakeBatch,
-    place::Epoch,
+    stream::{StreamAction, StreamConfig, SubscriberStream},
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Ordering},
     wake_builder::WakeBuilder,
@@ -25,30 +26,30 @@ use crate::{
     },
 };
 
-/// The time of all that happens, unless a model says otherwise.
+/// The time of all steps, unless a model states another one.
 pub(super) const NOW: Tick = Tick::from_nanos(1_000_000_000);
 pub(super) const EPOCH: Epoch = Epoch(7);
 
-/// Rings once, until it is heard.
+/// Rings once, until it is read.
 pub(super) struct Alarm(AtomicU64);
 
-/// A stream, and the sum of what it was told.
+/// A stream, and the sum of its entries.
 pub(super) struct Listener {
     hub: Arc<Hub>,
     selector: Selector,
-    feed: Feed,
+    feed: SubscriberStream,
     pub(super) subscription: Arc<Subscription>,
     alarm: Arc<Alarm>,
     waker: Waker,
-    /// The bits of the events that it was told of.
+    /// The bits of the received events.
     pub(super) told: u64,
-    /// Whether a bit was told twice, or sums do not add up.
+    /// A bit was received twice, or sums do not add up.
     pub(super) wrong: bool,
-    /// The newest entry of each queue: it was told of everything up to that place.
+    /// The newest entry of each queue: its position includes all received events.
     pub(super) places: Vec<WorkDetected>,
     /// The newest resume number.
     resume: Token,
-    /// Entries that were not the sequel of the place before: CATCH_UPs after a doubt.
+    /// Entries that do not continue the position before: CATCH_UPs without a valid token.
     pub(super) gaps: u64,
 }
 
@@ -84,7 +85,7 @@ pub(super) fn queue(name: &str) -> QueueAddress {
     QueueAddress::new("a", name).expect("a name")
 }
 
-/// Events that bear the given bits, all of one queue, in one request.
+/// Notifies events with the given bits, all of one queue, in one request.
 pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
     let event = |bit: &u32| Notification {
         payload_size: 1 << bit,
@@ -96,7 +97,7 @@ pub(super) fn notify(hub: &Hub, name: &str, bits: &[u32], delay: Duration) {
         .expect("within the limits");
 }
 
-/// Runs what is left to the fan-out.
+/// Runs all walks of the fan-out.
 pub(super) fn walk(hub: &Hub) {
     let mut batch = WakeBatch::default();
     while let Some(mut walk) = hub.next_walk() {
@@ -125,14 +126,14 @@ impl Listener {
         }
     }
 
-    /// Subscribes and takes what comes first.
+    /// Subscribes and takes the first entries.
     pub(super) fn settled(hub: &Arc<Hub>, selector: &str, number: u128) -> Self {
         let mut listener = Self::subscribe(hub, selector, number);
         listener.listen();
         listener
     }
 
-    /// Looks whether it was woken, a few times.
+    /// Checks a few times whether it was woken.
     pub(super) fn rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.listen();
@@ -140,10 +141,10 @@ impl Listener {
         }
     }
 
-    /// Takes what is owed, where it was woken: nothing else makes a stream look.
+    /// Takes the due entries where it was woken; a stream is polled for no other reason.
     pub(super) fn listen(&mut self) {
         while self.alarm.heard() {
-            while let Next::Send(event) = self.feed.next(NOW, false, &self.waker) {
+            while let StreamAction::Send(event) = self.feed.next(NOW, false, &self.waker) {
                 if let SubscribeEvent::Wake(work) = event {
                     work.into_iter().for_each(|entry| self.tell(entry));
                 }
@@ -151,16 +152,16 @@ impl Listener {
         }
     }
 
-    /// Takes all up to the Goodbye of a relay that drains.
+    /// Takes all messages up to the Goodbye of a relay that drains.
     pub(super) fn goodbye(&mut self) {
-        while let Next::Send(event) = self.feed.next(NOW, true, &self.waker) {
+        while let StreamAction::Send(event) = self.feed.next(NOW, true, &self.waker) {
             if let SubscribeEvent::Wake(work) = event {
                 work.into_iter().for_each(|entry| self.tell(entry));
             }
         }
     }
 
-    /// Loses its stream, and comes back with its places.
+    /// Loses its stream, and resubscribes with its positions.
     pub(super) fn come_back(&mut self, number: u128, now: Tick) {
         self.feed.close(now);
         let position = |entry: &WorkDetected| Position {
@@ -171,7 +172,7 @@ impl Listener {
         self.open_again(number, positions, &Token::default());
     }
 
-    /// The same with the newest resume number, and without places.
+    /// The same with the newest resume number, and without positions.
     pub(super) fn come_back_by_number(&mut self, number: u128, now: Tick) {
         self.feed.close(now);
         let resume = self.resume.clone();
@@ -183,17 +184,18 @@ impl Listener {
         self.alarm.0.store(1, Ordering::SeqCst);
     }
 
-    /// Takes what there is on a stream that was silent until now, step by step, and keeps the number
-    /// of the heartbeat.
+    /// Takes all messages of a silent stream, step by step, and keeps the heartbeat's number.
     pub(super) fn beat(&mut self, now: Tick) {
         loop {
             let mut sink = WakeBuilder::default();
             match self.feed.next_into(now, false, &self.waker, &mut sink) {
-                Next::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
-                Next::Send(SubscribeEvent::Heartbeat { resume, .. }) => self.resume = resume,
-                Next::Send(_) => {}
-                Next::Yield => shuttle::thread::yield_now(),
-                Next::Wait(_) | Next::End => return,
+                StreamAction::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
+                StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+                    self.resume = resume
+                }
+                StreamAction::Send(_) => {}
+                StreamAction::Yield => shuttle::thread::yield_now(),
+                StreamAction::Wait(_) | StreamAction::End => return,
             }
         }
     }
@@ -206,7 +208,7 @@ impl Listener {
         self.feed.close(now);
     }
 
-    /// Returns the sequence up to which it was told of a queue.
+    /// Returns the sequence of its position in a queue.
     pub(super) fn place(&self, name: &str) -> Option<u64> {
         let queue = Selector::from(queue(name));
         let place = self.places.iter().find(|entry| entry.queue == queue);
@@ -241,7 +243,7 @@ fn open(
     number: u128,
     positions: Vec<Position>,
     resume: &Token,
-) -> (Feed, Arc<Subscription>) {
+) -> (SubscriberStream, Arc<Subscription>) {
     let id = ListenerId::new("l").expect("a name");
     let options = SubscribeOptions {
         positions,
@@ -254,16 +256,16 @@ fn open(
         .subscribe(SubscriptionId(number), &options, NOW, &mut rng)
         .expect("accepted");
     let (hub, opened) = (Arc::clone(hub), Arc::clone(&subscription));
-    let feed = Feed::new(hub, subscription, &options, &config, NOW, &mut rng);
+    let feed = SubscriberStream::new(hub, subscription, &options, &config, NOW, &mut rng);
     (feed, opened)
 }
 
-pub(super) fn feed_config() -> FeedConfig {
-    FeedConfig {
+pub(super) fn feed_config() -> StreamConfig {
+    StreamConfig {
         relay_id: "r".into(),
         epoch: "e".into(),
         version: "v".into(),
         max_age: Duration::from_secs(3600),
-        many: FeedConfig::MANY,
+        throttle_from: StreamConfig::THROTTLE_FROM,
     }
 }

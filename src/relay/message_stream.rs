@@ -1,4 +1,5 @@
-//! A feed as a tokio stream: asks the machine when it is polled, and wakes when it said to.
+//! A subscriber's stream as a tokio stream: polls the hub's machine, and sleeps until its next
+//! time.
 
 use std::{
     future::Future,
@@ -10,18 +11,18 @@ use std::{
 use futures_core::Stream;
 use tokio::time::Sleep;
 
-use super::Shared;
+use super::RelayInner;
 use crate::{
     clock::Tick,
-    hub::{Feed, Filled, Next, WakeSink},
+    hub::{Filled, StreamAction, SubscriberStream, WakeSink},
     task::{Work, poll_turn, spend},
     words::SubscribeEvent,
 };
 
-/// One subscriber's messages; Wakes in the form of `S`. Dropping it ends the subscription.
-pub(crate) struct FeedStream<S> {
-    feed: Feed,
-    shared: Arc<Shared>,
+/// One subscriber's messages, with Wakes in the form of `S`. Drop ends the subscription.
+pub(crate) struct MessageStream<S> {
+    stream: SubscriberStream,
+    shared: Arc<RelayInner>,
     sleep: Pin<Box<Sleep>>,
     /// When the sleep ends.
     until: Tick,
@@ -35,12 +36,12 @@ pub(crate) enum Message<S> {
     Wake(S),
 }
 
-impl<S> FeedStream<S> {
-    pub(super) fn new(feed: Feed, shared: Arc<Shared>, sink: S) -> Self {
+impl<S> MessageStream<S> {
+    pub(super) fn new(stream: SubscriberStream, shared: Arc<RelayInner>, sink: S) -> Self {
         let until = shared.clock.now();
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(until)));
         Self {
-            feed,
+            stream,
             shared,
             sleep,
             until,
@@ -64,7 +65,7 @@ impl<S> FeedStream<S> {
     }
 }
 
-impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
+impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
     type Item = Message<S>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
@@ -74,37 +75,37 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);
             let next = this
-                .feed
+                .stream
                 .next_into(now, draining, cx.waker(), &mut this.sink);
             match next {
-                Next::Wake(filled) => {
+                StreamAction::Wake(filled) => {
                     this.count(&filled);
                     spend(Work::Message(filled.entries));
                     let wake = std::mem::take(&mut this.sink);
                     return Poll::Ready(Some(Message::Wake(wake)));
                 }
-                Next::Send(event) => {
+                StreamAction::Send(event) => {
                     if matches!(event, SubscribeEvent::Heartbeat { .. }) {
                         let counters = &this.shared.counters;
                         counters.heartbeats.fetch_add(1, Ordering::Relaxed);
                     }
                     return Poll::Ready(Some(Message::Event(event)));
                 }
-                Next::End => return Poll::Ready(None),
-                Next::Yield => {
-                    // Woken when other tasks have had their turn. A wake now would have the
-                    // connection poll this stream again at once.
+                StreamAction::End => return Poll::Ready(None),
+                StreamAction::Yield => {
+                    // Woken after other tasks have run. An immediate wake would make the connection
+                    // poll this stream again at once.
                     _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
                     return Poll::Pending;
                 }
-                Next::Wait(at) => {
-                    // Asked again now that the waker is registered: a drain that began in between
-                    // woke nobody here.
+                StreamAction::Wait(at) => {
+                    // Read again after the waker is registered: a drain that began before did not
+                    // wake this task.
                     if !draining && this.shared.draining.load(Ordering::Acquire) {
                         continue;
                     }
-                    // A sleep that ends sooner is left alone: each wake-up puts the heartbeat off,
-                    // and moving the timer every time would cost more than one look in vain.
+                    // A sleep that ends sooner is left alone. Each Wake postpones the heartbeat,
+                    // and moving the timer every time would cost more than one needless poll.
                     if at < this.until || this.until <= now {
                         this.until = at;
                         this.sleep.as_mut().reset(this.shared.clock.instant(at));
@@ -117,8 +118,8 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
     }
 }
 
-impl<S> Drop for FeedStream<S> {
+impl<S> Drop for MessageStream<S> {
     fn drop(&mut self) {
-        self.feed.close(self.shared.clock.now());
+        self.stream.close(self.shared.clock.now());
     }
 }

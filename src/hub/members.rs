@@ -1,64 +1,64 @@
-//! The members of one group on one queue, and the order in which they are given wake-ups.
+//! The members of one group on one queue, and the order in which they get wake-ups.
 //!
-//! Idle ones first, then who was woken least recently; whose stream has not sent its last message
-//! yet is out of the order until it has. Choosing costs the logarithm of their number, but for the
-//! sentinel's looks, which pass over those that never report. A plain structure.
+//! Idle members come first, then the member woken least recently. A member whose stream has
+//! an unsent message is out of the order. Choosing costs the logarithm of the number of members;
+//! only the sentinel's checks skip members that never report. A plain structure.
 
 use std::collections::BTreeSet;
 
-use super::{place::Sums, subscribers::Subscriber};
+use super::{counters::Delta, subscribers::Subscriber};
 use crate::{clock::Tick, words::WakeReason};
 
-/// The members, in slots that keep their places.
+/// The members by slot; a slot never moves.
 #[derive(Default)]
-pub(super) struct Roster {
+pub(super) struct Members {
     members: Vec<Option<Member>>,
     free: Vec<u32>,
-    /// Who can be given a wake-up now, the first one first.
-    ready: BTreeSet<Turn>,
+    /// Members that can get a wake-up now, in order.
+    ready: BTreeSet<Rank>,
     /// Busy members by the end of their leases (R14: BUSY is a lease).
     leases: BTreeSet<(Tick, u32)>,
-    turns: u64,
+    wake_count: u64,
 }
 
-/// A member's place in the order: idle before busy, then by when it was woken last.
-type Turn = (bool, u64, u32);
+/// A member's rank: idle before busy, then by its last wake-up.
+type Rank = (bool, u64, u32);
 
 /// One subscription of the group.
 pub(super) struct Member {
     pub(super) subscriber: Subscriber,
-    pub(super) grant: Option<Grant>,
-    /// The newest sequence that it was given.
-    pub(super) sent: Option<u64>,
-    pub(super) woken: u64,
-    /// The round in which it was asked last.
-    pub(super) tried: u64,
+    pub(super) assignment: Option<Assignment>,
+    /// The newest sequence that was assigned to it.
+    pub(super) notified_up_to: Option<u64>,
+    pub(super) woken_order: u64,
+    /// The last round in which it was asked.
+    pub(super) tried_in_round: u64,
     pub(super) busy: bool,
     pub(super) lease: Option<Tick>,
 }
 
 /// A wake-up that waits for its member's stream.
 #[derive(Debug, Clone)]
-pub(super) struct Grant {
+pub(super) struct Assignment {
     pub(super) reason: WakeReason,
     pub(super) sequence: u64,
-    pub(super) sums: Sums,
+    pub(super) delta: Delta,
 }
 
-/// Whom to choose among.
+/// The members to choose from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Among {
+pub(super) enum Candidates {
     All,
-    /// Those that were not told of this sequence.
-    Untold,
-    /// Those that were not asked in this round.
-    Untried,
+    /// Members without a wake-up for this sequence.
+    NotNotified,
+    /// Members that were not asked in this round.
+    NotTried,
     /// The same, for a check of the sentinel (R11): not those that poll, and first those that
     /// report.
-    Lookers,
+    Checkers,
 }
 
-impl Roster {
+impl Members {
     pub(super) fn len(&self) -> usize {
         self.members.len() - self.free.len()
     }
@@ -67,23 +67,24 @@ impl Roster {
         self.members.iter().flatten()
     }
 
-    /// Returns whether each member can be given a wake-up.
+    /// Returns whether every member can get a wake-up.
     pub(super) fn all_ready(&self) -> bool {
         self.ready.len() == self.len()
     }
 
-    /// Returns whether a member that was not asked in this round can be given a wake-up now.
+    /// Returns whether a member that was not asked in this round can get a wake-up now.
     pub(super) fn any_ready_untried(&self, round: u64) -> bool {
         self.ready
             .iter()
-            .any(|turn| self.member(turn.2).tried != round)
+            .any(|rank| self.member(rank.2).tried_in_round != round)
     }
 
-    /// Returns whether a member does not poll, among those that were not asked in the given round.
-    pub(super) fn any_checks(&self, round: Option<u64>, now: Tick) -> bool {
+    /// Returns whether a member does not poll, among those not asked in the given round.
+    pub(super) fn any_can_check(&self, round: Option<u64>, now: Tick) -> bool {
         let mut members = self.members.iter().flatten();
         members.any(|member| {
-            round.is_none_or(|round| member.tried != round) && !member.subscriber.mailbox.polls(now)
+            round.is_none_or(|round| member.tried_in_round != round)
+                && !member.subscriber.mailbox.polls(now)
         })
     }
 
@@ -91,7 +92,8 @@ impl Roster {
     /// names the queue.
     pub(super) fn is_idle(&self) -> bool {
         let mut members = self.members.iter().flatten();
-        let idle = members.all(|member| member.grant.is_none() && member.subscriber.by_pattern);
+        let idle =
+            members.all(|member| member.assignment.is_none() && member.subscriber.by_pattern);
         idle && self.leases.is_empty()
     }
 
@@ -102,10 +104,10 @@ impl Roster {
     pub(super) fn join(&mut self, subscriber: Subscriber) -> u32 {
         let member = Member {
             subscriber,
-            grant: None,
-            sent: None,
-            woken: 0,
-            tried: 0,
+            assignment: None,
+            notified_up_to: None,
+            woken_order: 0,
+            tried_in_round: 0,
             busy: false,
             lease: None,
         };
@@ -119,14 +121,14 @@ impl Roster {
                 u32::try_from(self.members.len() - 1).expect("fewer members than numbers")
             }
         };
-        self.ready(slot);
+        self.set_ready(slot);
         slot
     }
 
     pub(super) fn leave(&mut self, slot: u32) -> Option<Member> {
         let member = self.members.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
-        self.ready.remove(&member.turn(slot));
+        self.ready.remove(&member.rank(slot));
         if let Some(end) = member.lease {
             self.leases.remove(&(end, slot));
         }
@@ -136,11 +138,11 @@ impl Roster {
         Some(member)
     }
 
-    /// The member's stream has sent all it had.
-    pub(super) fn ready(&mut self, slot: u32) {
+    /// The member's stream has sent all its messages.
+    pub(super) fn set_ready(&mut self, slot: u32) {
         if let Some(member) = self.get(slot) {
-            let turn = member.turn(slot);
-            self.ready.insert(turn);
+            let rank = member.rank(slot);
+            self.ready.insert(rank);
         }
     }
 
@@ -153,12 +155,12 @@ impl Roster {
     }
 
     /// Returns when the next lease ends.
-    pub(super) fn lease(&self) -> Tick {
+    pub(super) fn next_lease_end(&self) -> Tick {
         self.leases.first().map_or(Tick::NEVER, |(end, _)| *end)
     }
 
-    /// Takes a lease that has ended.
-    pub(super) fn lapsed(&mut self, now: Tick) -> Option<u32> {
+    /// Removes a lease that has ended, and returns its member.
+    pub(super) fn pop_expired_lease(&mut self, now: Tick) -> Option<u32> {
         let &(end, slot) = self.leases.first()?;
         if end > now {
             return None;
@@ -168,46 +170,52 @@ impl Roster {
         Some(slot)
     }
 
-    /// Chooses the next one; `head` is the sequence that is told, `round` the one that goes on.
-    pub(super) fn choose(&self, among: Among, head: u64, round: u64, now: Tick) -> Option<u32> {
-        let untold = |turn: &&Turn| self.member(turn.2).sent < Some(head);
-        let untried = |turn: &&Turn| self.member(turn.2).tried != round;
-        // In each half, who was told or asked comes after who was not.
+    /// Chooses the next member for a wake-up up to sequence `head` in `round`.
+    pub(super) fn choose(
+        &self,
+        among: Candidates,
+        head: u64,
+        round: u64,
+        now: Tick,
+    ) -> Option<u32> {
+        let untold = |rank: &&Rank| self.member(rank.2).notified_up_to < Some(head);
+        let untried = |rank: &&Rank| self.member(rank.2).tried_in_round != round;
+        // Among idle members, and among busy ones, a notified or asked member comes last.
         let idle = self.ready.first();
         let busy = self.ready.range((true, 0, 0)..).next();
         let chosen = match among {
-            Among::All => idle,
-            Among::Untold => idle.filter(untold).or_else(|| busy.filter(untold)),
-            Among::Untried => idle.filter(untried).or_else(|| busy.filter(untried)),
-            Among::Lookers => {
-                let looks = |turn: &&Turn| !self.member(turn.2).subscriber.mailbox.polls(now);
-                let reports = |turn: &&Turn| self.member(turn.2).subscriber.mailbox.reports();
+            Candidates::All => idle,
+            Candidates::NotNotified => idle.filter(untold).or_else(|| busy.filter(untold)),
+            Candidates::NotTried => idle.filter(untried).or_else(|| busy.filter(untried)),
+            Candidates::Checkers => {
+                let looks = |rank: &&Rank| !self.member(rank.2).subscriber.mailbox.polls(now);
+                let reports = |rank: &&Rank| self.member(rank.2).subscriber.mailbox.reports();
                 let mut of_those = self.ready.iter().filter(untried).filter(looks);
                 let first = of_those.clone().next();
                 of_those.find(reports).or(first)
             }
         };
-        chosen.map(|turn| turn.2)
+        chosen.map(|rank| rank.2)
     }
 
-    /// Takes a member out of the order until its stream says that it is ready again; returns its
-    /// subscriber, unless the stream has not sent its last message yet.
+    /// Takes a member out of the order until its stream is ready again. Returns its subscriber,
+    /// unless the stream has an unsent message.
     pub(super) fn assign(&mut self, slot: u32) -> Option<Subscriber> {
         let member = self.members[slot as usize].as_mut()?;
-        self.ready.remove(&member.turn(slot));
+        self.ready.remove(&member.rank(slot));
         let one = &member.subscriber;
         one.mailbox.assign(one.cursor).then(|| one.clone())
     }
 
-    /// Puts a member last among its like.
+    /// Moves a member behind all others of its state.
     pub(super) fn postpone(&mut self, slot: u32) {
-        self.turns += 1;
-        let turns = self.turns;
+        self.wake_count += 1;
+        let wake_count = self.wake_count;
         let member = self.members[slot as usize].as_mut().expect("it is there");
-        let was = self.ready.remove(&member.turn(slot));
-        member.woken = turns;
+        let was = self.ready.remove(&member.rank(slot));
+        member.woken_order = wake_count;
         if was {
-            self.ready.insert(member.turn(slot));
+            self.ready.insert(member.rank(slot));
         }
     }
 
@@ -219,10 +227,10 @@ impl Roster {
         if let Some(end) = lease {
             self.leases.insert((end, slot));
         }
-        let was = self.ready.remove(&member.turn(slot));
+        let was = self.ready.remove(&member.rank(slot));
         member.busy = busy;
         if was {
-            self.ready.insert(member.turn(slot));
+            self.ready.insert(member.rank(slot));
         }
     }
 
@@ -236,16 +244,16 @@ impl Roster {
 }
 
 impl Member {
-    fn turn(&self, slot: u32) -> Turn {
-        (self.busy, self.woken, slot)
+    fn rank(&self, slot: u32) -> Rank {
+        (self.busy, self.woken_order, slot)
     }
 }
 
-impl Grant {
-    /// Conflates with a newer one: the strongest reason is named.
+impl Assignment {
+    /// Conflates with a newer one: the strongest reason stays.
     pub(super) fn merge(&mut self, newer: &Self) {
         self.reason = self.reason.max(newer.reason);
         self.sequence = self.sequence.max(newer.sequence);
-        self.sums.add(&newer.sums);
+        self.delta.add(&newer.delta);
     }
 }

@@ -1,15 +1,15 @@
-//! What the hub hears of its listeners: their reports, and that their streams have sent all they had.
+//! Reports of listeners, and the end of a stream's sending.
 //!
-//! A report moves no counter. It may set a timer, cover what a group was given, put off the sentinel,
-//! and show that something is to be handed on.
+//! A report moves no counter. It may set a timer, cover a wake-up of a group, postpone the
+//! sentinel, or show that work must go to another member.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
     mailbox::WakeBatch,
-    record::{Record, State},
-    subscription::{Attached, Start, Subscription, SubscriptionId},
+    queue_entry::{QueueEntry, QueueState},
+    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
     sync::lock,
     timers::Timer,
 };
@@ -20,15 +20,15 @@ use crate::{
     words::{Report, ReportState},
 };
 
-/// Queues that are told in one turn that a stream has sent.
-const TURNS: usize = 256;
+/// Queues that one call reconciles after a stream has sent.
+const QUEUES_PER_CALL: usize = 256;
 
 impl Hub {
     /// Takes a listener's report.
     ///
     /// # Errors
-    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not listen on,
-    /// `Exhausted` where there is no room for what it needs: its listener repeats it.
+    /// `NotFound` for an unknown subscription, `Invalid` for a queue that it does not match,
+    /// `Exhausted` where there is no room for a timer or a cursor: its listener repeats the report.
     pub(crate) fn report(&self, id: SubscriptionId, report: &Report, now: Tick) -> Result<()> {
         report.check()?;
         let found = lock(&self.subscriptions).get(&id).cloned();
@@ -41,21 +41,23 @@ impl Hub {
             return Err(Error::invalid("queue_name", rule));
         }
         self.check_report(&subscription, report)?;
-        let record = self.record(&report.queue, now)?;
-        // A report may come before the turn of its queue to be attached.
+        let entry = self.entry(&report.queue, now)?;
+        // A report may arrive before its queue is attached.
         let attaching = lock(&subscription.attaching)
             .as_ref()
             .map(|one| one.resumed);
         let mut cursors = subscription.lock();
-        // A pattern's listener may report a queue that was not notified yet, or that it has no cursor
+        // A pattern's listener may report a queue that was never notified, or that it has no cursor
         // for.
         let start = match (attaching, report.state) {
-            (Some(resumed), _) if subscription.names(&report.queue) => Start::Resumed(resumed),
-            (_, ReportState::Busy) => Start::Busy,
-            _ => Start::Birth,
+            (Some(resumed), _) if subscription.names(&report.queue) => {
+                CursorStart::Resumed(resumed)
+            }
+            (_, ReportState::Busy) => CursorStart::Busy,
+            _ => CursorStart::EntryStart,
         };
-        let (record, attached) = self.attach(&subscription, &mut cursors, record, start, now);
-        if attached == Attached::Closed {
+        let (entry, attached) = self.attach(&subscription, &mut cursors, entry, start, now);
+        if attached == AttachOutcome::Closed {
             // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
             // decided then.
             return match planted!(self.config.fault, ReportAfterEnd) {
@@ -64,10 +66,10 @@ impl Hub {
             };
         }
         let mut batch = WakeBatch::default();
-        let to_do = cursors.report(&subscription, report, now, &mut batch);
+        let needs_reconcile = cursors.report(&subscription, report, now, &mut batch);
         drop(cursors);
         batch.wake();
-        let new = !matches!(attached, Attached::Before | Attached::Full);
+        let new = !matches!(attached, AttachOutcome::Existing | AttachOutcome::Full);
         if new {
             // It may have been attached behind its queue's head.
             subscription.mailbox.wake();
@@ -75,37 +77,42 @@ impl Hub {
         if report.state != ReportState::Unspecified && subscription.has_pattern() {
             self.probe_reported(&subscription, &report.queue, now);
         }
-        // An older report counts for nothing, but may have come to a new entry all the same.
-        if to_do || new {
-            self.tend(Arc::clone(&record), now, |_| {});
+        // An outdated report changes nothing, but it may have created the entry.
+        if needs_reconcile || new {
+            self.reconcile(Arc::clone(&entry), now, |_| {});
         }
         match report.visible_in {
             None => {}
             Some(Duration::ZERO) if planted!(self.config.fault, VisibleNowIgnored) => {}
-            Some(delay) => self.wake_after(record, delay, Timer::plain(), now),
+            Some(delay) => self.wake_after(entry, delay, Timer::without_notification(), now),
         }
         Ok(())
     }
 
-    /// Does what is due for the queue's groups and its sentinel, after `change`.
-    pub(super) fn tend(&self, record: Arc<Record>, now: Tick, change: impl Fn(&mut State)) {
+    /// Applies `change`, then runs the due work of the queue's groups and its sentinel.
+    pub(super) fn reconcile(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        change: impl Fn(&mut QueueState),
+    ) {
         let mut batch = WakeBatch::default();
-        self.count_in(record, now, true, &mut batch, |state| {
+        self.update_and_reconcile(entry, now, &mut batch, |state| {
             change(state);
             false
         });
         self.finish(&mut batch);
     }
 
-    /// A stream has sent all it had: queues that wait for that can give it more, a few at a time.
-    /// Returns `false` where others still wait and this was called often enough for one turn.
+    /// A stream has sent all its messages. Queues that waited for this may assign more to it, a few
+    /// at a time. Returns `false` where other queues still wait and this call has done its share.
     pub(super) fn end_send(&self, subscription: &Subscription, now: Tick) -> bool {
         if !subscription.mailbox.end_send() {
             return true;
         }
         let mut left = match planted!(self.config.fault, TurnsUnbounded) {
             true => usize::MAX,
-            false => TURNS,
+            false => QUEUES_PER_CALL,
         };
         let done = loop {
             if left == 0 {
@@ -114,10 +121,10 @@ impl Hub {
             let Some(turns) = subscription.take_turns(left) else {
                 break true;
             };
-            // Those that are gone count as one.
+            // A batch whose queues are gone counts as one.
             left -= turns.len().max(1);
-            for (record, place) in turns {
-                self.tend(record, now, |state| state.ready(place, now));
+            for (entry, listener) in turns {
+                self.reconcile(entry, now, |state| state.stream_sent(listener, now));
             }
         };
         subscription.mailbox.end_turns();

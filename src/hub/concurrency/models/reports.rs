@@ -1,9 +1,10 @@
-//! Reports that come while their stream ends or their queue is forgotten (R8: a woken listener
-//! counts as busy until it reports DRAINED; R10: a listener reports what becomes visible again).
+//! Reports that arrive while their stream ends or their queue is forgotten (R8: a woken listener
+//! counts as busy until it reports DRAINED; R10: a listener reports messages that become visible
+//! again).
 //!
-//! What may not be lost: the timer of a listener that ends while it is busy, or a message that is
-//! visible again at once. A report that was refused with NOT_FOUND is repeated after the next Welcome,
-//! so only one that was taken counts.
+//! Must not be lost: the timer of a listener that ends while it is busy, or a message that is
+//! visible again at once. A report that was refused with NOT_FOUND is repeated after the next
+//! Welcome, so only an accepted report counts.
 
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ use crate::{
     words::{Report, ReportState},
 };
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
 
-/// Sends the newest report of the first worker's dequeue task; returns whether it was taken.
+/// Sends the newest report of the first worker's dequeue task; returns whether it was accepted.
 fn report(world: &World, state: ReportState, sequence: u64, visible_in: Option<Duration>) -> bool {
     let report = Report {
         state,
@@ -39,7 +40,7 @@ fn report(world: &World, state: ReportState, sequence: u64, visible_in: Option<D
     world.hub.report(SubscriptionId(1), &report, NOW).is_ok()
 }
 
-/// Gets a message without a wake-up, and reports BUSY; returns whether that was taken.
+/// Gets a message without a wake-up, and reports BUSY; returns whether the report was accepted.
 fn spawn_busy(world: &World) -> JoinHandle<bool> {
     world.spawn(|world| {
         world.queues.put("q", 1);
@@ -48,15 +49,15 @@ fn spawn_busy(world: &World) -> JoinHandle<bool> {
     })
 }
 
-/// Checks that a worker that comes afterwards reads everything when it is visible again.
+/// Checks that a later worker reads all messages when they are visible again.
 fn read_again(world: &World) -> Result<(), String> {
     let later = world.settled(&plain(&["a/q"]), 2, Manner::Reads);
     world.pass(&mut [later], NOW, NOW + VISIBLE_AGAIN);
     world.all_read()
 }
 
-/// A listener gets a message without a wake-up and reports BUSY, while its stream ends and the queue
-/// is forgotten.
+/// A listener gets a message without a wake-up and reports BUSY, while its stream ends and the
+/// queue is forgotten.
 fn busy_while_ending(fault: Fault, selector: &str) -> Result<(), String> {
     let world = World::new(fault);
     let worker = world.settled(&plain(&[selector]), 1, Manner::Hangs);
@@ -80,7 +81,7 @@ fn busy_by_pattern(fault: Fault) -> Result<(), String> {
     busy_while_ending(fault, "a/*")
 }
 
-/// The same where it has drained the queue before, which only its pattern matches: its cursor is
+/// The same where it has drained the queue before, which only its pattern matches. Its cursor is
 /// released with the queue, unless it is busy. Its stream ends afterwards.
 fn busy_while_forgotten(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
@@ -95,8 +96,8 @@ fn busy_while_forgotten(fault: Fault) -> Result<(), String> {
     read_again(&world)
 }
 
-/// The report that a queue was drained comes while the stream takes the next wake-up; the listener
-/// gets a message for that and crashes.
+/// The report of a drained queue arrives while the stream takes the next wake-up; the listener gets
+/// a message for that and crashes.
 fn drained_while_woken(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let mut worker = world.settled(&plain(&["a/q"]), 1, Manner::Hangs);
@@ -114,8 +115,8 @@ fn drained_while_woken(fault: Fault) -> Result<(), String> {
     read_again(&world)
 }
 
-/// A listener gives a message back and reports that it is visible, while another one comes and the
-/// queue is forgotten.
+/// A listener gives a message back and reports that it is visible, while another listener joins and
+/// the queue is forgotten.
 fn visible_while_forgotten(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let _hanging = world.settled(&plain(&["a/*"]), 1, Manner::Hangs);

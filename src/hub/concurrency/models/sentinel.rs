@@ -1,7 +1,7 @@
-//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11:
-//! only a report completes a check).
+//! The sentinel: a check that is assigned while its listener sends, leaves or reports (R11: only a
+//! report completes a check).
 //!
-//! A message is put and its publisher dies before it notifies. What may not be lost: the check that
+//! A message is put and its publisher dies before it notifies. Must not be lost: the check that
 //! finds it, within the rule's bound.
 
 use std::time::Duration;
@@ -21,28 +21,30 @@ use crate::{
     words::{ReportState, SubscribeOptions},
 };
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
-/// Between two checks of a queue.
+/// The interval between two checks of a queue.
 const INTERVAL: Duration = Duration::from_secs(20);
-/// The same at most: a tenth later, and on a grid of 1/64.
+/// The longest interval: a tenth later, and on a grid of 1/64.
 const AT_MOST: Duration = Duration::from_millis(22_400);
 /// When the checks of all queues are due.
 const DUE: Tick = Tick::from_nanos(NOW.as_nanos() + 22_400_000_000);
 
 fn world(fault: Fault) -> World {
-    World::with(fault, |config| config.pace.sentinel = INTERVAL)
+    World::with(fault, |config| {
+        config.coordinator.sentinel_interval = INTERVAL
+    })
 }
 
-/// Subscribes a worker that is idle up to when the checks are due.
+/// Subscribes a worker that is idle until the checks are due.
 fn idle(world: &World, options: &SubscribeOptions, number: u128, manner: Manner) -> Worker {
     let mut worker = world.settled(options, number, manner);
     worker.now = DUE;
     worker
 }
 
-/// The checks of two queues, while the stream sends a wake-up of one of them: they come when it has
-/// sent, which needs no timer.
+/// The checks of two queues, while the stream sends a wake-up of one of them: they follow when it
+/// has sent, which needs no timer.
 fn check_while_sending(fault: Fault) -> Result<(), String> {
     let world = world(fault);
     let worker = idle(&world, &plain(&["a/x", "a/y"]), 1, Manner::Reads);
@@ -72,8 +74,8 @@ fn check_while_leaving(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// The listener that may be asked reports what it read before, takes the check and hangs: another one
-/// is asked an interval later at most.
+/// The asked listener reports an earlier read, takes the check and hangs: another one is asked an
+/// interval later at most.
 fn check_while_reporting(fault: Fault) -> Result<(), String> {
     let world = world(fault);
     let hanging = idle(&world, &plain(&["a/q"]), 1, Manner::Hangs);
@@ -92,11 +94,11 @@ fn check_while_reporting(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// The same for two members of a group: the one that was asked hangs, or leaves.
+/// The same for two members of a group: the asked member hangs, or leaves.
 fn check_of_a_group(fault: Fault, leaves: bool) -> Result<(), String> {
     let world = world(fault);
     let staying = idle(&world, &member(&["a/q"]), 1, Manner::Reads).serve();
-    // It was never woken, so it comes first among those that report.
+    // It was never woken, so it is first among the reporting members.
     let mut hanging = world.settled(&member(&["a/q"]), 2, Manner::Hangs);
     let reported = hanging.report("q", ReportState::Drained, 0);
     reported.expect("its stream lives");
@@ -124,8 +126,8 @@ fn check_of_a_group_that_hangs(fault: Fault) -> Result<(), String> {
     check_of_a_group(fault, false)
 }
 
-/// A pattern's listener reports a queue that the hub does not know, or that is forgotten just then.
-/// The queue is checked within two intervals, under its own name or the pattern's.
+/// A pattern's listener reports a queue that the hub does not know, or that is being forgotten. The
+/// queue is checked within two intervals, under its own name or the pattern's.
 fn check_of_a_new_queue(fault: Fault) -> Result<(), String> {
     let world = world(fault);
     let worker = world.settled(&plain(&["a/*"]), 1, Manner::Reads);
@@ -147,8 +149,8 @@ fn check_of_a_new_queue(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// The first check of a new group under its pattern's name, while the member that may be asked leaves
-/// with it: another one's at once.
+/// The first check of a new group under its pattern's name, while the asked member leaves with it:
+/// another one is asked at once.
 fn check_of_a_new_group(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     world.queues.put("q", 1);

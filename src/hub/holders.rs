@@ -2,34 +2,34 @@
 //! pending there (R3: an up-to-date pattern keeps no idle entry). Otherwise a pattern would make
 //! the limit of queues a limit for its lifetime.
 //!
-//! In three steps, because a subscription's cursors are locked before a record: all cursors are
-//! compared, the record is marked dead if nothing has changed since, and the cursors are released. A
-//! caller that finds the dead record makes a new one, to which the subscriptions are attached as to
-//! any new queue, each in the place of the cursor that was not released yet.
+//! In three steps, because a subscription's cursors are locked before an entry: all cursors are
+//! compared, the entry is marked dead if nothing has changed since, and the cursors are released. A
+//! caller that finds the dead entry makes a new one. The subscriptions are attached to it as to any
+//! new queue; each new cursor replaces an old cursor that is not released yet.
 
 use std::sync::Arc;
 
 use super::{
-    company::Company,
+    coordinator::Coordinator,
     core::Hub,
-    place::Tally,
-    record::{Record, State},
+    counters::Counters,
+    queue_entry::{QueueEntry, QueueState},
     subscription::{Subscription, SubscriptionId},
     sync::lock,
 };
 use crate::clock::Tick;
 
-/// The subscriptions that hold an idle record by a pattern, and what it was like then.
+/// The subscriptions that hold an idle entry by a pattern, and the entry's state at that time.
 pub(super) struct Holders {
     holders: Vec<(SubscriptionId, u32)>,
-    tally: Tally,
+    counters: Counters,
     changes: u64,
 }
 
 impl Holders {
-    /// Returns the holders of a record, or `None` where one of them names the queue or something is
+    /// Returns the holders of an entry, or `None` where one of them names the queue or work is
     /// pending for a group.
-    pub(super) fn of(state: &State) -> Option<Self> {
+    pub(super) fn of(state: &QueueState) -> Option<Self> {
         let mut holders = Vec::new();
         for one in state.subscribers.iter() {
             if !one.by_pattern {
@@ -42,13 +42,13 @@ impl Holders {
             all_by_pattern &= one.by_pattern;
             holders.push((one.mailbox.id, one.cursor));
         };
-        let idle = state.company.as_ref().is_none_or(|company| {
-            company.each_member(&mut add);
-            company.is_idle(&state.head())
+        let idle = state.coordinator.as_ref().is_none_or(|coordinator| {
+            coordinator.each_member(&mut add);
+            coordinator.is_idle(&state.head())
         });
         (idle && all_by_pattern).then(|| Self {
             holders,
-            tally: state.tally,
+            counters: state.counters,
             changes: state.changes(),
         })
     }
@@ -57,13 +57,13 @@ impl Holders {
         self.holders.len()
     }
 
-    /// Returns whether the record is as it was.
-    pub(super) fn fit(&self, state: &State) -> bool {
-        state.tally == self.tally && state.changes() == self.changes
+    /// Returns whether the entry is unchanged.
+    pub(super) fn still_match(&self, state: &QueueState) -> bool {
+        state.counters == self.counters && state.changes() == self.changes
     }
 
-    /// Returns whether no holder has anything pending, or is taken to be busy.
-    pub(super) fn up_to_date(&self, hub: &Hub, record: &Arc<Record>, now: Tick) -> bool {
+    /// Returns whether no holder has a pending wake-up or a busy listener.
+    pub(super) fn up_to_date(&self, hub: &Hub, entry: &Arc<QueueEntry>, now: Tick) -> bool {
         self.holders.iter().all(|(id, at)| {
             let Some(subscription) = hub.subscription(*id) else {
                 return false;
@@ -72,30 +72,30 @@ impl Holders {
             let cursor = cursors
                 .list
                 .get(*at)
-                .filter(|one| Arc::ptr_eq(&one.record, record));
-            cursor.is_some_and(|cursor| !cursor.pins(cursors.reports, now, &subscription))
+                .filter(|one| Arc::ptr_eq(&one.entry, entry));
+            cursor.is_some_and(|cursor| !cursor.keeps_entry(cursors.reports, now, &subscription))
         })
     }
 
-    /// Releases the cursors of a dead record. One that has become busy meanwhile is kept: when its
-    /// stream ends, the queue is woken again. So is one where a CATCH_UP became pending: its stream is
-    /// marked, and sends it from here, or from the new record's cursor that takes its place.
-    pub(super) fn release(&self, hub: &Hub, record: &Arc<Record>) -> bool {
+    /// Releases the cursors of a dead entry. A cursor that has become busy is kept: at the end of
+    /// its stream the queue is woken again. So is one with a new CATCH_UP: its stream is marked. It
+    /// sends the CATCH_UP from this cursor, or from the new entry's cursor that replaces it.
+    pub(super) fn release(&self, hub: &Hub, entry: &Arc<QueueEntry>) -> bool {
         for (id, at) in &self.holders {
             let Some(subscription) = hub.subscription(*id) else {
                 continue;
             };
             let mut cursors = subscription.lock();
             let own = cursors.list.get(*at).is_some_and(|one| {
-                let owed = one.needs_catch_up || one.holds_work(cursors.reports);
-                Arc::ptr_eq(&one.record, record) && !owed
+                let pending = one.needs_catch_up || one.holds_work(cursors.reports);
+                Arc::ptr_eq(&one.entry, entry) && !pending
             });
             if own {
                 cursors.list.remove(*at);
                 drop(cursors);
                 hub.cursors_left(1);
             }
-            hub.probes.forget(&subscription, record.address());
+            hub.probes.forget(&subscription, entry.address());
         }
         true
     }
@@ -107,7 +107,7 @@ impl Hub {
     }
 }
 
-impl Company {
+impl Coordinator {
     fn each_member(&self, each: &mut impl FnMut(&super::subscribers::Subscriber)) {
         self.all_groups().for_each(|group| group.each_member(each));
     }

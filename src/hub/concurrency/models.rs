@@ -1,6 +1,6 @@
-//! The models: what a few threads do at the same time, and what listeners have to be told of it.
+//! The models: concurrent operations of a few threads, and the wake-ups that listeners must get.
 //!
-//! Each plays one schedule; an error says what a listener was not told, or told twice.
+//! Each runs one schedule; an error states a wake-up that a listener did not get, or got twice.
 
 mod drain;
 mod groups;
@@ -22,7 +22,7 @@ use crate::fault::Fault;
 const LATER: Duration = Duration::from_secs(3600);
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Checks what a listener was told in the end, once it has heard its last alarm.
+/// Checks a listener's bits at the end, after its last alarm.
 fn told_all(mut listener: Listener, wanted: u64) -> Result<(), String> {
     listener.listen();
     let told = listener.told;
@@ -57,7 +57,7 @@ fn join<T>(handle: thread::JoinHandle<T>) -> T {
     handle.join().expect("no thread of a model panics")
 }
 
-/// The smallest of all: one listener that is parked, one event.
+/// The smallest of all: one parked listener, one event.
 pub(super) fn notify_one(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let listener = spawn_rounds(Listener::settled(&hub, "a/q", 1), 1);
@@ -65,7 +65,7 @@ pub(super) fn notify_one(fault: Fault) -> Result<(), String> {
     told_all(join(listener), 0b1)
 }
 
-/// An event that comes while a stream takes what it is owed.
+/// An event that arrives while a stream takes its entries.
 pub(super) fn notify_and_take(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let listener = spawn_rounds(Listener::subscribe(&hub, "a/q", 1), 1);
@@ -102,7 +102,7 @@ pub(super) fn fan_out(fault: Fault) -> Result<(), String> {
         .try_for_each(|listener| told_all(listener, 0b111))
 }
 
-/// Walks until there is nothing to do, where it was woken: as the relay's task does.
+/// Runs walks until none is left, where it was woken, as the relay's task does.
 fn fan_out_once(hub: &Hub, alarm: &Arc<Alarm>) {
     while alarm.heard() {
         hub.fanout_waker().register(&Arc::clone(alarm).into());
@@ -110,7 +110,7 @@ fn fan_out_once(hub: &Hub, alarm: &Arc<Alarm>) {
     }
 }
 
-/// Publishes bits that count as wanted from when the subscription was answered on.
+/// Publishes bits. They are wanted from the time when the subscription was answered.
 fn spawn_watched(
     hub: &Arc<Hub>,
     subscribed: &Arc<AtomicU64>,
@@ -127,7 +127,7 @@ fn spawn_watched(
     })
 }
 
-/// Subscribes while two publish; returns the listener and the bits that it has to be told of.
+/// Subscribes while two threads publish; returns the listener and its wanted bits.
 fn subscribe_meanwhile(
     hub: &Arc<Hub>,
     selector: &'static str,
@@ -152,8 +152,8 @@ fn subscribe_meanwhile(
     (join(listener), wanted)
 }
 
-/// Whoever subscribes while others publish is told of everything after, and looks at what was
-/// before: its last place is the queue's head.
+/// A subscriber that subscribes during publishing gets all later events, and polls for earlier
+/// ones: its last position is the queue's head.
 pub(super) fn subscribe_exact(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let (mut listener, wanted) =
@@ -167,7 +167,7 @@ pub(super) fn subscribe_exact(fault: Fault) -> Result<(), String> {
     }
 }
 
-/// A pattern's subscriber is told of queues that are made while it subscribes.
+/// A pattern's subscriber gets wake-ups for queues that are made while it subscribes.
 pub(super) fn subscribe_pattern(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let (mut listener, wanted) =
@@ -176,7 +176,7 @@ pub(super) fn subscribe_pattern(fault: Fault) -> Result<(), String> {
     told_all(listener, wanted)
 }
 
-/// A pattern's subscriber that is parked is told of queues that come later.
+/// A parked pattern subscriber gets wake-ups for later queues.
 pub(super) fn later_queues(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let listener = spawn_rounds(Listener::settled(&hub, "a/*", 1), 2);
@@ -189,12 +189,13 @@ pub(super) fn later_queues(fault: Fault) -> Result<(), String> {
     told_all(join(listener), 0b111)
 }
 
-/// A subscriber that loses its stream and comes back with its place is told exactly what it missed.
+/// A subscriber that loses its stream and resubscribes with its position gets exactly the missed
+/// events.
 pub(super) fn disconnect_and_resume(fault: Fault) -> Result<(), String> {
     resume_after(fault, |_| {})
 }
 
-/// The same with what the stream does at its end, while two publish.
+/// The same with the stream's last operation `end`, while two threads publish.
 fn resume_after(fault: Fault, end: fn(&mut Listener)) -> Result<(), String> {
     let hub = hub(64, fault);
     let mut listener = Listener::settled(&hub, "a/q", 1);
@@ -220,8 +221,8 @@ fn resume_after(fault: Fault, end: fn(&mut Listener)) -> Result<(), String> {
     }
 }
 
-/// The same while the queue is forgotten: what was told before is a doubt, never told again, and
-/// all that was counted is told or was before a CATCH_UP.
+/// The same while the queue is forgotten. Earlier events lead to a CATCH_UP and are not sent twice.
+/// Each counted event is sent, or precedes a CATCH_UP.
 pub(super) fn forget_and_resume(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let mut listener = Listener::settled(&hub, "a/q", 1);
@@ -230,7 +231,7 @@ pub(super) fn forget_and_resume(fault: Fault) -> Result<(), String> {
     let forgetter = spawn_forget(&hub);
     let listener = thread::spawn(move || {
         listener.rounds(1);
-        // So late that it is not taken to be busy any more.
+        // So late that it does not count as busy any more.
         listener.come_back(2, NOW + LATER);
         listener.rounds(1);
         listener
@@ -244,11 +245,11 @@ pub(super) fn forget_and_resume(fault: Fault) -> Result<(), String> {
     told_all(listener, wanted)
 }
 
-/// A delayed event is told to whoever listens when it is due, though the queue was about to be
-/// forgotten when it came.
+/// A delayed event wakes the listeners at its due time, though the queue was about to be forgotten
+/// when it arrived.
 pub(super) fn delay_and_forget(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
-    // So late that it is not taken to be busy any more: no timer keeps the queue.
+    // So late that it does not count as busy any more: no timer keeps the queue.
     Listener::settled(&hub, "a/q", 1).close(NOW + LATER);
     let publisher = {
         let hub = Arc::clone(&hub);
@@ -263,7 +264,8 @@ pub(super) fn delay_and_forget(fault: Fault) -> Result<(), String> {
     told_all(listener, 0b1)
 }
 
-/// The queue of a listener that ends while it is busy is woken again, for whoever listens then.
+/// The queue of a listener that ends while it is busy is woken again, for the listeners at that
+/// time.
 pub(super) fn busy_ends_and_forget(fault: Fault) -> Result<(), String> {
     let hub = hub(64, fault);
     let mut busy = Listener::settled(&hub, "a/q", 1);
@@ -285,9 +287,9 @@ pub(super) fn busy_ends_and_forget(fault: Fault) -> Result<(), String> {
     }
 }
 
-/// A stream compares its cursors while an event comes to a queue that is known and another one to a
-/// new queue, and no fan-out marks them. A listener that comes back with the heartbeat's number alone
-/// is told of both, by either stream.
+/// A stream compares its cursors during two events, one in a known queue and one in a new queue,
+/// and no fan-out marks them. A listener that resubscribes with the heartbeat's number alone gets
+/// both, by either stream.
 pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
     let hub = hub(0, fault);
     ["x", "y"]
@@ -302,7 +304,7 @@ pub(super) fn compare_and_resume(fault: Fault) -> Result<(), String> {
     });
     publishers.into_iter().for_each(join);
     let mut listener = join(listener);
-    // Where it was told of something, the stream was not silent: the number comes with the next.
+    // Where it got an entry, the stream was not silent: the number comes with the next heartbeat.
     listener.come_back_by_number(2, beat);
     listener.listen();
     match (listener.place("x"), listener.place("z")) {

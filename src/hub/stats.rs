@@ -1,6 +1,6 @@
-//! What operators are told of queues and listeners.
+//! Figures of queues and listeners for operators.
 //!
-//! Pages are ordered by what their tokens hold, so that whatever stays is listed exactly once
+//! Pages are ordered by the content of their tokens, so a queue that stays is listed exactly once,
 //! however others come and go.
 
 use std::{
@@ -12,8 +12,8 @@ use std::{
 
 use super::{
     core::Hub,
-    place::saturate,
-    record::Record,
+    counters::saturate,
+    queue_entry::QueueEntry,
     subscription::{Subscription, SubscriptionId},
     sync::lock,
 };
@@ -22,9 +22,8 @@ use crate::{
     words::{GroupName, ListenerId, QueueAddress, Selector},
 };
 
-/// One queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct QueueView {
+pub(crate) struct QueueStats {
     pub(crate) address: QueueAddress,
     pub(crate) sequence: u64,
     pub(crate) notifications: u64,
@@ -33,13 +32,12 @@ pub(crate) struct QueueView {
     pub(crate) listeners: usize,
     pub(crate) timers: usize,
     pub(crate) idle_for: Option<Duration>,
-    /// Of the newest report that told one, and how old that is.
+    /// The depth in the newest report that stated one, and its age.
     pub(crate) depth: Option<(u64, Duration)>,
 }
 
-/// One stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ListenerView {
+pub(crate) struct ListenerStats {
     pub(crate) listener_id: ListenerId,
     pub(crate) subscription: SubscriptionId,
     pub(crate) selectors: Vec<Selector>,
@@ -48,7 +46,7 @@ pub(crate) struct ListenerView {
     pub(crate) connected_for: Duration,
     pub(crate) queues: usize,
     pub(crate) busy: usize,
-    pub(crate) owed: usize,
+    pub(crate) behind: usize,
     pub(crate) active_dequeue_tasks: u32,
     pub(crate) total_dequeue_tasks: u32,
     pub(crate) group: Option<GroupName>,
@@ -62,10 +60,10 @@ impl Hub {
         after: Option<&QueueAddress>,
         count: usize,
         now: Tick,
-    ) -> Vec<QueueView> {
+    ) -> Vec<QueueStats> {
         let from = after.map_or(Unbounded, |after| Excluded(after.borrow()));
-        let records = self.records.range(from, count);
-        records.iter().map(|record| record.view(now)).collect()
+        let entries = self.entries.range(from, count);
+        entries.iter().map(|entry| entry.stats(now)).collect()
     }
 
     /// Returns the first `count` subscriptions after the given one, by id.
@@ -74,7 +72,7 @@ impl Hub {
         after: Option<SubscriptionId>,
         count: usize,
         now: Tick,
-    ) -> Vec<ListenerView> {
+    ) -> Vec<ListenerStats> {
         let chosen: Vec<Arc<Subscription>> = {
             let subscriptions = lock(&self.subscriptions);
             let from = after.map_or(Unbounded, Excluded);
@@ -86,35 +84,35 @@ impl Hub {
         };
         chosen
             .iter()
-            .map(|subscription| subscription.view(now))
+            .map(|subscription| subscription.stats(now))
             .collect()
     }
 }
 
-impl Record {
-    fn view(&self, now: Tick) -> QueueView {
+impl QueueEntry {
+    fn stats(&self, now: Tick) -> QueueStats {
         let state = self.lock();
         let (messages, reported_at) = state.depth;
         let depth = Some((messages, now.since(reported_at)));
-        QueueView {
+        QueueStats {
             address: self.address().clone(),
-            sequence: state.tally.sequence,
-            notifications: saturate(state.tally.notifications),
-            payload_size: saturate(state.tally.payload),
-            messages: saturate(state.tally.messages),
+            sequence: state.counters.sequence,
+            notifications: saturate(state.counters.notifications),
+            payload_size: saturate(state.counters.payload),
+            messages: saturate(state.counters.messages),
             listeners: state.listeners(),
             timers: state.timers.len(),
-            idle_for: (state.tally.sequence > state.start).then(|| now.since(state.active_at)),
+            idle_for: (state.counters.sequence > state.start).then(|| now.since(state.active_at)),
             depth: depth.filter(|_| reported_at != Tick::NEVER),
         }
     }
 }
 
 impl Subscription {
-    fn view(&self, now: Tick) -> ListenerView {
+    fn stats(&self, now: Tick) -> ListenerStats {
         let cursors = self.lock();
-        let (busy, owed) = cursors.busy_and_behind(self, now);
-        ListenerView {
+        let (busy, behind) = cursors.busy_and_behind(self, now);
+        ListenerStats {
             listener_id: self.listener_id.clone(),
             subscription: self.id,
             selectors: self.selectors.to_vec(),
@@ -123,7 +121,7 @@ impl Subscription {
             connected_for: now.since(self.since),
             queues: cursors.list.len(),
             busy,
-            owed,
+            behind,
             active_dequeue_tasks: cursors.active_dequeue_tasks,
             total_dequeue_tasks: cursors.total_dequeue_tasks,
             group: self.group.clone(),

@@ -1,13 +1,13 @@
-//! The caps of cursors: a pattern over them is told of the other queues under its own name.
+//! The limits of cursors: for further queues, a pattern gets wake-ups under its own name.
 //!
-//! What may not be lost: a message in a queue that a pattern matches and has no cursor for.
+//! Must not be lost: a message in a queue that a pattern matches without a cursor.
 
 use shuttle::thread::{self, JoinHandle};
 
 use super::{
     super::{
         checks::{finds, holds_in},
-        core::HubConfig,
+        config::HubConfig,
         listener::{NOW, walk},
         worker::{Manner, Worker},
         world::{CLAIM, World, plain},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
 
 fn one_a_stream(config: &mut HubConfig) {
@@ -33,7 +33,7 @@ fn spawn_walks(world: &World) -> JoinHandle<()> {
     })
 }
 
-/// A pattern that has its one cursor is told of two other queues.
+/// A pattern with its one cursor gets wake-ups for two other queues.
 fn parked_over_its_cap(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, one_a_stream);
     world.publish("x", 0);
@@ -49,7 +49,7 @@ fn parked_over_its_cap(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A pattern is subscribed over its cap, while its queues are notified.
+/// A pattern is subscribed over its limit, while its queues are notified.
 fn subscribed_over_its_cap(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, one_a_stream);
     let publishers = [
@@ -64,7 +64,7 @@ fn subscribed_over_its_cap(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// Two patterns want the relay's last cursor; each is told of both queues.
+/// Two patterns compete for the relay's last cursor; each gets wake-ups for both queues.
 fn last_cursor(fault: Fault) -> Result<(), String> {
     for told in [1, 2] {
         last_cursor_of(fault, told)?;
@@ -87,7 +87,7 @@ fn last_cursor_of(fault: Fault, told: u128) -> Result<(), String> {
     world.all_read()
 }
 
-/// The queue that has the one cursor is forgotten, while it and another one are notified.
+/// The queue with the one cursor is forgotten, while it and another one are notified.
 fn cursor_that_is_released(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, one_a_stream);
     world.publish("x", 0);
@@ -102,7 +102,7 @@ fn cursor_that_is_released(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A pattern over its cap ends, and comes back while its queues are notified.
+/// A pattern over its limit ends, and comes back while its queues are notified.
 fn comes_back_over_its_cap(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, one_a_stream);
     world.publish("x", 0);
@@ -120,24 +120,24 @@ fn comes_back_over_its_cap(fault: Fault) -> Result<(), String> {
 }
 
 #[test]
-fn a_pattern_over_its_cap_is_told_by_its_own_name() {
+fn a_pattern_over_its_cap_is_woken_under_its_own_name() {
     holds_in(SCHEDULES, parked_over_its_cap);
     holds_in(SCHEDULES, cursor_that_is_released);
 }
 
 #[test]
-fn a_pattern_that_comes_over_its_cap_is_told_by_its_own_name() {
+fn a_pattern_that_exceeds_its_cap_is_woken_under_its_own_name() {
     holds_in(SCHEDULES, subscribed_over_its_cap);
     holds_in(SCHEDULES, comes_back_over_its_cap);
 }
 
 #[test]
-fn patterns_that_want_the_last_cursor_are_told_of_all_queues() {
+fn patterns_that_want_the_last_cursor_get_all_queues() {
     holds_in(SCHEDULES, last_cursor);
 }
 
 #[test]
-fn a_pattern_that_is_not_told_by_its_own_name_is_found() {
+fn a_pattern_without_a_wake_under_its_own_name_is_found() {
     finds(parked_over_its_cap, Fault::OverflowUntold);
     finds(subscribed_over_its_cap, Fault::OverflowUntold);
     finds(last_cursor, Fault::OverflowUntold);

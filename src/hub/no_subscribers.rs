@@ -1,10 +1,10 @@
-//! Queues that were notified and have no listener: told once for each queue, with the nearest name
-//! that is listened to.
+//! Queues that were notified and have no listener: logged once for each queue, with the nearest
+//! selector of a listener.
 //!
-//! Matching is exact, so a misspelled queue is notified for ever and wakes nobody. A notification only
-//! leaves the name here, in a list of bounded length; the search for a near name, which compares it
-//! with every selector, is a task's, in steps. All searches of a second share one bound on their
-//! work: where there are very many selectors only a part of them is compared.
+//! Matching is exact, so a misspelled queue is notified for ever and wakes no listener. A
+//! notification only adds the name to a list of bounded length. A task searches for a near name in
+//! steps, which compares it with every selector. All searches of a second share one bound on their
+//! work: of very many selectors, only a part is compared.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -15,41 +15,41 @@ use super::{
 };
 use crate::words::{QueueAddress, Selector};
 
-/// The names that wait to be told.
-pub(super) struct Unheard {
+/// The names that wait to be logged, and the number of further ones.
+pub(super) struct QueuesWithoutListeners {
     waiting: Mutex<(VecDeque<QueueAddress>, u64)>,
 }
 
-/// A search for the selector that is nearest to a name.
+/// A search for the selector nearest to a name.
 pub(crate) struct NearestName {
     /// In lower case.
     name: String,
     after: Option<SubscriptionId>,
     nearest: Option<Selector>,
-    /// Only a name that is nearer than this is of interest.
+    /// Only a distance below this matters.
     nearer_than: usize,
-    /// Bytes compared so far, or as good as; and how many may be.
+    /// The work done so far, in compared bytes, and its limit.
     work: usize,
     most_work: usize,
 }
 
-/// Names that wait at most; of the others only the number is told.
+/// The most waiting names; of further ones only the number is logged.
 const WAITING: usize = 8;
-/// Names further apart than this are no misspellings of each other.
+/// A distance above this is no misspelling.
 pub(super) const NEAR: usize = 3;
-/// Places of a name that are compared with one of the other: with [`NEAR`] edits no two correspond
-/// that lie further apart.
+/// The width of the band of compared columns: with [`NEAR`] edits, no corresponding bytes lie
+/// further apart.
 pub(super) const BAND: usize = 2 * NEAR + 1;
-/// Subscriptions that one step looks at, and selectors of each.
+/// Subscriptions in one step, and selectors of each.
 const STEP: usize = 64;
 const SELECTORS: usize = 64;
 /// Work after which a step ends: some 50 microseconds.
 const STEP_WORK: usize = 32 * 1024;
-/// What looking at a subscription, and at a selector of it, costs besides the bytes compared.
+/// The fixed cost of a subscription, and of a selector, in compared bytes.
 const SUBSCRIPTION: usize = 16;
 const SELECTOR: usize = 8;
 
-impl Unheard {
+impl QueuesWithoutListeners {
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::new((VecDeque::new(), 0)),
@@ -68,10 +68,10 @@ impl Unheard {
 }
 
 impl NearestName {
-    /// Work of all searches of a second: some 5 ms of it, and 170,000 subscriptions of one selector.
+    /// The work of all searches of a second: some 5 ms, or 170,000 subscriptions of one selector.
     pub(crate) const WORK: usize = 4 * 1024 * 1024;
 
-    /// Begins a search of so much work at most.
+    /// Begins a search with this limit of work.
     pub(crate) fn new(queue: &QueueAddress, most_work: usize) -> Self {
         Self {
             name: queue.to_string().to_lowercase(),
@@ -83,7 +83,7 @@ impl NearestName {
         }
     }
 
-    /// Returns the nearest selector that was found, where one is near.
+    /// Returns the nearest selector within the distance.
     pub(crate) fn found(self) -> Option<Selector> {
         self.nearest
     }
@@ -116,12 +116,11 @@ impl NearestName {
     }
 }
 
-/// Returns how many bytes have to be replaced, put in or taken out to make one name of the other, in
-/// whatever case; `None` where it is more than `most`, which [`NEAR`] is at most. Adds the bytes that
-/// it compared to `work`.
+/// Returns the edit distance of two names, ignoring case; `None` where it is more than `most`,
+/// which is at most [`NEAR`]. Adds the compared bytes to `work`.
 pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize) -> Option<usize> {
     let differ = |a: &u8, b: &u8| !a.eq_ignore_ascii_case(b);
-    // Only what lies between the first difference and the last one is looked at in both ways.
+    // Only the part between the first and the last difference needs the table.
     let alike = |(a, b): &(&u8, &u8)| !differ(a, b);
     let start = name.iter().zip(other).take_while(alike).count();
     let (name, other) = (&name[start..], &other[start..]);
@@ -132,17 +131,17 @@ pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize)
     if name.len().abs_diff(other.len()) > most {
         return None;
     }
-    // Place `k` of a row stands for the first `row + k - NEAR` bytes of the other name.
-    let place = |row: usize, k: usize| (row + k).checked_sub(NEAR).filter(|at| *at <= other.len());
+    // Column `k` of a row stands for the first `row + k - NEAR` bytes of the other name.
+    let column = |row: usize, k: usize| (row + k).checked_sub(NEAR).filter(|at| *at <= other.len());
     let far = NEAR + 1;
     let mut last = [far; BAND];
     for (k, cell) in last.iter_mut().enumerate() {
-        *cell = place(0, k).unwrap_or(far);
+        *cell = column(0, k).unwrap_or(far);
     }
     for (row, byte) in (1..).zip(name) {
         let mut next = [far; BAND];
         for k in 0..BAND {
-            next[k] = match place(row, k) {
+            next[k] = match column(row, k) {
                 None => far,
                 Some(0) => row,
                 Some(at) => {
@@ -164,12 +163,12 @@ pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize)
 }
 
 impl Hub {
-    /// Takes the names that wait, and the number of those that there was no room for.
-    pub(crate) fn take_unheard(&self) -> (VecDeque<QueueAddress>, u64) {
-        std::mem::take(&mut *lock(&self.unheard.waiting))
+    /// Takes the waiting names, and the number of further ones.
+    pub(crate) fn take_queues_without_listeners(&self) -> (VecDeque<QueueAddress>, u64) {
+        std::mem::take(&mut *lock(&self.no_listeners.waiting))
     }
 
-    /// Goes on with a search; returns whether there is more to look at, and work left to do so.
+    /// Continues a search; returns whether there is more to compare, and work left for it.
     pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
         use std::ops::Bound::{Excluded, Unbounded};
         if search.is_over() {

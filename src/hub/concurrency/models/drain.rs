@@ -1,8 +1,8 @@
-//! The end of a subscription: while queues are attached to its pattern, while one is forgotten, and by
-//! a Goodbye while a publisher notifies.
+//! The end of a subscription: while queues are attached to its pattern, while one is forgotten, and
+//! by a Goodbye while a publisher notifies.
 //!
-//! What may not be lost: a wake-up that the next stream resumes. What may not be left behind: an entry
-//! in the overflow, or a cursor in the hub's count.
+//! Must not be lost: a wake-up that the next stream resumes. Must not be left behind: an entry in
+//! the overflow, or a cursor in the hub's count.
 
 use super::{
     super::{
@@ -19,7 +19,7 @@ use crate::{
     words::{Report, ReportState},
 };
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
 
 /// Checks that nothing is left of the subscriptions, all of which have ended.
@@ -33,7 +33,7 @@ fn nothing_left(world: &World) -> Result<(), String> {
     }
 }
 
-/// A subscription of at most one cursor ends while two queues are made that its pattern matches.
+/// A subscription with at most one cursor ends while two queues of its pattern are made.
 fn close_while_attaching(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, |config| config.max_cursors_per_stream = 1);
     let worker = world.settled(&plain(&["a/*"]), 1, Manner::Reads);
@@ -44,7 +44,7 @@ fn close_while_attaching(fault: Fault) -> Result<(), String> {
     nothing_left(&world)
 }
 
-/// The same while the queue that it has a cursor for is forgotten, made again, and reported.
+/// The same while the queue of its cursor is forgotten, made again, and reported.
 fn close_while_forgetting(fault: Fault) -> Result<(), String> {
     let world = World::with(fault, |config| config.max_cursors_per_stream = 1);
     world.publish("x", 0);
@@ -67,7 +67,8 @@ fn close_while_forgetting(fault: Fault) -> Result<(), String> {
     nothing_left(&world)
 }
 
-/// A stream that ends in a Goodbye while two publish; the next one is told exactly what is missing.
+/// A stream ends in a Goodbye while two threads publish; the next one gets exactly the missing
+/// events.
 fn goodbye_and_resume(fault: Fault) -> Result<(), String> {
     resume_after(fault, Listener::goodbye)
 }

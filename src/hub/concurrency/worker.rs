@@ -1,7 +1,7 @@
-//! Workers: listeners that read queues and report what they found, each when its stream is woken.
+//! Workers: listeners that read queues and report the result, each when its stream is woken.
 //!
 //! A worker that reads does so until its queue is empty, as the README's listener does, and sends
-//! nothing else. It takes all that its stream has before it handles any of it.
+//! nothing else. It takes all messages of its stream before it handles any of them.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,8 +11,8 @@ use std::{
 use shuttle::thread::{self, JoinHandle, Thread};
 
 use super::{
-    feed::{Feed, Next},
     listener::{NOW, feed_config, queue},
+    stream::{StreamAction, SubscriberStream},
     subscription::SubscriptionId,
     sync::{AtomicU64, Ordering},
     world::{HIDDEN, World},
@@ -23,7 +23,7 @@ use crate::{
     words::{ListenerId, Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
 };
 
-/// What a worker does with a wake-up.
+/// A worker's reaction to a wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
     /// Reads until empty, and reports BUSY and DRAINED.
@@ -36,14 +36,14 @@ pub(super) enum Manner {
     HangsBusy,
 }
 
-/// Rings once, until it is heard, and wakes the thread that serves its worker.
+/// Rings once, until it is read, and wakes its worker's thread.
 #[derive(Default)]
 struct Bell {
     rung: AtomicU64,
     thread: Mutex<Option<Thread>>,
 }
 
-/// A worker that listens in a thread of its own until it is stopped.
+/// A worker that listens in a separate thread until it is stopped.
 pub(super) struct Serving {
     thread: JoinHandle<Worker>,
     stopped: Arc<AtomicU64>,
@@ -52,16 +52,16 @@ pub(super) struct Serving {
 /// A listener's stream, and its dequeue task.
 pub(super) struct Worker {
     world: World,
-    feed: Feed,
+    feed: SubscriberStream,
     pub(super) id: SubscriptionId,
     bell: Arc<Bell>,
     waker: Waker,
     manner: Manner,
     pub(super) now: Tick,
     reports: u64,
-    /// Entries that it handled since it settled.
+    /// Entries handled since it settled.
     handled: u64,
-    /// When it last reported DRAINED, a greater sequence had been counted.
+    /// A greater sequence had been counted when it last reported DRAINED.
     pub(super) drained_behind: bool,
 }
 
@@ -86,7 +86,7 @@ impl Bell {
 }
 
 impl Serving {
-    /// Waits until the worker has done what it was woken for.
+    /// Waits until the worker has handled its wake-ups.
     pub(super) fn stop(self) -> Worker {
         self.stopped.store(1, Ordering::SeqCst);
         self.thread.thread().unpark();
@@ -101,7 +101,7 @@ impl Worker {
         number: u128,
         manner: Manner,
     ) -> Self {
-        // Each worker is a listener of its own.
+        // Each worker is a separate listener.
         let options = &SubscribeOptions {
             listener_id: ListenerId::new(&format!("w{number}")).expect("a name"),
             ..options.clone()
@@ -110,7 +110,7 @@ impl Worker {
         let (id, hub) = (SubscriptionId(number), &world.hub);
         let subscription = hub.subscribe(id, options, NOW, &mut rng).expect("accepted");
         let (hub, config) = (Arc::clone(hub), feed_config());
-        let feed = Feed::new(hub, subscription, options, &config, NOW, &mut rng);
+        let feed = SubscriberStream::new(hub, subscription, options, &config, NOW, &mut rng);
         let bell = Arc::new(Bell::default());
         bell.rung.store(1, Ordering::SeqCst);
         Self {
@@ -127,12 +127,12 @@ impl Worker {
         }
     }
 
-    /// It is idle, and does this from now on.
+    /// Makes it idle; from now on it reacts in this manner.
     pub(super) fn settle(&mut self, manner: Manner) {
         (self.manner, self.handled) = (manner, 0);
     }
 
-    /// Listens in a thread of its own, whenever its stream is woken.
+    /// Listens in a separate thread, whenever its stream is woken.
     pub(super) fn serve(self) -> Serving {
         self.serve_while(|_| true)
     }
@@ -164,7 +164,7 @@ impl Worker {
         Serving { thread, stopped }
     }
 
-    /// Does this in a thread of its own.
+    /// Runs this in a separate thread.
     pub(super) fn spawn<T: Send + 'static>(
         mut self,
         act: impl FnOnce(&mut Self) -> T + Send + 'static,
@@ -188,7 +188,8 @@ impl Worker {
         self.listen()
     }
 
-    /// Takes what its stream has, where that was woken, then handles it; returns whether it was.
+    /// Takes its stream's messages, where that was woken, then handles them; returns whether it was
+    /// woken.
     pub(super) fn listen(&mut self) -> bool {
         let mut woken = false;
         while self.bell.heard() {
@@ -199,7 +200,7 @@ impl Worker {
         woken
     }
 
-    /// Its relay drains: takes up to the Goodbye, which ends the stream.
+    /// Its relay drains: takes all up to the Goodbye, which ends the stream.
     pub(super) fn goodbye(&mut self) {
         let taken = self.take(true);
         taken.iter().for_each(|entry| self.handle(entry));
@@ -224,7 +225,7 @@ impl Worker {
 
     fn take(&mut self, draining: bool) -> Vec<WorkDetected> {
         let mut taken = Vec::new();
-        while let Next::Send(event) = self.feed.next(self.now, draining, &self.waker) {
+        while let StreamAction::Send(event) = self.feed.next(self.now, draining, &self.waker) {
             if let SubscribeEvent::Wake(work) = event {
                 taken.extend(work);
             }
@@ -238,7 +239,7 @@ impl Worker {
             return;
         }
         let Some(address) = entry.queue.as_address() else {
-            // Reads every queue that it knows; no report says so.
+            // Reads every queue that it knows; no report states that.
             for name in self.world.queues.names() {
                 if entry.queue.matches(&queue(name)) {
                     self.world.queues.read(name);
@@ -258,7 +259,7 @@ impl Worker {
             _ = self.report(name, ReportState::Busy, sequence);
             while self.world.queues.read(name) {}
         }
-        // The next message may come now.
+        // The next message may arrive now.
         thread::yield_now();
         self.drained_behind = self.world.queues.head() > sequence;
         _ = self.report(name, ReportState::Drained, sequence);

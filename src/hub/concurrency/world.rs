@@ -1,7 +1,7 @@
-//! A hub with queues whose messages are bits, for models of what workers read: a message that is
-//! visible in the end, while a worker listens, was stranded.
+//! A hub with queues whose messages are bits, for models of reading workers. A message that is
+//! visible at the end, while a worker listens, was stranded.
 //!
-//! No time that passes here reaches a heartbeat, which would heal what was lost. The messages are under
+//! The time that passes never reaches a heartbeat, which would heal a loss. The messages are under
 //! a plain lock: shuttle switches threads at the hub's own locks.
 
 use std::{
@@ -12,8 +12,8 @@ use std::{
 use shuttle::thread::{self, JoinHandle};
 
 use super::{
-    company::Pace,
-    core::{Hub, HubConfig},
+    config::{CoordinatorConfig, HubConfig},
+    core::Hub,
     listener::{EPOCH, NOW, queue, walk},
     worker::{Manner, Worker},
 };
@@ -27,7 +27,7 @@ use crate::{
 pub(super) const CLAIM: Duration = Duration::from_secs(1);
 /// R14: BUSY is a lease of this length.
 pub(super) const LEASE: Duration = Duration::from_secs(20);
-/// A message that was got is hidden for this long.
+/// A received message is hidden for this long.
 pub(super) const HIDDEN: Duration = Duration::from_secs(30);
 /// The timer of a busy listener that ended has fired by then: 2 s after its messages are visible
 /// (R8: a busy listener's end sets a timer), and at most 1/16 of the delay later (R7: timers merge
@@ -35,10 +35,10 @@ pub(super) const HIDDEN: Duration = Duration::from_secs(30);
 pub(super) const VISIBLE_AGAIN: Duration = Duration::from_secs(36);
 /// Longer than any model lasts.
 const HEARTBEAT: Duration = Duration::from_secs(60);
-/// Timers that fire in one model at most.
+/// The most timers that fire in one model.
 const TIMERS: usize = 200;
 
-/// The hub, and the queues that it knows nothing of.
+/// The hub, and the queues' messages, which the hub does not know.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) hub: Arc<Hub>,
@@ -51,10 +51,10 @@ pub(super) struct Queues(Mutex<Messages>);
 
 #[derive(Default)]
 struct Messages {
-    /// The greatest sequence that a publisher had in an answer.
+    /// The greatest sequence in a publisher's answer.
     head: u64,
     visible: Vec<(&'static str, u64)>,
-    /// Those that were got and neither deleted nor visible yet.
+    /// Received messages, neither deleted nor visible yet.
     hidden: Vec<(Tick, &'static str, u64)>,
 }
 
@@ -89,10 +89,10 @@ impl World {
             epoch: EPOCH,
             fault,
             forget_after: Duration::ZERO,
-            pace: Pace {
-                claim: CLAIM,
-                lease: LEASE,
-                ..Pace::default()
+            coordinator: CoordinatorConfig {
+                claim_timeout: CLAIM,
+                busy_lease: LEASE,
+                ..CoordinatorConfig::default()
             },
             ..HubConfig::default()
         };
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Subscribes; the worker reads what its CATCH_UP is about, and is idle.
+    /// Subscribes; the worker reads the queues of its CATCH_UP, and is idle.
     pub(super) fn settled(
         &self,
         options: &SubscribeOptions,
@@ -116,7 +116,7 @@ impl World {
         worker
     }
 
-    /// Runs this in a thread of its own.
+    /// Runs this in a separate thread.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         act: impl FnOnce(&Self) -> T + Send + 'static,
@@ -125,7 +125,7 @@ impl World {
         thread::spawn(move || act(&world))
     }
 
-    /// Publishes a message for each bit, in a thread of its own.
+    /// Publishes a message for each bit, in a separate thread.
     pub(super) fn spawn_publish(&self, name: &'static str, bits: &'static [u32]) -> JoinHandle<()> {
         self.spawn(move |world| {
             for bit in bits {
@@ -159,7 +159,7 @@ impl World {
         panic!("timers do not end");
     }
 
-    /// Runs what is left to the hub's tasks, and the workers, until none of them was woken.
+    /// Runs the hub's tasks and the workers, until none of them was woken.
     fn quiet(&self, workers: &mut [Worker], now: Tick) {
         loop {
             walk(&self.hub);
@@ -223,7 +223,7 @@ impl Queues {
         true
     }
 
-    /// Makes visible what was hidden until now.
+    /// Makes messages visible that were hidden until now.
     pub(super) fn reappear(&self, now: Tick) {
         let hidden = std::mem::take(&mut self.lock().hidden);
         for (until, name, bit) in hidden {
@@ -234,7 +234,7 @@ impl Queues {
         }
     }
 
-    /// Returns the greatest sequence that a publisher had in an answer.
+    /// Returns the greatest sequence in a publisher's answer.
     pub(super) fn head(&self) -> u64 {
         self.lock().head
     }

@@ -1,28 +1,34 @@
 //! The hub under every interleaving that matters: its files, compiled a second time with shuttle's
 //! locks, atomics and threads.
 //!
-//! In each model a few threads notify, walk, subscribe, take, forget and come back; each event bears
-//! a bit of its own, so that what a subscriber is told shows whether one was lost or told twice. In
-//! those of `models/` listeners read the messages of a small world, report, hang and leave: groups,
-//! the sentinel, reports, the end of a subscription, patterns over their limits.
-//! There is no heartbeat to heal anything: a stream looks again only when it was woken. Each rule's
-//! planted fault must be found by the same models.
+//! In each model a few threads notify, walk, subscribe, take, forget and resubscribe. Each event
+//! has its own bit, so a listener's sum shows whether an event was lost or sent twice. In `models/`
+//! listeners read the messages of a small world, report, hang and leave: groups, the sentinel,
+//! reports, the end of a subscription, patterns over their limits. There is no heartbeat that would
+//! heal a lost wake: a stream is polled only when it was woken. The same models must find each
+//! rule's planted fault.
 #![allow(
     dead_code,
     clippy::duplicate_mod,
     reason = "the models use a part of the files that are compiled a second time"
 )]
 
+#[path = "admission.rs"]
+mod admission;
 #[path = "attach.rs"]
 mod attach;
 #[path = "capacity.rs"]
 mod capacity;
-#[path = "claim.rs"]
-mod claim;
-#[path = "company.rs"]
-mod company;
+#[path = "config.rs"]
+mod config;
+#[path = "coordinator.rs"]
+mod coordinator;
 #[path = "core.rs"]
 mod core;
+#[path = "counters.rs"]
+mod counters;
+#[path = "counting.rs"]
+mod counting;
 #[path = "cursor.rs"]
 mod cursor;
 #[path = "cursor_list.rs"]
@@ -31,48 +37,46 @@ mod cursor_list;
 mod cursors;
 #[path = "fanout.rs"]
 mod fanout;
-#[path = "feed.rs"]
-mod feed;
 #[path = "group.rs"]
 mod group;
-#[path = "hear.rs"]
-mod hear;
+#[path = "holders.rs"]
+mod holders;
 #[path = "mailbox.rs"]
 mod mailbox;
+#[path = "members.rs"]
+mod members;
+#[path = "no_subscribers.rs"]
+mod no_subscribers;
 #[path = "overflow.rs"]
 mod overflow;
 #[path = "pattern_index.rs"]
 mod pattern_index;
 #[path = "pattern_probes.rs"]
 mod pattern_probes;
-#[path = "pinned.rs"]
-mod pinned;
-#[path = "place.rs"]
-mod place;
-#[path = "record.rs"]
-mod record;
+#[path = "queue_entry.rs"]
+mod queue_entry;
+#[path = "queue_state.rs"]
+mod queue_state;
+#[path = "redelivery.rs"]
+mod redelivery;
+#[path = "report.rs"]
+mod report;
 #[path = "resume.rs"]
 mod resume;
-#[path = "room.rs"]
-mod room;
-#[path = "roster.rs"]
-mod roster;
 #[path = "sentinel.rs"]
 mod sentinel;
 #[path = "shards.rs"]
 mod shards;
+#[path = "stream.rs"]
+mod stream;
 #[path = "subscribe.rs"]
 mod subscribe;
 #[path = "subscribers.rs"]
 mod subscribers;
 #[path = "subscription.rs"]
 mod subscription;
-#[path = "tend.rs"]
-mod tend;
 #[path = "timers.rs"]
 mod timers;
-#[path = "unheard.rs"]
-mod unheard;
 #[path = "wake_builder.rs"]
 mod wake_builder;
 

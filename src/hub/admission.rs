@@ -1,15 +1,15 @@
-//! Which subscriptions are admitted: the queues that one names, and their cursors, have their places
-//! from its request on, however long it takes to attach them.
+//! Admits subscriptions: the queues that one names, and their cursors, are reserved from its
+//! request on, however long it takes to attach them.
 //!
-//! The records are made, and kept from being forgotten, in the one call; they are cheap. The cursors
-//! are attached in steps, and count meanwhile. All of a request is checked before a record is made for
-//! any of it.
+//! The entries are made in the one call and kept from being forgotten; they are cheap. The cursors
+//! are attached in steps, and count from the request on. All of a request is checked before any
+//! entry is made for it.
 
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
     core::Hub,
-    record::{Record, State},
+    queue_entry::{QueueEntry, QueueState},
     subscription::Subscription,
     sync::{Ordering, lock},
 };
@@ -19,40 +19,40 @@ use crate::{
     words::{GroupName, QueueAddress, Selector},
 };
 
-/// The records of queues that a subscription names and has no cursor for yet, in the order of its
-/// selectors. None of them is forgotten before its turn, or before this is dropped.
+/// The entries of named queues without a cursor yet, in the order of the selectors. None of them is
+/// forgotten before it is used, or before this is dropped.
 #[derive(Default)]
 pub(super) struct Reserved {
-    records: Vec<Option<Arc<Record>>>,
+    entries: Vec<Option<Arc<QueueEntry>>>,
     next: usize,
 }
 
 impl Reserved {
-    /// Gives up the next record, after it was used.
-    pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<Record>)) {
-        let next = self.records.get_mut(self.next);
+    /// Uses the next entry, then releases it.
+    pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<QueueEntry>)) {
+        let next = self.entries.get_mut(self.next);
         self.next += 1;
-        if let Some(record) = next.and_then(Option::take) {
-            with(&record);
-            record.unreserve();
+        if let Some(entry) = next.and_then(Option::take) {
+            with(&entry);
+            entry.unreserve();
         }
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.records
+        self.entries
             .iter()
             .flatten()
-            .for_each(|record| record.unreserve());
+            .for_each(|entry| entry.unreserve());
     }
 }
 
 impl Hub {
-    /// Takes the places of the queues that the subscription names, and of their cursors.
+    /// Reserves the queues that the subscription names, and their cursors.
     ///
     /// # Errors
-    /// `Exhausted` where there are too few; nothing was taken then.
+    /// `Exhausted` where a limit is reached; nothing was reserved then.
     pub(super) fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Reserved> {
         let exact = subscription.selectors.iter();
         let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
@@ -80,66 +80,66 @@ impl Hub {
         let mut reserved = Reserved::default();
         let mut missing = Vec::new();
         for (at, address) in exact.iter().enumerate() {
-            let record = self.records.get(address);
-            if let (Some(record), Some(group)) = (&record, group) {
-                self.check_group(record, group)?;
+            let entry = self.entries.get(address);
+            if let (Some(entry), Some(group)) = (&entry, group) {
+                self.check_group(entry, group)?;
             }
-            let kept = record.filter(|record| record.reserve());
+            let kept = entry.filter(|entry| entry.reserve());
             if kept.is_none() {
                 missing.push(at);
             }
-            reserved.records.push(kept);
+            reserved.entries.push(kept);
         }
         if missing.is_empty() {
             return Ok(reserved);
         }
         // Under this lock no queue gives way to another request before it is reserved.
         let mut eviction = lock(&self.eviction);
-        if self.records.len() + missing.len() > self.config.max_queues {
-            // Some of them may have been made meanwhile.
+        if self.entries.len() + missing.len() > self.config.max_queues {
+            // Another request may have made some of them.
             missing.retain(|at| {
-                let record = self.records.get(&exact[*at]);
-                reserved.records[*at] = record.filter(|record| record.reserve());
-                reserved.records[*at].is_none()
+                let entry = self.entries.get(&exact[*at]);
+                reserved.entries[*at] = entry.filter(|entry| entry.reserve());
+                reserved.entries[*at].is_none()
             });
             let new: Vec<_> = missing.iter().map(|at| &exact[*at]).collect();
             self.make_room(&mut eviction, &new, HashSet::new, now)?;
         }
         for at in missing {
-            reserved.records[at] = Some(self.make_reserved(&exact[at], now));
+            reserved.entries[at] = Some(self.make_reserved(&exact[at], now));
         }
         Ok(reserved)
     }
 
-    fn make_reserved(&self, address: &QueueAddress, now: Tick) -> Arc<Record> {
+    fn make_reserved(&self, address: &QueueAddress, now: Tick) -> Arc<QueueEntry> {
         loop {
-            let record = self.make_record(address, now);
-            if record.reserve() {
-                return record;
+            let entry = self.make_entry(address, now);
+            if entry.reserve() {
+                return entry;
             }
             // Forgotten, and about to leave the map.
-            self.records.remove(&record);
+            self.entries.remove(&entry);
         }
     }
 
-    /// A group that finds no room at its turn, because others came first, is not made: see
+    /// Where other groups take the room before this one joins, it is not made: see
     /// [`Subscription::attach`].
-    fn check_group(&self, record: &Record, group: &GroupName) -> Result<()> {
-        if record.lock().has_room(group) {
+    fn check_group(&self, entry: &QueueEntry, group: &GroupName) -> Result<()> {
+        if entry.lock().has_room(group) {
             return Ok(());
         }
-        let (limit, queue) = (self.config.pace.max_groups, record.address());
+        let (limit, queue) = (self.config.coordinator.max_groups, entry.address());
         let message = format!("group: the limit of {limit} groups of `{queue}` is reached");
         Err(Error::new(ErrorKind::Exhausted, message))
     }
 
-    /// Returns up to how many cursors patterns may take more: a quarter is left for queues that are
-    /// named, because who names one cannot be told of it otherwise.
+    /// Returns the limit of cursors for patterns. A quarter of all is left for named queues,
+    /// because their wake-ups cannot go under a pattern's name.
     pub(super) fn cursors_for_patterns(&self) -> usize {
         self.config.max_cursors - self.config.max_cursors / 4
     }
 
-    /// Takes the places of so many cursors below a limit, all or none.
+    /// Takes `count` cursors below a limit, all or none.
     pub(super) fn take_cursors(&self, count: u64, limit: usize) -> bool {
         let limit = limit as u64;
         let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
@@ -147,17 +147,17 @@ impl Hub {
         count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()
     }
 
-    /// So many cursors, or places that were kept for them, are given back.
+    /// Returns `count` cursors, attached or reserved, to the limit.
     pub(super) fn cursors_left(&self, count: u64) {
         self.cursors.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
-impl State {
+impl QueueState {
     /// Returns whether the queue has room for this group.
     pub(super) fn has_room(&self, group: &GroupName) -> bool {
-        let company = self.company.as_ref();
-        company.is_none_or(|company| company.has_room(group))
+        let coordinator = self.coordinator.as_ref();
+        coordinator.is_none_or(|coordinator| coordinator.has_room(group))
     }
 }
 

@@ -1,17 +1,17 @@
-//! The search for the name that a misspelled one was meant to be: what it finds, and what it costs.
+//! The search for the intended name of a misspelled one: its results and its cost.
 
 use proptest::prelude::*;
 
 use super::{
     super::{
         NearestName,
-        unheard::{BAND, NEAR, distance},
+        no_subscribers::{BAND, NEAR, distance},
     },
     *,
 };
 use crate::words::Selector;
 
-/// The whole matrix, by the book.
+/// The whole matrix of the textbook algorithm.
 fn by_the_book(name: &str, other: &str) -> usize {
     let (name, other) = (name.to_lowercase(), other.to_lowercase());
     let mut last: Vec<usize> = (0..=other.len()).collect();
@@ -53,7 +53,7 @@ fn a_search_takes_short_steps_and_ends_at_its_bound() {
     let hub = hub();
     let account = ["ab"; 64].concat();
     let address = |text: String| text.parse::<Selector>().expect("a selector");
-    // Names that are as long as can be and differ at both ends: no comparison ends early.
+    // Names of the greatest length that differ at both ends: no comparison ends early.
     for listener in 0..64 {
         let all = 0..64;
         let names = all.map(|at| format!("{account}/{}{listener:03}{at:03}", ["ba"; 60].concat()));

@@ -1,8 +1,8 @@
-//! Groups: members that take, report, leave and come while a publisher notifies (R12 to R16: the
+//! Groups: members that take, report, leave and join while a publisher notifies (R12 to R16: the
 //! rules of groups).
 //!
-//! What may not be lost: a message that is visible in the end, when the members that are left have
-//! nothing to do and their claims and leases have ended.
+//! Must not be lost: a message that is visible at the end, when the remaining members are idle and
+//! their redeliveries and leases have ended.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// Schedules of each kind for a model that has to hold.
+/// Schedules of each kind for a model that must hold.
 const SCHEDULES: usize = 300;
-/// Two rounds of two members, with a claim that waits for the one before.
+/// Two rounds of two members, with a redelivery that waits for the one before.
 const REDELIVERED: Duration = CLAIM.saturating_mul(5);
 
 fn join_group(world: &World, number: u128, manner: Manner) -> Worker {
@@ -36,8 +36,8 @@ fn member_reports(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// Two members share. One of them drains at any time, whatever it was given. R16: its work
-/// is redelivered to the other one at once.
+/// Two members share. One of them drains at any time, with any wake-up. R16: its work is
+/// redelivered to the other one at once.
 fn member_drains(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let draining = join_group(&world, 1, Manner::Hangs);
@@ -58,7 +58,7 @@ fn member_crashes(fault: Fault) -> Result<(), String> {
     crashes(fault, Manner::Hangs, Duration::ZERO)
 }
 
-/// The same when it has got one message and reported BUSY: what it got is read when it is visible
+/// The same when it has got one message and reported BUSY: that message is read when it is visible
 /// again (R8: a busy listener's end sets a timer).
 fn busy_member_crashes(fault: Fault) -> Result<(), String> {
     crashes(fault, Manner::HangsBusy, VISIBLE_AGAIN)
@@ -78,7 +78,7 @@ fn crashes(fault: Fault, manner: Manner, hidden: Duration) -> Result<(), String>
     world.all_read()
 }
 
-/// The only member leaves while another one comes.
+/// The only member leaves while another one joins.
 fn members_change(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let leaving = join_group(&world, 1, Manner::Reads);
@@ -111,7 +111,7 @@ fn member_hangs(fault: Fault) -> Result<(), String> {
     world.all_read()
 }
 
-/// A member reports BUSY, which covers its claim, and hangs. R14: BUSY is a lease, which ends.
+/// A member reports BUSY, which covers its wake-up, and hangs. R14: BUSY is a lease, which ends.
 fn busy_member_hangs(fault: Fault) -> Result<(), String> {
     let world = World::new(fault);
     let hanging = join_group(&world, 1, Manner::HangsBusy).serve();
@@ -137,7 +137,7 @@ fn member_drains_behind(fault: Fault) -> Result<(), String> {
     world.pass(&mut [hanging, reading], NOW, NOW);
     match behind {
         true => world.all_read(),
-        // It was idle when the rest was given, and is asked when the claim has ended.
+        // It was idle when the rest was assigned, and is asked when the claim time-out has ended.
         false => Ok(()),
     }
 }
