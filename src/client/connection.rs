@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
-    session::LinkConfig,
+    session::ReconnectConfig,
     wire::{from_status, proto},
     words::{FlagName, ListenerId, SubscribeOptions},
 };
@@ -161,12 +161,12 @@ impl Client {
         &self.shared.config
     }
 
-    pub(super) fn link_config(&self) -> LinkConfig {
-        LinkConfig {
+    pub(super) fn link_config(&self) -> ReconnectConfig {
+        ReconnectConfig {
             base: self.shared.config.reconnect_base,
             max: self.shared.config.reconnect_max,
             open_timeout: self.shared.config.request_timeout,
-            ..LinkConfig::default()
+            ..ReconnectConfig::default()
         }
     }
 

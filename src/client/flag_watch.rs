@@ -16,7 +16,7 @@ use super::{
 use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
-    session::{Step, WatchSession},
+    session::{ReconnectStep, WatchSession},
     wire::{DUPLICATE_LISTENER, flag_event, from_status, proto, span_to_wire},
     words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
 };
@@ -50,7 +50,7 @@ impl FlagWatcher {
             acks: false,
         };
         let mut session = WatchSession::new(client.link_config());
-        session.beats(Limits::HEARTBEAT);
+        session.set_heartbeat(Limits::HEARTBEAT);
         Self {
             client: client.clone(),
             clock,
@@ -100,15 +100,15 @@ impl FlagWatcher {
             }
             let now = self.clock.now();
             let until = match self.session.step(now) {
-                Step::Open => {
+                ReconnectStep::Open => {
                     let request = self.request.clone();
                     self.inbound.open(&self.client, |channel| async move {
                         FlagsClient::new(channel).watch_flag(request).await
                     });
                     continue;
                 }
-                Step::Wait(until) | Step::Read(until) => until,
-                Step::Closed => return Poll::Ready(None),
+                ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
+                ReconnectStep::Closed => return Poll::Ready(None),
             };
             if let Poll::Ready(arrival) = self.inbound.poll(cx) {
                 match self.arrived(arrival, now) {

@@ -13,7 +13,9 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     fault::Fault,
-    session::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS},
+    session::{
+        ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
+    },
     task::{Bundle, Scope},
 };
 
@@ -51,14 +53,14 @@ pub(super) struct Lease {
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 impl Pool {
-    /// Makes a pool; one that `keeps_one` leaves a connection open for the next lease.
-    pub(super) fn new(endpoint: Endpoint, keeps_one: bool) -> Arc<Self> {
+    /// Makes a pool; one that `keep_idle` leaves a connection open for the next lease.
+    pub(super) fn new(endpoint: Endpoint, keep_idle: bool) -> Arc<Self> {
         let placement = Placement::new(PlacementConfig {
-            streams: STREAMS,
-            keeps_one,
+            streams: STREAMS_PER_CONNECTION,
+            keep_idle,
             fault: Fault::NONE,
         });
-        let unread = u64::from(STREAM_WINDOW) * placement.windows() as u64;
+        let unread = u64::from(STREAM_WINDOW) * placement.window_streams() as u64;
         debug_assert!(unread <= u64::from(CONNECTION_WINDOW), "one stops another");
         let endpoint = endpoint
             .initial_stream_window_size(STREAM_WINDOW)
@@ -108,12 +110,12 @@ impl Lease {
     /// Has new leases go to another connection: this one was silent for too long. Its other streams
     /// judge for themselves.
     pub(super) fn leave(&self) {
-        self.pool.lock().placement.leave(self.number);
+        self.pool.lock().placement.retire(self.number);
     }
 
     /// Returns whether the connection was left: it is not used for another stream.
     pub(super) fn is_left(&self) -> bool {
-        self.pool.lock().placement.is_left(self.number)
+        self.pool.lock().placement.is_retired(self.number)
     }
 }
 

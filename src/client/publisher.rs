@@ -355,7 +355,7 @@ impl State {
 
     /// Hands finished answers to their callers.
     fn answer(&mut self) {
-        for done in self.session.take_done() {
+        for done in self.session.take_completions() {
             if let Some(caller) = self.callers.remove(&done.waiter) {
                 // A caller that stopped waiting is gone, and that is all right.
                 let _ = caller.send(done.result);

@@ -108,7 +108,7 @@ pub(super) fn log_outage(outage: &Outage, stream: &str, client: &Client) {
         relay = client.url(),
         stream,
         attempts = outage.attempts,
-        seconds = outage.lasts.as_secs(),
+        seconds = outage.duration.as_secs(),
         reason = outage.reason,
         "no stream can be opened; trying again"
     );

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
-    session::{Action, Step, SubscriptionSession},
+    session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
     wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
     words::{
         ConnectionState, Limits, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
@@ -103,12 +103,16 @@ impl Subscription {
             }
             let now = self.clock.now();
             let until = match self.session.step(now) {
-                Action::Open(request) => {
+                SubscriptionStep::Open(request) => {
                     self.open(&request);
                     continue;
                 }
-                Action::Link(Step::Wait(until) | Step::Read(until)) => until,
-                Action::Link(Step::Open | Step::Closed) => return Poll::Ready(None),
+                SubscriptionStep::Reconnect(
+                    ReconnectStep::Wait(until) | ReconnectStep::Read(until),
+                ) => until,
+                SubscriptionStep::Reconnect(ReconnectStep::Open | ReconnectStep::Closed) => {
+                    return Poll::Ready(None);
+                }
             };
             if let Poll::Ready(arrival) = self.inbound.poll(cx) {
                 let refusal = self.arrived(arrival, now);
@@ -163,7 +167,7 @@ impl Subscription {
     }
 
     fn tell_link(&self) {
-        let link = self.session.link();
+        let link = self.session.link_state();
         self.link
             .send_if_modified(|told| std::mem::replace(told, link) != link);
     }
@@ -211,7 +215,7 @@ impl Wakes for Subscription {
     fn ask_again(&mut self, after: Duration) -> bool {
         let asks = self
             .session
-            .ask_again(self.clock.now(), after, &mut self.rng);
+            .retry_after_refusal(self.clock.now(), after, &mut self.rng);
         self.tell_link();
         asks
     }

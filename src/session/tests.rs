@@ -1,4 +1,4 @@
-//! The client's machines, stepped by hand.
+//! Tests that step the client's machines directly.
 
 mod full_relay;
 mod leaving;

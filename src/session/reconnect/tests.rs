@@ -1,4 +1,4 @@
-//! When a link waits, reconnects, and tells of an outage.
+//! Waits, reconnections and logged outages of a stream.
 
 use super::*;
 
@@ -6,21 +6,21 @@ fn at(seconds: u64) -> Tick {
     Tick::from_nanos(seconds * 1_000_000_000)
 }
 
-fn link() -> (Link, fastrand::Rng) {
+fn link() -> (Reconnect, fastrand::Rng) {
     (
-        Link::new(LinkConfig::default()),
+        Reconnect::new(ReconnectConfig::default()),
         fastrand::Rng::with_seed(1),
     )
 }
 
 #[test]
-fn silence_for_two_and_a_half_heartbeats_is_death() {
+fn a_stream_without_a_message_for_two_and_a_half_heartbeats_is_dead() {
     let (mut link, mut rng) = link();
-    assert_eq!(link.step(at(0)), Step::Open);
+    assert_eq!(link.step(at(0)), ReconnectStep::Open);
     link.opened(at(0));
-    link.heard(at(1));
+    link.on_message(at(1));
     assert_eq!(link.state(), ConnectionState::Connected);
-    assert_eq!(link.step(at(2)), Step::Read(at(26)));
+    assert_eq!(link.step(at(2)), ReconnectStep::Read(at(26)));
     assert!(!link.elapsed(at(25), &mut rng));
     assert!(link.elapsed(at(26), &mut rng));
     assert_eq!(link.state(), ConnectionState::Reconnecting);
@@ -34,21 +34,21 @@ fn waits_grow_until_a_stream_has_lasted() {
     }
     let waits = (0..50).map(|_| {
         link.opened(at(0));
-        link.heard(at(0));
+        link.on_message(at(0));
         link.broken(at(1), None, &mut rng);
-        let Step::Wait(until) = link.step(at(0)) else {
+        let ReconnectStep::Wait(until) = link.step(at(0)) else {
             panic!("it waits")
         };
         until.since(at(1))
     });
     assert!(
         waits.max() > Some(Duration::from_secs(5)),
-        "a stream of a second is no success"
+        "a stream of a second is not stable"
     );
     link.opened(at(0));
-    link.heard(at(0));
+    link.on_message(at(0));
     link.broken(at(10), None, &mut rng);
-    let Step::Wait(until) = link.step(at(0)) else {
+    let ReconnectStep::Wait(until) = link.step(at(0)) else {
         panic!("it waits")
     };
     assert!(until <= at(11));
@@ -61,10 +61,10 @@ fn goodbye_now() -> Goodbye {
     }
 }
 
-/// Returns how long the link waits after one more failure at this time.
-fn wait_after_failure(link: &mut Link, now: Tick, rng: &mut fastrand::Rng) -> Duration {
+/// Returns the wait after one more failure at `now`.
+fn wait_after_failure(link: &mut Reconnect, now: Tick, rng: &mut fastrand::Rng) -> Duration {
     link.broken(now, None, rng);
-    let Step::Wait(until) = link.step(now) else {
+    let ReconnectStep::Wait(until) = link.step(now) else {
         panic!("it waits")
     };
     until.since(now)
@@ -78,7 +78,7 @@ fn a_stream_that_lasted_and_ended_in_a_goodbye_resets_the_back_off() {
             link.broken(at(0), None, &mut rng);
         }
         link.opened(at(0));
-        link.heard(at(0));
+        link.on_message(at(0));
         link.goodbye(at(10), goodbye_now(), &mut rng);
         let wait = wait_after_failure(&mut link, at(11), &mut rng);
         assert!(wait <= Duration::from_secs(1), "{wait:?}");
@@ -92,7 +92,7 @@ fn a_goodbye_never_grows_the_back_off() {
         link.backoff.reset();
         for _ in 0..20 {
             link.opened(at(0));
-            link.heard(at(0));
+            link.on_message(at(0));
             link.goodbye(at(1), goodbye_now(), &mut rng);
         }
         let wait = wait_after_failure(&mut link, at(2), &mut rng);
@@ -101,7 +101,7 @@ fn a_goodbye_never_grows_the_back_off() {
 }
 
 #[test]
-fn repeated_failures_to_open_are_told_once_and_then_once_a_minute() {
+fn repeated_failures_to_open_are_logged_once_and_then_once_a_minute() {
     let (mut link, mut rng) = link();
     let mut told = Vec::new();
     for second in 0..130 {
@@ -115,13 +115,13 @@ fn repeated_failures_to_open_are_told_once_and_then_once_a_minute() {
     }
     assert_eq!(told, [(2, 3), (62, 63), (122, 123)]);
     link.opened(at(130));
-    link.heard(at(130));
+    link.on_message(at(130));
     link.broken(at(131), None, &mut rng);
     assert!(link.outage(at(131)).is_none(), "that stream was open");
 }
 
 #[test]
-fn two_failures_that_take_ten_seconds_are_told_as_well() {
+fn two_failures_that_take_ten_seconds_are_logged_as_well() {
     let (mut link, mut rng) = link();
     link.broken(at(0), None, &mut rng);
     assert!(link.outage(at(0)).is_none());
@@ -136,11 +136,11 @@ fn only_a_refusal_is_final() {
     assert!(link.broken(at(0), Some(&gone), &mut rng).is_none());
     let refused = Error::invalid("selectors", "must hold at least one");
     assert!(link.broken(at(0), Some(&refused), &mut rng).is_some());
-    assert_eq!(link.step(at(99)), Step::Closed);
+    assert_eq!(link.step(at(99)), ReconnectStep::Closed);
 }
 
 #[test]
-fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
+fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_relays_first_message() {
     for kind in [
         ErrorKind::Denied,
         ErrorKind::NotFound,
@@ -157,7 +157,7 @@ fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
 
         let (mut link, mut rng) = self::link();
         link.opened(at(0));
-        link.heard(at(1));
+        link.on_message(at(1));
         link.broken(at(2), None, &mut rng);
         for second in 3..100 {
             let refused = Some(Error::new(kind, "not here"));
@@ -166,7 +166,7 @@ fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
             assert_eq!(link.state(), ConnectionState::Reconnecting);
         }
         link.opened(at(200));
-        link.heard(at(200));
+        link.on_message(at(200));
         assert_eq!(link.state(), ConnectionState::Connected);
     }
 }
@@ -175,13 +175,13 @@ fn what_a_proxy_may_say_is_final_only_until_the_relay_was_heard() {
 fn a_request_that_breaks_a_rule_is_final_at_any_time() {
     let (mut link, mut rng) = link();
     link.opened(at(0));
-    link.heard(at(1));
+    link.on_message(at(1));
     let refused = Error::invalid("selectors", "must hold at least one");
     assert!(link.broken(at(2), Some(&refused), &mut rng).is_some());
 }
 
 #[test]
-fn nobody_is_sent_away_for_longer_than_a_minute() {
+fn a_requested_wait_is_at_most_a_minute() {
     let (mut link, mut rng) = link();
     let week = Duration::from_secs(7 * 24 * 3600);
     let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
@@ -196,7 +196,7 @@ fn nobody_is_sent_away_for_longer_than_a_minute() {
         } else {
             link.goodbye(at(0), goodbye, &mut rng);
         }
-        let Step::Wait(until) = link.step(at(0)) else {
+        let ReconnectStep::Wait(until) = link.step(at(0)) else {
             panic!("it waits")
         };
         assert!(until >= at(60) && until <= at(61), "{until:?}");
@@ -204,7 +204,7 @@ fn nobody_is_sent_away_for_longer_than_a_minute() {
 }
 
 #[test]
-fn a_goodbye_is_obeyed() {
+fn the_wait_of_a_goodbye_is_kept() {
     let (mut link, mut rng) = link();
     link.opened(at(0));
     let reconnect_after = Duration::from_secs(5);
@@ -217,7 +217,7 @@ fn a_goodbye_is_obeyed() {
         },
         &mut rng,
     );
-    let Step::Wait(until) = link.step(at(1)) else {
+    let ReconnectStep::Wait(until) = link.step(at(1)) else {
         panic!("it waits")
     };
     assert!(until >= at(5) && until <= at(6));
