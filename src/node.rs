@@ -21,7 +21,7 @@ use crate::{
     error::Result,
     flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
-    server::{Health, IDLE, Server, ServerConfig, Services},
+    server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, Services},
     store::{self, BlobStore},
     task::{Scope, measure_polls},
     words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
@@ -135,7 +135,7 @@ impl Node {
             listen: config.listen,
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
-            idle: IDLE,
+            idle: DEFAULT_IDLE_TIMEOUT,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {

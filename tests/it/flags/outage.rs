@@ -42,7 +42,7 @@ async fn nodes_wait_on_while_their_store_is_away_and_are_released_when_it_is_bac
     let complaint = ended(&place.run(&home, &["unleash", "go"]).await, 3);
     assert!(complaint.contains("az://outage"), "{complaint}");
     let complaint = ended(&relay.run(&["leash", "go"]).await, 3);
-    assert!(complaint.contains("`flag get` tells"), "{complaint}");
+    assert!(complaint.contains("check with `flag get`"), "{complaint}");
     // Wake-ups need no store: the relay is ready for them, and says which part is not.
     ended(&relay.run(&["ready", "--timeout", "5s"]).await, 0);
     ended(&relay.run(&["notify", "acct/orders"]).await, 0);

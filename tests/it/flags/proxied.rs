@@ -32,7 +32,7 @@ async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_out() 
     for words in [
         "may or may not be set",
         "nobody was told",
-        "`flag get` tells",
+        "check with `flag get`",
     ] {
         assert!(complaint.contains(words), "{complaint}");
     }
