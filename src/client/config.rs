@@ -12,8 +12,8 @@ pub struct ClientConfig {
     /// After this silence the client sends an HTTP/2 PING on the connection. Below the 60 s after
     /// which load balancers cut idle connections.
     pub keepalive: Duration,
-    /// Maximum wait before a stream's first reconnection. Clients notice a relay's restart within 3 s,
-    /// and its listeners do not reconnect all at once.
+    /// Maximum wait before a stream's first reconnection. Clients notice a relay's restart within 3
+    /// s, and its listeners do not reconnect all at once.
     pub reconnect_base: Duration,
     /// Maximum wait before any reconnection.
     pub reconnect_max: Duration,
@@ -24,15 +24,15 @@ pub struct ClientConfig {
 pub struct PublisherOptions {
     /// The publisher's name, which wake-ups carry; at most 128 bytes.
     pub name: String,
-    /// Conflate pending notifications of the same queue and time, so that an unreachable relay costs
-    /// memory for queues, not for events.
+    /// Conflate pending notifications of the same queue and time, so that an unreachable relay
+    /// costs memory for queues, not for events.
     pub conflate: bool,
     /// Maximum notifications of one request; 1..=1024.
     pub batch: usize,
     /// Maximum requests in flight; 1..=4096.
     pub pipeline: usize,
-    /// Maximum pending entries (one per queue, with conflation); more are refused. The same number of
-    /// entries is kept in addition for queues that the relay has no room for; more of those are
+    /// Maximum pending entries (one per queue, with conflation); more are refused. The same number
+    /// of entries is kept in addition for queues that the relay has no room for; more of those are
     /// dropped.
     pub max_pending: usize,
     /// Time limit of `notify`. Its notifications are still sent after that.

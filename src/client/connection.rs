@@ -1,8 +1,9 @@
 //! A relay's address and the connections to it.
 //!
 //! Streams and single calls never share a connection: a stream that fills its connection must not
-//! delay the report that would drain it. Unread streams do not block each other either, because each
-//! has its share of the connection's window. A connection without an answer in time is retired.
+//! delay the report that would drain it. Unread streams do not block each other either, because
+//! each has its share of the connection's window. A connection without an answer in time is
+//! retired.
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,13 +51,13 @@ struct ClientInner {
     calls: Arc<Pool>,
 }
 
-/// Practically never. A bound is needed because hyper adds the interval to the current time, and the
-/// addition panics on overflow.
+/// Practically never. A bound is needed because hyper adds the interval to the current time, and
+/// the addition panics on overflow.
 const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
-    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`. Does not connect yet,
-    /// but must be called within a tokio runtime.
+    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`. Does not connect
+    /// yet, but must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the URL is malformed.
@@ -122,8 +123,8 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`. Does not check the relay's store, because
-    /// wake-ups need none.
+    /// Waits until the relay answers, at most for `within`. Does not check the relay's store,
+    /// because wake-ups need none.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.
@@ -190,8 +191,8 @@ impl Client {
         self.call_on(&connection, call(connection.channel())).await
     }
 
-    /// Runs one call on this connection within the request time-out. Without an answer it retires the
-    /// connection, which may be dead: the PING would detect that only after half a minute.
+    /// Runs one call on this connection within the request time-out. Without an answer it retires
+    /// the connection, which may be dead: the PING would detect that only after half a minute.
     pub(super) async fn call_on<T>(
         &self,
         connection: &Lease,

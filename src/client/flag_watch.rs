@@ -21,8 +21,8 @@ use crate::{
     words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
 };
 
-/// A [`Stream`] of a flag's [`FlagEvent`]s: states, and acknowledgements if requested. It reconnects
-/// for ever and ends only after an error, which is the relay's refusal.
+/// A [`Stream`] of a flag's [`FlagEvent`]s: states, and acknowledgements if requested. It
+/// reconnects for ever and ends only after an error, which is the relay's refusal.
 ///
 /// # Cancel safety
 /// An event that was not returned stays for the next poll.
@@ -78,8 +78,9 @@ impl FlagWatcher {
     ///
     /// # Errors
     /// The relay's final refusal: of a request that breaks a rule; before the relay's first message
-    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later the
-    /// watch retries after these as after a broken connection, because a proxy may have sent them.
+    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later
+    /// the watch retries after these as after a broken connection, because a proxy may have sent
+    /// them.
     ///
     /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
     /// [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound
@@ -130,8 +131,8 @@ impl FlagWatcher {
         let error = match event {
             StreamEvent::Opened(headers) => {
                 self.session.opened(now);
-                // On later streams the duplicate may be this watcher's previous stream, whose break the
-                // relay has not noticed.
+                // On later streams the duplicate may be this watcher's previous stream, whose break
+                // the relay has not noticed.
                 if !std::mem::replace(&mut self.opened, true)
                     && headers.contains_key(DUPLICATE_LISTENER)
                 {

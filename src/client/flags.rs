@@ -93,8 +93,8 @@ impl Flags {
     /// reason.
     ///
     /// # Errors
-    /// As [`Flags::leash`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text that is
-    /// too long.
+    /// As [`Flags::leash`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text that
+    /// is too long.
     pub async fn leash_with(&self, flag: &FlagName, options: &LeashOptions) -> Result<FlagState> {
         options.check()?;
         let request = proto::LeashRequest {
@@ -170,7 +170,8 @@ impl Flags {
         Ok(listed.into_iter().map(FlagWatcherInfo::from_wire).collect())
     }
 
-    /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::release::PollingRelease).
+    /// Returns one flag as a [`GlobalFlag`], for a
+    /// [`PollingRelease`](crate::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),

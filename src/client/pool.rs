@@ -46,9 +46,10 @@ pub(super) struct Lease {
     channel: Channel,
 }
 
-/// HTTP/2's maximum window; the streams' windows bound the unread bytes. h2 adds up by how much each
-/// unread DATA frame is shorter than 256 bytes, and closes the connection when the sum exceeds half
-/// of this window. That is 4 MiB for each of 256 streams. The shortest messages, of 5 bytes, add
+/// HTTP/2's maximum window; the streams' windows bound the unread bytes. h2 adds up by how much
+/// each unread DATA frame is shorter than 256 bytes, and closes the connection when the sum exceeds
+/// half of this window. That is 4 MiB for each of 256 streams. The shortest messages, of 5 bytes,
+/// add
 /// 3.3 MB when they fill a stream's window.
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
@@ -110,8 +111,8 @@ impl Lease {
         self.channel.clone()
     }
 
-    /// Retires the connection after too long a silence, so that new leases use another one. Its other
-    /// streams detect a dead connection themselves.
+    /// Retires the connection after too long a silence, so that new leases use another one. Its
+    /// other streams detect a dead connection themselves.
     pub(super) fn retire(&self) {
         self.pool.lock().placement.retire(self.number);
     }

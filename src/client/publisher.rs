@@ -1,8 +1,8 @@
 //! A publisher over the network: one task, one pipelined stream, retries until acknowledged.
 //!
-//! Callers put notifications into the session and get a result when the relay has acknowledged them.
-//! The task connects only while something is unsent. Dropping the last handle ends the task: posted
-//! notifications that were not flushed are lost then.
+//! Callers put notifications into the session and get a result when the relay has acknowledged
+//! them. The task connects only while something is unsent. Dropping the last handle ends the task:
+//! posted notifications that were not flushed are lost then.
 
 use std::{
     collections::HashMap,
@@ -35,14 +35,15 @@ use crate::{
 ///
 /// * [`notify`](Self::notify) retries until the relay has acknowledged the notification or the
 ///   deadline has passed;
-/// * [`post`](Self::post) returns at once, [`flush`](Self::flush) waits for all posted notifications.
+/// * [`post`](Self::post) returns at once, [`flush`](Self::flush) waits for all posts.
 ///
 /// Pending notifications of the same queue are conflated, so an unreachable relay costs memory for
 /// queues, not for events. A publisher with 100,000 pending queues refuses more.
 ///
 /// Queues that the relay has no room for are kept separately, up to another 100,000, so that they
 /// take no room from others. Beyond that, a notification that the relay has no room for is dropped:
-/// its caller gets an error, a queue's name is logged at warn, and [`dropped`](Self::dropped) counts it.
+/// its caller gets an error, a queue's name is logged at warn, and [`dropped`](Self::dropped)
+/// counts it.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<PublisherInner>,
@@ -66,8 +67,8 @@ struct PublisherState {
     session: PublisherSession,
     callers: HashMap<WaiterId, oneshot::Sender<Result<Vec<Accepted>>>>,
     rng: fastrand::Rng,
-    /// Sender of the open stream's requests. A caller sends its request itself, which saves a wake of
-    /// the task.
+    /// Sender of the open stream's requests. A caller sends its request itself, which saves a wake
+    /// of the task.
     requests: Option<Requests>,
     /// Time at which the task's timer fires.
     next_pump: Tick,
@@ -133,16 +134,15 @@ impl Publisher {
     /// # Errors
     /// * [`ErrorKind::Invalid`] if the notification breaks a rule;
     /// * [`ErrorKind::Denied`] if the relay refuses this publisher;
-    /// * [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if no relay has ever answered at this
-    ///   address;
+    /// * [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if no relay has ever answered there;
     /// * [`ErrorKind::Timeout`], with the last failure, if no acknowledgement came before the
     ///   deadline;
     /// * [`ErrorKind::Exhausted`] if the relay has no room for the queue.
     ///
     /// After all of these but `Invalid` the notification is still sent as soon as that is possible,
-    /// unless the error says that it was dropped because too many queues are kept for lack of room at
-    /// the relay. [`ErrorKind::Exhausted`] is also returned if this publisher has too many pending
-    /// entries; it accepts none of the notifications then.
+    /// unless the error says that it was dropped because too many queues are kept for lack of room
+    /// at the relay. [`ErrorKind::Exhausted`] is also returned if this publisher has too many
+    /// pending entries; it accepts none of the notifications then.
     ///
     /// # Cancel safety
     /// The notification is still sent after its caller stops waiting.
@@ -175,8 +175,8 @@ impl Publisher {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it breaks a rule; [`ErrorKind::Exhausted`] if too many entries are
-    /// pending. If the relay has no room for it later, [`Publisher::flush`] returns that error. If it
-    /// is dropped, the log and [`Publisher::dropped`] show that.
+    /// pending. If the relay has no room for it later, [`Publisher::flush`] returns that error. If
+    /// it is dropped, the log and [`Publisher::dropped`] show that.
     pub fn post(&self, mut notification: Notification) -> Result<()> {
         self.check_name()?;
         set_published_at(&mut notification);
@@ -193,14 +193,14 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits, without a time limit, until all earlier notifications have been acknowledged. Does not
-    /// wait for queues that the relay has no room for at present.
+    /// Waits, without a time limit, until all earlier notifications have been acknowledged. Does
+    /// not wait for queues that the relay has no room for at present.
     ///
     /// # Errors
     /// The first refusal of a notification posted since the last flush, or the relay's refusal of
     /// this publisher, as with [`Publisher::notify`]. A refusal for lack of room is
-    /// [`ErrorKind::Exhausted`]; the notification is still sent when there is room, unless the error
-    /// says that it was dropped.
+    /// [`ErrorKind::Exhausted`]; the notification is still sent when there is room, unless the
+    /// error says that it was dropped.
     ///
     /// # Cancel safety
     /// Safe: posted notifications are sent in any case.
@@ -216,8 +216,8 @@ impl Publisher {
         self.inner.lock().session.pending()
     }
 
-    /// Returns the number of notifications dropped so far: the relay had no room for their queues, and
-    /// the publisher already kept `max_pending` such queues.
+    /// Returns the number of notifications dropped so far: the relay had no room for their queues,
+    /// and the publisher already kept `max_pending` such queues.
     pub fn dropped(&self) -> u64 {
         self.inner.lock().session.dropped()
     }

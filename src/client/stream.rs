@@ -63,8 +63,8 @@ impl<T> ResponseStream<T> {
         self.stream = Phase::None;
     }
 
-    /// Drops a stream without a message in time. Its connection may be dead without an error, so the
-    /// next stream uses another one.
+    /// Drops a stream without a message in time. Its connection may be dead without an error, so
+    /// the next stream uses another one.
     pub(super) fn abandon(&mut self) {
         self.close();
         if let Some(connection) = self.connection.take() {

@@ -80,9 +80,9 @@ impl Subscription {
     ///
     /// # Errors
     /// The relay's final refusal: of a request that breaks a rule; before the relay's first message
-    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later the
-    /// subscription retries after these as after a broken connection, because a proxy may have sent
-    /// them.
+    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later
+    /// the subscription retries after these as after a broken connection, because a proxy may have
+    /// sent them.
     ///
     /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
     /// [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound

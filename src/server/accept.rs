@@ -37,8 +37,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     pub(crate) listen: SocketAddr,
-    /// Maximum connections; further ones wait in the backlog. Reduced if the process may not open as
-    /// many files.
+    /// Maximum connections; further ones wait in the backlog. Reduced if the process may not open
+    /// as many files.
     pub(crate) max_connections: usize,
     /// Maximum connections of one address; further ones are closed. See [`Addresses::new`].
     pub(crate) max_connections_per_address: Option<usize>,
@@ -140,7 +140,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Cancels the scope. Dropping it is not enough, as the accept loop and all connections hold it.
+    /// Cancels the scope. Dropping it is not enough, as the accept loop and all connections hold
+    /// it.
     fn drop(&mut self) {
         self.scope.token().cancel();
     }
@@ -225,8 +226,8 @@ impl AcceptLoop {
         }
     }
 
-    /// Waits for room and then for a connection; `None` once draining. The listener is then dropped at
-    /// once, even by a full server. So clients in the backlog are refused and connect to another
+    /// Waits for room and then for a connection; `None` once draining. The listener is then dropped
+    /// at once, even by a full server. So clients in the backlog are refused and connect to another
     /// relay, instead of waiting for this one's end.
     async fn next(&self, listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
         let next = async {
@@ -260,8 +261,8 @@ impl AcceptLoop {
         }
     }
 
-    /// Reads the preface and acquires a connection's permit. Returns `None` after a deadline, when a
-    /// newer connection displaces this one, or when the server drains.
+    /// Reads the preface and acquires a connection's permit. Returns `None` after a deadline, when
+    /// a newer connection displaces this one, or when the server drains.
     async fn establish(
         &self,
         stream: &mut TcpStream,

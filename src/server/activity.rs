@@ -145,9 +145,9 @@ impl Activity {
     }
 
     /// Ends the connection when the server drains or when it has no streams for too long. First it
-    /// ends gracefully. It is closed [`LINGER`] after the last stream's end or [`DRAIN_TIMEOUT`] after
-    /// the start of the drain. Runs as a part of the connection's bundle, which polls the connection
-    /// after it.
+    /// ends gracefully. It is closed [`LINGER`] after the last stream's end or [`DRAIN_TIMEOUT`]
+    /// after the start of the drain. Runs as a part of the connection's bundle, which polls the
+    /// connection after it.
     pub(super) async fn end_in_time(self: Arc<Self>) {
         tokio::select! {
             () = self.draining.cancelled() => {}
@@ -179,8 +179,8 @@ impl Activity {
         tokio::time::sleep(DRAIN_TIMEOUT).await;
     }
 
-    /// Waits until the connection has had no stream for too long. Checks at intervals, so that opening
-    /// and closing streams needs no timer.
+    /// Waits until the connection has had no stream for too long. Checks at intervals, so that
+    /// opening and closing streams needs no timer.
     async fn idle_too_long(&self) {
         tokio::time::sleep(FIRST_STREAM.min(self.idle_timeout)).await;
         if !self.any_opened.load(Relaxed) {

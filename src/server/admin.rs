@@ -25,8 +25,8 @@ type Never<T> = tokio_stream::Empty<Result<T, Status>>;
 
 /// Encoded bytes of a page; the next one begins where an entry would exceed it.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Encoded bytes of the selectors in one listener's entry: 246 of the longest names, or thousands of
-/// usual ones. Further selectors are omitted; `queues` counts the matches of all.
+/// Encoded bytes of the selectors in one listener's entry: 246 of the longest names, or thousands
+/// of usual ones. Further selectors are omitted; `queues` counts the matches of all.
 const SELECTOR_BYTES: usize = 64 * 1024;
 /// Listeners fetched at a time: each has up to 4,096 selectors before the cut.
 const BATCH: usize = 8;

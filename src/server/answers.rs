@@ -1,8 +1,8 @@
 //! Large answers: a bounded number at one time, passed to HTTP/2 in chunks.
 //!
-//! Each connection may have few of them, so that one that does not read them takes none from others.
-//! HTTP/2 buffers all bytes that it gets until the peer reads them, even with a small window. So a
-//! list's answer is passed in small chunks, and the rest is freed with its stream.
+//! Each connection may have few of them, so that a peer that does not read takes none from
+//! others. HTTP/2 buffers all bytes that it gets until the peer reads them, even with a small
+//! window. So a list's answer is passed in small chunks, and the rest is freed with its stream.
 
 use std::{
     pin::Pin,

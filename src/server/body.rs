@@ -1,12 +1,12 @@
 //! A request's body, with a deadline and a budget for unfinished messages.
 //!
 //! Passes on complete messages only. The received part of an unfinished message is held here and
-//! counted, and a message that declares more than its limit ends the body at once. tonic allocates a
-//! whole message as soon as it knows its length; so it never allocates for missing bytes. A message
-//! that arrives in one piece is passed on as it is, neither copied nor counted.
+//! counted, and a message that declares more than its limit ends the body at once. tonic allocates
+//! a whole message as soon as it knows its length; so it never allocates for missing bytes. A
+//! message that arrives in one piece is passed on as it is, neither copied nor counted.
 //!
-//! A stream of requests may be silent between two messages without limit. An unfinished message has a
-//! deadline, as a single request has. A drain ends it at once, because it may never be complete.
+//! A stream of requests may be silent between two messages without limit. An unfinished message has
+//! a deadline, as a single request has. A drain ends it at once, because it may never be complete.
 
 use std::{
     pin::Pin,
@@ -233,9 +233,9 @@ async fn abort_reason(draining: CancellationToken) -> AbortReason {
     }
 }
 
-/// Reads the rest of a refused request. Otherwise h2 would reset the stream at once. h2 remembers few
-/// reset streams, resets forgotten ones again for each further frame, and closes a connection with
-/// too many resets, including its valid streams.
+/// Reads the rest of a refused request. Otherwise h2 would reset the stream at once. h2 remembers
+/// few reset streams, resets forgotten ones again for each further frame, and closes a connection
+/// with too many resets, including its valid streams.
 async fn discard(mut incoming: Incoming) {
     let end = std::future::poll_fn(|cx| {
         while let Some(Ok(_)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {}

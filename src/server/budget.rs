@@ -2,8 +2,8 @@
 //!
 //! Counts received bytes, not declared lengths, which cost their sender nothing. A message that
 //! arrives in one piece is handled at once and never counted. No request waits for room: a waiting
-//! request would hold memory as well, and fill the window that other requests need. Without room the
-//! request that needs more is refused, which frees its bytes.
+//! request would hold memory as well, and fill the window that other requests need. Without room
+//! the request that needs more is refused, which frees its bytes.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,

@@ -26,13 +26,14 @@ const ERROR_RESETS: usize = 1_024;
 const PENDING_RESETS: usize = 20;
 const HEADER_LIST: u32 = 8 * 1024;
 const FRAME: u32 = 16 * 1024;
-/// A request of 1 MiB takes eight round trips: 1.6 s at a latency of 200 ms, within the limit of 5 s.
+/// A request of 1 MiB takes eight round trips: 1.6 s at a latency of 200 ms, within the limit of 5
+/// s.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// h2 adds up by how much each unread DATA frame is shorter than 256 bytes, and closes the connection
-/// when the sum exceeds half of this window, 1,152 KiB. So a stream may fill its window with requests
-/// of 28 bytes, one in each frame (4,681 of them add 1,043 KiB). Also 4,000 requests of any size may
-/// be unread on a connection, as the protocol promises. Unread bytes use memory, so the window is no
-/// wider.
+/// h2 adds up by how much each unread DATA frame is shorter than 256 bytes, and closes the
+/// connection when the sum exceeds half of this window, 1,152 KiB. So a stream may fill its window
+/// with requests of 28 bytes, one in each frame (4,681 of them add 1,043 KiB). Also 4,000 requests
+/// of any size may be unread on a connection, as the protocol promises. Unread bytes use memory, so
+/// the window is no wider.
 const CONNECTION_WINDOW: u32 = 2304 * 1024;
 /// A silent peer gets a PING after this time. Without an answer in time its connection is dead.
 const PING_EVERY: Duration = Duration::from_secs(20);

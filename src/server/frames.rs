@@ -60,9 +60,9 @@ const END_HEADERS: u8 = 4;
 /// beyond the earned ones. A regular client sends a few a minute. A client may also measure latency
 /// with a PING for each DATA or HEADERS frame that it gets, as grpc-go does.
 const MAX_ANSWERED: u32 = 200;
-/// All other frames without a request: WINDOW_UPDATE, RST_STREAM, PRIORITY and unknown ones. A client
-/// may end all of its 1,000 streams at once. It may also widen two windows for each DATA frame that
-/// it gets, even if it reads the frame much later; so earned frames do not expire.
+/// All other frames without a request: WINDOW_UPDATE, RST_STREAM, PRIORITY and unknown ones. A
+/// client may end all of its 1,000 streams at once. It may also widen two windows for each DATA
+/// frame that it gets, even if it reads the frame much later; so earned frames do not expire.
 const MAX_OTHER: u32 = 4_000;
 const EARNED_OTHER: u32 = 4;
 const WINDOW: Duration = Duration::from_secs(10);
@@ -106,8 +106,8 @@ impl FrameWatch {
 }
 
 impl FrameParser {
-    /// Processes bytes, and calls `found` with type and flags of each complete header. Returns whether
-    /// a frame is complete.
+    /// Processes bytes, and calls `found` with type and flags of each complete header. Returns
+    /// whether a frame is complete.
     fn feed(&mut self, mut bytes: &[u8], mut found: impl FnMut(u8, u8)) -> bool {
         let mut ended = false;
         while !bytes.is_empty() {

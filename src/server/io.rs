@@ -37,8 +37,8 @@ pub(super) struct GuardedIo {
 /// Time to complete one frame, of at most 16 KiB, or one header block.
 const FRAME_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes read before the streams run. h2 needs most of a millisecond for this many bytes of the
-/// shortest frames, and a connection reads eight slices before other connections run. Bytes that the
-/// streams have not read by then count as unread (see `connection`).
+/// shortest frames, and a connection reads eight slices before other connections run. Bytes that
+/// the streams have not read by then count as unread (see `connection`).
 const READ_SLICE: usize = 16 * 1024;
 
 impl GuardedIo {

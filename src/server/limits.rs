@@ -12,13 +12,13 @@ pub(super) struct ConnectionLimits {
 /// File descriptors reserved for other uses: the store's files, the admin port, the log and the
 /// runtime.
 const RESERVE: usize = 128;
-/// A regular client sends its preface within a round trip. This number allows 256 / 0.1 s = 2,560 new
-/// connections a second at a latency of 100 ms.
+/// A regular client sends its preface within a round trip. This number allows 256 / 0.1 s = 2,560
+/// new connections a second at a latency of 100 ms.
 const HANDSHAKES: usize = 256;
 
 impl ConnectionLimits {
-    /// Limits the stated number of connections to the number that `open_files` allow. Each kind gets
-    /// at least one.
+    /// Limits the stated number of connections to the number that `open_files` allow. Each kind
+    /// gets at least one.
     pub(super) fn new(stated: usize, open_files: Option<usize>) -> Self {
         let available = open_files.map_or(usize::MAX, |files| files.saturating_sub(RESERVE));
         let handshakes = (available / 4).clamp(1, HANDSHAKES);

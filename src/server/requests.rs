@@ -1,7 +1,7 @@
 //! The requests of a stream, read with little memory between two requests.
 //!
-//! tonic's reader keeps its largest buffer while its stream is open. So the reader is replaced after
-//! a large message, once it has read all bytes that it was given.
+//! tonic's reader keeps its largest buffer while its stream is open. So the reader is replaced
+//! after a large message, once it has read all bytes that it was given.
 
 use std::{
     pin::Pin,

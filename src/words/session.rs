@@ -21,13 +21,13 @@ pub struct SubscribeOptions {
     pub capacity: u32,
     /// How long the queue hides a message after this listener's get; at most 14 days.
     pub visibility_timeout: Duration,
-    /// The listener's positions. Missing ones are harmless. Two different positions of one queue count
-    /// as none.
+    /// The listener's positions. Missing ones are harmless. Two different positions of one queue
+    /// count as none.
     pub positions: Vec<Position>,
     /// Silence after which the relay sends a heartbeat; clamped to 1..60 s.
     pub heartbeat: Duration,
-    /// Resume number of the relay's newest heartbeat, which covers all queues without a position. The
-    /// client's `Subscription` fills it in.
+    /// Resume number of the relay's newest heartbeat, which covers all queues without a position.
+    /// The client's `Subscription` fills it in.
     pub resume: Token,
 }
 

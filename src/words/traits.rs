@@ -17,9 +17,9 @@ pub trait Notify: Debug + Send + Sync + 'static {
     /// Notifies, and returns the acknowledgements in the notifications' order.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a notification breaks a rule (it was not
-    /// applied); [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if no answer came in time (it may
-    /// have been applied).
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a notification breaks a rule (it was
+    /// not applied); [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) if no answer came in time
+    /// (it may have been applied).
     async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>>;
 }
 
@@ -38,8 +38,8 @@ pub trait Wakes: Debug + Send + 'static {
     /// Safe: a wake-up that was not returned is returned by the next call.
     async fn next(&mut self) -> Option<Result<WorkDetected>>;
 
-    /// Reports the listener's work on a queue. This call numbers the report; the returned future sends
-    /// it and borrows nothing, so that the next wake-up need not wait for its answer.
+    /// Reports the listener's work on a queue. This call numbers the report; the returned future
+    /// sends it and borrows nothing, so that the next wake-up need not wait for its answer.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) or

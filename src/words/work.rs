@@ -7,7 +7,8 @@ use super::{Selector, Token};
 /// A wake-up of a listener. **Any wake-up means: read until empty**; the counts are a lower bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkDetected {
-    /// The queue to read. With [`WakeReason::CatchUp`] it may be a pattern: read all matching queues.
+    /// The queue to read. With [`WakeReason::CatchUp`] it may be a pattern: read all matching
+    /// queues.
     pub queue: Selector,
     /// The strongest of the conflated reasons.
     pub reason: WakeReason,
