@@ -1,7 +1,7 @@
 //! The network client: publishers, subscriptions and flag watches that outlive single connections.
 //!
-//! Drives the machines of `session` over tonic channels. All of them reconnect by themselves. Only a
-//! refusal by the relay is final. A refusal that a proxy may have sent is final only before the
+//! Drives the machines of `session` over tonic channels. All of them reconnect by themselves. Only
+//! a refusal by the relay is final. A refusal that a proxy may have sent is final only before the
 //! relay's first message. Does not know how the relay works inside.
 
 mod admin;

@@ -96,6 +96,20 @@ impl Activity {
         }
     }
 
+    /// Returns a connection's activity with default limits.
+    #[cfg(test)]
+    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let budget = RequestBudget::new();
+        Arc::new(Self::new(
+            peer,
+            incidents,
+            budget,
+            draining,
+            DEFAULT_IDLE_TIMEOUT,
+        ))
+    }
+
     pub(super) fn now(&self) -> Tick {
         self.clock.now()
     }
@@ -223,16 +237,7 @@ mod tests {
     use super::*;
 
     fn activity(draining: &CancellationToken) -> Arc<Activity> {
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let (incidents, budget) = (Arc::new(Incidents::new()), RequestBudget::new());
-        let activity = Activity::new(
-            peer,
-            incidents,
-            budget,
-            draining.clone(),
-            DEFAULT_IDLE_TIMEOUT,
-        );
-        Arc::new(activity)
+        Activity::for_test(Arc::new(Incidents::new()), draining.clone())
     }
 
     /// Runs `end_in_time` and `streams`; returns the times of the graceful end and the close.

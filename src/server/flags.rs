@@ -123,9 +123,9 @@ impl FlagsService {
             set_by: request.set_by,
             reason: request.reason,
         };
-        let told = in_time(self.flags.set(&flag, &options, wall())).await?;
+        let written = in_time(self.flags.set(&flag, &options, wall())).await?;
         // No time limit after the store's answer: notifying very many watchers may take longer.
-        let (state, watchers) = told.tell().await;
+        let (state, watchers) = written.tell().await;
         let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
         let ttl = ttl.map(tracing::field::debug);
         // The stored state, including kept values.
@@ -146,8 +146,8 @@ impl FlagsService {
             reason: request.reason,
         };
         options.check()?;
-        let told = in_time(self.flags.clear(&flag)).await?;
-        let (state, watchers) = told.tell().await;
+        let written = in_time(self.flags.clear(&flag)).await?;
+        let (state, watchers) = written.tell().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
         Ok(proto::LeashResponse {

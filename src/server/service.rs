@@ -161,25 +161,15 @@ fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use futures_util::FutureExt;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::server::{
-        activity::DEFAULT_IDLE_TIMEOUT, budget::RequestBudget, incidents::Incidents,
-    };
+    use crate::server::incidents::Incidents;
 
     #[test]
     fn a_refusal_has_the_same_deadline_as_a_unary_answer() {
-        let activity = Arc::new(Activity::new(
-            SocketAddr::from(([127, 0, 0, 1], 1)),
-            Arc::new(Incidents::new()),
-            RequestBudget::new(),
-            CancellationToken::new(),
-            DEFAULT_IDLE_TIMEOUT,
-        ));
+        let activity = Activity::for_test(Arc::new(Incidents::new()), CancellationToken::new());
         let refused = refusal(&Method::GET, &HeaderMap::new());
         let answer = Answer::Refused(refused, Arc::clone(&activity));
         let answer = answer.now_or_never().expect("at once").expect("an answer");

@@ -75,27 +75,15 @@ impl<F: Future<Output = ()>> Future for ServedStream<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::server::{
-        activity::DEFAULT_IDLE_TIMEOUT,
-        budget::RequestBudget,
-        incidents::{Incident, Incidents},
-    };
+    use crate::server::incidents::{Incident, Incidents};
 
     #[tokio::test(start_paused = true)]
     async fn a_unary_answer_that_is_not_taken_ends_its_stream_alone() {
         let incidents = Arc::new(Incidents::new());
-        let activity = Arc::new(Activity::new(
-            SocketAddr::from(([127, 0, 0, 1], 1)),
-            Arc::clone(&incidents),
-            RequestBudget::new(),
-            CancellationToken::new(),
-            DEFAULT_IDLE_TIMEOUT,
-        ));
+        let activity = Activity::for_test(Arc::clone(&incidents), CancellationToken::new());
         let streams = StreamExecutor {
             bundle: Bundle::default(),
             activity: Arc::clone(&activity),

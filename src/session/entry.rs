@@ -50,7 +50,8 @@ impl Entry {
         self.waiters.extend(other.waiters);
     }
 
-    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at once.
+    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at
+    /// once.
     pub(super) fn mark_set_aside(&mut self) {
         (self.first_submission, self.max_batch, self.posted) = (u64::MAX, usize::MAX, false);
     }

@@ -37,9 +37,9 @@ struct ConnectionEntry {
     retired: bool,
 }
 
-/// Streams of one connection. With a window of 64 KiB each, up to 16 MiB are unread on it, far below
-/// HTTP/2's maximum window of 2 GiB. More streams would share one core (a connection is one task)
-/// and one socket's failures. The relay accepts 1,000.
+/// Streams of one connection. With a window of 64 KiB each, up to 16 MiB are unread on it, far
+/// below HTTP/2's maximum window of 2 GiB. More streams would share one core (a connection is one
+/// task) and one socket's failures. The relay accepts 1,000.
 pub(crate) const STREAMS_PER_CONNECTION: usize = 256;
 /// Maximum unread bytes of a stream. Later wake-ups of a slow reader then conflate at the relay.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;

@@ -1,8 +1,8 @@
 //! The newest tokens that a subscriber holds, to resume with.
 //!
-//! Two bounds apply. Beyond the protocol's 4,096 tokens the oldest is dropped. A request states only
-//! as many of the newest as fit. A missing token is harmless: without a resume number of the relay
-//! it costs one CATCH_UP.
+//! Two bounds apply. Beyond the protocol's 4,096 tokens the oldest is dropped. A request states
+//! only as many of the newest as fit. A missing token is harmless: without a resume number of the
+//! relay it costs one CATCH_UP.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -166,7 +166,8 @@ impl PublisherSession {
         // The last one first: each is put back to the front.
         for request in std::mem::take(&mut self.in_flight).into_iter().rev() {
             match error.kind() {
-                // The relay ends the stream so for a request that is too large. Which one is unknown.
+                // The relay ends the stream so for a request that is too large. Which one is
+                // unknown.
                 ErrorKind::Exhausted => self.halve(request.body, now),
                 _ => self.put_back(request.body, now),
             }
@@ -283,11 +284,12 @@ impl PublisherSession {
 
     /// Returns the notification's conflation key.
     fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
-        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
-        EntryKey {
-            queue: notification.queue.clone(),
-            due: due.filter(|_| !planted!(self.config.fault, DelaySlotIgnored)),
+        let queue = notification.queue.clone();
+        if planted!(self.config.fault, DelaySlotIgnored) {
+            return EntryKey { queue, due: None };
         }
+        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
+        EntryKey { queue, due }
     }
 
     /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
@@ -408,8 +410,8 @@ impl PublisherSession {
         self.waiters.finish_flushes(oldest, &mut self.refused);
     }
 
-    /// Removes callers that no longer wait from the entries' lists, so that these grow with queues and
-    /// not with calls.
+    /// Removes callers that no longer wait from the entries' lists, so that these grow with queues
+    /// and not with calls.
     fn purge(&mut self) {
         if !self.waiters.needs_purge(|| self.pending()) {
             return;

@@ -55,8 +55,8 @@ pub(crate) struct Reconnect {
     heartbeat: Duration,
     /// A message of a relay has arrived, on this stream or an earlier one.
     ever_connected: bool,
-    /// The relay announced the end of the last stream, to be reopened soon, and no attempt has failed
-    /// since.
+    /// The relay announced the end of the last stream, to be reopened soon, and no attempt has
+    /// failed since.
     announced: bool,
     /// Failed attempts since the last message.
     failures: Option<Failures>,
@@ -111,8 +111,8 @@ const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
 const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Default for ReconnectConfig {
-    /// The first reconnection waits up to 1 s, later ones up to 10 s. Clients notice a restart within
-    /// 3 s, and ten thousand listeners reconnect at about two thousand a second.
+    /// The first reconnection waits up to 1 s, later ones up to 10 s. Clients notice a restart
+    /// within 3 s, and ten thousand listeners reconnect at about two thousand a second.
     fn default() -> Self {
         Self {
             base: Duration::from_secs(1),
@@ -222,7 +222,9 @@ impl Reconnect {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.announced &= planted!(self.config.fault, AnnouncedForever);
+        if !planted!(self.config.fault, AnnouncedForever) {
+            self.announced = false;
+        }
         if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
@@ -234,16 +236,16 @@ impl Reconnect {
         None
     }
 
-    /// The relay refused the request for its size. The next request is smaller, so the back-off does
-    /// not grow.
+    /// The relay refused the request for its size. The next request is smaller, so the back-off
+    /// does not grow.
     pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
         self.note_failure(now, Some(error));
         let wait = requested_wait(Some(error)) + crate::backoff::jitter(self.config.base, rng);
         self.phase = Phase::Waiting { until: now + wait };
     }
 
-    /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so the
-    /// back-off does not grow. It resets after a stable stream, as after any other end.
+    /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
+    /// the back-off does not grow. It resets after a stable stream, as after any other end.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
         if !planted!(self.config.fault, GoodbyeKeepsBackoff) {
             self.reset_if_stable(now);
@@ -276,8 +278,8 @@ impl Reconnect {
         refused
     }
 
-    /// Ends the stream (`true`), or opens the next one at once (`false`). Returns whether that changes
-    /// the state; it does not after a final refusal.
+    /// Ends the stream (`true`), or opens the next one at once (`false`). Returns whether that
+    /// changes the state; it does not after a final refusal.
     pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
         self.phase = match (paused, self.phase) {
             (true, Phase::Paused | Phase::Closed) => return false,
@@ -330,10 +332,10 @@ impl Reconnect {
     /// Returns whether a retry is useless.
     ///
     /// A refusal of an invalid request is always final. Other refusals are final before the first
-    /// message only, so that a wrong address or a missing permission is reported at once. Later they
-    /// may pass: a proxy answers 404, 403 or UNIMPLEMENTED while the relay behind it restarts, and
-    /// credentials are rotated behind a parked fleet. A listener that gave up then would miss every
-    /// later wake-up; a retry costs one request in ten seconds.
+    /// message only, so that a wrong address or a missing permission is reported at once. Later
+    /// they may pass: a proxy answers 404, 403 or UNIMPLEMENTED while the relay behind it restarts,
+    /// and credentials are rotated behind a parked fleet. A listener that gave up then would miss
+    /// every later wake-up; a retry costs one request in ten seconds.
     fn is_final_here(&self, kind: ErrorKind) -> bool {
         match kind {
             ErrorKind::Invalid => true,
@@ -383,8 +385,8 @@ impl Reconnect {
 
 /// Returns the wait that the relay requested, at most [`Limits::AWAY`].
 fn requested_wait(error: Option<&Error>) -> Duration {
-    let asked = error.and_then(Error::retry_after);
-    asked.unwrap_or_default().min(Limits::AWAY)
+    let requested = error.and_then(Error::retry_after);
+    requested.unwrap_or_default().min(Limits::AWAY)
 }
 
 /// Returns whether the same request would be refused again.

@@ -243,8 +243,8 @@ impl SetAside {
     }
 
     fn schedule(&mut self, mut refused: RefusedEntry, now: Tick, rng: &mut fastrand::Rng) {
-        let asked = refused.error.retry_after().unwrap_or_default();
-        refused.relay_wait_until = now + asked.min(Limits::AWAY);
+        let requested = refused.error.retry_after().unwrap_or_default();
+        refused.relay_wait_until = now + requested.min(Limits::AWAY);
         let due = refused
             .relay_wait_until
             .max(now + refused.backoff.next(rng));

@@ -1,11 +1,11 @@
 //! A subscription's client side: its reconnect requests, and the wake-ups it hands over.
 //!
 //! A token is recorded when its wake-up is handed to the application, not on arrival. Undelivered
-//! wake-ups are dropped when the stream breaks, because the relay sends them again. So counts add up
-//! exactly, and a request never resumes past a wake-up that the application has not seen. A request
-//! states the newest positions that fit, and fewer after the relay refused its size. The relay's
-//! resume number covers all other queues. It queues behind the wake-ups before it, and takes effect
-//! when they were handed over.
+//! wake-ups are dropped when the stream breaks, because the relay sends them again. So counts add
+//! up exactly, and a request never resumes past a wake-up that the application has not seen. A
+//! request states the newest positions that fit, and fewer after the relay refused its size. The
+//! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
+//! takes effect when they were handed over.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -156,8 +156,7 @@ impl SubscriptionSession {
         let opening = self.welcome.take().is_none();
         if let Some(refusal) = error.filter(|_| opening)
             && refusal.kind() == ErrorKind::Exhausted
-            && !planted!(self.fault, PositionsNotCut)
-            && !planted!(self.fault, ExhaustedSendsAll)
+            && self.cuts_positions_after_refusal()
             && self.positions.shrink_request()
         {
             self.reconnect.request_too_large(now, refusal, rng);
@@ -228,8 +227,8 @@ impl SubscriptionSession {
         self.reconnect.state()
     }
 
-    /// Returns the state of the connection to the relay. A stream counts as connected from its Welcome
-    /// on, because no report can be sent earlier.
+    /// Returns the state of the connection to the relay. A stream counts as connected from its
+    /// Welcome on, because no report can be sent earlier.
     pub(crate) fn link_state(&self) -> LinkState {
         let connection = match self.reconnect.state() {
             ConnectionState::Connected if self.welcome.is_none() => ConnectionState::Reconnecting,
@@ -255,7 +254,11 @@ impl SubscriptionSession {
         if resume.is_empty() || resume.0.len() > Limits::TOKEN {
             return;
         }
-        if self.undelivered.is_empty() || planted!(self.fault, ResumeBeforeHandOver) {
+        if planted!(self.fault, ResumeBeforeHandOver) {
+            self.resume = resume;
+            return;
+        }
+        if self.undelivered.is_empty() {
             self.resume = resume;
             return;
         }
@@ -265,15 +268,23 @@ impl SubscriptionSession {
         self.undelivered.push_back(Undelivered::Resume(resume));
     }
 
+    /// `false` only with a planted fault.
+    fn cuts_positions_after_refusal(&self) -> bool {
+        !planted!(self.fault, PositionsNotCut) && !planted!(self.fault, ExhaustedSendsAll)
+    }
+
+    /// Unlimited only with a planted fault.
+    fn max_position_bytes(&self) -> usize {
+        if planted!(self.fault, PositionsNotCut) {
+            return usize::MAX;
+        }
+        self.position_bytes
+    }
+
     fn request(&mut self) -> SubscribeOptions {
-        let cuts = !planted!(self.fault, PositionsNotCut);
-        let room = if cuts {
-            self.position_bytes
-        } else {
-            usize::MAX
-        };
+        let max_bytes = self.max_position_bytes();
         SubscribeOptions {
-            positions: self.positions.newest(room),
+            positions: self.positions.newest(max_bytes),
             resume: self.resume.clone(),
             ..self.options.clone()
         }

@@ -62,7 +62,8 @@ impl WatchSession {
         }
     }
 
-    /// Sets the heartbeat that the request asked for. A flag's stream has no Welcome that states one.
+    /// Sets the heartbeat that the request asked for. A flag's stream has no Welcome that states
+    /// one.
     pub(crate) fn set_heartbeat(&mut self, heartbeat: std::time::Duration) {
         self.reconnect.set_heartbeat(heartbeat);
     }

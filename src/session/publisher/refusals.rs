@@ -2,7 +2,7 @@
 //!
 //! An entry that breaks a rule fails to its callers and is dropped. An entry that the relay has no
 //! room for fails to its callers as well, but is kept, because a listener may sleep until it is
-//! counted. At the limit of kept entries a further one is dropped. The error tells its callers so,
+//! counted. At the limit of kept entries a further one is dropped. Its error says so,
 //! and the error of a kept entry says that it is kept.
 
 use super::{PublisherSession, RequestEntries};
@@ -80,10 +80,7 @@ impl PublisherSession {
             return self.wait(error, now, rng);
         }
         if body.len() > 1 {
-            if !planted!(self.config.fault, BatchDropped) {
-                self.halve(body, now);
-            }
-            return;
+            return self.halve_refused(body, now);
         }
         match body {
             RequestEntries::Entries(entries) => {
@@ -112,6 +109,13 @@ impl PublisherSession {
         }
     }
 
+    fn halve_refused(&mut self, body: RequestEntries, now: Tick) {
+        if planted!(self.config.fault, BatchDropped) {
+            return;
+        }
+        self.halve(body, now);
+    }
+
     /// Puts a request's entries back, to be sent in requests of at most half its size.
     pub(super) fn halve(&mut self, mut body: RequestEntries, now: Tick) {
         let half = body.len().div_ceil(2);
@@ -123,10 +127,10 @@ impl PublisherSession {
         self.put_back(body, now);
     }
 
-    /// Fails the entry's callers, and the next flush if the entry was posted. If the relay is full, the
-    /// error says whether the entry is kept.
+    /// Fails the entry's callers, and the next flush if the entry was posted. If the relay is full,
+    /// the error says whether the entry is kept.
     fn refuse_waiters(&mut self, entry: &mut Entry, error: &Error, kept: bool) {
-        let mut told = error.clone();
+        let mut waiter_error = error.clone();
         if error.kind() == ErrorKind::Exhausted {
             let message = match (kept, self.config.max_set_aside) {
                 (true, _) => format!("{error}; the notification is kept and sent again"),
@@ -135,12 +139,12 @@ impl PublisherSession {
                 ),
             };
             let after = error.retry_after().unwrap_or_default();
-            told = Error::new(ErrorKind::Exhausted, message).with_retry_after(after);
+            waiter_error = Error::new(ErrorKind::Exhausted, message).with_retry_after(after);
         }
         if std::mem::take(&mut entry.posted) {
-            self.refused.get_or_insert_with(|| told.clone());
+            self.refused.get_or_insert_with(|| waiter_error.clone());
         }
         let waiters = std::mem::take(&mut entry.waiters);
-        self.waiters.refuse_listed(waiters, &told);
+        self.waiters.refuse_listed(waiters, &waiter_error);
     }
 }
