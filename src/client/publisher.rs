@@ -313,7 +313,7 @@ impl PublisherInner {
         tokio::time::sleep_until(self.clock.instant(at)).await;
     }
 
-    /// Waits until the task_signal rings, or until then.
+    /// Waits for the signal, at most until `at`.
     async fn wait_for_signal(&self, at: Tick) {
         tokio::select! {
             () = self.task_signal.notified() => {}

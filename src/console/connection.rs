@@ -54,7 +54,7 @@ pub(super) async fn accept(
             };
             tokio::select! {
                 () = serve(stream, router, place) => {}
-                () = late => tracing::debug!(%peer, "closed an unfinished connection to the admin port"),
+                () = late => tracing::debug!(%peer, "closed an unfinished admin connection"),
             }
         });
     }

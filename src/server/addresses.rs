@@ -3,8 +3,10 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
+
+use crate::sync::lock;
 
 /// Counts connections by address, up to a limit for each.
 #[derive(Debug, Clone)]
@@ -84,7 +86,7 @@ fn network(peer: IpAddr) -> IpAddr {
 
 impl AddressTable {
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 

@@ -6,11 +6,11 @@
 //! the request that needs more is refused, which frees its bytes.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::words::Limits;
+use crate::{sync::lock, words::Limits};
 
 /// One connection's budget: its own share, and bytes of the pool that all connections share.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl RequestBudget {
     }
 
     fn held(&self) -> MutexGuard<'_, usize> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
 };
 
@@ -16,6 +16,7 @@ use tonic::{Request, Status, Streaming, codec::Codec as _};
 
 use super::body::RequestBody;
 use crate::{
+    sync::lock,
     wire::{Codec, NotifyRequest, proto},
     words::Limits,
 };
@@ -74,7 +75,7 @@ impl SharedBody {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestBody> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

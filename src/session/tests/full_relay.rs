@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{super::publisher::*, at, rng};
+use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
@@ -83,10 +83,6 @@ fn delayed(queue: &str, delay: Duration) -> Notification {
     }
 }
 
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
-
 fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
 }
@@ -109,7 +105,7 @@ fn notify(
 
 #[test]
 fn a_refused_queue_does_not_hold_up_the_others() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..200 {
         session
             .post(event(&format!("a/known-{number}")), at(0))
@@ -135,7 +131,7 @@ fn a_refused_queue_does_not_hold_up_the_others() {
 
 #[test]
 fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     let refused = notify(&mut session, &mut relay, "a/new", at(0)).expect("told");
     let error = refused.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
@@ -155,7 +151,7 @@ fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room
 
 #[test]
 fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     notify(&mut session, &mut relay, "a/new", at(0));
     assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
     let due = session.next_at();
@@ -168,7 +164,7 @@ fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
 
 #[test]
 fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_asks() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     let mut now = at(0);
     for _ in 0..40 {
@@ -186,7 +182,7 @@ fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_ask
 
 #[test]
 fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     session.post(event("a/known"), at(0)).expect("taken");
     session.flush();
@@ -211,7 +207,7 @@ fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
 
 #[test]
 fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..2_000 {
         session
             .post(event(&format!("a/new-{number}")), at(0))
@@ -294,7 +290,7 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
 
 #[test]
 fn a_refused_delayed_entry_is_sent_when_its_delay_ends_while_others_stay_refused() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     relay.no_timers = true;
     for number in 0..2_000 {
         session
@@ -314,7 +310,7 @@ fn a_refused_delayed_entry_is_sent_when_its_delay_ends_while_others_stay_refused
 
 #[test]
 fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones() {
-    let (mut session, mut relay) = (session(), Relay::default());
+    let (mut session, mut relay) = (publisher(), Relay::default());
     relay.no_timers = true;
     let hour = Duration::from_secs(3600);
     for number in 0..5_000 {
@@ -335,7 +331,7 @@ fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones
 
 #[test]
 fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     relay.no_timers = true;
     for number in 0..2_000 {
         let new = event(&format!("a/new-{number}"));
@@ -356,7 +352,7 @@ fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
 
 #[test]
 fn a_probe_on_a_connection_that_broke_is_sent_again() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     relay.serve(&mut session, at(0));
     let due = session.next_at();
@@ -372,7 +368,7 @@ fn a_probe_on_a_connection_that_broke_is_sent_again() {
 
 #[test]
 fn a_probe_that_is_refused_for_good_is_dropped() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     relay.serve(&mut session, at(0));
     let due = session.next_at();
@@ -456,7 +452,7 @@ fn the_greatest_batch_of_the_longest_names_fits_a_request() {
 
 #[test]
 fn a_stream_that_ends_for_a_requests_size_is_followed_by_smaller_requests() {
-    let mut session = session();
+    let mut session = publisher();
     for number in 0..100 {
         session
             .post(event(&format!("a/{number}")), at(0))

@@ -1,6 +1,6 @@
 //! Callers that stop waiting: their notifications cost memory for queues, not for calls.
 
-use super::{super::publisher::*, at, rng};
+use super::{at, publisher, rng};
 use crate::{
     error::{Error, ErrorKind},
     words::{Accepted, Notification},
@@ -8,17 +8,13 @@ use crate::{
 
 const CALLS: u64 = 360_000;
 
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
-
 fn event(queue: u64) -> Notification {
     Notification::new(format!("a/q{queue}").parse().expect("an address"))
 }
 
 #[test]
 fn callers_whose_deadline_passed_are_removed_from_the_lists() {
-    let mut session = session();
+    let mut session = publisher();
     // A hundred calls a second for an hour, each of which waits for 30 s.
     for call in 0..CALLS {
         let now = at(call * 10);
@@ -56,7 +52,7 @@ fn callers_whose_deadline_passed_are_removed_from_the_lists() {
 
 #[test]
 fn abandoned_callers_are_removed_from_the_lists() {
-    let mut session = session();
+    let mut session = publisher();
     for call in 0..CALLS {
         let waiter = session
             .notify(
@@ -72,7 +68,7 @@ fn abandoned_callers_are_removed_from_the_lists() {
 
 #[test]
 fn a_refusal_of_the_whole_stream_empties_the_lists() {
-    let mut session = session();
+    let mut session = publisher();
     for call in 0..1_000 {
         session
             .notify(vec![event(call % 10)], crate::clock::Tick::NEVER, at(0))
@@ -86,7 +82,7 @@ fn a_refusal_of_the_whole_stream_empties_the_lists() {
 
 #[test]
 fn a_waiting_caller_stays_on_the_lists_and_is_answered() {
-    let mut session = session();
+    let mut session = publisher();
     let stays = session
         .notify(vec![event(0)], crate::clock::Tick::NEVER, at(0))
         .expect("taken");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{super::publisher::*, at, rng};
+use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
@@ -10,10 +10,6 @@ use crate::{
 };
 
 const LATER: Tick = Tick::NEVER;
-
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
 
 fn one_at_a_time() -> PublisherSession {
     PublisherSession::new(PublisherConfig {
@@ -47,7 +43,7 @@ fn unavailable() -> Error {
 
 #[test]
 fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
-    let mut session = session();
+    let mut session = publisher();
     for _ in 0..100_000 {
         session.post(event("a/q"), at(0)).expect("taken");
     }
@@ -65,7 +61,7 @@ fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
 
 #[test]
 fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     let delayed = Notification {
         delay: Duration::from_secs(60),
@@ -110,7 +106,7 @@ fn a_caller_is_answered_when_all_of_its_notifications_are() {
 
 #[test]
 fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
-    let mut session = session();
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], LATER, at(0))
         .expect("taken");
@@ -134,7 +130,7 @@ fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
 
 #[test]
 fn retries_wait_and_start_again_after_a_success() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     let mut rng = rng();
     for _ in 0..30 {
@@ -212,7 +208,7 @@ fn a_bad_one_among_many_is_found_by_halves() {
 
 #[test]
 fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
-    let mut session = session();
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], at(1_000), at(0))
         .expect("taken");
@@ -232,7 +228,7 @@ fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
 
 #[test]
 fn a_request_without_an_answer_is_a_dead_connection() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     assert!(!session.elapsed(at(4_999)));
@@ -264,7 +260,7 @@ fn a_flush_ends_when_what_was_posted_before_is_acknowledged() {
 
 #[test]
 fn a_flush_returns_the_refusal_of_a_posted_notification() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.flush();
     session.request(at(0)).expect("a request");
@@ -315,7 +311,7 @@ fn without_conflation_each_notification_is_sent_by_itself() {
 
 #[test]
 fn the_longest_delay_stays_within_the_limit_on_its_grid() {
-    let mut session = session();
+    let mut session = publisher();
     let delay = Limits::DELAY;
     let delayed = Notification {
         delay,
@@ -329,7 +325,7 @@ fn the_longest_delay_stays_within_the_limit_on_its_grid() {
 
 #[test]
 fn an_answer_that_does_not_fit_its_request_loses_nothing() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.post(event("a/r"), at(0)).expect("taken");
     assert_eq!(session.request(at(0)).expect("a request").len(), 2);
@@ -345,7 +341,7 @@ fn refused(kind: ErrorKind) -> Error {
 
 #[test]
 fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/p"), at(0)).expect("taken");
     session
         .notify(vec![event("a/q")], LATER, at(0))
@@ -366,7 +362,7 @@ fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
 #[test]
 fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_first_answer() {
     for kind in [ErrorKind::Unsupported, ErrorKind::NotFound] {
-        let mut session = session();
+        let mut session = publisher();
         session
             .notify(vec![event("a/q")], LATER, at(0))
             .expect("taken");
@@ -391,7 +387,7 @@ fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_first_answer() {
 
 #[test]
 fn a_deadline_that_passes_names_the_last_failure() {
-    let mut session = session();
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], at(1_000), at(0))
         .expect("taken");
