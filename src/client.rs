@@ -1,8 +1,8 @@
-//! The network client: publishers, subscriptions and flag watches that outlive any one connection.
+//! The network client: publishers, subscriptions and flag watches that outlive single connections.
 //!
-//! Drives the machines of `session` over tonic channels. Everything reconnects by itself; only a
-//! refusal by the relay is final, and what a proxy may have said only before the relay was heard.
-//! Knows nothing of the relay's insides.
+//! Drives the machines of `session` over tonic channels. All of them reconnect by themselves. Only
+//! a refusal by the relay is final. A refusal that a proxy may have sent is final only before the
+//! relay's first message. Does not know how the relay works inside.
 
 mod admin;
 mod config;

@@ -1,10 +1,12 @@
-//! The admin port: `GET /livez`, `GET /readyz`, `GET /readyz/PART` and `GET /metrics` over HTTP/1.1.
+//! The admin port: `GET /livez`, `GET /readyz`, `GET /readyz/PART` and `GET /metrics` over
+//! HTTP/1.1.
 //!
-//! Alive means that the process answers. Ready means that all required parts are: a relay sends
-//! wake-ups without its store, so its store is a part that is not required. `/readyz?verbose` names
-//! each part, `/readyz/PART` answers for one. The metrics are Prometheus text. For operators: it
-//! listens on loopback unless told otherwise, and answers only to its own names. It has connections
-//! and deadlines of its own, so that what is held on one port is not missing on the other.
+//! Alive means that the process answers. Ready means that all required parts are ready. A relay
+//! sends wake-ups without its store, so its store is not a required part. `/readyz?verbose` lists
+//! all parts, `/readyz/PART` reports one. The metrics are Prometheus text. The port is for
+//! operators: it listens on loopback by default, and accepts only configured host names. Its
+//! connections and deadlines are separate from those of gRPC, so that neither port can exhaust the
+//! other.
 
 mod connection;
 mod hosts;
@@ -24,7 +26,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 
-pub(crate) use metrics::{Figure, Figures};
+pub(crate) use metrics::{Metric, Metrics};
 
 use self::hosts::Hosts;
 use crate::{
@@ -33,55 +35,58 @@ use crate::{
     task::Scope,
 };
 
-/// What the console asks of the relay that it belongs to.
+/// The source of a console's readiness and metrics: a relay, a listener or a sweeper.
 #[async_trait]
-pub(crate) trait Subject: Send + Sync + 'static {
-    /// Returns the parts that readiness is made of, in the order in which they are shown.
+pub(crate) trait StatusSource: Send + Sync + 'static {
+    /// Returns the parts of readiness in the order of the page.
     fn parts(&self) -> &'static [Part];
 
-    /// Returns the reasons why a part is not ready; none where it is.
-    async fn unready(&self, part: &str) -> Vec<String>;
+    /// Returns the reasons why a part is not ready; none if it is ready.
+    async fn failures(&self, part: &str) -> Vec<String>;
 
-    /// Returns the figures of this moment.
-    fn figures(&self) -> Figures;
+    /// Returns the current values.
+    fn metrics(&self) -> Metrics;
 }
 
 /// A part of readiness.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    /// Without it the whole is not ready.
+    /// Whether the process is ready only with this part.
     pub(crate) required: bool,
 }
 
-/// Where a console listens, and by which names it is asked.
+/// A console's address and host names.
 #[derive(Debug, Clone)]
 pub(crate) struct ConsoleConfig {
     pub(crate) listen: SocketAddr,
-    /// Host names that requests may state, beside IP addresses and `localhost`.
+    /// Host names that requests may state, in addition to IP addresses and `localhost`.
     pub(crate) hosts: Vec<String>,
 }
 
-/// A console that listens. Ends when it is dropped.
+/// A listening console. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
     address: SocketAddr,
     scope: Arc<Scope>,
 }
 
-/// What answers are made of.
+/// The state of the route handlers.
 #[derive(Clone)]
-struct Asked {
-    subject: Arc<dyn Subject>,
+struct ConsoleState {
+    source: Arc<dyn StatusSource>,
     connections: EvictingPool,
 }
 
 impl Console {
-    /// Listens.
+    /// Listens and serves.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the address cannot be listened on; it is named.
-    pub(crate) async fn start(config: &ConsoleConfig, subject: Arc<dyn Subject>) -> Result<Self> {
+    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
+    pub(crate) async fn start(
+        config: &ConsoleConfig,
+        source: Arc<dyn StatusSource>,
+    ) -> Result<Self> {
         let failed = |error| {
             let message = format!("cannot listen on {} for the admin port", config.listen);
             Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -95,8 +100,8 @@ impl Console {
             .route("/readyz", get(readyz))
             .route("/readyz/{part}", get(readyz_part))
             .route("/metrics", get(metrics_text))
-            .with_state(Asked {
-                subject,
+            .with_state(ConsoleState {
+                source,
                 connections: connections.clone(),
             })
             .layer(middleware::from_fn_with_state(hosts, hosts::check));
@@ -121,22 +126,25 @@ impl Console {
 }
 
 impl Drop for Console {
-    /// The accept loop holds the scope as well: only cancelled it ends.
+    /// Cancels the scope. Dropping it is not enough, as the accept loop holds it as well.
     fn drop(&mut self) {
         self.scope.token().cancel();
     }
 }
 
-async fn readyz(State(asked): State<Asked>, RawQuery(query): RawQuery) -> (StatusCode, String) {
+async fn readyz(
+    State(state): State<ConsoleState>,
+    RawQuery(query): RawQuery,
+) -> (StatusCode, String) {
     let is_verbose = |pair: &str| pair.split('=').next() == Some("verbose");
     let verbose = query.is_some_and(|query| query.split('&').any(is_verbose));
     let (mut lines, mut reasons) = (String::new(), Vec::new());
-    for part in asked.subject.parts() {
-        // Asking the store costs a request: only where its answer is shown.
+    for part in state.source.parts() {
+        // A check of the store costs a request, so it runs only if the answer shows it.
         if !verbose && !part.required {
             continue;
         }
-        let failed = asked.subject.unready(part.name).await;
+        let failed = state.source.failures(part.name).await;
         lines.push_str(&part.line(&failed));
         if part.required {
             reasons.extend(failed);
@@ -149,10 +157,13 @@ async fn readyz(State(asked): State<Asked>, RawQuery(query): RawQuery) -> (Statu
     }
 }
 
-async fn readyz_part(State(asked): State<Asked>, Path(name): Path<String>) -> (StatusCode, String) {
-    let parts = asked.subject.parts();
+async fn readyz_part(
+    State(state): State<ConsoleState>,
+    Path(name): Path<String>,
+) -> (StatusCode, String) {
+    let parts = state.source.parts();
     match parts.iter().find(|part| part.name == name) {
-        Some(part) => verdict(asked.subject.unready(part.name).await),
+        Some(part) => verdict(state.source.failures(part.name).await),
         None => {
             let known: Vec<_> = parts.iter().map(|part| part.name).collect();
             let text = format!("no such part; there are: {}\n", known.join(", "));
@@ -171,7 +182,7 @@ fn verdict(reasons: Vec<String>) -> (StatusCode, String) {
 }
 
 impl Part {
-    /// Returns a line of the verbose page, as Kubernetes' own have them.
+    /// Returns a line of the verbose page, in the format of Kubernetes.
     fn line(self, failed: &[String]) -> String {
         let name = self.name;
         let note = if self.required { "" } else { " (not required)" };
@@ -182,13 +193,13 @@ impl Part {
     }
 }
 
-async fn metrics_text(State(asked): State<Asked>) -> impl IntoResponse {
+async fn metrics_text(State(state): State<ConsoleState>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let mut figures = asked.subject.figures();
-    figures.counters.push((
+    let mut metrics = state.source.metrics();
+    metrics.counters.push((
         "admin_connections_displaced",
         "Connections to the admin port closed for newer ones",
-        asked.connections.evictions(),
+        state.connections.evictions(),
     ));
-    ([(header::CONTENT_TYPE, kind)], figures.render())
+    ([(header::CONTENT_TYPE, kind)], metrics.render())
 }

@@ -1,6 +1,6 @@
-//! A whole relay: configuration in, addresses out, until it is shut down.
+//! A complete relay node: its configuration, start and shutdown.
 //!
-//! Puts the parts together and owns their order of starting and ending; decides nothing else.
+//! Assembles the parts and defines their order of starting and ending. Contains no other logic.
 
 mod status;
 
@@ -8,57 +8,60 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use self::status::Watched;
+use self::status::RelayStatus;
 use crate::{
     clock::wall,
     console::{Console, ConsoleConfig},
     error::Result,
     flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     relay::{Relay, RelayConfig},
-    server::{Health, IDLE, Server, ServerConfig, Services},
+    server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, Services},
     store::{self, BlobStore},
     task::{Scope, measure_polls},
     words::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
 };
 
-/// How a relay is served.
+/// The configuration of a relay node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// The relay itself.
+    /// The relay's configuration.
     pub relay: RelayConfig,
-    /// Where gRPC is served; port 0 is any free one.
+    /// Address of the gRPC port; port 0 is any free one.
     pub listen: SocketAddr,
-    /// Where health and metrics are served; `None`: nowhere.
+    /// Address of the admin port with health and metrics; `None`: no such port.
     pub admin_listen: Option<SocketAddr>,
-    /// Where flags are kept: `memory:`, `sqlite:PATH` or a container of a cloud, as
-    /// [`store::open`](crate::store::open) has it. Relays on one store have the same flags.
+    /// The store of the flags: `memory:`, `sqlite:PATH` or a container of a cloud, as accepted by
+    /// [`store::open`](crate::store::open). Relays on one store have the same flags.
     pub store: String,
-    /// Names by which health and metrics may be asked for, beside IP addresses and `localhost`: a
-    /// request that states another host is refused.
+    /// Host names that requests to the admin port may state, in addition to IP addresses and
+    /// `localhost`. Requests with another host are refused.
     pub admin_hosts: Vec<String>,
-    /// Connections at one time; further ones wait until one ends. Fewer where the process may not
-    /// have as many files open: 128 stay in reserve, and a quarter of the rest, at most 256, is for
-    /// connections that have sent nothing yet.
+    /// Maximum connections; further ones wait until one ends. Reduced if the process may not open
+    /// as many files: 128 files are reserved, and a quarter of the rest, at most 256, is for
+    /// connections that have not sent their preface yet.
     pub max_connections: usize,
-    /// Connections at one time of one peer's address, or of one /64 network of IPv6; further ones
-    /// are closed. `Some(0)` is no limit. `None` is no limit where the relay listens on loopback,
-    /// and otherwise 256, without a limit for peers on this machine.
+    /// Maximum connections of one peer address, or of one IPv6 /64 network; further ones are
+    /// closed.
+    /// `Some(0)` is no limit. `None` is no limit if the relay listens on loopback, and otherwise
+    /// 256 without a limit for peers on this machine.
     pub max_connections_per_address: Option<usize>,
-    /// Returns how many lines of the log were dropped because nobody read them, for the metrics.
+    /// Returns the number of log lines that were dropped because their reader stalled, for the
+    /// metrics.
     pub log_lines_dropped: Option<fn() -> u64>,
-    /// How often each watched flag is read again, in case another program wrote it; zero is never.
+    /// Interval of reading each watched flag again, in case another program wrote it; zero is
+    /// never.
     pub flag_refresh: Duration,
-    /// Flags that may be set at one time; a further one is refused, and nothing is applied.
+    /// Maximum flags set at one time; setting a further one is refused without any effect.
     pub max_flags: usize,
-    /// Distinct flags that clients may watch at one time; a watch of a further one is refused.
-    /// Watches of this process ([`Node::watch_flag`]) count, and are never refused.
+    /// Maximum distinct flags that clients watch at one time; a watch of a further one is refused.
+    /// Watches of this process ([`Node::watch_flag`]) count but are never refused.
     pub max_watched_flags: usize,
-    /// Whether the processor time of each poll of a task is measured, in all of this process; the
-    /// metric `longest_poll_microseconds` tells the longest then. It costs a poll about half a microsecond.
+    /// Measures the processor time of each task poll in this process; the metric
+    /// `longest_poll_microseconds` is the longest. It costs about half a microsecond per poll.
     pub measure_polls: bool,
 }
 
-/// A relay that is served. Dropping it ends it at once; [`Node::shutdown`] ends it gracefully.
+/// A running relay node. Dropping it ends it at once; [`Node::shutdown`] ends it gracefully.
 #[derive(Debug)]
 pub struct Node {
     relay: Relay,
@@ -96,8 +99,8 @@ impl Node {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a configuration that breaks a rule,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
-    /// where the store cannot be opened or an address cannot be listened on.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be opened or
+    /// the node cannot listen on an address.
     pub async fn start(config: NodeConfig) -> Result<Self> {
         if config.measure_polls {
             measure_polls();
@@ -129,12 +132,12 @@ impl Node {
             listen: config.listen,
             max_connections: config.max_connections,
             max_connections_per_address: config.max_connections_per_address,
-            idle: IDLE,
+            idle: DEFAULT_IDLE_TIMEOUT,
         };
         let server = Server::start(&server_config, routes, draining)?;
         let console = match config.admin_listen {
             Some(listen) => {
-                let subject = Watched {
+                let source = RelayStatus {
                     relay: relay.clone(),
                     flags: flags.clone(),
                     store: Arc::clone(&store),
@@ -145,7 +148,7 @@ impl Node {
                     listen,
                     hosts: config.admin_hosts,
                 };
-                Some(Console::start(&console, Arc::new(subject)).await?)
+                Some(Console::start(&console, Arc::new(source)).await?)
             }
             None => None,
         };
@@ -160,7 +163,7 @@ impl Node {
         })
     }
 
-    /// Returns where gRPC is served.
+    /// Returns the address of the gRPC port.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }
@@ -170,17 +173,17 @@ impl Node {
         format!("http://{}", self.address())
     }
 
-    /// Returns where health and metrics are served.
+    /// Returns the address of the admin port.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.console.as_ref().map(Console::address)
     }
 
-    /// Returns how many connections there can be at one time.
+    /// Returns the maximum number of connections.
     pub fn max_connections(&self) -> usize {
         self.server.connections().max()
     }
 
-    /// Returns the relay's life: another one after each start.
+    /// Returns the relay's epoch, which is new after each start.
     pub fn epoch(&self) -> &str {
         self.relay.epoch()
     }
@@ -190,23 +193,23 @@ impl Node {
         self.store.to_string()
     }
 
-    /// Returns the relay itself, for publishers and subscribers of this process.
+    /// Returns the relay, for publishers and subscribers of this process.
     pub fn relay(&self) -> &Relay {
         &self.relay
     }
 
-    /// Sets a flag durably, and tells everybody who watches it, in this process or not.
+    /// Sets a flag durably and notifies all of its watchers, in this process and remote.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the options break a rule;
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the
-    /// store failed: nobody was told, and it may have happened all the same.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the options break a rule;
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store failed: no watcher
+    /// was notified, but the flag may have been written.
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
         let (state, _) = self.flags.unleash(flag, options, wall()).await?;
         Ok(state)
     }
 
-    /// Clears a flag durably, and tells everybody who watches it, in this process or not.
+    /// Clears a flag durably and notifies all of its watchers, in this process and remote.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
@@ -214,13 +217,13 @@ impl Node {
         self.flags.leash(flag).await
     }
 
-    /// Returns a watch of a flag within this process: registered from now on.
+    /// Returns a watch of a flag within this process, registered from now on.
     pub fn watch_flag(&self, flag: &FlagName, listener_id: ListenerId) -> impl FlagWatch + use<> {
         LocalWatch::new(&self.flags, flag, listener_id, Arc::new(wall))
     }
 
-    /// Ends gracefully: takes no more, says Goodbye on every stream, and closes what is left after
-    /// `grace`.
+    /// Ends gracefully: refuses new streams, sends Goodbye on every stream, and closes the
+    /// remaining connections after `grace`.
     pub async fn shutdown(self, grace: Duration) {
         self.health.end();
         self.relay.drain();
@@ -244,7 +247,7 @@ mod tests {
     use crate::release::Release;
 
     #[tokio::test]
-    async fn a_flag_releases_who_waits_in_this_process() {
+    async fn a_flag_releases_watchers_in_this_process() {
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = NodeConfig {
             listen: any_port,
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_dropped_closes_its_port_and_its_connections() {
+    async fn a_dropped_node_closes_its_port_and_its_connections() {
         let node = on_free_ports().await;
         let address = node.address();
         let mut held = TcpStream::connect(address).await.expect("it listens");
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_a_request_on_the_admin_port_does_not_hold_up_the_end() {
+    async fn half_a_request_on_the_admin_port_does_not_delay_the_shutdown() {
         let node = on_free_ports().await;
         let admin = node.admin_address().expect("it has one");
         let mut half = TcpStream::connect(admin).await.expect("it listens");

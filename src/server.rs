@@ -1,9 +1,9 @@
-//! The gRPC server: services over an accept loop of its own.
+//! The gRPC server: tonic's services on a custom accept loop.
 //!
-//! tonic makes the services; the connections are hyper's HTTP/2 with its limits set, because
-//! tonic's own server hides the knobs that long streams to strangers need (see `connection`).
-//! Services translate and hand on: what is owed and what is durable is decided below. Everything
-//! that a peer begins has a deadline, and everything that it can hold has a bound.
+//! The connections are hyper's HTTP/2 with explicit limits, because tonic's server does not expose
+//! the settings that long streams to untrusted peers need (see `connection`). Services only
+//! translate; the hub and the flags contain the logic. Every operation that a peer begins has a
+//! deadline, and all memory that it can hold has a bound.
 
 mod accept;
 mod activity;
@@ -29,7 +29,7 @@ mod streams;
 mod wake;
 
 pub(crate) use accept::{Connections, Server, ServerConfig};
-pub(crate) use activity::IDLE;
+pub(crate) use activity::DEFAULT_IDLE_TIMEOUT;
 pub(crate) use health::Health;
 pub(crate) use incidents::Incident;
 pub(crate) use services::Services;

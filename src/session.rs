@@ -1,26 +1,28 @@
 //! The client's side of the protocol as state machines: pure, stepped by drivers.
 //!
-//! A driver owns the connection and asks the machine what to do; the machine is told what arrived
-//! and what time it is. The same machines run over the network and in the simulation. Knows
-//! neither tokio nor gRPC.
+//! A driver owns the connection. It passes arrived messages and the time to the machine, and
+//! executes the step that the machine returns. The same machines run over the network and in the
+//! simulation. Knows neither tokio nor gRPC.
 
-mod callers;
 mod entry;
-mod link;
-mod pending;
+mod outbox;
 mod placement;
 mod positions;
 mod publisher;
+mod reconnect;
 mod set_aside;
 mod subscription;
+mod waiters;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use callers::WaiterId;
-pub(crate) use link::{LinkConfig, Outage, Step};
-pub(crate) use placement::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS};
+pub(crate) use placement::{
+    ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
+};
 pub(crate) use publisher::{PublisherConfig, PublisherSession};
-pub(crate) use subscription::{Action, SubscriptionSession};
+pub(crate) use reconnect::{Outage, ReconnectConfig, ReconnectStep};
+pub(crate) use subscription::{SubscriptionSession, SubscriptionStep};
+pub(crate) use waiters::WaiterId;
 pub(crate) use watch::WatchSession;

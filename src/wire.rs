@@ -1,7 +1,7 @@
-//! The wire: generated messages, and how they become words and back.
+//! Generated messages, and their conversion to and from the shared types.
 //!
-//! The only place, with `server` and `client`, that knows gRPC. Checks what the words' types do
-//! not: presence, ranges and signs. Never logs, never waits.
+//! Only this module, `server` and `client` know gRPC. Checks what the shared types do not enforce:
+//! presence, ranges and signs. Never logs, never waits.
 
 mod codec;
 mod flags;
@@ -13,7 +13,7 @@ mod time;
 mod wake;
 mod watch;
 
-/// What `build.rs` made of `proto/`.
+/// The code that `build.rs` generates from `proto/`.
 #[allow(
     missing_docs,
     unnameable_types,
@@ -34,7 +34,7 @@ pub(crate) mod proto {
         include_bytes!(concat!(env!("OUT_DIR"), "/reveille.fds.bin"));
 }
 
-/// The response header of a flag's watch whose listener id another stream bears.
+/// The response header of a flag watch whose listener id another stream uses.
 pub(crate) const DUPLICATE_LISTENER: &str = "reveille-duplicate-listener";
 
 pub(crate) use codec::Codec;

@@ -1,7 +1,7 @@
-//! The words that every part shares: addresses, trigger events, positions, reports, flags, and the
-//! traits that hide whether a relay is in this process or behind a network.
+//! Types that all modules share: addresses, notifications, wake-ups, positions, reports, flags, and
+//! the traits that both an in-process and a remote relay implement.
 //!
-//! Plain data with its rules. Knows neither the wire's form nor any transport.
+//! Plain data with its rules. Knows neither the wire format nor any transport.
 
 mod address;
 mod flag;

@@ -1,6 +1,6 @@
-//! What operators ask a relay: who is there, what the queues have seen, whether it serves.
+//! Calls for operators: a relay's listeners, its queues and its health.
 //!
-//! Reads all pages of a list. Knows nothing of how it is shown.
+//! Reads all pages of a list. Does not format anything.
 
 use std::time::Duration;
 
@@ -10,71 +10,71 @@ use crate::{
     wire::{proto, span_from_wire},
 };
 
-/// One stream of a listener, as the relay sees it.
+/// One stream of a listener, as the relay knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerInfo {
-    /// Who listens, by its own name; several streams may bear the same one.
+    /// The listener's id, which it chose itself; several streams may have the same one.
     pub listener_id: String,
-    /// The stream's own id.
+    /// The stream's id.
     pub subscription_id: String,
-    /// What it listens to, each written `account/queue`, patterns with their `*`.
+    /// Its selectors, each written `account/queue`, patterns with `*`.
     pub selectors: Vec<String>,
-    /// Messages that it takes on at once.
+    /// Messages that it handles at one time.
     pub capacity: u32,
-    /// For how long the queue hides a message that it has got.
+    /// How long its queue hides a message after a get.
     pub visibility_timeout: Duration,
     /// How long the stream has been open.
     pub connected_for: Duration,
-    /// Queues that its selectors match now.
+    /// Number of queues that its selectors match now.
     pub queues: u32,
-    /// Queues where it is taken to be busy.
+    /// Number of queues for which the relay counts it as busy.
     pub busy: u32,
-    /// Queues where a wake-up is owed that its stream has not taken yet.
+    /// Number of queues with a wake-up that its stream has not sent yet.
     pub owed: u32,
-    /// Of its newest report: dequeue tasks working or waiting for work.
+    /// From its newest report: dequeue tasks working or waiting for work.
     pub active_dequeue_tasks: u32,
-    /// Of its newest report: the most that were ever active at one time.
+    /// From its newest report: the maximum of dequeue tasks active at one time.
     pub total_dequeue_tasks: u32,
-    /// The group that it shares wake-ups with; `None` where it is told of every one.
+    /// The group that shares its wake-ups; `None` if it receives every wake-up.
     pub group: Option<String>,
-    /// By its newest report it looks by itself.
+    /// From its newest report: it polls its queue without wake-ups.
     pub polling: bool,
 }
 
-/// What the relay remembers of one queue.
+/// One queue, as the relay knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueInfo {
     /// Its storage account.
     pub storage_account: String,
     /// Its name within the account.
     pub queue_name: String,
-    /// How many causes to wake there have been: notifications and timed wake-ups.
+    /// Number of notifications and timed wake-ups so far.
     pub sequence: u64,
-    /// Notifications since the relay knows it.
+    /// Number of notifications since the relay created its entry.
     pub notifications: u64,
     /// The sum of their payload sizes.
     pub payload_size: u64,
-    /// How many messages they told of.
+    /// The sum of their message counts.
     pub messages: u64,
-    /// Streams that listen on it.
+    /// Number of streams that subscribe to it.
     pub listeners: u32,
-    /// Timed wake-ups that wait.
+    /// Number of pending timed wake-ups.
     pub timers: u32,
-    /// How long ago the newest cause to wake was; `None` where there was none.
+    /// Time since the newest notification or timed wake-up; `None` without any.
     pub idle_for: Option<Duration>,
-    /// Messages in it by the newest report that told; `None` where none did.
+    /// Number of messages in it by the newest report with a depth; `None` without one.
     pub current_queue_depth: Option<u64>,
-    /// How old that report is; `None` where there is none, or from a relay of before this field.
+    /// Age of that report; `None` without one, or from a relay older than this field.
     pub depth_age: Option<Duration>,
 }
 
 impl Client {
-    /// Lists the listeners that hold a stream, through all pages.
+    /// Lists the listeners with an open stream; reads all pages.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn listeners(&self) -> Result<Vec<ListenerInfo>> {
-        let ask = async |page_token| {
+        let fetch = async |page_token| {
             let request = proto::ListListenersRequest {
                 page_size: 0,
                 page_token,
@@ -84,16 +84,16 @@ impl Client {
             let page = self.call(call).await?;
             Ok((page.listeners, page.next_page_token))
         };
-        let listed = all_pages(ask).await?;
+        let listed = all_pages(fetch).await?;
         Ok(listed.into_iter().map(ListenerInfo::from_wire).collect())
     }
 
-    /// Lists the queues that the relay remembers, through all pages.
+    /// Lists the queues that the relay knows; reads all pages.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     pub async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        let ask = async |page_token| {
+        let fetch = async |page_token| {
             let request = proto::ListQueuesRequest {
                 page_size: 0,
                 page_token,
@@ -103,14 +103,14 @@ impl Client {
             let page = self.call(call).await?;
             Ok((page.queues, page.next_page_token))
         };
-        let listed = all_pages(ask).await?;
+        let listed = all_pages(fetch).await?;
         Ok(listed.into_iter().map(QueueInfo::from_wire).collect())
     }
 
-    /// Returns whether the relay says that it serves, by the standard gRPC health check.
+    /// Returns whether the relay serves, by the standard gRPC health check.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached.
     #[cfg(feature = "relay")]
     pub async fn health(&self) -> Result<bool> {
         use tonic_health::pb::{

@@ -1,40 +1,41 @@
-//! How a client behaves: every default carries its reason.
+//! A client's configuration, with the reason of each default.
 
 use std::time::Duration;
 
 /// How a client connects and retries.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// An attempt to connect that takes longer has failed.
+    /// Time limit of an attempt to connect.
     pub connect_timeout: Duration,
-    /// A single request without an answer for this long has failed. Streams have no such end.
+    /// Time limit of a single request. Streams have none.
     pub request_timeout: Duration,
-    /// After this silence the connection itself is asked for a sign of life (HTTP/2 PING); below
-    /// the 60 s after which balancers cut idle connections.
+    /// After this silence the client sends an HTTP/2 PING on the connection. Below the 60 s after
+    /// which load balancers cut idle connections.
     pub keepalive: Duration,
-    /// The first reconnection of a stream waits up to this long, so that a relay's restart is seen
-    /// within 3 s and its listeners do not come back all at once.
+    /// Maximum wait before a stream's first reconnection. Clients notice a relay's restart within 3
+    /// s, and its listeners do not reconnect all at once.
     pub reconnect_base: Duration,
-    /// No reconnection waits longer.
+    /// Maximum wait before any reconnection.
     pub reconnect_max: Duration,
 }
 
 /// How a publisher sends.
 #[derive(Debug, Clone)]
 pub struct PublisherOptions {
-    /// Who publishes: handed on with wake-ups; at most 128 bytes.
+    /// The publisher's name, which wake-ups carry; at most 128 bytes.
     pub name: String,
-    /// Conflate what waits for the same queue and time, so that an unreachable relay costs memory
-    /// for queues, not for events.
+    /// Conflate pending notifications of the same queue and time, so that an unreachable relay
+    /// costs memory for queues, not for events.
     pub conflate: bool,
-    /// Notifications of one request at most; 1..=1024.
+    /// Maximum notifications of one request; 1..=1024.
     pub batch: usize,
-    /// Requests on their way at one time; 1..=4096.
+    /// Maximum requests in flight; 1..=4096.
     pub pipeline: usize,
-    /// Entries that may wait (a queue each, with conflation); more are refused. As many are kept
-    /// besides which the relay has no room for; more of those are dropped.
+    /// Maximum pending entries (one per queue, with conflation); more are refused. The same number
+    /// of entries is kept in addition for queues that the relay has no room for; more of those are
+    /// dropped.
     pub max_pending: usize,
-    /// `notify` gives up after this long; what it notified is still sent.
+    /// Time limit of `notify`. Its notifications are still sent after that.
     pub deadline: Duration,
 }
 

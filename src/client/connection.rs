@@ -1,8 +1,9 @@
 //! A relay's address and the connections to it.
 //!
-//! Streams and single calls never share one: a stream that fills its connection must not hold up
-//! the report that would empty it. Streams that are not read do not hold up each other either: each
-//! has its part of the connection's window. A connection on which no answer came in time is left.
+//! Streams and single calls never share a connection: a stream that fills its connection must not
+//! delay the report that would drain it. Unread streams do not block each other either, because
+//! each has its share of the connection's window. A connection without an answer in time is
+//! retired.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind, Result},
-    session::LinkConfig,
+    session::ReconnectConfig,
     wire::{from_status, proto},
     words::{FlagName, ListenerId, SubscribeOptions},
 };
@@ -24,7 +25,7 @@ pub(super) type RelayClient = proto::relay_client::RelayClient<Channel>;
 pub(super) type FlagsClient = proto::flags_client::FlagsClient<Channel>;
 pub(super) type AdminClient = proto::admin_client::AdminClient<Channel>;
 
-/// A relay to talk to. Cheap to clone; connects when first used, and again whenever it must.
+/// A client of one relay. Cheap to clone; connects at its first use and reconnects by itself.
 ///
 /// ```no_run
 /// # async fn example() -> reveille::Result<()> {
@@ -38,11 +39,11 @@ pub(super) type AdminClient = proto::admin_client::AdminClient<Channel>;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    inner: Arc<ClientInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClientInner {
     url: String,
     config: ClientConfig,
     clock: Clock,
@@ -50,26 +51,27 @@ struct Shared {
     calls: Arc<Pool>,
 }
 
-/// As good as never; hyper adds it to the clock's time, which panics where that overflows.
-const LONGEST_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Practically never. A bound is needed because hyper adds the interval to the current time, and
+/// the addition panics on overflow.
+const MAX_KEEPALIVE: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Client {
-    /// Makes a client of the relay at `url`, as in `http://127.0.0.1:7600`. Does not connect yet,
-    /// but must be called within a tokio runtime.
+    /// Creates a client of the relay at `url`, such as `http://127.0.0.1:7600`. Does not connect
+    /// yet, but must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the URL is none.
+    /// [`ErrorKind::Invalid`] if the URL is malformed.
     pub fn new(url: &str) -> Result<Self> {
         Self::with_config(url, ClientConfig::default())
     }
 
-    /// Makes a client with a configuration of its own.
+    /// Creates a client with the given configuration.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the URL is none.
+    /// [`ErrorKind::Invalid`] if the URL is malformed.
     pub fn with_config(url: &str, config: ClientConfig) -> Result<Self> {
         let endpoint = endpoint(url, &config)?;
-        let shared = Shared {
+        let inner = ClientInner {
             url: url.to_owned(),
             config,
             clock: Clock::new(),
@@ -77,16 +79,16 @@ impl Client {
             calls: Pool::new(endpoint, true),
         };
         Ok(Self {
-            shared: Arc::new(shared),
+            inner: Arc::new(inner),
         })
     }
 
     /// Returns the relay's URL.
     pub fn url(&self) -> &str {
-        &self.shared.url
+        &self.inner.url
     }
 
-    /// Returns a publisher; `name` is handed on with wake-ups.
+    /// Returns a publisher; its wake-ups carry `name`.
     pub fn publisher(&self, name: &str) -> Publisher {
         self.publisher_with(PublisherOptions {
             name: name.to_owned(),
@@ -94,7 +96,7 @@ impl Client {
         })
     }
 
-    /// Returns a publisher with options of its own.
+    /// Returns a publisher with the given options.
     pub fn publisher_with(&self, options: PublisherOptions) -> Publisher {
         Publisher::start(self, options)
     }
@@ -102,7 +104,7 @@ impl Client {
     /// Returns a subscription: a stream of wake-ups that reconnects for ever.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the options break a rule.
+    /// [`ErrorKind::Invalid`] if the options break a rule.
     pub fn subscribe(&self, options: SubscribeOptions) -> Result<Subscription> {
         Subscription::new(self, options)
     }
@@ -112,7 +114,7 @@ impl Client {
         Flags::new(self)
     }
 
-    /// Returns a watch of a flag: its states, from the present one on, for ever.
+    /// Returns a watch of a flag: its states, starting with the current one.
     #[allow(
         clippy::needless_pass_by_value,
         reason = "as `subscribe` takes its options"
@@ -121,19 +123,19 @@ impl Client {
         FlagWatcher::new(self, &flag, &listener_id)
     }
 
-    /// Waits until the relay answers, at most for `within`. Whether its store answers is not asked:
-    /// wake-ups need none.
+    /// Waits until the relay answers, at most for `within`. Does not check the relay's store,
+    /// because wake-ups need none.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] with the last failure where it does not.
+    /// [`ErrorKind::Unavailable`] with the last failure if it does not answer.
     pub async fn ready(&self, within: Duration) -> Result<()> {
-        let deadline = self.shared.clock.now() + within;
+        let deadline = self.inner.clock.now() + within;
         let mut pause = Duration::from_millis(20);
         loop {
             let Err(error) = self.ping().await else {
                 return Ok(());
             };
-            let left = deadline.since(self.shared.clock.now());
+            let left = deadline.since(self.inner.clock.now());
             if left.is_zero() || !error.is_retryable() {
                 return Err(error);
             }
@@ -142,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Asks for the first queue: the cheapest call that any relay answers, and without its store.
+    /// Lists one queue: the cheapest call that every relay answers without its store.
     async fn ping(&self) -> Result<()> {
         let request = proto::ListQueuesRequest {
             page_size: 1,
@@ -154,33 +156,33 @@ impl Client {
     }
 
     pub(super) fn clock(&self) -> Clock {
-        self.shared.clock
+        self.inner.clock
     }
 
     pub(super) fn config(&self) -> &ClientConfig {
-        &self.shared.config
+        &self.inner.config
     }
 
-    pub(super) fn link_config(&self) -> LinkConfig {
-        LinkConfig {
-            base: self.shared.config.reconnect_base,
-            max: self.shared.config.reconnect_max,
-            open_timeout: self.shared.config.request_timeout,
-            ..LinkConfig::default()
+    pub(super) fn reconnect_config(&self) -> ReconnectConfig {
+        ReconnectConfig {
+            base: self.inner.config.reconnect_base,
+            max: self.inner.config.reconnect_max,
+            open_timeout: self.inner.config.request_timeout,
+            ..ReconnectConfig::default()
         }
     }
 
-    /// Leases a connection for a stream that the relay sends on.
+    /// Leases a connection for a response stream.
     pub(super) fn stream_connection(&self) -> Lease {
-        self.shared.streams.lease()
+        self.inner.streams.lease()
     }
 
-    /// Leases a connection for calls that the relay answers.
+    /// Leases a connection for calls.
     pub(super) fn call_connection(&self) -> Lease {
-        self.shared.calls.lease()
+        self.inner.calls.lease()
     }
 
-    /// Runs one call within the request's time-out.
+    /// Runs one call within the request time-out.
     pub(crate) async fn call<T, F>(&self, call: impl FnOnce(Channel) -> F) -> Result<T>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -189,25 +191,25 @@ impl Client {
         self.call_on(&connection, call(connection.channel())).await
     }
 
-    /// Runs one call on this connection within the request's time-out, and leaves the connection
-    /// where no answer comes: it may be dead, and nothing else would tell for half a minute.
+    /// Runs one call on this connection within the request time-out. Without an answer it retires
+    /// the connection, which may be dead: the PING would detect that only after half a minute.
     pub(super) async fn call_on<T>(
         &self,
         connection: &Lease,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T> {
-        match tokio::time::timeout(self.shared.config.request_timeout, call).await {
+        match tokio::time::timeout(self.inner.config.request_timeout, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.named(from_status(status))),
+            Ok(Err(status)) => Err(self.with_relay_url(from_status(status))),
             Err(_) => {
-                connection.leave();
+                connection.retire();
                 Err(self.unreachable("no answer in time"))
             }
         }
     }
 
-    /// Names the relay in an error of the connection.
-    fn named(&self, error: Error) -> Error {
+    /// Adds the relay's URL to an error of the connection.
+    fn with_relay_url(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::Unavailable {
             self.unreachable(error.message())
         } else {
@@ -218,7 +220,7 @@ impl Client {
     fn unreachable(&self, why: &str) -> Error {
         Error::new(
             ErrorKind::Unavailable,
-            format!("relay `{}`: {why}", self.shared.url),
+            format!("relay `{}`: {why}", self.inner.url),
         )
     }
 }
@@ -230,8 +232,8 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
     };
     if url.starts_with("https://") {
         let rule = format_args!(
-            "this version speaks plain text only, and {url:?} asks for TLS: write http://, or let a \
-             proxy on this machine speak TLS"
+            "this version supports plain text only, and {url:?} asks for TLS: write http://, or let a \
+             proxy on this machine add TLS"
         );
         return Err(Error::invalid("relay", rule));
     }
@@ -242,7 +244,7 @@ fn endpoint(url: &str, config: &ClientConfig) -> Result<Endpoint> {
     Ok(endpoint
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(config.keepalive.min(LONGEST_KEEPALIVE))
+        .http2_keep_alive_interval(config.keepalive.min(MAX_KEEPALIVE))
         .keep_alive_timeout(Duration::from_secs(10))
         .keep_alive_while_idle(true))
 }

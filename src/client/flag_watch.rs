@@ -1,4 +1,4 @@
-//! A flag's watch over the network: its states, from the present one on, for ever.
+//! A flag watch over the network: a stream of states, starting with the current one.
 
 use std::{
     pin::Pin,
@@ -10,20 +10,19 @@ use futures_core::Stream;
 
 use super::{
     connection::{Client, FlagsClient},
-    stream::{Arrival, Inbound, log_outage},
+    stream::{ResponseStream, StreamEvent, log_outage},
     timer::Timer,
 };
 use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
-    session::{Step, WatchSession},
+    session::{ReconnectStep, WatchSession},
     wire::{DUPLICATE_LISTENER, flag_event, from_status, proto, span_to_wire},
     words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
 };
 
-/// The states of a flag, and how many have acknowledged where that was asked for. A [`Stream`] of
-/// [`FlagEvent`]s, of which it returns states and acknowledgements only; it reconnects for ever and
-/// ends only after an error, which is the relay's refusal.
+/// A [`Stream`] of a flag's [`FlagEvent`]s: states, and acknowledgements if requested. It
+/// reconnects for ever and ends only after an error, which is the relay's refusal.
 ///
 /// # Cancel safety
 /// An event that was not returned stays for the next poll.
@@ -33,7 +32,7 @@ pub struct FlagWatcher {
     clock: Clock,
     request: proto::WatchFlagRequest,
     session: WatchSession,
-    inbound: Inbound<proto::WatchFlagResponse>,
+    responses: ResponseStream<proto::WatchFlagResponse>,
     timer: Timer,
     rng: fastrand::Rng,
     /// Whether a stream was ever opened.
@@ -49,28 +48,28 @@ impl FlagWatcher {
             heartbeat: Some(span_to_wire(Limits::HEARTBEAT)),
             acks: false,
         };
-        let mut session = WatchSession::new(client.link_config());
-        session.beats(Limits::HEARTBEAT);
+        let mut session = WatchSession::new(client.reconnect_config());
+        session.set_heartbeat(Limits::HEARTBEAT);
         Self {
             client: client.clone(),
             clock,
             request,
             session,
-            inbound: Inbound::none(),
+            responses: ResponseStream::none(),
             timer: Timer::new(clock),
             rng: fastrand::Rng::new(),
             opened: false,
         }
     }
 
-    /// Asks to be told of acknowledgements as well. Does not count as a watcher then.
+    /// Requests acknowledgements as well. The watch then does not count as a watcher.
     #[must_use]
     pub fn with_acks(mut self) -> Self {
         self.request.acks = true;
         self
     }
 
-    /// Returns whether states can arrive just now. Moves on only while the watch is polled.
+    /// Returns whether states can arrive now. Updated only while the watch is polled.
     pub fn state(&self) -> ConnectionState {
         self.session.state()
     }
@@ -78,10 +77,10 @@ impl FlagWatcher {
     /// Waits for the next state or acknowledgement; `None` after the relay's refusal was returned.
     ///
     /// # Errors
-    /// The relay's refusal, which is final: of a request that breaks a rule, or before the relay was
-    /// ever heard also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and
-    /// [`ErrorKind::Unsupported`]. Later these are tried again like a broken connection, because
-    /// something in between may have said so.
+    /// The relay's final refusal: of a request that breaks a rule; before the relay's first message
+    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later
+    /// the watch retries after these as after a broken connection, because a proxy may have sent
+    /// them.
     ///
     /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
     /// [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound
@@ -100,35 +99,40 @@ impl FlagWatcher {
             }
             let now = self.clock.now();
             let until = match self.session.step(now) {
-                Step::Open => {
+                ReconnectStep::Open => {
                     let request = self.request.clone();
-                    self.inbound.open(&self.client, |channel| async move {
+                    self.responses.open(&self.client, |channel| async move {
                         FlagsClient::new(channel).watch_flag(request).await
                     });
                     continue;
                 }
-                Step::Wait(until) | Step::Read(until) => until,
-                Step::Closed => return Poll::Ready(None),
+                ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
+                ReconnectStep::Closed => return Poll::Ready(None),
             };
-            if let Poll::Ready(arrival) = self.inbound.poll(cx) {
-                match self.arrived(arrival, now) {
+            if let Poll::Ready(event) = self.responses.poll(cx) {
+                match self.on_stream_event(event, now) {
                     Some(refusal) => return Poll::Ready(Some(Err(refusal))),
                     None => continue,
                 }
             }
             std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
-                self.inbound.leave();
+                self.responses.abandon();
                 self.log_outage();
             }
         }
     }
 
-    fn arrived(&mut self, arrival: Arrival<proto::WatchFlagResponse>, now: Tick) -> Option<Error> {
-        let error = match arrival {
-            Arrival::Opened(headers) => {
+    fn on_stream_event(
+        &mut self,
+        event: StreamEvent<proto::WatchFlagResponse>,
+        now: Tick,
+    ) -> Option<Error> {
+        let error = match event {
+            StreamEvent::Opened(headers) => {
                 self.session.opened(now);
-                // Later the other stream may be this watcher's own, which broke unnoticed.
+                // On later streams the duplicate may be this watcher's previous stream, whose break
+                // the relay has not noticed.
                 if !std::mem::replace(&mut self.opened, true)
                     && headers.contains_key(DUPLICATE_LISTENER)
                 {
@@ -136,19 +140,19 @@ impl FlagWatcher {
                 }
                 return None;
             }
-            Arrival::Message(message) => match flag_event(message) {
+            StreamEvent::Message(message) => match flag_event(message) {
                 Ok(event) => {
                     self.session.received(event, now, &mut self.rng);
                     if self.session.state() != ConnectionState::Connected {
-                        self.inbound.close();
+                        self.responses.close();
                     }
                     return None;
                 }
                 Err(error) => Some(error),
             },
-            Arrival::Broken(status) => status.map(from_status),
+            StreamEvent::Broken(status) => status.map(from_status),
         };
-        self.inbound.close();
+        self.responses.close();
         let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
         self.log_outage();
         refusal

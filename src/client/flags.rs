@@ -20,25 +20,25 @@ pub struct Flags {
     client: Client,
 }
 
-/// What came of an unleash.
+/// The result of an unleash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unleashed {
     /// The flag as it is stored now.
     pub flag: FlagState,
-    /// How many watchers were told at once; who comes later reads the flag.
+    /// Number of watchers notified at once. Later watchers read the flag.
     pub watchers: u32,
 }
 
-/// A listener that watches a flag, or did, as the relay sees it.
+/// A listener that watches or has watched a flag, as the relay knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagWatcherInfo {
-    /// Which flag.
+    /// The flag's name.
     pub flag: String,
-    /// Who watches, by its own name.
+    /// The listener's id, which it chose itself.
     pub listener_id: String,
-    /// The streams that it holds under this name; 0: it is away.
+    /// Its open streams under this id; 0: it is away.
     pub streams: u32,
-    /// How long it has watched, or, where it is away, how long ago its last stream ended.
+    /// How long it has watched, or, if it is away, how long ago its last stream ended.
     pub since: Duration,
     /// Whether it has acknowledged the flag's newest generation.
     pub acknowledged: bool,
@@ -58,13 +58,13 @@ impl Flags {
         }
     }
 
-    /// Sets a flag durably, and tells everybody who watches it. One that is set keeps its
-    /// generation, and what the options leave out.
+    /// Sets a flag durably and notifies all of its watchers. A flag that is already set keeps its
+    /// generation, and the values that the options leave out.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text or ttl out of range;
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached
-    /// or cannot write: it may have happened all the same, [`Flags::get`] tells.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached or
+    /// cannot write. The flag may still have been set; check with [`Flags::get`].
     pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<Unleashed> {
         options.check()?;
         let request = proto::UnleashRequest {
@@ -81,7 +81,7 @@ impl Flags {
         })
     }
 
-    /// Clears a flag durably, and tells everybody who watches it.
+    /// Clears a flag durably and notifies all of its watchers.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Flags::unleash`].
@@ -89,12 +89,12 @@ impl Flags {
         self.leash_with(flag, &LeashOptions::default()).await
     }
 
-    /// Clears a flag durably, tells everybody who watches it, and has the relay log who cleared it
-    /// and why.
+    /// Clears a flag durably and notifies all of its watchers. The relay logs the given caller and
+    /// reason.
     ///
     /// # Errors
-    /// As [`Flags::leash`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text that is
-    /// too long.
+    /// As [`Flags::leash`], and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a text that
+    /// is too long.
     pub async fn leash_with(&self, flag: &FlagName, options: &LeashOptions) -> Result<FlagState> {
         options.check()?;
         let request = proto::LeashRequest {
@@ -106,10 +106,10 @@ impl Flags {
         flag_from_wire(self.client.call(call).await?.flag)
     }
 
-    /// Reads a flag; one that was never set is not set.
+    /// Reads a flag. An unknown flag is not set.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where it cannot be read now.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot be read now.
     pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
         let request = proto::GetFlagRequest {
             flag: flag.to_string(),
@@ -118,12 +118,12 @@ impl Flags {
         flag_from_wire(self.client.call(call).await?.flag)
     }
 
-    /// Lists the flags that are set and begin with `prefix`, by name, through all pages.
+    /// Lists the set flags whose names begin with `prefix`, by name; reads all pages.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where they cannot be read now.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if they cannot be read now.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
-        let ask = async |page_token| {
+        let fetch = async |page_token| {
             let request = proto::ListFlagsRequest {
                 prefix: prefix.to_owned(),
                 page_size: 0,
@@ -133,27 +133,27 @@ impl Flags {
             let page = self.client.call(call).await?;
             Ok((page.flags, page.next_page_token))
         };
-        let listed = all_pages(ask).await?;
+        let listed = all_pages(fetch).await?;
         listed
             .into_iter()
             .map(|flag| flag_from_wire(Some(flag)))
             .collect()
     }
 
-    /// Lists the listeners that watch a flag (`None`: any flag), by flag and listener id, through all
-    /// pages. With `away` also those that watched and hold no stream now, as many as the relay
-    /// remembers since its start.
+    /// Lists the listeners that watch a flag (`None`: any flag), by flag and listener id; reads all
+    /// pages. With `away` the list includes listeners without an open stream, as far as the relay
+    /// remembers them since its start.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the relay cannot be reached;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay of before this call.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the relay cannot be reached;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) from a relay older than this call.
     pub async fn watchers(
         &self,
         flag: Option<&FlagName>,
         away: bool,
     ) -> Result<Vec<FlagWatcherInfo>> {
         let flag = flag.map(FlagName::to_string).unwrap_or_default();
-        let ask = async |page_token| {
+        let fetch = async |page_token| {
             let request = proto::ListFlagWatchersRequest {
                 flag: flag.clone(),
                 away,
@@ -166,11 +166,12 @@ impl Flags {
             let page = self.client.call(call).await?;
             Ok((page.watchers, page.next_page_token))
         };
-        let listed = all_pages(ask).await?;
+        let listed = all_pages(fetch).await?;
         Ok(listed.into_iter().map(FlagWatcherInfo::from_wire).collect())
     }
 
-    /// Returns one flag as a [`GlobalFlag`], for a [`PollingRelease`](crate::release::PollingRelease).
+    /// Returns one flag as a [`GlobalFlag`], for a
+    /// [`PollingRelease`](crate::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),

@@ -1,16 +1,16 @@
-//! Lists that a relay answers page by page.
+//! Reads paged lists of a relay.
 
 use crate::error::Result;
 
-/// Asks for page after page, each by the token that the one before gave, until one gives none.
-pub(super) async fn all_pages<T, Page>(ask: impl Fn(String) -> Page) -> Result<Vec<T>>
+/// Fetches all pages, each by the token of the previous page, until a page has no token.
+pub(super) async fn all_pages<T, Page>(fetch: impl Fn(String) -> Page) -> Result<Vec<T>>
 where
     Page: Future<Output = Result<(Vec<T>, String)>>,
 {
     let mut all = Vec::new();
     let mut token = String::new();
     loop {
-        let (entries, next) = ask(token).await?;
+        let (entries, next) = fetch(token).await?;
         all.extend(entries);
         token = next;
         if token.is_empty() {
@@ -25,7 +25,7 @@ mod tests {
     use crate::error::{Error, ErrorKind};
 
     #[tokio::test]
-    async fn all_pages_are_read_in_their_order_and_an_error_ends_it() {
+    async fn all_pages_are_read_in_order_and_an_error_is_returned() {
         let pages = async |token: String| match token.as_str() {
             "" => Ok((vec![1, 2], "b".to_owned())),
             // A page may be empty and yet not be the last.

@@ -1,7 +1,7 @@
-//! Connections to the relay, shared by streams and opened as these need them.
+//! Connections to the relay, shared by streams and opened on demand.
 //!
-//! A stream or a call *leases* a connection for as long as it lasts. A connection is made by its
-//! first lease and closed with its last one. Where to put a stream is decided by `session`.
+//! A stream or a call *leases* a connection for as long as it lasts. A connection opens with its
+//! first lease and closes with its last one. `session` selects the connection of a stream.
 
 use std::{
     collections::HashMap,
@@ -13,57 +13,63 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     fault::Fault,
-    session::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS},
+    session::{
+        ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
+    },
     task::{Bundle, Scope},
 };
 
-/// The connections of one kind.
+/// Connections for streams, or connections for calls.
 #[derive(Debug)]
 pub(super) struct Pool {
     endpoint: Endpoint,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     placement: Placement,
     connections: HashMap<ConnectionNumber, Connection>,
 }
 
-/// A connection, and the task that drives it. Reconnects by itself after it was seen to break.
+/// A connection and the task that drives it. Reconnects by itself after a detected break.
 #[derive(Debug)]
 struct Connection {
     channel: Channel,
     _scope: Scope,
 }
 
-/// A stream's or a call's right to a connection; ends when it is dropped.
+/// A stream's or a call's lease of a connection, until dropped.
 pub(super) struct Lease {
     pool: Arc<Pool>,
     number: ConnectionNumber,
     channel: Channel,
 }
 
-/// The widest that HTTP/2 has; what may lie unread is bounded by the streams' windows. h2 closes a
-/// connection whose unread DATA frames of less than 256 bytes fall short of 256 bytes by half of
-/// this, added up. That is 4 MiB for each of 256 streams, and the shortest messages there are, of 5
-/// bytes, fall short by 3.3 MB where they fill a stream's window.
+/// HTTP/2's maximum window; the streams' windows bound the unread bytes. h2 adds up by how much
+/// each unread DATA frame is shorter than 256 bytes, and closes the connection when the sum exceeds
+/// half of this window. That is 4 MiB for each of 256 streams. The shortest messages, of 5 bytes,
+/// add
+/// 3.3 MB when they fill a stream's window.
 const CONNECTION_WINDOW: u32 = i32::MAX as u32;
 
 impl Pool {
-    /// Makes a pool; one that `keeps_one` leaves a connection open for the next lease.
-    pub(super) fn new(endpoint: Endpoint, keeps_one: bool) -> Arc<Self> {
+    /// Creates a pool. With `keep_idle` it keeps one connection open for the next lease.
+    pub(super) fn new(endpoint: Endpoint, keep_idle: bool) -> Arc<Self> {
         let placement = Placement::new(PlacementConfig {
-            streams: STREAMS,
-            keeps_one,
+            streams: STREAMS_PER_CONNECTION,
+            keep_idle,
             fault: Fault::NONE,
         });
-        let unread = u64::from(STREAM_WINDOW) * placement.windows() as u64;
-        debug_assert!(unread <= u64::from(CONNECTION_WINDOW), "one stops another");
+        let unread = u64::from(STREAM_WINDOW) * placement.window_streams() as u64;
+        debug_assert!(
+            unread <= u64::from(CONNECTION_WINDOW),
+            "an unread stream blocks another"
+        );
         let endpoint = endpoint
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let state = State {
+        let state = PoolState {
             placement,
             connections: HashMap::new(),
         };
@@ -73,7 +79,7 @@ impl Pool {
         })
     }
 
-    /// Leases a connection with room for one more stream. It is connected when first used.
+    /// Leases a connection with room for one more stream. It connects at its first use.
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         let mut state = self.lock();
         let number = state.placement.add();
@@ -95,7 +101,7 @@ impl Pool {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,15 +111,15 @@ impl Lease {
         self.channel.clone()
     }
 
-    /// Has new leases go to another connection: this one was silent for too long. Its other streams
-    /// judge for themselves.
-    pub(super) fn leave(&self) {
-        self.pool.lock().placement.leave(self.number);
+    /// Retires the connection after too long a silence, so that new leases use another one. Its
+    /// other streams detect a dead connection themselves.
+    pub(super) fn retire(&self) {
+        self.pool.lock().placement.retire(self.number);
     }
 
-    /// Returns whether the connection was left: it is not used for another stream.
-    pub(super) fn is_left(&self) -> bool {
-        self.pool.lock().placement.is_left(self.number)
+    /// Returns whether the connection takes no new streams.
+    pub(super) fn is_retired(&self) -> bool {
+        self.pool.lock().placement.is_retired(self.number)
     }
 }
 
@@ -124,7 +130,7 @@ impl Drop for Lease {
             true => state.connections.remove(&self.number),
             false => None,
         };
-        // The connection's end runs what else is on it: not under the lock.
+        // Closing the connection drops its task's parts, so it happens outside of the lock.
         drop(state);
         drop(closed);
     }

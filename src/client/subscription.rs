@@ -1,8 +1,7 @@
 //! A subscription over the network: a stream of wake-ups that reconnects for ever.
 //!
-//! Driven by whoever polls it, without a task of its own: an application that does not read leaves
-//! what it is owed conflated at the relay, and everything read before is accounted for before a
-//! silence is judged.
+//! It has no task: polling drives it. While an application does not read, its wake-ups conflate at
+//! the relay. Arrived messages are processed before a silence counts.
 
 use std::{
     pin::Pin,
@@ -16,13 +15,13 @@ use tokio::sync::watch;
 
 use super::{
     connection::{Client, RelayClient},
-    stream::{Arrival, Inbound, log_outage},
+    stream::{ResponseStream, StreamEvent, log_outage},
     timer::Timer,
 };
 use crate::{
     clock::{Clock, Tick},
     error::{Error, ErrorKind, Result},
-    session::{Action, Step, SubscriptionSession},
+    session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
     wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
     words::{
         ConnectionState, Limits, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
@@ -30,8 +29,8 @@ use crate::{
     },
 };
 
-/// Wake-ups, for ever. A [`Stream`] of [`WorkDetected`]; it ends only after an error, which is the
-/// relay's refusal. Dropping it closes the stream.
+/// A [`Stream`] of wake-ups ([`WorkDetected`]). It ends only after an error, which is the relay's
+/// refusal. Dropping it closes the stream.
 ///
 /// # Cancel safety
 /// A wake-up that was not returned stays for the next poll.
@@ -40,9 +39,9 @@ pub struct Subscription {
     client: Client,
     clock: Clock,
     session: SubscriptionSession,
-    inbound: Inbound<proto::SubscribeResponse>,
+    responses: ResponseStream<proto::SubscribeResponse>,
     timer: Timer,
-    link: watch::Sender<LinkState>,
+    link_state: watch::Sender<LinkState>,
     rng: fastrand::Rng,
 }
 
@@ -54,26 +53,25 @@ impl Subscription {
         Ok(Self {
             client: client.clone(),
             clock,
-            session: SubscriptionSession::new(options, client.link_config()),
-            inbound: Inbound::none(),
+            session: SubscriptionSession::new(options, client.reconnect_config()),
+            responses: ResponseStream::none(),
             timer: Timer::new(clock),
-            link: watch::Sender::new(LinkState::default()),
+            link_state: watch::Sender::new(LinkState::default()),
             rng: fastrand::Rng::new(),
         })
     }
 
-    /// Returns whether wake-ups can arrive just now. Moves on only while the stream is polled.
+    /// Returns whether wake-ups can arrive now. Updated only while the stream is polled.
     pub fn state(&self) -> ConnectionState {
         self.session.state()
     }
 
-    /// Returns a receiver that hears how it stands with the relay. Moves on only while the stream is
-    /// polled.
+    /// Returns a receiver of the connection's state. Updated only while the stream is polled.
     pub fn link(&self) -> watch::Receiver<LinkState> {
-        self.link.subscribe()
+        self.link_state.subscribe()
     }
 
-    /// Returns the welcome of the stream that is open, if one is.
+    /// Returns the Welcome of the open stream, if any.
     pub fn welcome(&self) -> Option<&Welcome> {
         self.session.welcome()
     }
@@ -81,10 +79,10 @@ impl Subscription {
     /// Waits for the next wake-up; `None` after the relay's refusal was returned.
     ///
     /// # Errors
-    /// The relay's refusal, which is final: of a request that breaks a rule, or before the relay was
-    /// ever heard also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and
-    /// [`ErrorKind::Unsupported`]. Later these are tried again like a broken connection, because
-    /// something in between may have said so.
+    /// The relay's final refusal: of a request that breaks a rule; before the relay's first message
+    /// also [`ErrorKind::Denied`], [`ErrorKind::NotFound`] and [`ErrorKind::Unsupported`]. Later
+    /// the subscription retries after these as after a broken connection, because a proxy may have
+    /// sent them.
     ///
     /// [`ErrorKind::Denied`]: crate::ErrorKind::Denied
     /// [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound
@@ -103,16 +101,20 @@ impl Subscription {
             }
             let now = self.clock.now();
             let until = match self.session.step(now) {
-                Action::Open(request) => {
+                SubscriptionStep::Open(request) => {
                     self.open(&request);
                     continue;
                 }
-                Action::Link(Step::Wait(until) | Step::Read(until)) => until,
-                Action::Link(Step::Open | Step::Closed) => return Poll::Ready(None),
+                SubscriptionStep::Reconnect(
+                    ReconnectStep::Wait(until) | ReconnectStep::Read(until),
+                ) => until,
+                SubscriptionStep::Reconnect(ReconnectStep::Open | ReconnectStep::Closed) => {
+                    return Poll::Ready(None);
+                }
             };
-            if let Poll::Ready(arrival) = self.inbound.poll(cx) {
-                let refusal = self.arrived(arrival, now);
-                self.tell_link();
+            if let Poll::Ready(event) = self.responses.poll(cx) {
+                let refusal = self.on_stream_event(event, now);
+                self.publish_link_state();
                 match refusal {
                     Some(refusal) => return Poll::Ready(Some(Err(refusal))),
                     None => continue,
@@ -120,33 +122,37 @@ impl Subscription {
             }
             std::task::ready!(self.timer.poll(until, cx));
             if self.session.elapsed(self.clock.now(), &mut self.rng) {
-                self.inbound.leave();
+                self.responses.abandon();
                 self.log_outage();
             }
-            self.tell_link();
+            self.publish_link_state();
         }
     }
 
     fn open(&mut self, request: &SubscribeOptions) {
         let request = subscribe_to_wire(request);
-        self.inbound.open(&self.client, |channel| async move {
+        self.responses.open(&self.client, |channel| async move {
             RelayClient::new(channel).subscribe(request).await
         });
     }
 
-    /// Takes in what the stream brought; returns the error where it is final.
-    fn arrived(&mut self, arrival: Arrival<proto::SubscribeResponse>, now: Tick) -> Option<Error> {
-        match arrival {
-            Arrival::Opened(_) => self.session.opened(now),
-            Arrival::Message(message) => {
+    /// Processes an event of the stream; returns the error if it is final.
+    fn on_stream_event(
+        &mut self,
+        event: StreamEvent<proto::SubscribeResponse>,
+        now: Tick,
+    ) -> Option<Error> {
+        match event {
+            StreamEvent::Opened(_) => self.session.opened(now),
+            StreamEvent::Message(message) => {
                 self.session
                     .received(subscribe_event(message), now, &mut self.rng);
                 if self.session.state() != ConnectionState::Connected {
-                    // It said goodbye.
-                    self.inbound.close();
+                    // The relay sent a Goodbye.
+                    self.responses.close();
                 }
             }
-            Arrival::Broken(status) => {
+            StreamEvent::Broken(status) => {
                 let error = status.map(from_status);
                 let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
                 self.log_outage();
@@ -162,14 +168,14 @@ impl Subscription {
         }
     }
 
-    fn tell_link(&self) {
-        let link = self.session.link();
-        self.link
-            .send_if_modified(|told| std::mem::replace(told, link) != link);
+    fn publish_link_state(&self) {
+        let link = self.session.link_state();
+        self.link_state
+            .send_if_modified(|published| std::mem::replace(published, link) != link);
     }
 }
 
-/// Checks that the request fits without positions: with less than that it would be refused for ever.
+/// Checks that the request fits without positions. Otherwise the relay would refuse it every time.
 fn check_size(options: &SubscribeOptions) -> Result<()> {
     let bytes = options.encoded_without_positions();
     if bytes <= Limits::SUBSCRIBE_BYTES {
@@ -209,17 +215,17 @@ impl Wakes for Subscription {
     }
 
     fn ask_again(&mut self, after: Duration) -> bool {
-        let asks = self
+        let retries = self
             .session
-            .ask_again(self.clock.now(), after, &mut self.rng);
-        self.tell_link();
-        asks
+            .retry_after_refusal(self.clock.now(), after, &mut self.rng);
+        self.publish_link_state();
+        retries
     }
 
     fn pause(&mut self, paused: bool) {
         if self.session.pause(paused, self.clock.now()) {
-            self.inbound.close();
-            self.tell_link();
+            self.responses.close();
+            self.publish_link_state();
         }
     }
 

@@ -1,4 +1,4 @@
-//! A timer that is moved as rarely as it can be.
+//! A timer that is rarely rearmed.
 
 use std::{
     pin::Pin,
@@ -9,10 +9,10 @@ use tokio::time::Sleep;
 
 use crate::clock::{Clock, Tick};
 
-/// Ends at the time that is asked for, or sooner: whoever waits looks, and asks again.
+/// Fires at the requested time or sooner; its caller then checks the time and polls again.
 ///
-/// Each message of a stream puts its end off a little; one look in vain, now and then, costs less
-/// than moving a timer with each of them.
+/// Each message of a stream moves the deadline a little. An early wake now and then costs less than
+/// rearming the timer with each message.
 #[derive(Debug)]
 pub(super) struct Timer {
     clock: Clock,
@@ -29,7 +29,7 @@ impl Timer {
     }
 
     pub(super) fn poll(&mut self, until: Tick, cx: &mut Context<'_>) -> Poll<()> {
-        // Rearmed at each poll, a sleep whose time has come would never end.
+        // Without this check, a sleep that is rearmed at each poll would never end.
         if until <= self.clock.now() {
             return Poll::Ready(());
         }

@@ -15,23 +15,23 @@ use crate::{
     task::Scope,
 };
 
-/// At one time; a newer one displaces the oldest. A probe takes milliseconds, and slow peers must
-/// not keep it out: who is not answered on `/livez` is killed.
+/// Maximum connections; a newer one displaces the oldest. A probe takes milliseconds, and slow
+/// peers must not block it: a process without an answer on `/livez` is killed.
 const CONNECTIONS: usize = 64;
-/// For the request's head.
+/// Time limit of the request's head.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
-/// From accept to the answer's last byte. The slowest answer asks the store, which has 2 s.
+/// Time from accept to the answer's last byte. The slowest answer reads the store, which has 2 s.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What a request's head may take. hyper's least is 8 KiB.
+/// Maximum bytes of a request's head. hyper's minimum is 8 KiB.
 const HEAD_BYTES: usize = 16 * 1024;
-/// For answers that are on their way when the console ends.
+/// Time for open answers when the console ends.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) fn pool() -> EvictingPool {
     EvictingPool::new(CONNECTIONS)
 }
 
-/// Takes connections until the scope ends.
+/// Accepts connections until the scope ends.
 pub(super) async fn accept(
     listener: TcpListener,
     router: Router,
@@ -41,7 +41,7 @@ pub(super) async fn accept(
     let ended = scope.token();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of file descriptors, mostly: not asked again at once.
+            // Mostly a lack of file descriptors: retried after a pause.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -54,7 +54,7 @@ pub(super) async fn accept(
             };
             tokio::select! {
                 () = serve(stream, router, place) => {}
-                () = late => tracing::debug!(%peer, "left a connection to the admin port behind"),
+                () = late => tracing::debug!(%peer, "closed an unfinished admin connection"),
             }
         });
     }

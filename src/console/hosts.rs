@@ -1,8 +1,8 @@
-//! By which names the admin port may be asked.
+//! The host names that requests to the admin port may state.
 //!
-//! A web page whose name its owner resolves to this machine's address could read the answers with
-//! an operator's browser (DNS rebinding). A browser states the page's name in `Host`, so other
-//! names than the port's own are refused. An IP address cannot be resolved otherwise.
+//! The owner of a web page can resolve its name to this machine's address, and read the answers
+//! with an operator's browser (DNS rebinding). A browser states the page's name in `Host`, so names
+//! other than the configured ones are refused. An IP address cannot be rebound.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// The names, beside IP addresses and `localhost`.
+/// The allowed names, in addition to IP addresses and `localhost`.
 #[derive(Debug)]
 pub(super) struct Hosts(Vec<String>);
 
@@ -22,7 +22,7 @@ impl Hosts {
         Self(names.iter().map(|name| normal(name)).collect())
     }
 
-    /// Returns whether a request for this host, with or without a port, is one for this port.
+    /// Returns whether a request may state this host, with or without a port.
     fn allow(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else {
             return false;
@@ -37,18 +37,18 @@ impl Hosts {
     }
 }
 
-/// Returns a name as it is compared.
+/// Returns a name in the form that is compared.
 fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Refuses requests for other hosts, and requests with a body: none of ours has one.
+/// Refuses requests for other hosts, and requests with a body, as no route takes one.
 pub(super) async fn check(
     State(hosts): State<Arc<Hosts>>,
     request: Request,
     next: Next,
 ) -> Response {
-    // Probes of HTTP/1.0 state none; browsers always do.
+    // Probes with HTTP/1.0 state no host; browsers always do.
     let stated = request.headers().get(header::HOST);
     let stated = stated.map(|host| host.to_str().unwrap_or_default());
     let required = request.version() > Version::HTTP_10;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_localhost_and_stated_names_are_ours() {
+    fn addresses_localhost_and_configured_names_are_allowed() {
         let hosts = Hosts::new(&["Relay.Internal".to_owned()]);
         for (host, ours) in [
             ("127.0.0.1", true),

@@ -1,4 +1,4 @@
-//! The figures as Prometheus text.
+//! The metrics as Prometheus text.
 
 use prometheus_client::{
     collector::Collector,
@@ -10,31 +10,31 @@ use prometheus_client::{
 use super::process;
 use crate::histogram::HistogramSnapshot;
 
-/// A figure: its name without `reveille_`, what it means, its value.
-pub(crate) type Figure = (&'static str, &'static str, u64);
+/// A metric: its name without `reveille_`, its help text, its value.
+pub(crate) type Metric = (&'static str, &'static str, u64);
 
-/// What a process tells of itself at one moment.
+/// A snapshot of a process's metrics.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Figures {
-    /// Only grow.
-    pub(crate) counters: Vec<Figure>,
-    pub(crate) gauges: Vec<Figure>,
+pub(crate) struct Metrics {
+    /// Monotonic counters.
+    pub(crate) counters: Vec<Metric>,
+    pub(crate) gauges: Vec<Metric>,
     /// Durations, in seconds.
     pub(crate) histograms: Vec<(&'static str, &'static str, HistogramSnapshot)>,
 }
 
-impl Figures {
-    /// Writes them as OpenMetrics text.
+impl Metrics {
+    /// Encodes them as OpenMetrics text.
     pub(crate) fn render(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut text = String::new();
-        encode(&mut text, &registry).expect("a String takes all that is written");
+        encode(&mut text, &registry).expect("writing to a String never fails");
         text
     }
 }
 
-impl Collector for Figures {
+impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         for (name, help, value) in &self.counters {
             let metric = ConstCounter::new(*value);
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn figures_are_openmetrics_text() {
-        let text = Figures {
+        let text = Metrics {
             counters: vec![("notifications", "Notifications counted", 7)],
             gauges: vec![("queues", "Queues remembered", 3)],
             histograms: vec![(

@@ -1,4 +1,4 @@
-//! What Linux tells of this process, under the names that Prometheus' clients use for it.
+//! Linux's figures of this process, under the metric names of Prometheus' client libraries.
 
 use std::{fmt, fs};
 
@@ -11,7 +11,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// The process at one moment.
+/// A snapshot of the process.
 #[derive(Debug, PartialEq)]
 struct Process {
     cpu_seconds: f64,
@@ -23,10 +23,10 @@ struct Process {
     threads: f64,
 }
 
-/// Encodes the build, and the process; elsewhere than on Linux only the build.
+/// Encodes the build and, on Linux, the process.
 pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-    let help = "The program that tells this";
+    let help = "The program's version";
     let part = encoder.encode_descriptor("reveille_build", help, None, build.metric_type())?;
     build.encode(part)?;
     let Some(process) = Process::read() else {
@@ -69,10 +69,10 @@ pub(super) fn encode(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 }
 
 impl Process {
-    /// Reads `/proc/self`; `None` where there is none.
+    /// Reads `/proc/self`; `None` on other systems.
     fn read() -> Option<Self> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // Of all processes: since when ticks are counted.
+        // The boot time, from which a process's start is counted.
         let system = fs::read_to_string("/proc/stat").ok()?;
         let booted = system
             .lines()
@@ -81,9 +81,9 @@ impl Process {
         Self::parse(&stat, booted.trim().parse().ok()?, files)
     }
 
-    /// Reads a line of `/proc/PID/stat`: see proc_pid_stat(5).
+    /// Parses a line of `/proc/PID/stat`: see proc_pid_stat(5).
     fn parse(stat: &str, booted_at: f64, open_files: usize) -> Option<Self> {
-        // The name, in parentheses, may hold anything; the state follows it, as field 3.
+        // The name, in parentheses, may contain any character; the state follows it as field 3.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_whatever_its_name_holds() {
+    fn a_process_with_any_name_is_parsed() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 8192 3 1 1";
         let process = Process::parse(stat, 1_000_000.0, 5).expect("well formed");
         let (ticks, page) = (clock_ticks_per_second() as f64, page_size() as f64);

@@ -1,4 +1,4 @@
-//! Health and metrics of a process that listens to a queue.
+//! Health and metrics of a listener process.
 
 use std::net::SocketAddr;
 
@@ -6,29 +6,28 @@ use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Console, ConsoleConfig, Figures, Part, Subject},
+    console::{Console, ConsoleConfig, Metrics, Part, StatusSource},
     error::Result,
 };
 
-/// Where a listener's health and metrics are served: `GET /livez`, `/readyz`, `/metrics`. Ends when
-/// it is dropped.
+/// A listener's admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
 ///
-/// A listener is ready until it is told to end. `/readyz?verbose` also names its relay, without which
-/// it goes on: it polls then.
+/// A listener is ready until its shutdown begins. `/readyz?verbose` also shows its relay, which is
+/// not required: without a relay the listener polls.
 #[derive(Debug)]
 pub struct ListenerConsole {
     console: Console,
 }
 
-struct Watched(ListenerMonitor);
+struct ListenerStatus(ListenerMonitor);
 
 impl ListenerConsole {
-    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, beside IP addresses
-    /// and `localhost`.
+    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, in addition to IP
+    /// addresses and `localhost`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the address cannot be listened
-    /// on.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot listen on the
+    /// address.
     pub async fn start(
         listener: ListenerMonitor,
         listen: SocketAddr,
@@ -38,18 +37,19 @@ impl ListenerConsole {
             listen,
             hosts: hosts.to_vec(),
         };
-        let console = Console::start(&config, std::sync::Arc::new(Watched(listener))).await?;
+        let console =
+            Console::start(&config, std::sync::Arc::new(ListenerStatus(listener))).await?;
         Ok(Self { console })
     }
 
-    /// Returns where it listens.
+    /// Returns the address of the port.
     pub fn address(&self) -> SocketAddr {
         self.console.address()
     }
 }
 
 #[async_trait]
-impl Subject for Watched {
+impl StatusSource for ListenerStatus {
     fn parts(&self) -> &'static [Part] {
         &[
             Part {
@@ -63,27 +63,27 @@ impl Subject for Watched {
         ]
     }
 
-    async fn unready(&self, part: &str) -> Vec<String> {
+    async fn failures(&self, part: &str) -> Vec<String> {
         let reason = match part {
             "listener" => self.0.is_stopping().then_some("shutting down"),
-            _ => (!self.is_pushed()).then_some("no relay tells of work: the queue is polled"),
+            _ => (!self.is_pushed()).then_some("no relay sends wake-ups: the queue is polled"),
         };
         reason.map(str::to_owned).into_iter().collect()
     }
 
-    fn figures(&self) -> Figures {
+    fn metrics(&self) -> Metrics {
         let state = self.0.state();
         let stats = state.stats;
-        Figures {
+        Metrics {
             counters: vec![
-                ("listener_wake_ups", "Wake-ups heard", stats.wake_ups),
+                ("listener_wake_ups", "Wake-ups received", stats.wake_ups),
                 ("listener_gets", "Gets issued", stats.gets),
                 (
                     "listener_empty_gets",
-                    "Gets that found nothing",
+                    "Gets that returned no message",
                     stats.empty_gets,
                 ),
-                ("listener_received", "Messages got", stats.received),
+                ("listener_received", "Messages received", stats.received),
                 (
                     "listener_handled",
                     "Messages handled and deleted",
@@ -97,7 +97,7 @@ impl Subject for Watched {
                 ),
                 (
                     "listener_lost",
-                    "Messages that another listener got while they were handled",
+                    "Messages that another listener received while they were handled",
                     stats.lost,
                 ),
                 ("listener_errors", "Errors of all kinds", stats.errors),
@@ -105,30 +105,30 @@ impl Subject for Watched {
             gauges: vec![
                 (
                     "listener_active_dequeue_tasks",
-                    "Dequeue tasks that work or wait for work",
+                    "Dequeue tasks working or waiting for work",
                     state.active_dequeue_tasks as u64,
                 ),
                 (
                     "listener_total_dequeue_tasks",
-                    "The most dequeue tasks that were active at one time",
+                    "Maximum of dequeue tasks active at one time",
                     state.total_dequeue_tasks as u64,
                 ),
                 (
                     "listener_pushed",
-                    "1 where a relay tells of work, 0 where the queue is polled",
+                    "1 if a relay sends wake-ups, 0 if the queue is polled",
                     u64::from(self.is_pushed()),
                 ),
             ],
             histograms: vec![(
                 "listener_handling_seconds",
-                "How long the handling of a message or a batch took",
+                "Duration of handling a message or a batch",
                 self.0.handling_times(),
             )],
         }
     }
 }
 
-impl Watched {
+impl ListenerStatus {
     fn is_pushed(&self) -> bool {
         self.0.state().mode == ListenerMode::Pushed
     }

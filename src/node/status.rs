@@ -1,11 +1,11 @@
-//! What a relay's console tells: whether it is ready, and its figures.
+//! A relay's readiness and metrics for its console.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use crate::{
-    console::{Figure, Figures, Part, Subject},
+    console::{Metric, Metrics, Part, StatusSource},
     error::{Error, ErrorKind},
     flag::Flags,
     relay::{Refused, Relay},
@@ -14,8 +14,8 @@ use crate::{
     task::longest_poll,
 };
 
-/// What the console asks of this node.
-pub(super) struct Watched {
+/// The source of a relay node's readiness and metrics.
+pub(super) struct RelayStatus {
     pub(super) relay: Relay,
     pub(super) flags: Flags,
     pub(super) store: Arc<dyn BlobStore>,
@@ -23,11 +23,12 @@ pub(super) struct Watched {
     pub(super) log_lines_dropped: Option<fn() -> u64>,
 }
 
-/// Asking the store whether it can be read must not hold up the probe.
-const STORE_ANSWERS: Duration = Duration::from_secs(2);
+/// Time limit of a store check, so that a slow store does not delay the probe.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Watched {
-    /// Returns the limits that are reached: what comes now waits or is refused until something ends.
+impl RelayStatus {
+    /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
+    /// are refused.
     fn full(&self) -> Vec<String> {
         let (open, max) = (self.connections.open(), self.connections.max());
         let connections =
@@ -35,13 +36,13 @@ impl Watched {
         connections.into_iter().chain(self.relay.full()).collect()
     }
 
-    /// Returns why the store cannot be read, or `None` where it can.
+    /// Returns the error of a failed store read, or `None` if the store can be read.
     async fn unreadable_store(&self) -> Option<String> {
         let probe = match BlobName::new("flags/ready") {
             Ok(name) => name,
             Err(error) => return Some(error.to_string()),
         };
-        let read = tokio::time::timeout(STORE_ANSWERS, self.store.get(&probe)).await;
+        let read = tokio::time::timeout(STORE_TIMEOUT, self.store.get(&probe)).await;
         let slow = |_| {
             Err(Error::new(
                 ErrorKind::Timeout,
@@ -55,7 +56,7 @@ impl Watched {
 }
 
 #[async_trait]
-impl Subject for Watched {
+impl StatusSource for RelayStatus {
     fn parts(&self) -> &'static [Part] {
         &[
             Part {
@@ -66,7 +67,7 @@ impl Subject for Watched {
                 name: "capacity",
                 required: true,
             },
-            // Wake-ups need none: only flags do.
+            // Only flags need the store; wake-ups do not.
             Part {
                 name: "store",
                 required: false,
@@ -74,7 +75,7 @@ impl Subject for Watched {
         ]
     }
 
-    async fn unready(&self, part: &str) -> Vec<String> {
+    async fn failures(&self, part: &str) -> Vec<String> {
         match part {
             "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
             "capacity" if !self.relay.is_draining() => self.full(),
@@ -83,42 +84,42 @@ impl Subject for Watched {
         }
     }
 
-    fn figures(&self) -> Figures {
-        let mut figures = self.relay_figures();
-        figures.counters.extend(self.peer_counters());
+    fn metrics(&self) -> Metrics {
+        let mut metrics = self.relay_metrics();
+        metrics.counters.extend(self.peer_counters());
         let dropped = self.log_lines_dropped.map_or(0, |count| count());
-        figures.counters.push((
+        metrics.counters.push((
             "log_lines_dropped",
-            "Lines of the log dropped because nobody read them",
+            "Log lines dropped because their reader stalled",
             dropped,
         ));
         if let Some(longest) = longest_poll() {
             let micros = longest.as_micros().try_into().unwrap_or(u64::MAX);
             let help = "Processor time of the longest poll of a task";
-            figures
+            metrics
                 .gauges
                 .push(("longest_poll_microseconds", help, micros));
         }
-        figures
+        metrics
     }
 }
 
-impl Watched {
-    fn relay_figures(&self) -> Figures {
+impl RelayStatus {
+    fn relay_metrics(&self) -> Metrics {
         use std::sync::atomic::Ordering::Relaxed;
         let (hub, sent) = self.relay.stats();
-        Figures {
+        Metrics {
             counters: vec![
                 ("notifications", "Notifications counted", hub.notified),
                 ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
                 (
                     "wake_entries",
-                    "Queues told of in wake messages",
+                    "Entries (queues) in wake messages",
                     sent.entries.load(Relaxed),
                 ),
                 (
                     "wake_notifications",
-                    "Notifications told of in wake messages",
+                    "Notifications covered by wake messages",
                     sent.notifications.load(Relaxed),
                 ),
                 (
@@ -127,50 +128,54 @@ impl Watched {
                     sent.heartbeats.load(Relaxed),
                 ),
                 ("timed_wakeups", "Timers fired", hub.timed),
-                ("fanouts", "Walks left to the fan-out", hub.fanned_out),
+                (
+                    "fanouts",
+                    "Large wake-ups run by the fan-out task",
+                    hub.fanned_out,
+                ),
                 ("queues_forgotten", "Queues forgotten", hub.forgotten),
                 (
                     "notify_refused",
-                    "Requests of publishers refused for want of room",
+                    "Requests of publishers refused at a limit",
                     sent.refusals.count(Refused::Notify),
                 ),
                 (
                     "subscribe_refused",
-                    "Subscriptions refused for want of room",
+                    "Subscriptions refused at a limit",
                     sent.refusals.count(Refused::Subscribe),
                 ),
                 (
                     "report_refused",
-                    "Reports of listeners refused for want of room",
+                    "Reports of listeners refused at a limit",
                     sent.refusals.count(Refused::Report),
                 ),
             ],
             gauges: vec![
-                ("queues", "Queues remembered", hub.queues),
+                ("queues", "Queue entries", hub.queues),
                 (
                     "cursors",
-                    "Queues that subscriptions are attached to",
+                    "Cursors: queues attached to subscriptions",
                     hub.cursors,
                 ),
-                ("timers", "Timed wake-ups that wait", hub.timers),
+                ("timers", "Pending timed wake-ups", hub.timers),
                 (
                     "subscriptions",
-                    "Subscriptions that hold a stream",
+                    "Subscriptions with an open stream",
                     hub.subscriptions,
                 ),
                 (
                     "connections",
-                    "Connections open",
+                    "Open connections",
                     self.connections.open() as u64,
                 ),
                 (
                     "connections_limit",
-                    "Connections that can be open",
+                    "Maximum of open connections",
                     self.connections.max() as u64,
                 ),
                 (
                     "full",
-                    "Limits that are reached, as /readyz names them",
+                    "Number of reached limits, as listed by /readyz",
                     self.full().len() as u64,
                 ),
                 (
@@ -181,40 +186,40 @@ impl Watched {
             ],
             histograms: vec![(
                 "wake_latency_seconds",
-                "From the first notification that a Wake tells of, when it was accepted, to the \
-                 Wake's hand-over to its stream",
+                "Time from the acceptance of a Wake's first notification to the Wake's hand-over to \
+                 its stream",
                 sent.wake_latency.snapshot(),
             )],
         }
     }
 
-    /// Returns what peers did that they should not.
-    fn peer_counters(&self) -> Vec<Figure> {
+    /// Returns the counters of misbehaving peers.
+    fn peer_counters(&self) -> Vec<Metric> {
         let incidents = [
             (
                 Incident::AddressFull,
                 "connections_refused",
-                "Connections closed for want of room for their address",
+                "Connections closed at the limit of their address",
             ),
             (
                 Incident::Silent,
                 "connections_silent",
-                "Connections closed before they had sent a preface",
+                "Connections closed without a preface",
             ),
             (
                 Incident::Full,
                 "connections_full",
-                "Connections closed after their preface for want of a place",
+                "Connections closed after their preface at the limit of connections",
             ),
             (
                 Incident::Unused,
                 "connections_unused",
-                "Connections closed before they had opened a stream",
+                "Connections closed without a stream",
             ),
             (
                 Incident::StalledFrame,
                 "connections_stalled",
-                "Connections closed because a frame did not end",
+                "Connections closed for an incomplete frame",
             ),
             (
                 Incident::Flood,
@@ -224,29 +229,29 @@ impl Watched {
             (
                 Incident::LateRequest,
                 "requests_late",
-                "Requests ended because they were not complete in time",
+                "Requests ended that were not complete in time",
             ),
             (
                 Incident::OverBudget,
                 "requests_over_budget",
-                "Requests refused because too much of others was held unfinished",
+                "Requests refused because unfinished requests used the whole budget",
             ),
             (
                 Incident::UnreadAnswer,
                 "answers_unread",
-                "Streams reset because a unary answer was not taken in time",
+                "Streams reset because a unary answer was not read in time",
             ),
             (
                 Incident::NoGrpc,
                 "requests_not_grpc",
-                "Requests refused by their method or content type",
+                "Requests refused for their method or content type",
             ),
         ];
         let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
         let mut counters: Vec<_> = incidents.map(figure).into();
         counters.push((
             "connections_displaced",
-            "Connections closed before their preface because newer ones came",
+            "Connections closed before their preface for newer ones",
             self.connections.evictions(),
         ));
         counters

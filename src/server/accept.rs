@@ -1,4 +1,4 @@
-//! The accept loop: socket options, caps on connections, and an end in bounded time.
+//! The accept loop: socket options, limits of connections, and a bounded shutdown.
 
 use std::{
     io,
@@ -33,20 +33,20 @@ use crate::{
     task::Scope,
 };
 
-/// How a server takes connections.
+/// How a server accepts connections.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     pub(crate) listen: SocketAddr,
-    /// Connections at one time; further ones wait in the backlog. Fewer where the process may not
-    /// have as many files open.
+    /// Maximum connections; further ones wait in the backlog. Reduced if the process may not open
+    /// as many files.
     pub(crate) max_connections: usize,
-    /// Connections of one address, further ones are closed; see [`Addresses::new`].
+    /// Maximum connections of one address; further ones are closed. See [`Addresses::new`].
     pub(crate) max_connections_per_address: Option<usize>,
-    /// A connection without streams for this long is ended.
+    /// Time after which a connection without streams ends.
     pub(crate) idle: Duration,
 }
 
-/// A server that listens. Ends with [`Server::shutdown`], or at once when it is dropped.
+/// A listening server. Ends with [`Server::shutdown`], or at once when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
@@ -59,28 +59,28 @@ pub(crate) struct Server {
 #[derive(Debug, Clone)]
 pub(crate) struct Connections {
     max: usize,
-    /// One permit for each connection that may yet be established.
+    /// One permit for each connection that may still be established.
     permits: Arc<Semaphore>,
     /// Connections before their preface.
     handshakes: EvictingPool,
     incidents: Arc<Incidents>,
 }
 
-/// Connections that wait to be accepted.
+/// Maximum connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
-/// What the kernel holds for a reader that does not read. The kernel doubles it.
+/// The kernel's buffer for a peer that does not read. The kernel doubles it.
 const SEND_BUFFER: usize = 32 * 1024;
-/// A peer that has not acknowledged data for this long is gone.
+/// A peer that has not acknowledged data for this long is dead.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// From accept to preface: as long as an honest client needs over a bad line.
+/// Time from accept to preface: enough for a regular client on a bad network.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Listens, and serves the routes on every connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the address cannot be listened on; it is named.
+    /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
     pub(crate) fn start(
         config: &ServerConfig,
         routes: Routes,
@@ -95,7 +95,7 @@ impl Server {
         let scope = Arc::new(Scope::new());
         let limits = ConnectionLimits::new(config.max_connections, open_files());
         let connections = Connections::new(limits);
-        let accept = Accept {
+        let accept = AcceptLoop {
             routes: routes.prepare(),
             addresses: Addresses::new(config.max_connections_per_address, config.listen),
             budget: RequestBudget::new(),
@@ -120,7 +120,7 @@ impl Server {
         self.connections.clone()
     }
 
-    /// Ends connections: each when its streams have ended, all after `grace`.
+    /// Ends each connection with its last stream, and all of them after `grace`.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         self.draining.cancel();
         let idle = async {
@@ -132,7 +132,7 @@ impl Server {
             let left = self.connections.open();
             tracing::warn!(
                 connections = left,
-                "grace period over, closing what is left"
+                "grace period over; closing the remaining connections"
             );
         }
         self.scope.shutdown().await;
@@ -140,7 +140,8 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// The accept loop and each connection hold the scope as well: only cancelled it ends.
+    /// Cancels the scope. Dropping it is not enough, as the accept loop and all connections hold
+    /// it.
     fn drop(&mut self) {
         self.scope.token().cancel();
     }
@@ -157,35 +158,35 @@ impl Connections {
         }
     }
 
-    /// Returns how many have sent their preface and have not ended.
+    /// Returns the number of established connections.
     pub(crate) fn open(&self) -> usize {
         self.max - self.permits.available_permits()
     }
 
-    /// Returns how many there can be.
+    /// Returns the maximum of established connections.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Returns how many were closed before their preface because newer ones came.
+    /// Returns the number of connections that newer ones displaced before their preface.
     pub(crate) fn evictions(&self) -> u64 {
         self.handshakes.evictions()
     }
 
-    /// Returns how many incidents of a kind there were.
+    /// Returns the number of incidents of a kind.
     pub(crate) fn incidents(&self, incident: Incident) -> u64 {
         self.incidents.count(incident)
     }
 
-    /// Waits until a further connection can be established. Safe to cancel.
-    async fn room(&self) {
-        // Given back at once: a connection has none before its preface.
+    /// Waits until another connection can be established. Cancel safe.
+    async fn available(&self) {
+        // Released at once: a connection acquires its permit after its preface.
         drop(self.permits.acquire().await.expect("never closed"));
     }
 }
 
 #[derive(Clone)]
-struct Accept {
+struct AcceptLoop {
     routes: Routes,
     addresses: Addresses,
     budget: RequestBudget,
@@ -194,14 +195,14 @@ struct Accept {
     connections: Connections,
 }
 
-impl Accept {
+impl AcceptLoop {
     async fn run(self, listener: TcpListener, scope: Arc<Scope>) {
         let mut failing = false;
         while let Some(accepted) = self.next(&listener).await {
             match accepted {
                 Ok((stream, peer)) => {
                     failing = false;
-                    let Some(place) = self.addresses.enter(peer.ip()) else {
+                    let Some(address_guard) = self.addresses.admit(peer.ip()) else {
                         let incidents = &self.connections.incidents;
                         incidents.note(Incident::AddressFull, peer);
                         continue;
@@ -209,12 +210,12 @@ impl Accept {
                     let handshake = self.connections.handshakes.enter();
                     let this = self.clone();
                     scope.spawn(async move {
-                        let _place = place;
+                        let _address_guard = address_guard;
                         this.handle(stream, peer, handshake).await;
                     });
                 }
                 Err(error) => {
-                    // Out of file descriptors, mostly: said once, and not asked again at once.
+                    // Mostly a lack of file descriptors: logged once, and retried after a pause.
                     if !failing {
                         tracing::error!(%error, "cannot accept connections");
                     }
@@ -225,12 +226,12 @@ impl Accept {
         }
     }
 
-    /// Waits until there is room for a connection, and for one to come; `None` once draining. Then
-    /// the listener is dropped at once, however full the server is: whoever waits in the backlog is
-    /// turned away, and goes to another relay instead of waiting for the end of this one.
+    /// Waits for room and then for a connection; `None` once draining. The listener is then dropped
+    /// at once, even by a full server. So clients in the backlog are refused and connect to another
+    /// relay, instead of waiting for this one's end.
     async fn next(&self, listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
         let next = async {
-            self.connections.room().await;
+            self.connections.available().await;
             listener.accept().await
         };
         tokio::select! {
@@ -240,7 +241,7 @@ impl Accept {
         }
     }
 
-    /// Takes a connection from its first byte to its last.
+    /// Runs a connection from preface to end.
     async fn handle(self, mut stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%peer, %error, "socket options");
@@ -260,23 +261,23 @@ impl Accept {
         }
     }
 
-    /// Reads the preface, and takes one of the places for connections. Without one it ends by a
-    /// deadline, or when it is displaced, or when the server drains.
+    /// Reads the preface and acquires a connection's permit. Returns `None` after a deadline, when
+    /// a newer connection displaces this one, or when the server drains.
     async fn establish(
         &self,
         stream: &mut TcpStream,
         peer: SocketAddr,
         handshake: PoolPlace,
     ) -> Option<OwnedSemaphorePermit> {
-        let greeted = AtomicBool::new(false);
+        let preface_received = AtomicBool::new(false);
         let established = async {
             preface::read(stream).await?;
-            greeted.store(true, Relaxed);
+            preface_received.store(true, Relaxed);
             let permit = Arc::clone(&self.connections.permits).acquire_owned().await;
             io::Result::Ok(permit.expect("never closed"))
         };
-        let given_up = || {
-            let incident = match greeted.load(Relaxed) {
+        let note_incident = || {
+            let incident = match preface_received.load(Relaxed) {
                 true => Incident::Full,
                 false => Incident::Silent,
             };
@@ -293,11 +294,11 @@ impl Accept {
                 }
             },
             () = handshake.evicted() => {
-                given_up();
+                note_incident();
                 None
             }
             () = tokio::time::sleep(HANDSHAKE_DEADLINE) => {
-                given_up();
+                note_incident();
                 None
             }
         }
@@ -310,7 +311,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    // So that a restart need not wait for the connections of the life before.
+    // A restart need not wait for connections of the previous process.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -343,7 +344,7 @@ mod tests {
         store::MemoryStore,
     };
 
-    /// Starts a server that ends connections so soon.
+    /// Starts a server with a short idle time-out.
     fn impatient(idle: Duration) -> Server {
         let relay = Relay::start(RelayConfig::default()).expect("started");
         let flags = Flags::new(Arc::new(MemoryStore::new()), FlagsConfig::default());
@@ -372,15 +373,11 @@ mod tests {
         let flag = crate::words::FlagName::new("go").expect("a name");
         let (mut ended, mut failed) = (0, 0);
         for _ in 0..400 {
-            // Some calls fall into the very moment of the end, while GOAWAY is on its way. They
-            // have not happened, and happen when they are tried again.
+            // Some calls race with the end while GOAWAY is in flight. The relay has not handled
+            // them, and a retry succeeds.
             if let Err(error) = client.flags().get(&flag).await {
                 assert!(error.is_retryable(), "{error}");
-                client
-                    .flags()
-                    .get(&flag)
-                    .await
-                    .expect("a connection of its own");
+                client.flags().get(&flag).await.expect("a new connection");
                 failed += 1;
             }
             let pause = fastrand::u64(5_000..50_000);

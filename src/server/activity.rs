@@ -1,7 +1,6 @@
-//! One connection's streams, and when the connection ends for want of them.
+//! Counts one connection's streams, and ends an idle connection.
 //!
-//! All parts of a connection run in one task (see `task::Bundle`), so its figures need no order
-//! among each other.
+//! All parts of a connection run in one task (see `task::Bundle`), so relaxed atomics suffice.
 
 use std::{
     net::SocketAddr,
@@ -23,7 +22,7 @@ use crate::{
     task::Bundle,
 };
 
-/// What one connection does, and what its parts share.
+/// State that the parts of one connection share.
 #[derive(Debug)]
 pub(super) struct Activity {
     peer: SocketAddr,
@@ -33,15 +32,15 @@ pub(super) struct Activity {
     budget: RequestBudget,
     /// Runs the connection and its streams.
     bundle: Bundle,
-    /// Without streams for this long, it ends.
-    idle: Duration,
-    /// Streams that are open.
-    open: AtomicUsize,
+    /// The connection ends after this time without streams.
+    idle_timeout: Duration,
+    /// Number of open streams.
+    open_streams: AtomicUsize,
     /// Whether any stream was opened.
-    opened: AtomicBool,
-    /// When the last stream ended, in nanoseconds of the clock.
+    any_opened: AtomicBool,
+    /// End time of the last stream, in nanoseconds of the clock.
     idle_since: AtomicU64,
-    /// The stream that is being polled has made the answer to a unary request.
+    /// The stream being polled has returned the answer to a unary request.
     unary_answer: AtomicBool,
     ending: AtomicU8,
 }
@@ -50,27 +49,28 @@ pub(super) struct Activity {
 #[derive(Debug)]
 pub(super) struct OpenStream(Arc<Activity>);
 
-/// How a connection is to end.
+/// How a connection must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Ending {
-    /// Not yet.
+    /// It goes on.
     None = 0,
-    /// No further streams; it ends when the open ones have.
+    /// No new streams; it ends with the last open one.
     Graceful = 1,
-    /// At once.
+    /// It ends at once.
     Closed = 2,
 }
 
-/// A client connects because it has a request.
+/// Time for a new connection's first stream: a client connects because it has a request.
 const FIRST_STREAM: Duration = Duration::from_secs(10);
-/// Below what a client that is used every few minutes would notice; it connects again by itself.
-pub(crate) const IDLE: Duration = Duration::from_secs(5 * 60);
-/// For a peer that was told to go: it reads the answers that are on their way, and closes.
+/// Default idle time-out. A client that is used every few minutes keeps its connection; others
+/// reconnect by themselves.
+pub(crate) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Time after GOAWAY in which the peer reads the last answers and closes.
 const LINGER: Duration = Duration::from_secs(2);
-/// For what is on its way when the server drains. All calls come to their end by themselves then,
-/// the slowest, which asks the store, within 4 s; what is left is not read by its peer.
-const DRAINED_WITHIN: Duration = Duration::from_secs(5);
+/// Time for open calls when the server drains. All calls end by themselves; the slowest, a call of
+/// the store, within 4 s. Later only answers are left that their peer does not read.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Activity {
     pub(super) fn new(
@@ -78,7 +78,7 @@ impl Activity {
         incidents: Arc<Incidents>,
         budget: RequestBudget,
         draining: CancellationToken,
-        idle: Duration,
+        idle_timeout: Duration,
     ) -> Self {
         Self {
             peer,
@@ -87,13 +87,27 @@ impl Activity {
             draining,
             budget,
             bundle: Bundle::default(),
-            idle,
-            open: AtomicUsize::new(0),
-            opened: AtomicBool::new(false),
+            idle_timeout,
+            open_streams: AtomicUsize::new(0),
+            any_opened: AtomicBool::new(false),
             idle_since: AtomicU64::new(0),
             unary_answer: AtomicBool::new(false),
             ending: AtomicU8::new(Ending::None as u8),
         }
+    }
+
+    /// Returns a connection's activity with default limits.
+    #[cfg(test)]
+    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let budget = RequestBudget::new();
+        Arc::new(Self::new(
+            peer,
+            incidents,
+            budget,
+            draining,
+            DEFAULT_IDLE_TIMEOUT,
+        ))
     }
 
     pub(super) fn now(&self) -> Tick {
@@ -112,29 +126,29 @@ impl Activity {
         &self.bundle
     }
 
-    /// Counts and logs what the peer did.
+    /// Counts and logs an incident of the peer.
     pub(super) fn note(&self, incident: Incident) {
         self.incidents.note(incident, self.peer);
     }
 
     pub(super) fn open_stream(self: &Arc<Self>) -> OpenStream {
-        self.open.fetch_add(1, Relaxed);
-        self.opened.store(true, Relaxed);
+        self.open_streams.fetch_add(1, Relaxed);
+        self.any_opened.store(true, Relaxed);
         OpenStream(Arc::clone(self))
     }
 
-    /// The stream that is being polled has made the answer to a unary request.
+    /// Notes that the stream being polled has returned the answer to a unary request.
     pub(super) fn note_unary_answer(&self) {
         self.unary_answer.store(true, Relaxed);
     }
 
-    /// Returns whether that happened since the last call.
+    /// Returns whether a unary answer was noted since the last call.
     pub(super) fn take_unary_answer(&self) -> bool {
-        // Read first: mostly it has not, and a read is cheaper than an exchange.
+        // Mostly there is none, and a load is cheaper than a swap.
         self.unary_answer.load(Relaxed) && self.unary_answer.swap(false, Relaxed)
     }
 
-    /// Returns how the connection is to end; each kind of end once.
+    /// Returns how the connection must end. `Graceful` is returned once.
     pub(super) fn take_ending(&self) -> Ending {
         match self.ending.load(Relaxed) {
             0 => return Ending::None,
@@ -144,28 +158,28 @@ impl Activity {
         Ending::Graceful
     }
 
-    /// Has the connection end when the server drains or when it has no streams for too long: no
-    /// further streams at first, then at once, [`LINGER`] after the last stream's end, or
-    /// [`DRAINED_WITHIN`] after the drain's begin. A part of the connection's bundle, which polls
-    /// the connection after it.
+    /// Ends the connection when the server drains or when it has no streams for too long. First it
+    /// ends gracefully. It is closed [`LINGER`] after the last stream's end or [`DRAIN_TIMEOUT`]
+    /// after the start of the drain. Runs as a part of the connection's bundle, which polls the
+    /// connection after it.
     pub(super) async fn end_in_time(self: Arc<Self>) {
         tokio::select! {
             () = self.draining.cancelled() => {}
-            () = self.unused() => {}
+            () = self.idle_too_long() => {}
         }
         self.ending.store(Ending::Graceful as u8, Relaxed);
         tokio::select! {
-            () = self.left() => {}
+            () = self.lingered() => {}
             () = self.drained() => {}
         }
         self.ending.store(Ending::Closed as u8, Relaxed);
     }
 
-    /// Waits until the last stream has ended [`LINGER`] ago, and this was called as long ago.
-    async fn left(&self) {
-        let told = self.now();
+    /// Waits for [`LINGER`] after this call and after the last stream's end.
+    async fn lingered(&self) {
+        let called_at = self.now();
         loop {
-            let since = self.idle_since().max(told);
+            let since = self.idle_since().max(called_at);
             let left = LINGER.saturating_sub(self.now().since(since));
             if self.is_idle() && left.is_zero() {
                 return;
@@ -176,14 +190,14 @@ impl Activity {
 
     async fn drained(&self) {
         self.draining.cancelled().await;
-        tokio::time::sleep(DRAINED_WITHIN).await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
     }
 
-    /// Waits until the connection has opened no stream for too long. Looks now and then, so that
-    /// streams that come and go cost no timer.
-    async fn unused(&self) {
-        tokio::time::sleep(FIRST_STREAM.min(self.idle)).await;
-        if !self.opened.load(Relaxed) {
+    /// Waits until the connection has had no stream for too long. Checks at intervals, so that
+    /// opening and closing streams needs no timer.
+    async fn idle_too_long(&self) {
+        tokio::time::sleep(FIRST_STREAM.min(self.idle_timeout)).await;
+        if !self.any_opened.load(Relaxed) {
             self.note(Incident::Unused);
             return;
         }
@@ -192,15 +206,15 @@ impl Activity {
                 true => self.now().since(self.idle_since()),
                 false => Duration::ZERO,
             };
-            if idle >= self.idle {
+            if idle >= self.idle_timeout {
                 return;
             }
-            tokio::time::sleep(self.idle - idle).await;
+            tokio::time::sleep(self.idle_timeout - idle).await;
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.open.load(Relaxed) == 0
+        self.open_streams.load(Relaxed) == 0
     }
 
     fn idle_since(&self) -> Tick {
@@ -211,7 +225,7 @@ impl Activity {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let activity = &self.0;
-        if activity.open.fetch_sub(1, Relaxed) == 1 {
+        if activity.open_streams.fetch_sub(1, Relaxed) == 1 {
             let now = activity.now().as_nanos();
             activity.idle_since.store(now, Relaxed);
         }
@@ -223,13 +237,10 @@ mod tests {
     use super::*;
 
     fn activity(draining: &CancellationToken) -> Arc<Activity> {
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let (incidents, budget) = (Arc::new(Incidents::new()), RequestBudget::new());
-        let activity = Activity::new(peer, incidents, budget, draining.clone(), IDLE);
-        Arc::new(activity)
+        Activity::for_test(Arc::new(Incidents::new()), draining.clone())
     }
 
-    /// Runs the connection's end beside `streams`; returns when it became graceful and when closed.
+    /// Runs `end_in_time` and `streams`; returns the times of the graceful end and the close.
     async fn ends(activity: &Arc<Activity>, streams: impl Future<Output = ()>) -> [Duration; 2] {
         let mut ended = [Duration::ZERO; 2];
         let poll = async {
@@ -247,7 +258,7 @@ mod tests {
         ended
     }
 
-    /// Whether two spans are the same but for the milliseconds of their polling.
+    /// Returns whether the times are equal but for the milliseconds of polling.
     fn alike(ended: [Duration; 2], seconds: [u64; 2]) -> bool {
         let difference = |(one, other): (Duration, u64)| one.abs_diff(Duration::from_secs(other));
         let mut differences = ended.into_iter().zip(seconds).map(difference);
@@ -276,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_waits_for_streams_a_while_and_not_for_silence() {
+    async fn a_drain_waits_for_streams_and_not_for_the_idle_time_out() {
         let draining = CancellationToken::new();
         let activity = activity(&draining);
         let streams = async {
@@ -292,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_does_not_wait_for_a_stream_that_is_not_read() {
+    async fn a_drain_does_not_wait_for_an_unread_stream() {
         let draining = CancellationToken::new();
         let activity = activity(&draining);
         let unread = activity.open_stream();

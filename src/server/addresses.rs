@@ -1,39 +1,42 @@
-//! How many connections each peer's address has.
+//! Counts the connections of each peer address.
 
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
+
+use crate::sync::lock;
 
 /// Counts connections by address, up to a limit for each.
 #[derive(Debug, Clone)]
 pub(super) struct Addresses {
-    shared: Arc<Shared>,
+    table: Arc<AddressTable>,
 }
 
-/// A connection's place in the count. It leaves the count when this is dropped.
+/// Counts one connection until dropped.
 #[derive(Debug)]
-pub(super) struct AddressPlace {
-    counted: Option<(Arc<Shared>, IpAddr)>,
+pub(super) struct AddressGuard {
+    counted: Option<(Arc<AddressTable>, IpAddr)>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AddressTable {
     /// `None`: no limit, and nothing is counted.
     max: Option<usize>,
-    /// Peers on this machine are not counted: they may be a proxy for others.
-    spares_loopback: bool,
+    /// Peers on this machine are not counted, because one of them may be a proxy for others.
+    exempt_loopback: bool,
     counts: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Where the relay listens on other addresses than loopback: half as many clients, which have one
-/// connection for calls and one for 256 streams. Many for one machine, few for one that wants all.
+/// Default when the relay does not listen on loopback. It allows half as many clients, because a
+/// client has one connection for calls and one for 256 streams. This is plenty for one machine, and
+/// a small part of the relay's connections for an attacker.
 const DEFAULT_MAX: usize = 256;
 
 impl Addresses {
-    /// Makes the count for a server that listens there. `stated` is the configured limit, 0 for
-    /// none; without one there is no limit on loopback, nor for peers on it.
+    /// Creates the counts of a server that listens on `listen`. `stated` is the configured limit, 0
+    /// for none. Without it there is no limit for a server or a peer on loopback.
     pub(super) fn new(stated: Option<usize>, listen: SocketAddr) -> Self {
         let max = match stated {
             Some(0) => None,
@@ -41,38 +44,39 @@ impl Addresses {
             None if listen.ip().is_loopback() => None,
             None => Some(DEFAULT_MAX),
         };
-        let shared = Shared {
+        let table = AddressTable {
             max,
-            spares_loopback: stated.is_none(),
+            exempt_loopback: stated.is_none(),
             counts: Mutex::default(),
         };
         Self {
-            shared: Arc::new(shared),
+            table: Arc::new(table),
         }
     }
 
-    /// Counts a connection from this address, or returns `None` where it has its most.
-    pub(super) fn enter(&self, peer: IpAddr) -> Option<AddressPlace> {
+    /// Counts a connection from this address, or returns `None` if the address is at its limit.
+    pub(super) fn admit(&self, peer: IpAddr) -> Option<AddressGuard> {
         let peer = peer.to_canonical();
-        let spared = self.shared.spares_loopback && peer.is_loopback();
-        let Some(max) = self.shared.max.filter(|_| !spared) else {
-            return Some(AddressPlace { counted: None });
+        let exempt = self.table.exempt_loopback && peer.is_loopback();
+        let Some(max) = self.table.max.filter(|_| !exempt) else {
+            return Some(AddressGuard { counted: None });
         };
         let network = network(peer);
-        let mut counts = self.shared.lock();
+        let mut counts = self.table.lock();
         let count = counts.entry(network).or_default();
         if *count >= max {
             return None;
         }
         *count += 1;
         drop(counts);
-        Some(AddressPlace {
-            counted: Some((Arc::clone(&self.shared), network)),
+        Some(AddressGuard {
+            counted: Some((Arc::clone(&self.table), network)),
         })
     }
 }
 
-/// Returns what counts as one address: a machine has a whole /64 network of IPv6 for itself.
+/// Returns the unit that is counted: the IPv4 address, or the IPv6 /64 network, as one machine may
+/// use a whole /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,
@@ -80,18 +84,18 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-impl Shared {
+impl AddressTable {
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 }
 
-impl Drop for AddressPlace {
+impl Drop for AddressGuard {
     fn drop(&mut self) {
-        let Some((shared, network)) = &self.counted else {
+        let Some((table, network)) = &self.counted else {
             return;
         };
-        let mut counts = shared.lock();
+        let mut counts = table.lock();
         if let Some(count) = counts.get_mut(network) {
             *count -= 1;
             if *count == 0 {
@@ -114,41 +118,41 @@ mod tests {
     }
 
     #[test]
-    fn an_address_at_its_limit_waits_for_one_of_its_own_to_leave() {
+    fn an_address_at_its_limit_is_admitted_again_when_one_of_its_connections_ends() {
         let addresses = counting(Some(2), "0.0.0.0");
-        let first = addresses.enter(ip("10.0.0.1")).expect("room");
-        let _second = addresses.enter(ip("::ffff:10.0.0.1")).expect("room");
+        let first = addresses.admit(ip("10.0.0.1")).expect("room");
+        let _second = addresses.admit(ip("::ffff:10.0.0.1")).expect("room");
         assert!(
-            addresses.enter(ip("10.0.0.1")).is_none(),
+            addresses.admit(ip("10.0.0.1")).is_none(),
             "the same machine"
         );
-        assert!(addresses.enter(ip("10.0.0.2")).is_some());
+        assert!(addresses.admit(ip("10.0.0.2")).is_some());
         drop(first);
-        assert!(addresses.enter(ip("10.0.0.1")).is_some());
+        assert!(addresses.admit(ip("10.0.0.1")).is_some());
     }
 
     #[test]
     fn a_network_of_64_bits_is_one_address() {
         let addresses = counting(Some(1), "::");
-        let _place = addresses.enter(ip("2001:db8:0:1::1")).expect("room");
-        assert!(addresses.enter(ip("2001:db8:0:1:ffff::2")).is_none());
-        assert!(addresses.enter(ip("2001:db8:0:2::1")).is_some());
+        let _guard = addresses.admit(ip("2001:db8:0:1::1")).expect("room");
+        assert!(addresses.admit(ip("2001:db8:0:1:ffff::2")).is_none());
+        assert!(addresses.admit(ip("2001:db8:0:2::1")).is_some());
     }
 
     #[test]
-    fn who_left_is_not_remembered() {
+    fn an_address_without_connections_is_removed() {
         let addresses = counting(Some(1), "0.0.0.0");
         for last in 0..=255 {
-            drop(addresses.enter(IpAddr::from([10, 0, 0, last])));
+            drop(addresses.admit(IpAddr::from([10, 0, 0, last])));
         }
-        assert!(addresses.shared.lock().is_empty());
+        assert!(addresses.table.lock().is_empty());
     }
 
     #[test]
     fn loopback_is_open_unless_a_limit_is_stated() {
         let held = |addresses: &Addresses, peer| {
-            let places = (0..1000).map_while(|_| addresses.enter(ip(peer)));
-            places.collect::<Vec<_>>().len()
+            let guards = (0..1000).map_while(|_| addresses.admit(ip(peer)));
+            guards.collect::<Vec<_>>().len()
         };
         assert_eq!(held(&counting(None, "127.0.0.1"), "127.0.0.1"), 1000);
         assert_eq!(held(&counting(None, "0.0.0.0"), "127.0.0.1"), 1000);

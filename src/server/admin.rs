@@ -1,11 +1,11 @@
-//! The `Admin` service: who is there, and what they do.
+//! The `Admin` service: lists of listeners and queues.
 //!
-//! A page of a list is bounded by its bytes, and the answers at one time by their number.
+//! A page of a list is bounded in bytes, and concurrent answers in number.
 
 use prost::Message;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::answers::Answers;
+use super::answers::LargeAnswers;
 use crate::{
     error::{Error, Result},
     hub::{ListenerStats, QueueStats, SubscriptionId},
@@ -14,11 +14,10 @@ use crate::{
     words::{Limits, QueueAddress},
 };
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct AdminService {
     relay: Relay,
-    answers: Answers,
+    answers: LargeAnswers,
 }
 
 /// The stream of a call that this version refuses.
@@ -26,16 +25,16 @@ type Never<T> = tokio_stream::Empty<Result<T, Status>>;
 
 /// Encoded bytes of a page; the next one begins where an entry would exceed it.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Encoded bytes of the selectors in one listener's entry: 246 of the longest names there are, and
-/// thousands of usual ones. Further ones are left out; `queues` counts what they match.
+/// Encoded bytes of the selectors in one listener's entry: 246 of the longest names, or thousands
+/// of usual ones. Further selectors are omitted; `queues` counts the matches of all.
 const SELECTOR_BYTES: usize = 64 * 1024;
-/// Listeners asked for at a time: each comes with up to 4,096 selectors before they are cut.
+/// Listeners fetched at a time: each has up to 4,096 selectors before the cut.
 const BATCH: usize = 8;
-/// Around an entry: the field's number, and the entry's length.
+/// Bytes around an entry: the field's number and the entry's length.
 const FRAMING: usize = 6;
 
-/// The entries of a page, as many as it holds. The next page's token names the last of them, so
-/// that entries which come and go meanwhile shift nothing.
+/// The entries of a page, up to its limits. The next page's token names its last entry, so that
+/// concurrently added or removed entries shift no page.
 struct Page<T> {
     entries: Vec<T>,
     count: usize,
@@ -51,7 +50,7 @@ impl<T: Message> Page<T> {
         }
     }
 
-    /// Adds an entry, or returns that there is no room for it. There always is for the first.
+    /// Adds an entry, or returns `false` if the page is full. The first entry always fits.
     fn push(&mut self, entry: T) -> bool {
         let bytes = self.bytes + entry.encoded_len() + FRAMING;
         let full = self.entries.len() == self.count || bytes > PAGE_BYTES;
@@ -68,7 +67,7 @@ impl AdminService {
     pub(super) fn new(relay: Relay) -> Self {
         Self {
             relay,
-            answers: Answers::new(),
+            answers: LargeAnswers::new(),
         }
     }
 
@@ -147,7 +146,7 @@ impl proto::admin_server::Admin for AdminService {
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
         if request.get_ref().page_size == 1 {
-            // Small, and how clients learn whether the relay answers.
+            // A small answer; clients check with this call that the relay answers.
             let page = self.queues(request.get_ref());
             return page.map(Response::new).map_err(to_status);
         }
@@ -187,7 +186,7 @@ pub(super) fn page_size(stated: u32) -> Result<usize> {
 }
 
 fn bad_token() -> Error {
-    Error::invalid("page_token", "must be the one of the page before")
+    Error::invalid("page_token", "must come from the previous page")
 }
 
 fn listener(relay_id: &str, view: &ListenerStats) -> proto::Listener {
@@ -212,7 +211,7 @@ fn listener(relay_id: &str, view: &ListenerStats) -> proto::Listener {
     }
 }
 
-/// Returns as many of a listener's selectors as its entry has room for.
+/// Returns the first selectors of a listener, as many as fit into its entry.
 fn selectors(view: &ListenerStats) -> Vec<proto::Selector> {
     let mut left = SELECTOR_BYTES;
     let selectors = view.selectors.iter().map(selector_to_wire);

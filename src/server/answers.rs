@@ -1,8 +1,8 @@
-//! Large answers: a bounded number at one time, handed to HTTP/2 piece by piece.
+//! Large answers: a bounded number at one time, passed to HTTP/2 in chunks.
 //!
-//! Few of them for each connection, so that one that reads none takes no place from the others.
-//! HTTP/2 keeps what it was given until the peer takes it, however small the peer's window is. So
-//! a list's answer is given in small pieces, and what was not given yet ends with its stream.
+//! Each connection may have few of them, so that a peer that does not read takes none from
+//! others. HTTP/2 buffers all bytes that it gets until the peer reads them, even with a small
+//! window. So a list's answer is passed in small chunks, and the rest is freed with its stream.
 
 use std::{
     pin::Pin,
@@ -17,63 +17,62 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Extensions, Response, Status, body::Body};
 
-/// Limits the large answers that are made and not taken.
+/// Limits the large answers that are not sent completely.
 #[derive(Debug, Clone)]
-pub(super) struct Answers(Arc<Semaphore>);
+pub(super) struct LargeAnswers(Arc<Semaphore>);
 
-/// Limits those of one connection. Travels with the request, as an extension of it.
+/// Limits the large answers of one connection. It is an extension of the request.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionAnswers(Arc<Semaphore>);
 
-/// The right to make one. Travels with the answer, as an extension of its response.
+/// The permit for one large answer. It is an extension of the response.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerPermit(
     #[expect(dead_code, reason = "held for its drop")] Arc<[OwnedSemaphorePermit; 2]>,
 );
 
-/// An answer's body in pieces.
+/// An answer's body in chunks.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct ChunkedBody {
     body: Body,
-    /// The rest of a frame of the body.
+    /// The rest of the current frame of the body.
     rest: Bytes,
     _permit: AnswerPermit,
 }
 
-/// Operators ask, and mostly one at a time: with pages of 1 MiB these are 16 MiB on the wire, and
-/// about three times as much before they are encoded.
-const AT_ONE_TIME: usize = 16;
-/// An operator's command asks for one page after the other.
-const OF_A_CONNECTION: usize = 2;
-/// A list that waits for others takes milliseconds unless those are not read.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// As much as HTTP/2 keeps for one stream.
-const PIECE: usize = 16 * 1024;
+/// Large answers of all connections. Only operators request lists, mostly one at a time. Pages of
+/// 1 MiB add up to 16 MiB encoded, and about three times as much before encoding.
+const MAX_ANSWERS: usize = 16;
+/// Large answers of one connection. An operator's command requests one page after another.
+const MAX_PER_CONNECTION: usize = 2;
+/// Maximum wait for a permit. Other answers take milliseconds, unless their peers do not read them.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a chunk: HTTP/2's buffer for one stream.
+const CHUNK: usize = 16 * 1024;
 
-impl Answers {
+impl LargeAnswers {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(AT_ONE_TIME)))
+        Self(Arc::new(Semaphore::new(MAX_ANSWERS)))
     }
 
-    /// Waits a little for the right to make a large answer to the request with these
-    /// extensions.
+    /// Waits a limited time for a permit to answer the request with these extensions.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED where others that are not read have all of them.
+    /// RESOURCE_EXHAUSTED if unread answers hold all permits.
     pub(super) async fn permit(&self, request: &Extensions) -> Result<AnswerPermit, Status> {
         let connection = request.get::<ConnectionAnswers>();
-        // Only a request of a test comes without a connection.
+        // Only requests of tests have no connection.
         let connection = connection.cloned().unwrap_or_default();
         let both = async {
             let own = connection.0.acquire_owned().await.expect("never closed");
             let shared = Arc::clone(&self.0).acquire_owned().await;
             [own, shared.expect("never closed")]
         };
-        match tokio::time::timeout(PATIENCE, both).await {
+        match tokio::time::timeout(PERMIT_TIMEOUT, both).await {
             Ok(permits) => Ok(AnswerPermit(Arc::new(permits))),
             Err(_) => Err(Status::resource_exhausted(format!(
-                "lists: the limit is {OF_A_CONNECTION} answers at one time a connection and \
-                 {AT_ONE_TIME} in all; try again"
+                "lists: the limit is {MAX_PER_CONNECTION} answers at one time for a connection and \
+                 {MAX_ANSWERS} in all; try again"
             ))),
         }
     }
@@ -81,15 +80,15 @@ impl Answers {
 
 impl Default for ConnectionAnswers {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(OF_A_CONNECTION)))
+        Self(Arc::new(Semaphore::new(MAX_PER_CONNECTION)))
     }
 }
 
 impl AnswerPermit {
-    /// Makes a response that holds this permit until all of it was handed on. A short one is handed
-    /// on at once, and holds none.
+    /// Creates a response that holds this permit until all of it was passed on. A short response is
+    /// passed on at once and holds none.
     pub(super) fn attach<T: Message>(self, message: T) -> Response<T> {
-        let is_short = message.encoded_len() < PIECE;
+        let is_short = message.encoded_len() < CHUNK;
         let mut response = Response::new(message);
         if !is_short {
             response.extensions_mut().insert(self);
@@ -98,7 +97,7 @@ impl AnswerPermit {
     }
 }
 
-impl Pieces {
+impl ChunkedBody {
     pub(super) fn new(body: Body, permit: AnswerPermit) -> Self {
         Self {
             body,
@@ -107,14 +106,14 @@ impl Pieces {
         }
     }
 
-    /// Returns the next piece of what is at hand, copied: a part of the whole would keep all of it.
-    fn piece(&mut self) -> Frame<Bytes> {
-        let piece = self.rest.split_to(self.rest.len().min(PIECE));
-        Frame::data(Bytes::copy_from_slice(&piece))
+    /// Returns a copy of the next chunk. A slice would keep the whole frame allocated.
+    fn next_chunk(&mut self) -> Frame<Bytes> {
+        let chunk = self.rest.split_to(self.rest.len().min(CHUNK));
+        Frame::data(Bytes::copy_from_slice(&chunk))
     }
 }
 
-impl hyper::body::Body for Pieces {
+impl hyper::body::Body for ChunkedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -123,7 +122,7 @@ impl hyper::body::Body for Pieces {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if !self.rest.is_empty() {
-            return Poll::Ready(Some(Ok(self.piece())));
+            return Poll::Ready(Some(Ok(self.next_chunk())));
         }
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| {
@@ -132,7 +131,7 @@ impl hyper::body::Body for Pieces {
                 Err(other) => return Ok(other),
             };
             self.rest = data;
-            Ok(self.piece())
+            Ok(self.next_chunk())
         }))
     }
 
@@ -158,16 +157,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_reads_no_answers_takes_no_place_from_the_others() {
-        let answers = Answers::new();
+    async fn a_connection_that_reads_no_answers_takes_no_permit_from_others() {
+        let answers = LargeAnswers::new();
         let greedy = ConnectionAnswers::default();
         let mut unread = Vec::new();
-        for _ in 0..OF_A_CONNECTION {
+        for _ in 0..MAX_PER_CONNECTION {
             unread.push(answers.permit(&from(&greedy)).await.expect("room"));
         }
         let refused = answers.permit(&from(&greedy)).await.expect_err("no room");
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        for _ in OF_A_CONNECTION..AT_ONE_TIME {
+        for _ in MAX_PER_CONNECTION..MAX_ANSWERS {
             let other = ConnectionAnswers::default();
             unread.push(answers.permit(&from(&other)).await.expect("room"));
         }
@@ -178,10 +177,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_short_answer_holds_no_place_until_it_is_read() {
-        let answers = Answers::new();
+    async fn a_short_answer_holds_no_permit() {
+        let answers = LargeAnswers::new();
         let request = from(&ConnectionAnswers::default());
-        for (bytes, held) in [(PIECE / 2, false), (PIECE, true)] {
+        for (bytes, held) in [(CHUNK / 2, false), (CHUNK, true)] {
             let permit = answers.permit(&request).await.expect("room");
             let response = permit.attach("a".repeat(bytes));
             let attached = response.extensions().get::<AnswerPermit>();

@@ -1,13 +1,12 @@
-//! A request's body: complete within a deadline, and within what may be held unfinished.
+//! A request's body, with a deadline and a budget for unfinished messages.
 //!
-//! Hands on whole messages only; what has come of an unfinished one is held here and counted, and
-//! one that declares more than its limit ends the body at once. So tonic, which makes room for all
-//! of a message as soon as it knows its length, never does so for what may not come. A message that
-//! comes in one piece is handed on as it is, neither copied nor counted.
+//! Passes on complete messages only. The received part of an unfinished message is held here and
+//! counted, and a message that declares more than its limit ends the body at once. tonic allocates
+//! a whole message as soon as it knows its length; so it never allocates for missing bytes. A
+//! message that arrives in one piece is passed on as it is, neither copied nor counted.
 //!
-//! A stream of requests may be silent between two messages for as long as it likes; a message that
-//! was begun has a deadline, as a single request has. A drain ends what is unfinished at once: it
-//! may never be complete.
+//! A stream of requests may be silent between two messages without limit. An unfinished message has
+//! a deadline, as a single request has. A drain ends it at once, because it may never be complete.
 
 use std::{
     pin::Pin,
@@ -39,58 +38,59 @@ pub(super) struct RequestBody {
     incoming: Option<Incoming>,
     call: Call,
     activity: Arc<Activity>,
-    messages: Messages,
-    /// What has come of the present message, where it is unfinished.
-    held: BytesMut,
-    room: Option<Reservation>,
-    /// Messages that were handed on, and the most bytes of them at once since this was asked.
+    messages: MessageScanner,
+    /// Received bytes of the current, unfinished message.
+    partial: BytesMut,
+    reservation: Option<Reservation>,
+    /// Number of messages passed on.
     handed_on: u64,
-    most: usize,
-    /// With which the body ends, after what was handed on.
+    /// Largest number of bytes passed on at once since the reader was last replaced.
+    largest_chunk: usize,
+    /// The error that ends the body after the messages passed on.
     refusal: Option<Status>,
-    /// Set while more is awaited that must come. Not on the way of a request that came at once.
-    overdue: Option<BoxFuture<'static, Overdue>>,
+    /// Deadline of an unfinished message. Not set for a request that arrived at once.
+    abort: Option<BoxFuture<'static, AbortReason>>,
 }
 
 /// Follows the messages in a body (a flag, four bytes of length, the message).
 #[derive(Debug)]
-struct Messages {
-    /// The greatest length of a message.
+struct MessageScanner {
+    /// Maximum length of a message.
     limit: usize,
     prefix: [u8; PREFIX],
-    /// Bytes of the present message's prefix that have come.
+    /// Received bytes of the current message's prefix.
     filled: usize,
-    /// Bytes of the present message that have not.
-    left: usize,
+    /// Missing bytes of the current message.
+    remaining: usize,
 }
 
-/// What some bytes of a body contained.
+/// The result of scanning some bytes of a body.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Taken {
-    /// Where the last message ends that is whole now; 0 where none is.
-    whole: usize,
-    /// Messages that are whole now.
+struct Scanned {
+    /// End of the last complete message; 0 without one.
+    complete: usize,
+    /// Number of messages completed by these bytes.
     count: u64,
-    /// The length that a message declares beyond the limit. What follows is no message.
-    beyond: Option<u32>,
+    /// The declared length of a message beyond the limit. Later bytes are not scanned.
+    oversized: Option<u32>,
 }
 
-/// Why a request is not waited for any longer.
+/// Reason to stop waiting for the rest of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Overdue {
-    Late,
+enum AbortReason {
+    Deadline,
     Draining,
 }
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const PREFIX: usize = 5;
-/// For a request of 1 MiB at 2 Mbit/s; a client gives a request up after 5 s as well.
+/// Time to complete a request: 1 MiB at 2 Mbit/s. A client gives up after 5 s as well.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Unfinished requests come to their end or their deadline, and free their room.
-const ROOM_AFTER: Duration = Duration::from_secs(1);
-/// Some round trips over a bad line.
-const ON_ITS_WAY: Duration = Duration::from_secs(2);
+/// Suggested wait when the budget is used up: unfinished requests complete or time out until then.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Time to receive the rest of a refused request: some round trips on a bad network.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RequestBody {
     pub(super) fn new(incoming: Incoming, call: Call, activity: Arc<Activity>) -> Self {
@@ -98,53 +98,53 @@ impl RequestBody {
             incoming: Some(incoming),
             call,
             activity,
-            messages: Messages::new(call.limit),
-            held: BytesMut::new(),
-            room: None,
+            messages: MessageScanner::new(call.limit),
+            partial: BytesMut::new(),
+            reservation: None,
             handed_on: 0,
-            most: 0,
+            largest_chunk: 0,
             refusal: None,
-            overdue: None,
+            abort: None,
         }
     }
 
-    /// Returns whether more of the body must come, and not only may.
+    /// Returns whether the peer must send more of the body.
     fn is_unfinished(&self) -> bool {
-        !self.call.kind.takes_many() || self.messages.is_unfinished()
+        !self.call.kind.is_client_streaming() || self.messages.is_unfinished()
     }
 
-    /// Returns whether its reader was handed more than this at once and has read all of it, which
-    /// is so many messages; forgets it then.
-    pub(super) fn has_handed_on(&mut self, more_than: usize, read: u64) -> bool {
-        let has = self.most > more_than && self.handed_on == read;
-        if has {
-            self.most = 0;
+    /// Returns whether the reader got more than `more_than` bytes at once and has read all of its
+    /// messages, `read` in number. Resets the size then.
+    pub(super) fn reader_finished_large_chunk(&mut self, more_than: usize, read: u64) -> bool {
+        let finished = self.largest_chunk > more_than && self.handed_on == read;
+        if finished {
+            self.largest_chunk = 0;
         }
-        has
+        finished
     }
 
-    /// Takes bytes that have come; returns the messages that are whole now.
-    fn took(&mut self, mut data: Bytes) -> Bytes {
+    /// Processes received bytes; returns the complete messages.
+    fn on_data(&mut self, mut data: Bytes) -> Bytes {
         let begins = !self.messages.is_unfinished();
-        let taken = self.messages.take(&data);
-        if self.call.kind.takes_many() && (begins || taken.whole > 0) {
-            self.overdue = None;
+        let scanned = self.messages.scan(&data);
+        if self.call.kind.is_client_streaming() && (begins || scanned.complete > 0) {
+            self.abort = None;
         }
-        let rest = data.split_off(taken.whole);
-        let whole = match taken.whole {
+        let rest = data.split_off(scanned.complete);
+        let whole = match scanned.complete {
             0 => Bytes::new(),
-            _ if self.held.is_empty() => data,
+            _ if self.partial.is_empty() => data,
             _ => {
-                self.held.extend_from_slice(&data);
-                std::mem::take(&mut self.held).freeze()
+                self.partial.extend_from_slice(&data);
+                std::mem::take(&mut self.partial).freeze()
             }
         };
-        if taken.whole > 0 {
-            self.room = None;
-            self.handed_on += taken.count;
-            self.most = self.most.max(whole.len());
+        if scanned.complete > 0 {
+            self.reservation = None;
+            self.handed_on += scanned.count;
+            self.largest_chunk = self.largest_chunk.max(whole.len());
         }
-        if let Some(length) = taken.beyond {
+        if let Some(length) = scanned.oversized {
             self.refuse(too_large(self.call.limit, length));
         } else if !rest.is_empty() {
             self.hold(&rest);
@@ -152,12 +152,12 @@ impl RequestBody {
         whole
     }
 
-    /// Keeps what has come of an unfinished message, where there is room.
+    /// Holds the received part of an unfinished message if the budget has room.
     fn hold(&mut self, rest: &[u8]) {
         let budget = self.activity.budget();
-        let room = self.room.get_or_insert_with(|| budget.reservation());
-        match room.resize(self.held.len() + rest.len()) {
-            Ok(()) => self.held.extend_from_slice(rest),
+        let reservation = self.reservation.get_or_insert_with(|| budget.reservation());
+        match reservation.resize(self.partial.len() + rest.len()) {
+            Ok(()) => self.partial.extend_from_slice(rest),
             Err(Exhausted) => {
                 self.activity.note(Incident::OverBudget);
                 self.refuse(no_room());
@@ -168,21 +168,21 @@ impl RequestBody {
     #[cold]
     fn refuse(&mut self, status: Status) {
         self.refusal = Some(status);
-        self.held = BytesMut::new();
-        self.room = None;
+        self.partial = BytesMut::new();
+        self.reservation = None;
     }
 
-    /// Waits until what is unfinished is overdue.
-    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
-        let draining = || -> BoxFuture<'static, Overdue> {
-            Box::pin(overdue(self.activity.draining().clone()))
+    /// Waits until the unfinished message must be given up.
+    fn poll_abort(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
+        let draining = || -> BoxFuture<'static, AbortReason> {
+            Box::pin(abort_reason(self.activity.draining().clone()))
         };
-        let overdue = self.overdue.get_or_insert_with(draining);
-        let status = match std::task::ready!(overdue.as_mut().poll(cx)) {
-            Overdue::Draining => Status::unavailable("the relay is shutting down"),
-            Overdue::Late => {
+        let abort = self.abort.get_or_insert_with(draining);
+        let status = match std::task::ready!(abort.as_mut().poll(cx)) {
+            AbortReason::Draining => Status::unavailable("the relay is shutting down"),
+            AbortReason::Deadline => {
                 self.activity.note(Incident::LateRequest);
-                Status::unavailable("request: was not complete within 5 s")
+                Status::unavailable("request: not complete within 5 s")
             }
         };
         self.end_with(status)
@@ -192,9 +192,9 @@ impl RequestBody {
         if let Some(incoming) = self.incoming.take() {
             self.activity.bundle().add(discard(incoming));
         }
-        self.held = BytesMut::new();
-        self.room = None;
-        self.overdue = None;
+        self.partial = BytesMut::new();
+        self.reservation = None;
+        self.abort = None;
         Poll::Ready(Some(Err(status.into())))
     }
 
@@ -207,54 +207,54 @@ impl RequestBody {
         Poll::Ready(None)
     }
 
-    /// Nothing has come, and nothing must: only a drain ends a stream that does not know of it.
+    /// Waits between two messages. Only a drain ends a stream whose service does not handle it.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         if self.call.kind != CallKind::OtherStream {
             return Poll::Pending;
         }
-        let draining = || -> BoxFuture<'static, Overdue> {
+        let draining = || -> BoxFuture<'static, AbortReason> {
             let draining = self.activity.draining().clone();
             Box::pin(async move {
                 draining.cancelled_owned().await;
-                Overdue::Draining
+                AbortReason::Draining
             })
         };
-        let drained = self.overdue.get_or_insert_with(draining);
+        let drained = self.abort.get_or_insert_with(draining);
         std::task::ready!(drained.as_mut().poll(cx));
         self.incoming = None;
         Poll::Ready(None)
     }
 }
 
-async fn overdue(draining: CancellationToken) -> Overdue {
+async fn abort_reason(draining: CancellationToken) -> AbortReason {
     tokio::select! {
-        () = draining.cancelled() => Overdue::Draining,
-        () = tokio::time::sleep(DEADLINE) => Overdue::Late,
+        () = draining.cancelled() => AbortReason::Draining,
+        () = tokio::time::sleep(DEADLINE) => AbortReason::Deadline,
     }
 }
 
-/// Reads what is still on its way of a request that was refused. Otherwise its stream would be reset
-/// at once: h2 remembers few such streams, resets those again that it has forgotten for each frame
-/// that comes, and closes a connection with too many resets, honest streams and all.
+/// Reads the rest of a refused request. Otherwise h2 would reset the stream at once. h2 remembers
+/// few reset streams, resets forgotten ones again for each further frame, and closes a connection
+/// with too many resets, including its valid streams.
 async fn discard(mut incoming: Incoming) {
     let end = std::future::poll_fn(|cx| {
         while let Some(Ok(_)) = std::task::ready!(Pin::new(&mut incoming).poll_frame(cx)) {}
         Poll::Ready(())
     });
-    // Its end, or the time in which the peer hears of the refusal.
-    let _ = tokio::time::timeout(ON_ITS_WAY, end).await;
+    // Ends with the request, or when the peer must have received the refusal.
+    let _ = tokio::time::timeout(DISCARD_TIMEOUT, end).await;
 }
 
-/// The codec's words for a message that is beyond its limit.
+/// The codec's error for a message beyond its limit.
 fn too_large(limit: usize, length: u32) -> Status {
     Status::resource_exhausted(format!("request: the limit is {limit} bytes, got {length}"))
 }
 
-/// No RESOURCE_EXHAUSTED: a client takes that for its request's size.
+/// Not RESOURCE_EXHAUSTED, which a client attributes to its request's size.
 fn no_room() -> Status {
-    let text = "request: others that are unfinished take all the room (16 MiB a connection, 64 MiB \
-                of all beyond 1 MiB each); try again";
-    to_status(Error::new(ErrorKind::Unavailable, text).with_retry_after(ROOM_AFTER))
+    let text = "request: unfinished requests use the whole budget (16 MiB for a connection, 64 MiB \
+                in all beyond 1 MiB each); try again";
+    to_status(Error::new(ErrorKind::Unavailable, text).with_retry_after(RETRY_AFTER))
 }
 
 impl Body for RequestBody {
@@ -277,11 +277,11 @@ impl Body for RequestBody {
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
                 Poll::Ready(None) => return this.poll_end(),
-                Poll::Pending if this.is_unfinished() => return this.poll_overdue(cx),
+                Poll::Pending if this.is_unfinished() => return this.poll_abort(cx),
                 Poll::Pending => return this.poll_idle(cx),
             };
             let whole = match frame.into_data() {
-                Ok(data) => this.took(data),
+                Ok(data) => this.on_data(data),
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
             if !whole.is_empty() {
@@ -296,25 +296,25 @@ impl Body for RequestBody {
         self.incoming.as_ref().is_none_or(ended)
     }
 
-    /// Says nothing: what comes in may be more than what is handed on.
+    /// No hint, as the received bytes may be more than the bytes passed on.
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
     }
 }
 
-impl Messages {
+impl MessageScanner {
     fn new(limit: usize) -> Self {
         Self {
             limit,
             prefix: [0; PREFIX],
             filled: 0,
-            left: 0,
+            remaining: 0,
         }
     }
 
-    /// Takes bytes of the body, up to a message that is too large.
-    fn take(&mut self, bytes: &[u8]) -> Taken {
-        let mut taken = Taken::default();
+    /// Scans bytes of the body, up to a message that is too large.
+    fn scan(&mut self, bytes: &[u8]) -> Scanned {
+        let mut scanned = Scanned::default();
         let mut at = 0;
         while at < bytes.len() {
             if self.filled < PREFIX {
@@ -326,22 +326,22 @@ impl Messages {
                 if self.filled < PREFIX {
                     break;
                 }
-                self.left = self.length() as usize;
-                if self.left > self.limit {
-                    taken.beyond = Some(self.length());
+                self.remaining = self.length() as usize;
+                if self.remaining > self.limit {
+                    scanned.oversized = Some(self.length());
                     break;
                 }
             }
-            let count = (bytes.len() - at).min(self.left);
-            self.left -= count;
+            let count = (bytes.len() - at).min(self.remaining);
+            self.remaining -= count;
             at += count;
-            if self.left == 0 {
+            if self.remaining == 0 {
                 self.filled = 0;
-                taken.whole = at;
-                taken.count += 1;
+                scanned.complete = at;
+                scanned.count += 1;
             }
         }
-        taken
+        scanned
     }
 
     fn is_unfinished(&self) -> bool {
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_followed_however_the_body_is_cut() {
+    fn messages_are_found_in_pieces_of_any_size() {
         let body = [
             &[0, 0, 0, 0, 3, 7, 7, 7][..],
             &[0; 5],
@@ -377,14 +377,14 @@ mod tests {
         ]
         .concat();
         for piece in 1..=body.len() {
-            let mut messages = Messages::new(256);
+            let mut messages = MessageScanner::new(256);
             let (mut handed_on, mut count) = (0, 0);
             for (at, bytes) in body.chunks(piece).enumerate() {
-                let taken = messages.take(bytes);
-                assert_eq!(taken.beyond, None);
-                count += taken.count;
-                if taken.whole > 0 {
-                    handed_on = at * piece + taken.whole;
+                let scanned = messages.scan(bytes);
+                assert_eq!(scanned.oversized, None);
+                count += scanned.count;
+                if scanned.complete > 0 {
+                    handed_on = at * piece + scanned.complete;
                 }
                 let come = ((at + 1) * piece).min(body.len());
                 let whole = [8, 13, body.len()].into_iter().filter(|end| *end <= come);
@@ -401,26 +401,26 @@ mod tests {
     }
 
     #[test]
-    fn a_message_beyond_the_limit_ends_what_is_taken_once_its_length_has_come() {
+    fn a_message_beyond_the_limit_ends_the_scan_once_its_length_is_known() {
         let whole = [0, 0, 0, 0, 1, 7];
         let body = [&whole[..], &[0, 0, 0, 1, 0], &[7; 256]].concat();
         for piece in 1..=body.len() {
-            let mut messages = Messages::new(255);
+            let mut messages = MessageScanner::new(255);
             let mut come = 0;
             let beyond = body.chunks(piece).find_map(|bytes| {
                 come += bytes.len();
-                messages.take(bytes).beyond
+                messages.scan(bytes).oversized
             });
             assert_eq!(beyond, Some(256), "by {piece}");
             assert!(come >= 11 && come - piece < 11, "{come} by {piece}");
         }
-        let taken = Messages::new(255).take(&body);
-        let expected = Taken {
-            whole: whole.len(),
+        let scanned = MessageScanner::new(255).scan(&body);
+        let expected = Scanned {
+            complete: whole.len(),
             count: 1,
-            beyond: Some(256),
+            oversized: Some(256),
         };
-        assert_eq!(taken, expected);
-        assert_eq!(Messages::new(256).take(&body).whole, body.len());
+        assert_eq!(scanned, expected);
+        assert_eq!(MessageScanner::new(256).scan(&body).complete, body.len());
     }
 }

@@ -1,47 +1,48 @@
-//! How many bytes of unfinished requests are held at one time.
+//! Limits the bytes of unfinished requests that the server holds.
 //!
-//! Counts the bytes that have come, not those that were declared: a length costs its sender
-//! nothing. A message that came in one piece is never counted, it is handled at once. Nothing waits
-//! for room: what waits is held as well, and fills the window that other requests need. Where there
-//! is no room, the request that asked for more is refused, which frees what it held.
+//! Counts received bytes, not declared lengths, which cost their sender nothing. A message that
+//! arrives in one piece is handled at once and never counted. No request waits for room: a waiting
+//! request would hold memory as well, and fill the window that other requests need. Without room
+//! the request that needs more is refused, which frees its bytes.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::words::Limits;
+use crate::{sync::lock, words::Limits};
 
-/// What one connection may hold: a part of its own, and more of what all share.
+/// One connection's budget: its own share, and bytes of the pool that all connections share.
 #[derive(Debug, Clone)]
 pub(super) struct RequestBudget {
     /// Bytes that the connection holds.
     held: Arc<Mutex<usize>>,
-    /// Bytes that all connections hold beyond their own parts.
+    /// Bytes that all connections hold beyond their own shares.
     shared: Arc<AtomicUsize>,
 }
 
-/// Room for one message, until it is dropped.
+/// Bytes reserved for one message, until dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     budget: RequestBudget,
     bytes: usize,
 }
 
-/// There is no room for more.
+/// The budget has no room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exhausted;
 
-/// A connection's own part: room for one request of the greatest size, whatever others hold.
-const OWN: usize = Limits::SUBSCRIBE_BYTES;
-/// Of one connection. A client has up to 256 streams on one, and opens all of them at once after
-/// its relay was restarted: with 64 KiB of positions each they fit.
+/// A connection's own share: room for one request of the maximum size, independent of other
+/// connections.
+const OWN_SHARE: usize = Limits::SUBSCRIBE_BYTES;
+/// Maximum of one connection. A client has up to 256 streams on one and opens all of them at once
+/// after a restart of its relay; with 64 KiB of positions each they fit.
 const PER_CONNECTION: usize = 16 * Limits::SUBSCRIBE_BYTES;
-/// Of all connections together, beyond their own parts.
-const SHARED: usize = 64 * Limits::SUBSCRIBE_BYTES;
+/// Maximum of all connections together, beyond their own shares.
+const SHARED_POOL: usize = 64 * Limits::SUBSCRIBE_BYTES;
 
 impl RequestBudget {
-    /// Makes the budget of a server.
+    /// Creates a server's budget.
     pub(super) fn new() -> Self {
         Self {
             held: Arc::default(),
@@ -49,7 +50,7 @@ impl RequestBudget {
         }
     }
 
-    /// Makes the budget of a further connection.
+    /// Creates the budget of another connection.
     pub(super) fn of_connection(&self) -> Self {
         Self {
             held: Arc::default(),
@@ -57,7 +58,7 @@ impl RequestBudget {
         }
     }
 
-    /// Makes room for one message, of no bytes so far.
+    /// Creates an empty reservation for one message.
     pub(super) fn reservation(&self) -> Reservation {
         Reservation {
             budget: self.clone(),
@@ -66,30 +67,30 @@ impl RequestBudget {
     }
 
     fn held(&self) -> MutexGuard<'_, usize> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 
 impl Reservation {
-    /// Makes it as large as this.
+    /// Sets the reservation's size.
     ///
     /// # Errors
-    /// [`Exhausted`] where there is no room; it is as large as before then.
+    /// [`Exhausted`] if there is no room; the size is unchanged then.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let mut held = self.budget.held();
         let after = *held - self.bytes + bytes;
         if after > PER_CONNECTION && bytes > self.bytes {
             return Err(Exhausted);
         }
-        let (before, shares) = (beyond_own(*held), beyond_own(after));
+        let (shared_before, shared_after) = (beyond_own_share(*held), beyond_own_share(after));
         let shared = &self.budget.shared;
-        if shares > before {
-            let more = shares - before;
-            let take = |taken: usize| Some(taken + more).filter(|taken| *taken <= SHARED);
+        if shared_after > shared_before {
+            let more = shared_after - shared_before;
+            let take = |taken: usize| Some(taken + more).filter(|taken| *taken <= SHARED_POOL);
             let taken = shared.fetch_update(Relaxed, Relaxed, take);
             taken.map_err(|_| Exhausted)?;
         } else {
-            shared.fetch_sub(before - shares, Relaxed);
+            shared.fetch_sub(shared_before - shared_after, Relaxed);
         }
         *held = after;
         drop(held);
@@ -104,9 +105,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Returns how much of what a connection holds is beyond its own part.
-fn beyond_own(held: usize) -> usize {
-    held.saturating_sub(OWN)
+/// Returns the bytes that a connection holds beyond its own share.
+fn beyond_own_share(held: usize) -> usize {
+    held.saturating_sub(OWN_SHARE)
 }
 
 #[cfg(test)]
@@ -121,20 +122,24 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_room_for_one_request_whatever_the_others_hold() {
+    fn a_connection_has_room_for_one_request_when_others_use_the_whole_pool() {
         let budget = RequestBudget::new();
         let mut held = Vec::new();
         for _ in 0..10 {
             let greedy = budget.of_connection();
             held.extend((0..20).map_while(|_| hold(&greedy, MIB).ok()));
         }
-        // 15 MiB beyond their own of four, what is left by a fifth, their own part of the others.
+        // Four connections use 15 MiB beyond their own share, a fifth the rest of the pool, and the
+        // others their own share.
         assert_eq!(held.len(), 4 * 16 + 5 + 5);
         let honest = budget.of_connection();
-        let one = hold(&honest, MIB).expect("its own part");
+        let one = hold(&honest, MIB).expect("its own share");
         assert!(hold(&honest, 1).is_err());
         drop(held.pop());
-        assert!(hold(&honest, 1).is_err(), "another's own part is nobody's");
+        assert!(
+            hold(&honest, 1).is_err(),
+            "a connection's own share is for that connection only"
+        );
         held.clear();
         assert!(hold(&honest, 15 * MIB).is_ok());
         drop(one);
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_alone_holds_no_more_than_its_most() {
+    fn a_single_connection_holds_no_more_than_its_maximum() {
         let budget = RequestBudget::new();
         let alone = budget.of_connection();
         let mut request = hold(&alone, 16 * MIB).expect("room");

@@ -1,4 +1,4 @@
-//! The calls that are served, by their paths: how large a request may be, and how it comes.
+//! The served calls by path: form and maximum request size.
 
 use crate::words::Limits;
 
@@ -7,33 +7,33 @@ use crate::words::Limits;
 pub(super) enum CallKind {
     /// One request, one answer.
     Unary,
-    /// One request, answers for as long as the stream is open.
+    /// One request, answers while the stream is open.
     ServerStream,
-    /// Requests and answers for as long as the stream is open; the service ends it at a drain.
+    /// Requests and answers while the stream is open; the service ends it at a drain.
     NotifyStream,
-    /// As that, but the service knows of no drain.
+    /// Like `NotifyStream`, but the service does not handle a drain.
     OtherStream,
 }
 
-/// What is known of a call before its request is read.
+/// A call's properties, known before its request is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) kind: CallKind,
-    /// The greatest size of a request, as the codec has it by type.
+    /// Maximum size of a request, the same as in the codec of its type.
     pub(super) limit: usize,
-    /// Whether the answer is a page of a list, which may be large.
-    pub(super) lists: bool,
+    /// The answer is a page of a list, which may be large.
+    pub(super) is_list: bool,
 }
 
 impl CallKind {
-    /// Returns whether the peer may send any number of requests, at any time.
-    pub(super) fn takes_many(self) -> bool {
+    /// Returns whether the peer may send any number of requests.
+    pub(super) fn is_client_streaming(self) -> bool {
         matches!(self, Self::NotifyStream | Self::OtherStream)
     }
 }
 
 impl Call {
-    /// Returns what is known of the call with this path.
+    /// Returns the properties of the call with this path.
     pub(super) fn of(path: &str) -> Self {
         use CallKind::{NotifyStream, OtherStream, ServerStream, Unary};
         let (kind, limit) = match path {
@@ -49,14 +49,18 @@ impl Call {
             }
             _ => (Unary, Limits::REQUEST_BYTES),
         };
-        let lists = matches!(
+        let is_list = matches!(
             path,
             "/reveille.v1.Admin/ListListeners"
                 | "/reveille.v1.Admin/ListQueues"
                 | "/reveille.v1.Flags/ListFlags"
                 | "/reveille.v1.Flags/ListFlagWatchers"
         );
-        Self { kind, limit, lists }
+        Self {
+            kind,
+            limit,
+            is_list,
+        }
     }
 }
 
@@ -67,7 +71,7 @@ mod tests {
     use super::*;
     use crate::wire::proto;
 
-    /// Every method of every service that reflection tells of, with its two streaming marks.
+    /// Every method of every service in the reflection data, with its two streaming flags.
     fn methods() -> Vec<(String, bool, bool)> {
         let mut found = Vec::new();
         for descriptors in [
@@ -97,7 +101,7 @@ mod tests {
                 .rsplit('/')
                 .next()
                 .is_some_and(|name| name.starts_with("List"));
-            assert_eq!(Call::of(&path).lists, is_list, "{path}");
+            assert_eq!(Call::of(&path).is_list, is_list, "{path}");
         }
     }
 
@@ -107,7 +111,7 @@ mod tests {
         assert!(methods.len() > 15, "{methods:?}");
         for (path, from_client, from_server) in methods {
             let kind = Call::of(&path).kind;
-            assert_eq!(kind.takes_many(), from_client, "{path}");
+            assert_eq!(kind.is_client_streaming(), from_client, "{path}");
             assert_eq!(
                 kind == CallKind::Unary,
                 !from_client && !from_server,

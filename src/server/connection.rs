@@ -1,4 +1,4 @@
-//! One connection: hyper's HTTP/2 with every limit set that a relay of long streams needs.
+//! One connection: hyper's HTTP/2 with the limits for long streams.
 
 use std::{future::Future, sync::Arc, task::Poll, time::Duration};
 
@@ -14,32 +14,33 @@ use super::{
     activity::{Activity, Ending},
     io::GuardedIo,
     service::ConnectionService,
-    streams::Streams,
+    streams::StreamExecutor,
 };
 
-/// Streams that one connection may hold open. hyper's own default is 200, tonic's none at all.
+/// Maximum open streams of a connection. hyper's default is 200; tonic has none.
 const MAX_STREAMS: u32 = 1_000;
-/// What one stream holds for a reader that does not read; hyper's own is 400 KiB.
+/// Maximum buffered bytes of a stream whose peer does not read; hyper's default is 400 KiB.
 const SEND_BUFFER: usize = 16 * 1024;
-/// Resets that a peer may provoke or leave pending before it is sent away.
+/// Resets that a peer may cause or leave pending before its connection is closed.
 const ERROR_RESETS: usize = 1_024;
 const PENDING_RESETS: usize = 20;
 const HEADER_LIST: u32 = 8 * 1024;
 const FRAME: u32 = 16 * 1024;
-/// A request of 1 MiB takes eight round trips: 1.6 s over a line of 200 ms, where 5 s are allowed.
+/// A request of 1 MiB takes eight round trips: 1.6 s at a latency of 200 ms, within the limit of 5
+/// s.
 const STREAM_WINDOW: u32 = 128 * 1024;
-/// h2 closes a connection whose unread DATA frames of less than 256 bytes fall short of 256 bytes
-/// by half of this window, added up: 1,152 KiB. So a stream may fill its window with requests of 28
-/// bytes, one in each frame (4,681 of them fall short by 1,043 KiB), and 4,000 requests of whatever
-/// size may be unread on a connection, as the protocol promises. What is unread holds memory:
-/// no wider.
+/// h2 adds up by how much each unread DATA frame is shorter than 256 bytes, and closes the
+/// connection when the sum exceeds half of this window, 1,152 KiB. So a stream may fill its window
+/// with requests of 28 bytes, one in each frame (4,681 of them add 1,043 KiB). Also 4,000 requests
+/// of any size may be unread on a connection, as the protocol promises. Unread bytes use memory, so
+/// the window is no wider.
 const CONNECTION_WINDOW: u32 = 2304 * 1024;
-/// A peer that is silent for this long is asked for a sign of life, and is dead without one.
+/// A silent peer gets a PING after this time. Without an answer in time its connection is dead.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves a connection, whose preface was read, until its peer leaves, or until it has no streams
-/// for too long or the server drains.
+/// Serves a connection whose preface was read. Ends when the peer closes it, when it has no streams
+/// for too long, or when the server drains.
 pub(super) async fn serve(
     stream: TcpStream,
     routes: Routes,
@@ -49,7 +50,7 @@ pub(super) async fn serve(
     let io = GuardedIo::new(stream, Arc::clone(&activity));
     let service = ConnectionService::new(routes, Arc::clone(&activity));
     let bundle = activity.bundle().clone();
-    let mut builder = http2::Builder::new(Streams {
+    let mut builder = http2::Builder::new(StreamExecutor {
         bundle: bundle.clone(),
         activity: Arc::clone(&activity),
     });
@@ -66,8 +67,8 @@ pub(super) async fn serve(
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     let connection = builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(service));
-    // A part of the bundle, and so asked only when it ends: the token is everybody's, and behind a
-    // lock.
+    // A part of the bundle, so it is polled only when it wakes: all connections share the token,
+    // which is behind a lock.
     bundle.add(Arc::clone(&activity).end_in_time());
     let mut connection = std::pin::pin!(connection);
     let served = bundle.run(std::future::poll_fn(|cx| {

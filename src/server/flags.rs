@@ -1,4 +1,4 @@
-//! The `Flags` service: translates, and hands on to the durable flag.
+//! The `Flags` service: translates requests and calls the durable flags.
 
 use std::{
     pin::Pin,
@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
-use super::{admin::page_size, answers::Answers};
+use super::{admin::page_size, answers::LargeAnswers};
 use crate::{
     clock::{Clock, wall},
     error::{Error, ErrorKind, Result},
@@ -29,36 +29,35 @@ use crate::{
     words::{FlagName, FlagState, LeashOptions, ListenerId, UnleashOptions},
 };
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct FlagsService {
     flags: Flags,
     clock: Clock,
-    /// Age at which a watch's stream ends by itself.
+    /// Maximum age of a watch's stream.
     max_age: Duration,
     draining: CancellationToken,
-    answers: Answers,
-    /// Streams under a listener id that watched already.
+    answers: LargeAnswers,
+    /// Streams whose listener id already watched the flag.
     duplicates: LimitedCounts<1>,
 }
 
 /// A watcher's stream on the wire.
-pub(crate) struct Watching {
+pub(crate) struct WatchResponses {
     feed: WatchStream,
     clock: Clock,
-    /// Reads the store until the present state is known; `None` afterwards.
+    /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     is_draining: bool,
     sleep: Pin<Box<Sleep>>,
 }
 
-/// Flags of a page: with the longest texts there are, 1 MiB.
-const LONGEST_PAGE: u32 = 700;
-/// A store that has not answered by then is taken to be unavailable.
-const STORE_ANSWERS: Duration = Duration::from_secs(4);
-/// One line on duplicate listener ids in this time, however many there are.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Maximum flags of a page: 1 MiB with the longest texts.
+const MAX_PAGE: u32 = 700;
+/// Time limit of a store call; a slower store counts as unavailable.
+const STORE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Minimum interval between log lines about duplicate listener ids.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl FlagsService {
     pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
@@ -67,12 +66,12 @@ impl FlagsService {
             clock: Clock::new(),
             max_age,
             draining,
-            answers: Answers::new(),
-            duplicates: LimitedCounts::new(LOG_EVERY),
+            answers: LargeAnswers::new(),
+            duplicates: LimitedCounts::new(LOG_INTERVAL),
         }
     }
 
-    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<(Watching, bool)> {
+    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<(WatchResponses, bool)> {
         let flag = FlagName::new(&request.flag)?;
         let listener = ListenerId::new(&request.listener_id)?;
         let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
@@ -96,7 +95,7 @@ impl FlagsService {
             max_age: self.max_age,
         };
         let now = self.clock.now();
-        let watching = Watching {
+        let responses = WatchResponses {
             feed: WatchStream::new(watch, config, now, &mut fastrand::Rng::new()),
             clock: self.clock,
             settling: Some(settling),
@@ -104,7 +103,7 @@ impl FlagsService {
             is_draining: false,
             sleep: Box::pin(tokio::time::sleep_until(self.clock.instant(now))),
         };
-        Ok((watching, duplicate))
+        Ok((responses, duplicate))
     }
 
     #[cold]
@@ -126,12 +125,12 @@ impl FlagsService {
             set_by: request.set_by,
             reason: request.reason,
         };
-        let told = in_time(self.flags.set(&flag, &options, wall())).await?;
-        // The store has answered: telling very many watchers has the time that it takes.
-        let (state, watchers) = told.wake_watchers().await;
+        let written = in_time(self.flags.set(&flag, &options, wall())).await?;
+        // No time limit after the store's answer: notifying very many watchers may take longer.
+        let (state, watchers) = written.wake_watchers().await;
         let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
         let ttl = ttl.map(tracing::field::debug);
-        // As it is now, what was kept included.
+        // The stored state, including kept values.
         let FlagState { set_by, reason, .. } = &state;
         let expires_at = state.expires_at.map(Timestamp::from);
         let expires_at = expires_at.as_ref().map(tracing::field::display);
@@ -149,8 +148,8 @@ impl FlagsService {
             reason: request.reason,
         };
         options.check()?;
-        let told = in_time(self.flags.clear(&flag)).await?;
-        let (state, watchers) = told.wake_watchers().await;
+        let written = in_time(self.flags.clear(&flag)).await?;
+        let (state, watchers) = written.wake_watchers().await;
         let LeashOptions { cleared_by, reason } = &options;
         tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
         Ok(proto::LeashResponse {
@@ -168,9 +167,9 @@ impl FlagsService {
     async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
         let list = self.flags.list(
             &request.prefix,
-            // Otherwise it is refused below, as any other number that breaks the rule.
+            // Larger numbers are refused below, as any other invalid one.
             match request.page_size {
-                LONGEST_PAGE..=1000 => LONGEST_PAGE,
+                MAX_PAGE..=1000 => MAX_PAGE,
                 stated => stated,
             },
             &request.page_token,
@@ -216,7 +215,7 @@ impl FlagsService {
 
 #[async_trait]
 impl proto::flags_server::Flags for FlagsService {
-    type WatchFlagStream = Watching;
+    type WatchFlagStream = WatchResponses;
 
     async fn unleash(
         &self,
@@ -253,7 +252,7 @@ impl proto::flags_server::Flags for FlagsService {
         request: Request<proto::ListFlagsRequest>,
     ) -> Result<Response<proto::ListFlagsResponse>, Status> {
         if request.get_ref().page_size == 1 {
-            // Small, and how clients learn whether the relay answers.
+            // A small answer; clients check with this call that the relay answers.
             return self
                 .list(request.get_ref())
                 .await
@@ -268,9 +267,9 @@ impl proto::flags_server::Flags for FlagsService {
     async fn watch_flag(
         &self,
         request: Request<proto::WatchFlagRequest>,
-    ) -> Result<Response<Watching>, Status> {
-        let (watching, duplicate) = self.watch(request.get_ref()).map_err(to_status)?;
-        let mut response = Response::new(watching);
+    ) -> Result<Response<WatchResponses>, Status> {
+        let (responses, duplicate) = self.watch(request.get_ref()).map_err(to_status)?;
+        let mut response = Response::new(responses);
         if duplicate {
             let present = MetadataValue::from_static("1");
             response.metadata_mut().insert(DUPLICATE_LISTENER, present);
@@ -296,7 +295,7 @@ impl proto::flags_server::Flags for FlagsService {
     }
 }
 
-impl Stream for Watching {
+impl Stream for WatchResponses {
     type Item = Result<proto::WatchFlagResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -330,7 +329,7 @@ impl Stream for Watching {
     }
 }
 
-/// Writes what a watch sends.
+/// Encodes an event of a watch.
 fn to_wire(event: Event) -> proto::WatchFlagResponse {
     use WatchFlagResponseEvent as Wire;
     let encode = |state: &_| flag_to_wire(state).encode_to_vec().into();
@@ -347,7 +346,7 @@ fn to_wire(event: Event) -> proto::WatchFlagResponse {
     proto::WatchFlagResponse { event: Some(event) }
 }
 
-/// Reads where the page before ended: `FLAG/LISTENER`.
+/// Parses a page token, which names the last entry of the previous page: `FLAG/LISTENER`.
 fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
     if token.is_empty() {
         return Ok(None);
@@ -356,7 +355,7 @@ fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
     let names = names.and_then(|(flag, listener)| {
         Some((FlagName::new(flag).ok()?, ListenerId::new(listener).ok()?))
     });
-    let bad = || Error::invalid("page_token", "must come from the page before");
+    let bad = || Error::invalid("page_token", "must come from the previous page");
     names.ok_or_else(bad).map(Some)
 }
 
@@ -370,14 +369,14 @@ fn watcher_to_wire(view: &WatcherView) -> proto::FlagWatcher {
     }
 }
 
-/// Bounds what waits for the store. A write that is given up may have happened.
+/// Runs a store call with a time limit. A write that exceeds it may have happened.
 async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| {
         let message =
-            "the store did not answer in time; a write may have happened, `flag get` tells";
+            "the store did not answer in time; a write may have happened, check with `flag get`";
         Err(Error::new(ErrorKind::Unavailable, message))
     };
-    tokio::time::timeout(STORE_ANSWERS, call)
+    tokio::time::timeout(STORE_TIMEOUT, call)
         .await
         .unwrap_or_else(late)
 }

@@ -1,48 +1,50 @@
-//! Watches a connection's frames as they pass: floods, and frames that do not end.
+//! Monitors a connection's frames: floods of control frames, and incomplete frames.
 //!
-//! Reads the nine bytes of each frame's header and skips its payload. HTTP/2 itself is hyper's.
+//! Reads the nine bytes of each frame's header and skips its payload. hyper implements HTTP/2.
 
 use std::time::Duration;
 
 use crate::clock::Tick;
 
-/// Finds frame headers in a stream of bytes, however it is cut into pieces.
+/// Finds frame headers in a byte stream that arrives in arbitrary pieces.
 #[derive(Debug, Default)]
-struct Frames {
+struct FrameParser {
     header: [u8; HEADER],
-    /// Bytes of the next header that have come.
+    /// Received bytes of the next header.
     filled: usize,
-    /// Bytes of the present payload that have not.
+    /// Missing bytes of the current payload.
     payload: usize,
 }
 
-/// What a connection has received and sent.
+/// Monitors the frames that a connection receives and sends.
 #[derive(Debug, Default)]
 pub(super) struct FrameWatch {
-    received: Frames,
-    sent: Frames,
-    /// A header block has begun, and its last frame has not come.
+    received: FrameParser,
+    sent: FrameParser,
+    /// A header block is incomplete.
     in_header_block: bool,
-    asking: Window,
-    other: Window,
+    /// PING and SETTINGS frames, which HTTP/2 answers.
+    answered: RateWindow,
+    /// All other frames without a request.
+    other: RateWindow,
 }
 
-/// Frames of a kind that have a limit, in the present ten seconds.
+/// Counts limited frames of one kind in the current ten seconds.
 #[derive(Debug, Default)]
-struct Window {
+struct RateWindow {
     since: Tick,
-    /// Frames that nothing had earned.
+    /// Received frames beyond the earned ones.
     received: u32,
-    /// Frames that the peer may send beside those that are allowed.
+    /// Frames that the peer may send in addition to the limit.
     earned: u32,
 }
 
-/// What the bytes of one read contained.
+/// The result of one read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
-    /// A frame has ended, and no header block is open.
+    /// A frame is complete, and no header block is open.
     pub(super) progress: bool,
-    /// More control frames than are allowed.
+    /// The control frames exceed the limit.
     pub(super) flood: bool,
 }
 
@@ -55,31 +57,30 @@ const PING: u8 = 6;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 /// PING and SETTINGS frames, each of which the relay answers, that a peer may send in [`WINDOW`]
-/// beyond those it has earned. An honest client sends a few a minute. A client may also measure the
-/// line by a PING for each DATA or HEADERS frame that it gets, as grpc-go does.
-const ALLOWED: u32 = 200;
-/// All others that carry no request: WINDOW_UPDATE, RST_STREAM, PRIORITY and unknown ones. A client
-/// may end all of its 1,000 streams at once; and it may widen two windows for each DATA frame that
-/// it gets, whenever it reads it: so what was earned does not lapse.
-const ALLOWED_OTHER: u32 = 4_000;
+/// beyond the earned ones. A regular client sends a few a minute. A client may also measure latency
+/// with a PING for each DATA or HEADERS frame that it gets, as grpc-go does.
+const MAX_ANSWERED: u32 = 200;
+/// All other frames without a request: WINDOW_UPDATE, RST_STREAM, PRIORITY and unknown ones. A
+/// client may end all of its 1,000 streams at once. It may also widen two windows for each DATA
+/// frame that it gets, even if it reads the frame much later; so earned frames do not expire.
+const MAX_OTHER: u32 = 4_000;
 const EARNED_OTHER: u32 = 4;
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl FrameWatch {
-    /// Takes bytes that were received. Reads the clock only where a control frame came that nothing
-    /// had earned.
+    /// Processes received bytes. Reads the clock only for a control frame beyond the earned ones.
     pub(super) fn received(&mut self, bytes: &[u8], now: impl Fn() -> Tick) -> Received {
         let mut flood = false;
         let block = &mut self.in_header_block;
-        let (asking, other) = (&mut self.asking, &mut self.other);
+        let (answered, other) = (&mut self.answered, &mut self.other);
         let ended = self.received.feed(bytes, |kind, flags| match kind {
             HEADERS | CONTINUATION => {
                 *block = flags & END_HEADERS == 0;
                 other.earn(1);
             }
             DATA => other.earn(1),
-            PING | SETTINGS => flood |= asking.exceeded_by_one_more(ALLOWED, &now),
-            _ => flood |= other.exceeded_by_one_more(ALLOWED_OTHER, &now),
+            PING | SETTINGS => flood |= answered.add_exceeds(MAX_ANSWERED, &now),
+            _ => flood |= other.add_exceeds(MAX_OTHER, &now),
         });
         Received {
             progress: ended && !self.in_header_block,
@@ -87,26 +88,26 @@ impl FrameWatch {
         }
     }
 
-    /// Takes bytes that were sent.
+    /// Processes sent bytes.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
-        let (asking, other) = (&mut self.asking, &mut self.other);
+        let (answered, other) = (&mut self.answered, &mut self.other);
         self.sent.feed(bytes, |kind, _| {
             if matches!(kind, DATA | HEADERS) {
-                asking.earn(1);
+                answered.earn(1);
                 other.earn(EARNED_OTHER);
             }
         });
     }
 
-    /// Returns whether a frame or a header block has begun that has not ended.
+    /// Returns whether a frame or a header block is incomplete.
     pub(super) fn is_unfinished(&self) -> bool {
         self.in_header_block || self.received.filled > 0
     }
 }
 
-impl Frames {
-    /// Takes bytes, and calls `found` with type and flags of each frame whose header is complete.
-    /// Returns whether a frame has ended.
+impl FrameParser {
+    /// Processes bytes, and calls `found` with type and flags of each complete header. Returns
+    /// whether a frame is complete.
     fn feed(&mut self, mut bytes: &[u8], mut found: impl FnMut(u8, u8)) -> bool {
         let mut ended = false;
         while !bytes.is_empty() {
@@ -134,12 +135,12 @@ impl Frames {
     }
 }
 
-impl Window {
+impl RateWindow {
     fn earn(&mut self, frames: u32) {
         self.earned = self.earned.saturating_add(frames);
     }
 
-    fn exceeded_by_one_more(&mut self, allowed: u32, now: impl Fn() -> Tick) -> bool {
+    fn add_exceeds(&mut self, allowed: u32, now: impl Fn() -> Tick) -> bool {
         if let Some(left) = self.earned.checked_sub(1) {
             self.earned = left;
             return false;
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_found_however_the_bytes_are_cut() {
+    fn frames_are_found_in_pieces_of_any_size() {
         let bytes = [
             frame(SETTINGS, 0, 0),
             frame(DATA, 0, 300),
@@ -179,7 +180,7 @@ mod tests {
         ]
         .concat();
         for piece in 1..bytes.len() {
-            let (mut frames, mut kinds) = (Frames::default(), Vec::new());
+            let (mut frames, mut kinds) = (FrameParser::default(), Vec::new());
             for piece in bytes.chunks(piece) {
                 frames.feed(piece, |kind, _| kinds.push(kind));
             }
@@ -189,18 +190,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_more_than_200_in_ten_seconds() {
+    fn more_than_200_pings_in_ten_seconds_are_a_flood() {
         let (mut watch, ping) = (FrameWatch::default(), frame(PING, 0, 8));
         let start = Tick::default() + Duration::from_secs(60);
-        for _ in 0..ALLOWED {
+        for _ in 0..MAX_ANSWERED {
             assert!(!watch.received(&ping, || start).flood);
         }
         let later = start + WINDOW;
-        assert!(
-            !watch.received(&ping, || later).flood,
-            "a window of its own"
-        );
-        for _ in 1..ALLOWED {
+        assert!(!watch.received(&ping, || later).flood, "a new window");
+        for _ in 1..MAX_ANSWERED {
             watch.received(&ping, || later);
         }
         assert!(watch.received(&frame(SETTINGS, 0, 0), || later).flood);
@@ -210,12 +208,12 @@ mod tests {
     fn each_data_frame_that_is_sent_earns_a_ping() {
         let mut watch = FrameWatch::default();
         let ping = frame(PING, 0, 8);
-        for _ in 0..10 * ALLOWED {
+        for _ in 0..10 * MAX_ANSWERED {
             watch.sent(&frame(DATA, 0, 20));
             assert!(!watch.received(&ping, Tick::default).flood);
         }
         // An acknowledgement earns nothing.
-        for _ in 0..ALLOWED {
+        for _ in 0..MAX_ANSWERED {
             watch.sent(&ping);
             assert!(!watch.received(&ping, Tick::default).flood);
         }
@@ -223,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_ends_its_streams_and_widens_its_windows_is_no_flood() {
+    fn ending_all_streams_and_widening_windows_is_no_flood() {
         let mut watch = FrameWatch::default();
         let start = Tick::default() + Duration::from_secs(60);
-        // It reads late what came early.
+        // The peer reads these frames late.
         for _ in 0..10_000 {
             watch.sent(&frame(DATA, 0, 20));
         }
@@ -242,18 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_carry_no_request_have_a_limit_of_any_kind() {
+    fn all_kinds_of_frames_without_a_request_have_a_limit() {
         for kind in [PRIORITY, RST_STREAM, WINDOW_UPDATE, 0x55] {
             let mut watch = FrameWatch::default();
             let (other, start) = (frame(kind, 0, 4), Tick::default());
-            for _ in 0..ALLOWED_OTHER {
+            for _ in 0..MAX_OTHER {
                 assert!(!watch.received(&other, || start).flood, "{kind}");
             }
             assert!(watch.received(&other, || start).flood, "{kind}");
-            // A window of its own, and an answer that earns some.
+            // A new window, and an answer that earns more frames.
             let later = start + WINDOW;
             watch.sent(&frame(HEADERS, END_HEADERS, 9));
-            for _ in 0..ALLOWED_OTHER + EARNED_OTHER {
+            for _ in 0..MAX_OTHER + EARNED_OTHER {
                 assert!(!watch.received(&other, || later).flood, "{kind}");
             }
             assert!(watch.received(&other, || later).flood, "{kind}");

@@ -1,6 +1,6 @@
-//! The standard health service: whether the relay serves, asked once or watched.
+//! The standard health service, with single checks and watches.
 //!
-//! tonic's own has watches that outlive a drain; here a watch tells of the drain and ends.
+//! Watches of tonic's implementation outlive a drain. Here a watch reports the drain and ends.
 
 use futures_util::stream;
 use tokio::sync::watch;
@@ -9,22 +9,20 @@ use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server,
 };
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct HealthService {
     serving: watch::Receiver<bool>,
 }
 
-/// Says over `grpc.health.v1` whether the relay serves.
+/// Sets the state that `grpc.health.v1` reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     serving: watch::Sender<bool>,
 }
 
-/// A watch's answers.
 type Watch = futures_core::stream::BoxStream<'static, Result<HealthCheckResponse, Status>>;
 
-/// The services' names, as health checks ask for them; the empty one is the whole server.
+/// Service names of health checks; the empty one is the whole server.
 const NAMES: [&str; 4] = [
     "",
     "reveille.v1.Relay",
@@ -33,7 +31,7 @@ const NAMES: [&str; 4] = [
 ];
 
 impl HealthService {
-    /// Makes the service of a relay that serves, and the handle on what it says.
+    /// Creates the service of a serving relay, and the handle of its state.
     pub(super) fn new() -> (Self, Health) {
         let (sender, serving) = watch::channel(true);
         (Self { serving }, Health { serving: sender })
@@ -41,7 +39,7 @@ impl HealthService {
 }
 
 impl Health {
-    /// The relay takes no more: checks say so, and watches end.
+    /// Reports from now on that the relay does not serve, and ends all watches.
     pub(crate) fn end(&self) {
         self.serving.send_replace(false);
     }
@@ -55,13 +53,13 @@ impl health_server::Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        known(request.get_ref())?;
+        check_service(request.get_ref())?;
         Ok(Response::new(answer(*self.serving.borrow())))
     }
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
-        known(request.get_ref())?;
-        // `None` once it has told of the drain.
+        check_service(request.get_ref())?;
+        // `None` once the drain was reported.
         let state = Some((self.serving.clone(), true));
         let answers = stream::unfold(state, |state| async move {
             let (mut serving, is_first) = state?;
@@ -75,7 +73,7 @@ impl health_server::Health for HealthService {
     }
 }
 
-fn known(request: &HealthCheckRequest) -> Result<(), Status> {
+fn check_service(request: &HealthCheckRequest) -> Result<(), Status> {
     match NAMES.contains(&request.service.as_str()) {
         true => Ok(()),
         false => Err(Status::not_found("service: is not served here")),

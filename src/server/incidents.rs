@@ -1,31 +1,31 @@
-//! What peers do that an operator should know of: counted all, logged once a second for each kind.
+//! Misbehaviour of peers: all incidents are counted, and each kind is logged once a second.
 
 use std::{net::SocketAddr, time::Duration};
 
 use crate::{clock::Clock, log_limiter::LimitedCounts};
 
-/// Something that a peer did.
+/// Misbehaviour of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Incident {
     /// Connected beyond the limit for its address.
     AddressFull,
     /// Sent no preface in time, or was displaced by newer connections before it did.
     Silent,
-    /// Sent its preface, and got no place among the connections in time.
+    /// Sent its preface, but no connection became free in time.
     Full,
     /// Opened no stream in time.
     Unused,
-    /// Began a frame or a header block and did not end it in time.
+    /// Did not complete a frame or a header block in time.
     StalledFrame,
-    /// Sent too many frames that carry no request.
+    /// Sent too many frames without a request.
     Flood,
-    /// Began a request and did not end it in time.
+    /// Did not complete a request in time.
     LateRequest,
-    /// Sent a request beside unfinished ones that took all the room.
+    /// Sent a request while unfinished requests used the whole budget.
     OverBudget,
-    /// Did not take the answer to a unary request in time.
+    /// Did not read the answer to a unary request in time.
     UnreadAnswer,
-    /// Sent a request that is no gRPC.
+    /// Sent a request that is not gRPC.
     NoGrpc,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct Incidents {
 }
 
 const KINDS: usize = 10;
-/// One line of a kind in this span, however many peers cause it.
-const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Minimum interval between log lines of one kind, for all peers together.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Incidents {
     pub(super) fn new() -> Self {
         Self {
             clock: Clock::new(),
-            counts: LimitedCounts::new(LOG_EVERY),
+            counts: LimitedCounts::new(LOG_INTERVAL),
         }
     }
 
@@ -56,7 +56,7 @@ impl Incidents {
         }
     }
 
-    /// Returns how many there were of a kind.
+    /// Returns the number of incidents of a kind.
     pub(crate) fn count(&self, incident: Incident) -> u64 {
         self.counts.count(incident as usize)
     }
@@ -65,16 +65,16 @@ impl Incidents {
 impl Incident {
     fn text(self) -> &'static str {
         match self {
-            Self::AddressFull => "refused a connection: its address has the most that are allowed",
+            Self::AddressFull => "refused a connection: its address is at its limit",
             Self::Silent => "closed a connection that sent no HTTP/2 preface",
-            Self::Full => "closed a connection: the relay has the most that it takes",
+            Self::Full => "closed a connection: the relay is at its limit of connections",
             Self::Unused => "closed a connection that opened no stream",
-            Self::StalledFrame => "closed a connection that did not end a frame",
+            Self::StalledFrame => "closed a connection that did not complete a frame",
             Self::Flood => "closed a connection that flooded control frames",
             Self::LateRequest => "ended a request that was not complete in time",
             Self::OverBudget => "refused a request: too many unfinished requests are held",
-            Self::UnreadAnswer => "reset a stream whose answer was not taken in time",
-            Self::NoGrpc => "refused a request that is no gRPC",
+            Self::UnreadAnswer => "reset a stream whose answer was not read in time",
+            Self::NoGrpc => "refused a request that is not gRPC",
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A connection's bytes on their way to and from HTTP/2.
+//! A connection's byte stream below HTTP/2.
 //!
-//! Hands the preface on that was read already, ends a connection that floods control frames, and
-//! one that does not end a frame or a header block in time: neither hyper nor h2 limits these. And
-//! lets the streams run between two reads of much: h2 itself reads as long as there is something.
+//! Replays the preface that was read already. Ends a connection that floods control frames or does
+//! not complete a frame or a header block in time: neither hyper nor h2 limits these. Lets the
+//! streams run after every 16 KiB read, because h2 itself reads as long as bytes are available.
 
 use std::{
     io,
@@ -20,40 +20,40 @@ use tokio::{
 
 use super::{activity::Activity, frames::FrameWatch, incidents::Incident, preface::PREFACE};
 
-/// A connection whose preface was read, and is read once more by HTTP/2.
+/// A connection whose preface was read already, and is replayed to HTTP/2.
 #[derive(Debug)]
 pub(super) struct GuardedIo {
     stream: TcpStream,
-    /// Bytes of the preface that were handed on.
-    given: usize,
+    /// Replayed bytes of the preface.
+    preface_read: usize,
     frames: FrameWatch,
-    /// Bytes that were read since the streams had their turn.
-    read: usize,
-    /// Set while a frame or a header block is unfinished and nothing more has come.
+    /// Bytes read since the streams last ran.
+    slice_read: usize,
+    /// Set while a frame or a header block is incomplete and no more bytes are available.
     stalled: Option<Pin<Box<Sleep>>>,
     activity: Arc<Activity>,
 }
 
-/// For one frame, of 16 KiB at most, or for one header block.
+/// Time to complete one frame, of at most 16 KiB, or one header block.
 const FRAME_DEADLINE: Duration = Duration::from_secs(5);
-/// Bytes of one turn. h2 takes most of a millisecond for as many of the shortest frames, and a
-/// connection has eight turns before others have theirs. What the streams have not read by then
-/// counts as unread (see `connection`).
-const TURN: usize = 16 * 1024;
+/// Bytes read before the streams run. h2 needs most of a millisecond for this many bytes of the
+/// shortest frames, and a connection reads eight slices before other connections run. Bytes that
+/// the streams have not read by then count as unread (see `connection`).
+const READ_SLICE: usize = 16 * 1024;
 
 impl GuardedIo {
     pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
         Self {
             stream,
-            given: 0,
+            preface_read: 0,
             frames: FrameWatch::default(),
-            read: 0,
+            slice_read: 0,
             stalled: None,
             activity,
         }
     }
 
-    fn took(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn on_read(&mut self, bytes: &[u8]) -> io::Result<()> {
         let activity = &self.activity;
         let received = self.frames.received(bytes, || activity.now());
         if received.progress {
@@ -67,7 +67,7 @@ impl GuardedIo {
         Ok(())
     }
 
-    /// Polls the deadline of what is unfinished, where nothing more has come.
+    /// Polls the deadline of an incomplete frame or header block.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.frames.is_unfinished() {
             return Poll::Pending;
@@ -89,15 +89,15 @@ impl AsyncRead for GuardedIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let rest = &PREFACE[self.given..];
+        let rest = &PREFACE[self.preface_read..];
         if !rest.is_empty() {
             let count = rest.len().min(buf.remaining());
             buf.put_slice(&rest[..count]);
-            self.given += count;
+            self.preface_read += count;
             return Poll::Ready(Ok(()));
         }
-        if self.read >= TURN {
-            self.read = 0;
+        if self.slice_read >= READ_SLICE {
+            self.slice_read = 0;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -105,12 +105,12 @@ impl AsyncRead for GuardedIo {
         match Pin::new(&mut self.stream).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {
                 let bytes = &buf.filled()[before..];
-                self.read += bytes.len();
-                Poll::Ready(self.took(bytes))
+                self.slice_read += bytes.len();
+                Poll::Ready(self.on_read(bytes))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
-                self.read = 0;
+                self.slice_read = 0;
                 self.poll_stalled(cx)
             }
         }

@@ -1,24 +1,24 @@
-//! How many connections a process can hold, from its configuration and its open files.
+//! The limits of open connections, from the configuration and the limit of open files.
 
-/// The most connections at one time.
+/// Maximum connections at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnectionLimits {
-    /// That have sent their preface.
+    /// Connections that have sent their preface.
     pub(super) established: usize,
-    /// That have not yet.
+    /// Connections that have not sent it yet.
     pub(super) handshakes: usize,
 }
 
-/// File descriptors that no connection takes: the store's files, the admin port, the log, and what
-/// the runtime opens.
+/// File descriptors reserved for other uses: the store's files, the admin port, the log and the
+/// runtime.
 const RESERVE: usize = 128;
-/// An honest connection sends its preface within a round trip: this many are 256 / 0.1 s = 2,560
-/// new connections a second over a line of 100 ms.
+/// A regular client sends its preface within a round trip. This number allows 256 / 0.1 s = 2,560
+/// new connections a second at a latency of 100 ms.
 const HANDSHAKES: usize = 256;
 
 impl ConnectionLimits {
-    /// Limits the stated number of connections to what `open_files` leave room for. Each kind has
-    /// at least one place.
+    /// Limits the stated number of connections to the number that `open_files` allow. Each kind
+    /// gets at least one.
     pub(super) fn new(stated: usize, open_files: Option<usize>) -> Self {
         let available = open_files.map_or(usize::MAX, |files| files.saturating_sub(RESERVE));
         let handshakes = (available / 4).clamp(1, HANDSHAKES);
@@ -30,8 +30,8 @@ impl ConnectionLimits {
     }
 }
 
-/// Returns the number of files that this process may have open, or `None` where it is not limited
-/// or not known.
+/// Returns the number of files that this process may have open, or `None` if it is unlimited or
+/// unknown.
 pub(super) fn open_files() -> Option<usize> {
     #[cfg(unix)]
     {

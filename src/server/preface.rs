@@ -1,6 +1,6 @@
-//! The first bytes of a connection: read before anything is allocated for it.
+//! A connection's preface, read before anything is allocated for the connection.
 //!
-//! A peer that speaks something else is told nothing and closed. The caller sets the deadline.
+//! A connection with another protocol is closed without an answer. The caller sets the deadline.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 /// HTTP/2's connection preface (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Reads the preface.
+/// Reads and checks the preface.
 pub(super) async fn read(stream: &mut TcpStream) -> io::Result<()> {
     let mut bytes = [0; PREFACE.len()];
-    // Byte by byte of what differs first, so that another protocol is refused at once.
+    // Compares after each read, so that another protocol is refused at its first bytes.
     let mut filled = 0;
     while filled < bytes.len() {
         let count = stream.read(&mut bytes[filled..]).await?;

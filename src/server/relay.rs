@@ -1,4 +1,4 @@
-//! The `Relay` service: translates, and hands on to the relay.
+//! The `Relay` service: translates requests and calls the relay.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use futures_core::Stream;
 use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{requests::Requests, wake::EncodedWake};
+use super::{requests::NotifyRequests, wake::EncodedWake};
 use crate::{
     error::Result,
     relay::{Message, MessageStream, Relay},
@@ -20,7 +20,6 @@ use crate::{
     },
 };
 
-/// The service.
 #[derive(Debug)]
 pub(super) struct RelayService {
     relay: Relay,
@@ -28,16 +27,16 @@ pub(super) struct RelayService {
 }
 
 /// A subscriber's stream on the wire.
-pub(crate) struct Wakes(MessageStream<EncodedWake>);
+pub(crate) struct SubscribeResponses(MessageStream<EncodedWake>);
 
-/// The answers to a pipelined publisher, in its requests' order.
-pub(crate) struct Answers {
+/// The responses to a pipelined publisher, in the order of its requests.
+pub(crate) struct NotifyResponses {
     relay: Relay,
-    requests: Requests,
-    /// An answer that lets the wake-ups go before it, until its turn comes.
-    held: Option<proto::NotifyResponse>,
+    requests: NotifyRequests,
+    /// A response that is delayed so that the wake-ups are sent first.
+    delayed: Option<proto::NotifyResponse>,
     turn: ReusableBoxFuture<'static, ()>,
-    /// Whether the publisher had nothing on its way when this was polled last.
+    /// The publisher had no request in flight at the last poll.
     idle: bool,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -50,8 +49,8 @@ impl RelayService {
 
 #[async_trait]
 impl proto::relay_server::Relay for RelayService {
-    type NotifyStreamStream = Answers;
-    type SubscribeStream = Wakes;
+    type NotifyStreamStream = NotifyResponses;
+    type SubscribeStream = SubscribeResponses;
 
     async fn notify(
         &self,
@@ -65,11 +64,11 @@ impl proto::relay_server::Relay for RelayService {
     async fn notify_stream(
         &self,
         request: Request<Streaming<NotifyRequest>>,
-    ) -> Result<Response<Answers>, Status> {
-        Ok(Response::new(Answers {
+    ) -> Result<Response<NotifyResponses>, Status> {
+        Ok(Response::new(NotifyResponses {
             relay: self.relay.clone(),
-            requests: Requests::of(request),
-            held: None,
+            requests: NotifyRequests::of(request),
+            delayed: None,
             turn: ReusableBoxFuture::new(tokio::task::yield_now()),
             idle: true,
             draining: Box::pin(self.draining.clone().cancelled_owned()),
@@ -79,9 +78,9 @@ impl proto::relay_server::Relay for RelayService {
     async fn subscribe(
         &self,
         request: Request<proto::SubscribeRequest>,
-    ) -> Result<Response<Wakes>, Status> {
+    ) -> Result<Response<SubscribeResponses>, Status> {
         let request = request.into_inner();
-        // Thousands of names are decoded, checked and registered: each in a turn of its own.
+        // Decoding, checking and registering thousands of names takes one turn of the task each.
         others_run(Work::Names(
             request.selectors.len() + request.positions.len(),
         ))
@@ -91,11 +90,11 @@ impl proto::relay_server::Relay for RelayService {
         others_run(names).await;
         let (listener, queues) = (&options.listener_id, options.selectors.len());
         tracing::debug!(%listener, queues, "a stream is opened");
-        // What the stream does first is for the next turn.
+        // The stream's first work belongs to the next turn.
         spend(names);
         self.relay
             .open_stream(&options, EncodedWake::default())
-            .map(|feed| Response::new(Wakes(feed)))
+            .map(|feed| Response::new(SubscribeResponses(feed)))
             .map_err(to_status)
     }
 
@@ -112,7 +111,7 @@ impl proto::relay_server::Relay for RelayService {
     }
 }
 
-impl Stream for Wakes {
+impl Stream for SubscribeResponses {
     type Item = Result<proto::SubscribeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -127,13 +126,13 @@ impl Stream for Wakes {
     }
 }
 
-impl Stream for Answers {
+impl Stream for NotifyResponses {
     type Item = Result<proto::NotifyResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.held.is_some() {
+        if self.delayed.is_some() {
             std::task::ready!(self.turn.poll(cx));
-            return Poll::Ready(self.held.take().map(Ok));
+            return Poll::Ready(self.delayed.take().map(Ok));
         }
         std::task::ready!(poll_turn(cx));
         match Pin::new(&mut self.requests).poll_next(cx) {
@@ -146,9 +145,9 @@ impl Stream for Answers {
                     }
                 });
                 if std::mem::take(&mut self.idle) {
-                    // The subscribers that this has woken run first: whoever is woken matters more
-                    // than who woke it. In a burst, no request is worth another turn.
-                    self.held = Some(response);
+                    // The woken subscribers run first, because their latency matters more than the
+                    // publisher's. Later requests of a burst are not delayed.
+                    self.delayed = Some(response);
                     self.turn.set(tokio::task::yield_now());
                     return self.poll_next(cx);
                 }
@@ -156,7 +155,7 @@ impl Stream for Answers {
             }
             Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
             Poll::Ready(None) => Poll::Ready(None),
-            // A publisher's stream has no Goodbye: it ends with OK when all it sent is answered.
+            // A publisher's stream has no Goodbye: it ends with OK when all requests are answered.
             Poll::Pending => {
                 self.idle = true;
                 self.draining.as_mut().poll(cx).map(|()| None)

@@ -1,11 +1,11 @@
-//! The requests of a stream, read with little memory between two of them.
+//! The requests of a stream, read with little memory between two requests.
 //!
-//! tonic's reader keeps room for the largest message that it has read, for as long as its stream is
-//! open. So after a large one the reader is replaced, once it has read all that it was handed.
+//! tonic's reader keeps its largest buffer while its stream is open. So the reader is replaced
+//! after a large message, once it has read all bytes that it was given.
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll},
 };
 
@@ -16,27 +16,28 @@ use tonic::{Request, Status, Streaming, codec::Codec as _};
 
 use super::body::RequestBody;
 use crate::{
+    sync::lock,
     wire::{Codec, NotifyRequest, proto},
     words::Limits,
 };
 
 /// The requests of a `NotifyStream`.
-pub(super) struct Requests {
+pub(super) struct NotifyRequests {
     reader: Streaming<NotifyRequest>,
-    /// What the reader reads.
+    /// The body that the reader reads.
     body: Option<SharedBody>,
-    /// Requests that were read.
+    /// Number of requests read.
     read: u64,
 }
 
-/// A body that is read by one reader after the other. Travels with its request, as an extension.
+/// A body that several readers read one after another. It is an extension of its request.
 #[derive(Debug, Clone)]
 pub(super) struct SharedBody(Arc<Mutex<RequestBody>>);
 
-/// A frame's payload, which a reader may keep room for.
-const KEPT: usize = 16 * 1024;
+/// Buffer that a reader may keep: one frame's payload.
+const MAX_RETAINED: usize = 16 * 1024;
 
-impl Requests {
+impl NotifyRequests {
     pub(super) fn of(request: Request<Streaming<NotifyRequest>>) -> Self {
         let body = request.extensions().get::<SharedBody>().cloned();
         Self {
@@ -47,7 +48,7 @@ impl Requests {
     }
 }
 
-impl Stream for Requests {
+impl Stream for NotifyRequests {
     type Item = Result<NotifyRequest, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -55,7 +56,10 @@ impl Stream for Requests {
         let request = std::task::ready!(Pin::new(&mut this.reader).poll_next(cx));
         if let (Some(Ok(_)), Some(body)) = (&request, &this.body) {
             this.read += 1;
-            if body.lock().has_handed_on(KEPT, this.read) {
+            if body
+                .lock()
+                .reader_finished_large_chunk(MAX_RETAINED, this.read)
+            {
                 let decoder = Codec::<proto::NotifyResponse, NotifyRequest>::default().decoder();
                 let limit = Some(Limits::NOTIFY_BYTES);
                 this.reader = Streaming::new_request(decoder, body.clone(), None, limit);
@@ -71,7 +75,7 @@ impl SharedBody {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestBody> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -1,7 +1,7 @@
-//! What each request passes on its way to the services and back.
+//! The layer around the services of one connection.
 //!
-//! Refuses what is no gRPC, bounds the request's body, and says of each answer what its stream and
-//! the peer must know.
+//! Refuses requests that are not gRPC, bounds the request's body, notes unary answers for the
+//! stream's deadline, and cuts large answers into chunks.
 
 use std::{
     convert::Infallible,
@@ -18,14 +18,14 @@ use tower::Service;
 
 use super::{
     activity::Activity,
-    answers::{AnswerPermit, ConnectionAnswers, Pieces},
+    answers::{AnswerPermit, ChunkedBody, ConnectionAnswers},
     body::RequestBody,
     calls::{Call, CallKind},
     incidents::Incident,
     requests::SharedBody,
 };
 
-/// The routes, as one connection uses them.
+/// The routes of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionService {
     routes: Routes,
@@ -33,8 +33,8 @@ pub(super) struct ConnectionService {
     answers: ConnectionAnswers,
 }
 
-/// An answer that is on its way. No `async` block: one would hold the routes' future twice, for as
-/// long as the stream that it answers is open.
+/// The future of an answer. Not an `async` block, because that would store the routes' future twice
+/// while the stream is open.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -46,11 +46,11 @@ pub(super) enum Answer {
         call: Call,
         activity: Arc<Activity>,
     },
-    /// Taken when it is ready.
+    /// Taken by the poll that returns it.
     Refused(Option<Response<Body>>, Arc<Activity>),
 }
 
-/// What every gRPC request's content type begins with.
+/// Prefix of the content type of every gRPC request.
 const GRPC: &[u8] = b"application/grpc";
 
 impl ConnectionService {
@@ -90,7 +90,7 @@ impl Service<Request<Incoming>> for ConnectionService {
         if let Some(shared) = shared {
             request.extensions_mut().insert(shared);
         }
-        if call.lists {
+        if call.is_list {
             request.extensions_mut().insert(self.answers.clone());
         }
         Answer::Routed {
@@ -122,14 +122,14 @@ impl Future for Answer {
         }
         Poll::Ready(answer.map(|mut response| {
             match response.extensions_mut().remove::<AnswerPermit>() {
-                Some(permit) => response.map(|body| Body::new(Pieces::new(body, permit))),
+                Some(permit) => response.map(|body| Body::new(ChunkedBody::new(body, permit))),
                 None => response,
             }
         }))
     }
 }
 
-/// Returns the answer to a request that is no gRPC, or `None` where it is.
+/// Returns the refusal of a request that is not gRPC, or `None` for a gRPC request.
 fn refusal(method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
     if *method != Method::POST {
         let text = "this port speaks gRPC, whose requests are POST; health and metrics are on the \
@@ -161,23 +161,15 @@ fn refuse(status: StatusCode, text: &'static str) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use futures_util::FutureExt;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::server::{activity::IDLE, budget::RequestBudget, incidents::Incidents};
+    use crate::server::incidents::Incidents;
 
     #[test]
-    fn a_refusal_must_be_taken_in_time_as_a_unary_answer_must() {
-        let activity = Arc::new(Activity::new(
-            SocketAddr::from(([127, 0, 0, 1], 1)),
-            Arc::new(Incidents::new()),
-            RequestBudget::new(),
-            CancellationToken::new(),
-            IDLE,
-        ));
+    fn a_refusal_has_the_same_deadline_as_a_unary_answer() {
+        let activity = Activity::for_test(Arc::new(Incidents::new()), CancellationToken::new());
         let refused = refusal(&Method::GET, &HeaderMap::new());
         let answer = Answer::Refused(refused, Arc::clone(&activity));
         let answer = answer.now_or_never().expect("at once").expect("an answer");

@@ -1,4 +1,4 @@
-//! All services on one set of routes: the relay's own, health and reflection.
+//! The routes of all services: relay, flags, admin, health and reflection.
 
 use std::time::Duration;
 
@@ -20,21 +20,21 @@ use crate::{
     words::Limits,
 };
 
-/// What a server serves.
+/// The parts that the services need.
 #[derive(Debug)]
 pub(crate) struct Services {
     pub(crate) relay: Relay,
     pub(crate) flags: Flags,
-    /// Age at which a flag watch's stream ends by itself.
+    /// Maximum age of a flag watch's stream.
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
 }
 
 impl Services {
-    /// Makes the routes, and the handle on their health.
+    /// Returns the routes and the handle of the health service.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] where the reflection service cannot read its own descriptors.
+    /// [`ErrorKind::Internal`] if the reflection service cannot read its descriptors.
     pub(crate) fn routes(self) -> Result<(Routes, Health)> {
         let Self {
             relay,

@@ -1,4 +1,4 @@
-//! The streams of one connection, as parts of its bundle.
+//! The streams of one connection, run as parts of its bundle.
 
 use std::{
     future::Future,
@@ -19,30 +19,30 @@ use crate::task::Bundle;
 
 /// Runs a connection's streams in its bundle, and counts them.
 #[derive(Debug, Clone)]
-pub(super) struct Streams {
+pub(super) struct StreamExecutor {
     pub(super) bundle: Bundle,
     pub(super) activity: Arc<Activity>,
 }
 
 pin_project! {
-    // One stream. It ends early where the answer to a unary request is not taken in time, which
-    // resets it and frees what it holds.
-    struct OneStream<F> {
+    // One stream. It ends early if the peer does not read the answer to a unary request in time,
+    // which resets the stream and frees its memory.
+    struct ServedStream<F> {
         #[pin]
         stream: F,
         activity: Arc<Activity>,
         open: OpenStream,
-        // Set once an answer is made and not taken at once.
+        // Set once an answer is ready and not sent at once.
         overdue: Option<Pin<Box<Sleep>>>,
     }
 }
 
-/// For an answer of 1 MiB at 300 kbit/s.
-const TAKEN_WITHIN: Duration = Duration::from_secs(30);
+/// Time to read an answer: 1 MiB at 300 kbit/s.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        self.bundle.add(OneStream {
+        self.bundle.add(ServedStream {
             stream,
             activity: Arc::clone(&self.activity),
             open: self.activity.open_stream(),
@@ -51,7 +51,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams
     }
 }
 
-impl<F: Future<Output = ()>> Future for OneStream<F> {
+impl<F: Future<Output = ()>> Future for ServedStream<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -60,9 +60,9 @@ impl<F: Future<Output = ()>> Future for OneStream<F> {
             this.activity.take_unary_answer();
             return Poll::Ready(());
         }
-        // The streams of a connection are polled one after the other: it is this one's.
+        // The streams of a connection are polled one after another, so the answer is this stream's.
         if this.activity.take_unary_answer() {
-            *this.overdue = Some(Box::pin(tokio::time::sleep(TAKEN_WITHIN)));
+            *this.overdue = Some(Box::pin(tokio::time::sleep(ANSWER_TIMEOUT)));
         }
         let Some(overdue) = this.overdue else {
             return Poll::Pending;
@@ -75,32 +75,20 @@ impl<F: Future<Output = ()>> Future for OneStream<F> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::server::{
-        activity::IDLE,
-        budget::RequestBudget,
-        incidents::{Incident, Incidents},
-    };
+    use crate::server::incidents::{Incident, Incidents};
 
     #[tokio::test(start_paused = true)]
     async fn a_unary_answer_that_is_not_taken_ends_its_stream_alone() {
         let incidents = Arc::new(Incidents::new());
-        let activity = Arc::new(Activity::new(
-            SocketAddr::from(([127, 0, 0, 1], 1)),
-            Arc::clone(&incidents),
-            RequestBudget::new(),
-            CancellationToken::new(),
-            IDLE,
-        ));
-        let streams = Streams {
+        let activity = Activity::for_test(Arc::clone(&incidents), CancellationToken::new());
+        let streams = StreamExecutor {
             bundle: Bundle::default(),
             activity: Arc::clone(&activity),
         };
-        // What hyper does: the service makes its answer, and the peer's window stays shut.
+        // As in hyper: the service returns its answer, and the peer's window stays closed.
         let (unary, unary_ended) = tokio::sync::oneshot::channel::<()>();
         hyper::rt::Executor::execute(&streams, async move {
             let _ended = unary;
@@ -115,7 +103,7 @@ mod tests {
         let start = tokio::time::Instant::now();
         let ended = streams.bundle.clone().run(unary_ended).await;
         assert!(ended.is_err(), "dropped");
-        assert_eq!(start.elapsed().as_secs(), TAKEN_WITHIN.as_secs());
+        assert_eq!(start.elapsed().as_secs(), ANSWER_TIMEOUT.as_secs());
         assert_eq!(incidents.count(Incident::UnreadAnswer), 1);
         drop(open_ended);
     }

@@ -1,5 +1,5 @@
-//! A Wake in its encoded form: entries are appended as bytes, and one encoding serves all
-//! subscribers of a queue that are at the same position.
+//! An encoded Wake: entries are appended as bytes, and all subscribers of a queue at the same
+//! position share one encoding.
 
 use std::borrow::Borrow;
 
@@ -14,13 +14,13 @@ use crate::{
 pub(super) struct EncodedWake {
     pub(super) bytes: Vec<u8>,
     entries: usize,
-    /// Entries that may follow.
+    /// Number of entries expected in total.
     expected: usize,
 }
 
 impl EncodedWake {
-    /// Keeps what was appended after `before`, where it fits.
-    fn keep(&mut self, before: usize) -> bool {
+    /// Keeps the bytes appended after `before` if they fit, or removes them.
+    fn commit(&mut self, before: usize) -> bool {
         let fits = self.entries < Limits::WAKE_ENTRIES && self.bytes.len() <= Limits::WAKE_BYTES;
         match fits {
             true => self.entries += 1,
@@ -38,7 +38,7 @@ impl WakeSink for EncodedWake {
     fn push(&mut self, entry: &WakeEntry<'_>) -> bool {
         let before = self.bytes.len();
         encode(entry, &mut self.bytes);
-        self.keep(before)
+        self.commit(before)
     }
 
     fn push_shared(&mut self, entry: &WakeEntry<'_>, encoded: &mut Vec<u8>) -> bool {
@@ -47,12 +47,12 @@ impl WakeSink for EncodedWake {
         }
         let before = self.bytes.len();
         if before == 0 {
-            // The entries of one Wake are alike in length: one allocation for all.
+            // The entries of one Wake have similar lengths: one allocation for all.
             let all = encoded.len().saturating_mul(self.expected);
             self.bytes.reserve(all.min(Limits::WAKE_BYTES));
         }
         self.bytes.extend_from_slice(encoded);
-        self.keep(before)
+        self.commit(before)
     }
 }
 

@@ -1,36 +1,37 @@
-//! One entry of a publisher's pending notifications: what is conflated into it, whom it answers.
+//! One entry of a publisher's outbox: a conflated notification and its waiters.
 
 use std::time::Duration;
 
-use super::callers::Listed;
+use super::waiters::WaiterList;
 use crate::{
     clock::Tick,
     words::{Limits, Notification, QueueAddress},
 };
 
-/// What is conflated: the same queue at the same time.
+/// Notifications with the same key are conflated: same queue, same due time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct EntryKey {
     pub(super) queue: QueueAddress,
-    /// When it is due, on the grid; `None` for at once.
+    /// Due time on the timer grid; `None` for an immediate notification.
     pub(super) due: Option<Tick>,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) key: Key,
+    pub(super) key: EntryKey,
     pub(super) notification: Notification,
-    /// The first submission in it, for which a flush waits; none where it was set aside.
-    pub(super) oldest: u64,
-    /// Sent among this many at most: half of the request that it was refused in.
-    pub(super) among: usize,
-    pub(super) waiters: Listed,
-    /// It holds something that was posted.
+    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the entry is
+    /// set aside.
+    pub(super) first_submission: u64,
+    /// Maximum entries of the request that carries it: half of the request that was refused.
+    pub(super) max_batch: usize,
+    pub(super) waiters: WaiterList,
+    /// It contains a posted notification, which has no waiter.
     pub(super) posted: bool,
 }
 
 impl Entry {
-    /// Takes on another notification of the same queue and time.
+    /// Adds another notification with the same key.
     pub(super) fn merge(&mut self, other: Self) {
         let (kept, new) = (&mut self.notification, other.notification);
         kept.notifications = kept
@@ -43,21 +44,22 @@ impl Entry {
             kept.published_at = new.published_at;
             kept.traceparent = new.traceparent;
         }
-        self.oldest = self.oldest.min(other.oldest);
-        self.among = self.among.min(other.among);
+        self.first_submission = self.first_submission.min(other.first_submission);
+        self.max_batch = self.max_batch.min(other.max_batch);
         self.posted |= other.posted;
         self.waiters.extend(other.waiters);
     }
 
-    /// It waits for room: no flush waits for it, and the flush is told at once.
-    pub(super) fn is_set_aside(&mut self) {
-        (self.oldest, self.among, self.posted) = (u64::MAX, usize::MAX, false);
+    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at
+    /// once.
+    pub(super) fn mark_set_aside(&mut self) {
+        (self.first_submission, self.max_batch, self.posted) = (u64::MAX, usize::MAX, false);
     }
 
-    /// Returns the notification with what is left of its delay.
-    pub(super) fn effective(&self, now: Tick) -> Notification {
-        // The grid may lie beyond the longest delay, which is refused; cut to it, the wake-up comes
-        // no earlier than asked for all the same.
+    /// Returns the notification with its remaining delay.
+    pub(super) fn with_remaining_delay(&self, now: Tick) -> Notification {
+        // The grid may round up beyond the longest delay, which the relay would refuse. The cut
+        // wake-up still comes no earlier than requested.
         let left = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
         let delay = left.min(Limits::DELAY);
         Notification {

@@ -1,48 +1,47 @@
-//! Which connection a new stream goes to.
+//! Selects the connection of a new stream.
 //!
-//! A connection's window holds what all of its streams may hold unread, so that one that is not
-//! read never stops another; hence a bound on its streams, and further connections beyond. A
-//! connection that a driver has left takes no more streams. Holds numbers only: the connections
-//! themselves are the driver's.
+//! A connection's window covers the unread bytes of all of its streams, so an unread stream never
+//! blocks another. The streams of a connection are therefore bounded; more streams open further
+//! connections. A retired connection takes no new streams. Holds numbers only: the driver owns the
+//! connections.
 
 use crate::fault::{Fault, planted};
 
-/// Names a connection of one placement.
+/// Identifies a connection within one [`Placement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ConnectionNumber(u64);
 
-/// How many streams share a connection, and what becomes of one without any.
+/// How many streams share a connection, and when an idle connection closes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlacementConfig {
-    /// Streams of one connection at most.
+    /// Maximum streams of one connection.
     pub(crate) streams: usize,
-    /// One connection stays open while it has no stream.
-    pub(crate) keeps_one: bool,
+    /// Keeps one connection open while it has no stream.
+    pub(crate) keep_idle: bool,
     pub(crate) fault: Fault,
 }
 
-/// The connections and how many streams each has.
+/// The connections, each with its number of streams.
 #[derive(Debug)]
 pub(crate) struct Placement {
     config: PlacementConfig,
-    connections: Vec<Place>,
+    connections: Vec<ConnectionEntry>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Place {
+struct ConnectionEntry {
     number: ConnectionNumber,
     streams: usize,
-    /// It takes no more streams.
-    left: bool,
+    /// Takes no new streams.
+    retired: bool,
 }
 
-/// Streams of one connection: with a window of 64 KiB each, 16 MiB may lie unread on it, far below
-/// the 2 GiB that a window can count. More would share a core (a connection is one task) and the
-/// fate of one socket; the relay takes 1,000.
-pub(crate) const STREAMS: usize = 256;
-/// A reader that does not read holds this much of a stream, no more, so that what it is owed
-/// conflates at the relay.
+/// Streams of one connection. With a window of 64 KiB each, up to 16 MiB are unread on it, far
+/// below HTTP/2's maximum window of 2 GiB. More streams would share one core (a connection is one
+/// task) and one socket's failures. The relay accepts 1,000.
+pub(crate) const STREAMS_PER_CONNECTION: usize = 256;
+/// Maximum unread bytes of a stream. Later wake-ups of a slow reader then conflate at the relay.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
 
 impl Placement {
@@ -54,72 +53,74 @@ impl Placement {
         }
     }
 
-    /// Returns how many streams' windows that of a connection has room for: one that is not read
-    /// never takes the room of another.
-    pub(crate) fn windows(&self) -> usize {
+    /// Returns the number of stream windows that a connection's window covers. It covers all of
+    /// them, so that an unread stream never blocks another.
+    pub(crate) fn window_streams(&self) -> usize {
         if planted!(self.config.fault, ConnectionWindowNarrow) {
             return 1;
         }
         self.config.streams
     }
 
-    /// Adds a stream to a connection; to a new one where all are full or left.
+    /// Adds a stream to a connection; to a new one if all are full or retired.
     pub(crate) fn add(&mut self) -> ConnectionNumber {
-        let most = self.config.streams;
+        let max_streams = self.config.streams;
         let mut connections = self.connections.iter_mut();
-        if let Some(place) = connections.find(|place| place.streams < most && !place.left) {
-            place.streams += 1;
-            return place.number;
+        if let Some(entry) = connections.find(|entry| entry.streams < max_streams && !entry.retired)
+        {
+            entry.streams += 1;
+            return entry.number;
         }
         self.next += 1;
         let number = ConnectionNumber(self.next);
-        self.connections.push(Place {
+        self.connections.push(ConnectionEntry {
             number,
             streams: 1,
-            left: false,
+            retired: false,
         });
         number
     }
 
-    /// A stream of the connection has ended. Returns whether the connection is to be closed.
+    /// Removes an ended stream. Returns whether the driver must close the connection.
     pub(crate) fn remove(&mut self, number: ConnectionNumber) -> bool {
-        let keeps = self.config.keeps_one && !self.has_another(number);
+        let keeps = self.config.keep_idle && !self.has_other_open(number);
         let Some(at) = self.find(number) else {
             return false;
         };
-        let place = &mut self.connections[at];
-        place.streams = place.streams.saturating_sub(1);
-        let closes = place.streams == 0 && (place.left || !keeps);
+        let entry = &mut self.connections[at];
+        entry.streams = entry.streams.saturating_sub(1);
+        let closes = entry.streams == 0 && (entry.retired || !keeps);
         if closes {
             self.connections.remove(at);
         }
         closes
     }
 
-    /// The connection seems dead: its streams may stay on it, new ones go to another.
-    pub(crate) fn leave(&mut self, number: ConnectionNumber) {
+    /// Retires a connection that seems dead: its streams stay, new streams go to another one.
+    pub(crate) fn retire(&mut self, number: ConnectionNumber) {
         if planted!(self.config.fault, SilentConnectionKept) {
             return;
         }
         if let Some(at) = self.find(number) {
-            self.connections[at].left = true;
+            self.connections[at].retired = true;
         }
     }
 
-    /// Returns whether the connection takes no more streams.
-    pub(crate) fn is_left(&self, number: ConnectionNumber) -> bool {
-        self.find(number).is_none_or(|at| self.connections[at].left)
+    /// Returns whether the connection takes no new streams.
+    pub(crate) fn is_retired(&self, number: ConnectionNumber) -> bool {
+        self.find(number)
+            .is_none_or(|at| self.connections[at].retired)
     }
 
-    /// Returns whether a connection beside this one takes streams.
-    fn has_another(&self, number: ConnectionNumber) -> bool {
+    /// Returns whether another connection takes streams.
+    fn has_other_open(&self, number: ConnectionNumber) -> bool {
         let mut others = self.connections.iter();
-        others.any(|place| place.number != number && !place.left)
+        others.any(|entry| entry.number != number && !entry.retired)
     }
 
     fn find(&self, number: ConnectionNumber) -> Option<usize> {
         let mut connections = self.connections.iter();
-        connections.position(|place| place.number == number)
+        connections.position(|entry| entry.number == number)
     }
 }
 
@@ -127,10 +128,10 @@ impl Placement {
 mod tests {
     use super::*;
 
-    fn placement(streams: usize, keeps_one: bool) -> Placement {
+    fn placement(streams: usize, keep_idle: bool) -> Placement {
         Placement::new(PlacementConfig {
             streams,
-            keeps_one,
+            keep_idle,
             fault: Fault::NONE,
         })
     }
@@ -147,34 +148,37 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_was_left_takes_no_more_and_closes_with_its_last_stream() {
+    fn a_retired_connection_takes_no_more_streams_and_closes_with_its_last_one() {
         let mut placement = placement(9, true);
         let (first, same) = (placement.add(), placement.add());
         assert_eq!(first, same);
-        placement.leave(first);
-        assert!(placement.is_left(first));
+        placement.retire(first);
+        assert!(placement.is_retired(first));
         let second = placement.add();
         assert_ne!(first, second);
         assert!(!placement.remove(first));
         assert!(placement.remove(first));
-        assert!(placement.is_left(first), "it is gone");
+        assert!(placement.is_retired(first), "it is gone");
     }
 
     #[test]
     fn one_connection_is_kept_for_the_next_call() {
         let mut placement = placement(1, true);
         let (first, second) = (placement.add(), placement.add());
-        assert!(placement.remove(second), "the other one takes streams");
+        assert!(
+            placement.remove(second),
+            "the first connection takes streams"
+        );
         assert!(!placement.remove(first));
         assert_eq!(placement.add(), first);
-        placement.leave(first);
+        placement.retire(first);
         assert!(placement.remove(first));
     }
 
     #[test]
-    fn a_connections_window_holds_what_all_its_streams_may_hold() {
-        let placement = placement(STREAMS, false);
-        let window = u64::from(STREAM_WINDOW) * placement.windows() as u64;
+    fn a_connections_window_covers_the_windows_of_all_its_streams() {
+        let placement = placement(STREAMS_PER_CONNECTION, false);
+        let window = u64::from(STREAM_WINDOW) * placement.window_streams() as u64;
         assert_eq!(window, 16 * 1024 * 1024);
         assert!(i32::try_from(window).is_ok(), "HTTP/2's limit");
     }

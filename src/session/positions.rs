@@ -1,49 +1,49 @@
 //! The newest tokens that a subscriber holds, to resume with.
 //!
-//! Bounded twice: beyond the protocol's 4,096 the oldest is dropped, and a request states only as
-//! many of the newest as it has room for. A missing token is never wrong: without a resume number of
-//! the relay it costs one CATCH_UP.
+//! Two bounds apply. Beyond the protocol's 4,096 tokens the oldest is dropped. A request states
+//! only as many of the newest as fit. A missing token is harmless: without a resume number of the
+//! relay it costs one CATCH_UP.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::words::{Limits, Position, Selector, Token, WorkDetected};
 
-/// Tokens by queue, and their order of age.
+/// Tokens by queue, ordered by age.
 #[derive(Debug)]
 pub(super) struct Positions {
     tokens: HashMap<Selector, (u64, Token)>,
     ages: BTreeMap<u64, Selector>,
     next: u64,
-    /// So many are kept.
+    /// Maximum number of tokens kept.
     limit: usize,
-    /// A request states at most so many. Halved when the relay refuses a request for its size,
+    /// Maximum positions of a request. Halved when the relay refuses a request for its size,
     /// doubled by each stream that opens.
-    most: usize,
-    /// Stated by the newest request.
-    stated: usize,
+    request_limit: usize,
+    /// Positions in the newest request.
+    last_stated: usize,
 }
 
-/// After a relay that took none at all, so many are tried.
-const FEW: usize = 64;
+/// The limit grows to at least this many after an accepted request without positions.
+const MIN_GROWN_REQUEST: usize = 64;
 
 impl Positions {
-    /// Keeps the place after a wake-up that was handed to the application.
-    pub(super) fn keep(&mut self, work: &WorkDetected) {
+    /// Records the position of a wake-up that was handed to the application.
+    pub(super) fn record(&mut self, work: &WorkDetected) {
         if work.token.is_empty() || work.token.0.len() > Limits::TOKEN {
             return;
         }
         self.insert(&work.queue, &work.token);
     }
 
-    /// Starts with what the application kept from another life.
-    pub(super) fn starting_with(positions: &[Position], limit: usize) -> Self {
+    /// Starts with positions that the application kept from an earlier process.
+    pub(super) fn restore(positions: &[Position], limit: usize) -> Self {
         let mut kept = Self {
             tokens: HashMap::new(),
             ages: BTreeMap::new(),
             next: 0,
             limit,
-            most: limit,
-            stated: 0,
+            request_limit: limit,
+            last_stated: 0,
         };
         let readable = |position: &&Position| position.token.0.len() <= Limits::TOKEN;
         for position in positions.iter().filter(readable) {
@@ -52,15 +52,14 @@ impl Positions {
         kept
     }
 
-    /// Returns what a subscribe request states that has room for so many bytes of them: the newest,
-    /// in the order of their age.
-    pub(super) fn newest(&mut self, room: usize) -> Vec<Position> {
-        let mut left = room;
+    /// Returns the newest positions that fit into `max_bytes` of a subscribe request, oldest first.
+    pub(super) fn newest(&mut self, max_bytes: usize) -> Vec<Position> {
+        let mut left = max_bytes;
         let mut newest: Vec<Position> = self
             .ages
             .values()
             .rev()
-            .take(self.most)
+            .take(self.request_limit)
             .map_while(|queue| {
                 let (_, token) = self.tokens.get(queue)?;
                 let position = Position {
@@ -72,19 +71,22 @@ impl Positions {
             })
             .collect();
         newest.reverse();
-        self.stated = newest.len();
+        self.last_stated = newest.len();
         newest
     }
 
-    /// The relay refused the request for its size. Returns whether the next one is smaller.
-    pub(super) fn refused(&mut self) -> bool {
-        self.most = self.stated / 2;
-        self.stated > 0
+    /// Halves the limit after the relay refused a request for its size. Returns whether the next
+    /// request is smaller.
+    pub(super) fn shrink_request(&mut self) -> bool {
+        self.request_limit = self.last_stated / 2;
+        self.last_stated > 0
     }
 
-    /// The relay took the request.
-    pub(super) fn taken(&mut self) {
-        self.most = (self.most * 2).max(FEW).min(self.limit);
+    /// Doubles the limit after the relay accepted a request.
+    pub(super) fn grow_request(&mut self) {
+        self.request_limit = (self.request_limit * 2)
+            .max(MIN_GROWN_REQUEST)
+            .min(self.limit);
     }
 
     fn insert(&mut self, queue: &Selector, token: &Token) {

@@ -1,129 +1,84 @@
 //! A publisher's pending notifications: conflated per queue, sent until they are acknowledged.
 //!
-//! What waits is one entry per queue and delay slot, so an unreachable relay costs memory for
-//! queues, not for events. Several requests may be on their way; the answers come in their order. A
-//! refused request is sent again in halves, down to single entries, and only the bad ones fail to
-//! their callers (R19: a bad event fails alone); those that the relay has no room for are kept and
-//! sent again apart. Every caller is answered: accepted, refused, or out of time.
+//! The outbox has one entry per queue and delay slot, so an unreachable relay costs memory for
+//! queues, not for events. Several requests may be in flight; the answers arrive in their order.
+//! A refused request is sent again in halves, down to single entries, and only the bad ones fail to
+//! their callers (R19: a bad event fails alone); entries that the relay has no room for are kept and sent again separately.
+//! Every caller gets a result: accepted, refused, or timed out.
 
-mod refusing;
+mod config;
+mod refusals;
 mod request;
 
-use std::{
-    collections::{HashSet, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashSet, VecDeque};
 
+pub(crate) use self::config::PublisherConfig;
 use self::{
-    refusing::Dropped,
-    request::{Load, Request},
+    refusals::Dropped,
+    request::{Request, RequestEntries},
 };
 use super::{
-    callers::{Callers, Done, WaiterId},
-    entry::{Entry, Key},
-    link::is_final,
-    pending::Pending,
+    entry::{Entry, EntryKey},
+    outbox::Outbox,
+    reconnect::is_final,
     set_aside::SetAside,
+    waiters::{Completion, WaiterId, Waiters},
 };
 use crate::{
     backoff::Backoff,
     clock::Tick,
     error::{Error, ErrorKind, Result},
-    fault::{Fault, planted},
+    fault::planted,
     words::{Accepted, Limits, Notification},
 };
-
-/// How a publisher sends.
-#[derive(Debug, Clone)]
-pub(crate) struct PublisherConfig {
-    /// Conflate what waits for the same queue and time.
-    pub(crate) conflate: bool,
-    /// Events of one request at most; 1..=1024.
-    pub(crate) batch: usize,
-    /// Requests on their way at one time.
-    pub(crate) pipeline: usize,
-    /// Bytes of a request at most.
-    pub(crate) request_bytes: usize,
-    /// Entries that may wait; more are refused to their callers.
-    pub(crate) max_pending: usize,
-    /// Entries that may be set aside, which the relay has no room for; more are not kept.
-    pub(crate) max_set_aside: usize,
-    /// A request without an answer for this long is taken to be lost.
-    pub(crate) answer_timeout: Duration,
-    /// The first retry waits at most this long.
-    pub(crate) base: Duration,
-    /// No retry waits longer.
-    pub(crate) max: Duration,
-    pub(crate) fault: Fault,
-}
 
 /// The publisher's state machine.
 #[derive(Debug)]
 pub(crate) struct PublisherSession {
     config: PublisherConfig,
-    pending: Pending,
+    pending: Outbox,
     set_aside: SetAside,
-    on_their_way: VecDeque<Request>,
-    /// One of the requests on their way is a probe.
+    in_flight: VecDeque<Request>,
+    /// A probe is in flight.
     probing: bool,
-    callers: Callers,
+    waiters: Waiters,
     backoff: Backoff,
     retry_at: Tick,
-    /// Counts submissions: what a flush waits for.
+    /// Number of the newest submission, for which a flush waits.
     submitted: u64,
-    /// The first refusal of something that was posted, for the next flush.
+    /// The first refusal of a posted notification, for the next flush.
     refused: Option<Error>,
     dropped: Dropped,
-    /// Why the last attempt failed, for whoever runs out of time.
+    /// Error of the last failed attempt, for the message of a time-out.
     failure: Option<Error>,
-    /// A relay has answered before.
-    known: bool,
-}
-
-/// The publisher's name in a request: key, length and the longest text.
-const NAME: usize = 3 + Limits::TEXT;
-
-impl Default for PublisherConfig {
-    fn default() -> Self {
-        Self {
-            conflate: true,
-            batch: 256,
-            pipeline: 8,
-            request_bytes: Limits::NOTIFY_BYTES,
-            max_pending: 100_000,
-            max_set_aside: 100_000,
-            answer_timeout: Duration::from_secs(5),
-            base: Duration::from_millis(100),
-            max: Duration::from_secs(5),
-            fault: Fault::NONE,
-        }
-    }
+    /// A relay has answered a request before.
+    ever_answered: bool,
 }
 
 impl PublisherSession {
     pub(crate) fn new(config: PublisherConfig) -> Self {
         let backoff = Backoff::new(config.base, config.max);
         Self {
-            pending: Pending::new(config.conflate),
+            pending: Outbox::new(config.conflate),
             set_aside: SetAside::new(config.conflate),
             config,
-            on_their_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             probing: false,
-            callers: Callers::default(),
+            waiters: Waiters::default(),
             backoff,
             retry_at: Tick::default(),
             submitted: 0,
             refused: None,
             dropped: Dropped::default(),
             failure: None,
-            known: false,
+            ever_answered: false,
         }
     }
 
-    /// Takes notifications whose caller waits until `deadline`.
+    /// Accepts notifications whose caller waits until `deadline`.
     ///
     /// # Errors
-    /// `Invalid` where one breaks a rule, `Exhausted` where too much waits; nothing was taken then.
+    /// `Invalid` if one breaks a rule, `Exhausted` if too many are pending; then none is accepted.
     pub(crate) fn notify(
         &mut self,
         notifications: Vec<Notification>,
@@ -131,16 +86,16 @@ impl PublisherSession {
         now: Tick,
     ) -> Result<WaiterId> {
         self.check(&notifications, now)?;
-        let id = self.callers.add(notifications.len(), deadline);
+        let id = self.waiters.add(notifications.len(), deadline);
         for (index, notification) in notifications.into_iter().enumerate() {
             let mut entry = self.entry(notification, now);
-            self.callers.list(&mut entry.waiters, id, index);
+            self.waiters.add_to_list(&mut entry.waiters, id, index);
             self.add(entry);
         }
         Ok(id)
     }
 
-    /// Takes a notification that nobody waits for.
+    /// Accepts a notification without a waiting caller.
     ///
     /// # Errors
     /// As [`PublisherSession::notify`].
@@ -152,49 +107,52 @@ impl PublisherSession {
         Ok(())
     }
 
-    /// Waits for all that was taken so far.
+    /// Adds a caller that waits for all submissions so far.
     pub(crate) fn flush(&mut self) -> WaiterId {
-        let id = self.callers.flush(self.submitted);
+        let id = self.waiters.flush(self.submitted);
         self.finish_flushes();
         id
     }
 
-    /// Returns the next request to send, where there is one and it is time for it.
+    /// Returns the next request if one is due.
     pub(crate) fn request(&mut self, now: Tick) -> Option<Vec<Notification>> {
-        if now < self.retry_at || self.on_their_way.len() >= self.config.pipeline {
+        if now < self.retry_at || self.in_flight.len() >= self.config.pipeline {
             return None;
         }
-        let load = self.probe(now).or_else(|| self.entries())?;
-        let notifications = load.entries().map(|entry| entry.effective(now)).collect();
-        self.on_their_way.push_back(Request { load, sent_at: now });
+        let body = self.probe(now).or_else(|| self.entries())?;
+        let notifications = body
+            .entries()
+            .map(|entry| entry.with_remaining_delay(now))
+            .collect();
+        self.in_flight.push_back(Request { body, sent_at: now });
         Some(notifications)
     }
 
-    /// Takes the answer to the oldest request on its way.
+    /// Handles the answer to the oldest request in flight.
     pub(crate) fn answered(
         &mut self,
         answer: Result<Vec<Accepted>>,
         now: Tick,
         rng: &mut fastrand::Rng,
     ) {
-        let Some(request) = self.on_their_way.pop_front() else {
+        let Some(request) = self.in_flight.pop_front() else {
             return;
         };
-        let short = |accepted: &Vec<Accepted>| accepted.len() != request.load.len();
+        let short = |accepted: &Vec<Accepted>| accepted.len() != request.body.len();
         let answer = match answer {
-            // Nobody knows which of them were counted: sent again, rather than lost.
+            // Which entries were counted is unknown. They are sent again rather than lost.
             Ok(accepted) if short(&accepted) => Err(Error::new(
                 ErrorKind::Internal,
                 "the relay's answer does not fit the request",
             )),
             answer => answer,
         };
-        self.probing &= !matches!(request.load, Load::Probe(_));
+        self.probing &= !matches!(request.body, RequestEntries::Probe(_));
         match answer {
-            Ok(accepted) => self.take(request.load, &accepted),
-            Err(error) if is_refused(error.kind()) => self.refuse(request.load, &error, now, rng),
+            Ok(accepted) => self.complete(request.body, &accepted),
+            Err(error) if is_refused(error.kind()) => self.refuse(request.body, &error, now, rng),
             Err(error) => {
-                self.put_back(request.load, now);
+                self.put_back(request.body, now);
                 self.wait(&error, now, rng);
             }
         }
@@ -202,37 +160,38 @@ impl PublisherSession {
         self.purge();
     }
 
-    /// The connection broke: all that is on its way is sent again, and may be counted twice.
+    /// The connection broke: all requests in flight are sent again, and may be counted twice.
     pub(crate) fn broken(&mut self, error: &Error, now: Tick, rng: &mut fastrand::Rng) {
         self.probing = false;
         // The last one first: each is put back to the front.
-        for request in std::mem::take(&mut self.on_their_way).into_iter().rev() {
+        for request in std::mem::take(&mut self.in_flight).into_iter().rev() {
             match error.kind() {
-                // The stream ends so where a request is too large, and does not tell which.
-                ErrorKind::Exhausted => self.halve(request.load, now),
-                _ => self.put_back(request.load, now),
+                // The relay ends the stream so for a request that is too large. Which one is
+                // unknown.
+                ErrorKind::Exhausted => self.halve(request.body, now),
+                _ => self.put_back(request.body, now),
             }
         }
         self.wait(error, now, rng);
         if self.is_refusal(error.kind()) {
-            // Said at once, instead of letting everybody run out of time. What they notified is kept
-            // all the same: once the refusal is mended, somebody may still be asleep for want of it.
-            self.callers.all_refused(error);
+            // All callers fail at once instead of by time-out. Their notifications are kept: after
+            // the cause of the refusal is fixed, listeners may still sleep for lack of them.
+            self.waiters.refuse_all(error);
         }
         self.finish_flushes();
         self.purge();
     }
 
-    /// Answers whoever has waited long enough. Returns whether the oldest request has waited too
-    /// long for its answer: the connection is dead then.
+    /// Fails callers whose deadline has passed. Returns whether the connection is dead: the oldest
+    /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
-        while let Some(waiter) = self.callers.late(now) {
+        while let Some(waiter) = self.waiters.pop_expired(now) {
             if !planted!(self.config.fault, DeadlineSilent) {
-                self.callers.finish(waiter, Err(self.out_of_time()));
+                self.waiters.finish(waiter, Err(self.timeout_error()));
             }
         }
         self.purge();
-        self.on_their_way
+        self.in_flight
             .front()
             .is_some_and(|r| r.sent_at + self.config.answer_timeout <= now)
     }
@@ -240,54 +199,54 @@ impl PublisherSession {
     /// Returns when to call [`PublisherSession::elapsed`] or [`PublisherSession::request`] again.
     pub(crate) fn next_at(&self) -> Tick {
         let answer = self
-            .on_their_way
+            .in_flight
             .front()
             .map(|r| r.sent_at + self.config.answer_timeout);
-        let room = self.on_their_way.len() < self.config.pipeline;
+        let room = self.in_flight.len() < self.config.pipeline;
         let retry = (room && !self.pending.is_empty()).then_some(self.retry_at);
         let probe = self.set_aside.due().filter(|_| room && !self.probing);
         let probe = probe.map(|due| due.max(self.retry_at));
         let others = [answer, retry, probe].into_iter().flatten();
-        others.fold(self.callers.deadline(), Tick::min)
+        others.fold(self.waiters.deadline(), Tick::min)
     }
 
-    /// Returns when the next request may be sent.
+    /// Returns the earliest time of the next request.
     pub(crate) fn retry_at(&self) -> Tick {
         self.retry_at
     }
 
-    /// Returns whether there is something to send, now or later: a connection is needed.
+    /// Returns whether anything is unsent or unanswered, so that a connection is needed.
     pub(crate) fn has_work(&self) -> bool {
-        !self.on_their_way.is_empty() || !self.pending.is_empty() || self.set_aside.len() > 0
+        !self.in_flight.is_empty() || !self.pending.is_empty() || self.set_aside.len() > 0
     }
 
-    /// Takes the answers for callers that wait.
-    pub(crate) fn take_done(&mut self) -> Vec<Done> {
-        self.callers.take_done()
+    /// Takes the results for waiting callers.
+    pub(crate) fn take_completions(&mut self) -> Vec<Completion> {
+        self.waiters.take_completions()
     }
 
-    /// Forgets a caller that no longer waits; what it notified is still sent.
+    /// Removes a caller that no longer waits. Its notifications are still sent.
     pub(crate) fn abandon(&mut self, waiter: WaiterId) {
-        self.callers.abandon(waiter);
+        self.waiters.abandon(waiter);
         self.purge();
     }
 
-    /// Returns the number of entries that wait to be sent.
+    /// Returns the number of entries in the outbox.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len()
     }
 
-    /// Returns the number of entries that wait, were set aside or are on their way.
+    /// Returns the number of entries in the outbox, set aside and in flight.
     pub(crate) fn pending(&self) -> usize {
-        let sent = self.on_their_way.iter().map(|request| request.load.len());
+        let sent = self.in_flight.iter().map(|request| request.body.len());
         self.pending.len() + self.set_aside.len() + sent.sum::<usize>()
     }
 
-    /// Returns how many callers' notifications the entries' lists name, and have room for.
+    /// Returns the total length and capacity of all waiter lists.
     #[cfg(test)]
     pub(crate) fn listed(&mut self) -> (usize, usize) {
-        let sent = self.on_their_way.iter_mut();
-        let sent = sent.flat_map(|request| request.load.entries_mut());
+        let sent = self.in_flight.iter_mut();
+        let sent = sent.flat_map(|request| request.body.entries_mut());
         let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
         waiting.chain(sent).fold((0, 0), |(listed, room), entry| {
             (
@@ -299,16 +258,16 @@ impl PublisherSession {
 
     fn check(&self, notifications: &[Notification], now: Tick) -> Result<()> {
         notifications.iter().try_for_each(Notification::check)?;
-        // Those that were set aside have a limit of their own, or refused queues would block others.
+        // Entries set aside have a separate limit, or refused queues would block others.
         let waiting = self.pending.len();
         if waiting + notifications.len() <= self.config.max_pending {
             return Ok(());
         }
-        // Exactly, where it is close: what is conflated costs nothing.
+        // Near the limit only new entries count, as a conflated notification adds none.
         let keys = notifications.iter().map(|n| self.key(n, now));
         let new = if self.config.conflate {
-            let holds = |key: &Key| self.pending.holds(key) || self.set_aside.holds(key);
-            let new: HashSet<Key> = keys.filter(|key| !holds(key)).collect();
+            let holds = |key: &EntryKey| self.pending.contains(key) || self.set_aside.contains(key);
+            let new: HashSet<EntryKey> = keys.filter(|key| !holds(key)).collect();
             new.len()
         } else {
             notifications.len()
@@ -323,27 +282,28 @@ impl PublisherSession {
         Ok(())
     }
 
-    /// Returns what the notification is conflated by.
-    fn key(&self, notification: &Notification, now: Tick) -> Key {
-        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
-        Key {
-            queue: notification.queue.clone(),
-            due: due.filter(|_| !planted!(self.config.fault, DelaySlotIgnored)),
+    /// Returns the notification's conflation key.
+    fn key(&self, notification: &Notification, now: Tick) -> EntryKey {
+        let queue = notification.queue.clone();
+        if planted!(self.config.fault, DelaySlotIgnored) {
+            return EntryKey { queue, due: None };
         }
+        let due = (!notification.delay.is_zero()).then(|| now.after_on_grid(notification.delay));
+        EntryKey { queue, due }
     }
 
-    /// Returns whether the whole stream was refused, and not cut.
+    /// Returns whether the error is a refusal of the whole stream rather than a broken connection.
     fn is_refusal(&self, kind: ErrorKind) -> bool {
         match kind {
-            // A proxy may say so in the place of a relay that is away just now. It may deny as well;
-            // that is told at once all the same, unlike to a subscription, which it would end: a
-            // caller that is told loses nothing, as what it notified is kept.
-            ErrorKind::Unsupported | ErrorKind::NotFound => !self.known,
+            // A proxy may answer so while the relay is unavailable. It may also deny; that is still
+            // a refusal. It would end a subscription, but here the callers lose nothing by an early
+            // error, as their notifications are kept.
+            ErrorKind::Unsupported | ErrorKind::NotFound => !self.ever_answered,
             kind => is_final(kind),
         }
     }
 
-    fn out_of_time(&self) -> Error {
+    fn timeout_error(&self) -> Error {
         let mut message =
             "no acknowledgement before the deadline; the notification may still arrive".to_owned();
         if let Some(failure) = &self.failure {
@@ -357,18 +317,18 @@ impl PublisherSession {
         Entry {
             key: self.key(&notification, now),
             notification,
-            oldest: self.submitted,
-            among: usize::MAX,
+            first_submission: self.submitted,
+            max_batch: usize::MAX,
             waiters: Vec::new(),
             posted: false,
         }
     }
 
-    /// Adds an entry to the one of its queue and time, where there is one.
+    /// Adds an entry, or merges it into the entry with its key.
     fn add(&mut self, entry: Entry) {
         match self.set_aside.find(&entry.key) {
             Some(refused) => {
-                // No flush waits for it, so the next one is told.
+                // No flush waits for an entry set aside, so the next flush reports the refusal.
                 if entry.posted {
                     self.refused.get_or_insert_with(|| refused.error.clone());
                 }
@@ -378,35 +338,35 @@ impl PublisherSession {
         }
     }
 
-    /// Takes the next request's entries, in the order in which they came.
-    fn entries(&mut self) -> Option<Load> {
+    /// Takes the next request's entries in order of arrival.
+    fn entries(&mut self) -> Option<RequestEntries> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut most = self.config.batch.clamp(1, Limits::EVENTS);
-        let mut room = self.config.request_bytes.saturating_sub(NAME);
+        let mut room = self.config.entry_bytes();
         while let Some(front) = self.pending.front() {
             let bytes = front.notification.encoded_at_most();
-            most = most.min(front.among);
+            most = most.min(front.max_batch);
             if entries.len() >= most || (bytes > room && !entries.is_empty()) {
                 break;
             }
             room = room.saturating_sub(bytes);
             entries.extend(self.pending.pop());
         }
-        (!entries.is_empty()).then_some(Load::Entries(entries))
+        (!entries.is_empty()).then_some(RequestEntries::Entries(entries))
     }
 
-    /// Puts what a request carried back to where it came from.
-    fn put_back(&mut self, load: Load, now: Tick) {
+    /// Puts a request's entries back where they came from.
+    fn put_back(&mut self, body: RequestEntries, now: Tick) {
         if planted!(self.config.fault, PublisherGivesUp) {
             return;
         }
-        match load {
-            Load::Entries(entries) => {
+        match body {
+            RequestEntries::Entries(entries) => {
                 for entry in entries.into_iter().rev() {
                     self.pending.put_back(entry);
                 }
             }
-            Load::Probe(probe) => self.set_aside.put_back(probe, now),
+            RequestEntries::Probe(probe) => self.set_aside.put_back(probe, now),
         }
     }
 
@@ -419,50 +379,52 @@ impl PublisherSession {
         self.failure = Some(error.clone());
     }
 
-    /// The relay counted all that the request carried.
-    fn take(&mut self, load: Load, accepted: &[Accepted]) {
+    /// The relay counted all entries of the request.
+    fn complete(&mut self, body: RequestEntries, accepted: &[Accepted]) {
         self.backoff.reset();
-        (self.failure, self.known) = (None, true);
-        if let Load::Probe(probe) = &load {
-            self.set_aside.taken(probe.len());
+        (self.failure, self.ever_answered) = (None, true);
+        if let RequestEntries::Probe(probe) = &body {
+            self.set_aside.probe_accepted(probe.len());
         }
-        for (entry, accepted) in load.into_entries().zip(accepted) {
-            self.callers.all_accepted(entry.waiters, *accepted);
+        for (entry, accepted) in body.into_entries().zip(accepted) {
+            self.waiters.accept_listed(entry.waiters, *accepted);
         }
     }
 
-    /// Answers the flushes whose submissions have all been answered.
+    /// Completes the flushes whose submissions have all been answered.
     fn finish_flushes(&mut self) {
-        // Entries leave in the order in which they came, but for those put back into a later one:
-        // while the first of all is not new enough, no other need be asked.
-        let mut sent = self.on_their_way.iter().filter_map(Request::entries);
+        // Entries leave in order of arrival, except those merged into a later one when put back. So
+        // the first entry decides quickly that no flush is complete.
+        let mut sent = self.in_flight.iter().filter_map(Request::entries);
         let first = sent.next().and_then(<[Entry]>::first);
         let first = first
             .or_else(|| self.pending.front())
-            .map_or(u64::MAX, |entry| entry.oldest);
-        if !self.callers.flushes_before(first) {
+            .map_or(u64::MAX, |entry| entry.first_submission);
+        if !self.waiters.has_flush_before(first) {
             return;
         }
-        let sent = self.on_their_way.iter().filter_map(Request::entries);
+        let sent = self.in_flight.iter().filter_map(Request::entries);
         let all = self.pending.iter().chain(sent.flatten());
-        let oldest = all.map(|entry| entry.oldest).min().unwrap_or(u64::MAX);
-        self.callers.flushed(oldest, &mut self.refused);
+        let submissions = all.map(|entry| entry.first_submission);
+        let oldest = submissions.min().unwrap_or(u64::MAX);
+        self.waiters.finish_flushes(oldest, &mut self.refused);
     }
 
-    /// Takes callers that left off the entries' lists, so that these grow with queues, not calls.
+    /// Removes callers that no longer wait from the entries' lists, so that these grow with queues
+    /// and not with calls.
     fn purge(&mut self) {
-        if !self.callers.wants_purge(|| self.pending()) {
+        if !self.waiters.needs_purge(|| self.pending()) {
             return;
         }
-        let sent = self.on_their_way.iter_mut();
-        let sent = sent.flat_map(|request| request.load.entries_mut());
+        let sent = self.in_flight.iter_mut();
+        let sent = sent.flat_map(|request| request.body.entries_mut());
         let waiting = self.pending.iter_mut().chain(self.set_aside.entries_mut());
         let lists = waiting.chain(sent).map(|entry| &mut entry.waiters);
-        self.callers.purge(lists);
+        self.waiters.purge(lists);
     }
 }
 
-/// Returns whether the answer says that an entry of the request is refused.
+/// Returns whether the answer refuses an entry of the request.
 fn is_refused(kind: ErrorKind) -> bool {
     is_final(kind) || kind == ErrorKind::Exhausted
 }

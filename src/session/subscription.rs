@@ -1,17 +1,17 @@
-//! A subscription's client side: what it asks for on reconnecting, and what it hands over.
+//! A subscription's client side: its reconnect requests, and the wake-ups it hands over.
 //!
-//! A token is taken when its wake-up is handed to the application, not when it arrives; what was
-//! not handed over when the stream broke is dropped, because the relay tells it again. So counts
-//! add up exactly, and nothing that the application has not seen is ever resumed past. A request
-//! states the newest positions that it has room for, and fewer after the relay refused its size. For
-//! all other queues the relay's resume number stands, which waits in line with the wake-ups before it:
-//! it counts when they were handed over.
+//! A token is recorded when its wake-up is handed to the application, not on arrival. Undelivered
+//! wake-ups are dropped when the stream breaks, because the relay sends them again. So counts add
+//! up exactly, and a request never resumes past a wake-up that the application has not seen. A
+//! request states the newest positions that fit, and fewer after the relay refused its size. The
+//! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
+//! takes effect when they were handed over.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    link::{Link, LinkConfig, Outage, Step},
     positions::Positions,
+    reconnect::{Outage, Reconnect, ReconnectConfig, ReconnectStep},
 };
 use crate::{
     clock::Tick,
@@ -27,116 +27,116 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
-    link: Link,
+    reconnect: Reconnect,
     positions: Positions,
-    arrived: VecDeque<Arrived>,
-    /// The newest resume number that counts, and the life of the relay that it is of.
+    undelivered: VecDeque<Undelivered>,
+    /// The newest resume number in effect.
     resume: Token,
+    /// The epoch of the relay that issued it.
     epoch: Option<Arc<str>>,
     welcome: Option<Welcome>,
-    /// The newest stream's relay cannot hear all publishers.
+    /// The newest stream's relay does not receive all publishers' notifications.
     degraded: bool,
-    /// Streams that were welcomed.
+    /// Number of streams that received a Welcome.
     welcomes: u64,
-    /// Of the newest report.
-    report: u64,
-    /// Bytes that a request has left for positions.
-    room: usize,
+    /// Number of the newest report.
+    last_report: u64,
+    /// Bytes of a request that are available for positions.
+    position_bytes: usize,
     fault: Fault,
 }
 
-/// What arrived, in its order.
+/// An arrived item that was not handed over yet.
 #[derive(Debug)]
-enum Arrived {
+enum Undelivered {
     Work(WorkDetected),
-    /// All wake-ups before it were sent: it counts when they were handed over.
+    /// A resume number. It takes effect when all wake-ups before it were handed over.
     Resume(Token),
 }
 
-/// What a driver does next.
+/// The driver's next step.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Open a stream with this request; drop the one before.
+pub(crate) enum SubscriptionStep {
+    /// Open a stream with this request; drop the previous one.
     Open(SubscribeOptions),
-    /// As the link says.
-    Link(Step),
+    /// A step of the reconnect machine.
+    Reconnect(ReconnectStep),
 }
 
 impl SubscriptionSession {
-    pub(crate) fn new(options: SubscribeOptions, config: LinkConfig) -> Self {
+    pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
         let fault = config.fault;
         let taken = options.encoded_without_positions();
-        let room = config.request_bytes.saturating_sub(taken);
-        let positions = Positions::starting_with(&options.positions, config.positions);
+        let position_bytes = config.request_bytes.saturating_sub(taken);
+        let positions = Positions::restore(&options.positions, config.positions);
         let resume = options.resume.clone();
         Self {
             options,
-            link: Link::new(config),
+            reconnect: Reconnect::new(config),
             positions,
-            arrived: VecDeque::new(),
+            undelivered: VecDeque::new(),
             resume,
             epoch: None,
             welcome: None,
             degraded: false,
             welcomes: 0,
-            report: 0,
-            room,
+            last_report: 0,
+            position_bytes,
             fault,
         }
     }
 
-    /// Hands over the next wake-up; its token is taken now.
+    /// Hands over the next wake-up and records its token.
     pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
         loop {
-            match self.arrived.pop_front()? {
-                Arrived::Work(work) => {
-                    self.positions.keep(&work);
+            match self.undelivered.pop_front()? {
+                Undelivered::Work(work) => {
+                    self.positions.record(&work);
                     return Some(work);
                 }
-                Arrived::Resume(resume) => self.resume = resume,
+                Undelivered::Resume(resume) => self.resume = resume,
             }
         }
     }
 
-    /// Returns what to do next, where nothing is to be handed over.
-    pub(crate) fn step(&mut self, now: Tick) -> Action {
-        match self.link.step(now) {
-            Step::Open => {
+    /// Returns the next step. Call it when no wake-up is left to hand over.
+    pub(crate) fn step(&mut self, now: Tick) -> SubscriptionStep {
+        match self.reconnect.step(now) {
+            ReconnectStep::Open => {
                 if !planted!(self.fault, BrokenKeepsArrived) {
-                    self.arrived.clear();
+                    self.undelivered.clear();
                 }
-                Action::Open(self.request())
+                SubscriptionStep::Open(self.request())
             }
-            step => Action::Link(step),
+            step => SubscriptionStep::Reconnect(step),
         }
     }
 
-    /// The stream is open.
     pub(crate) fn opened(&mut self, now: Tick) {
-        self.link.opened(now);
+        self.reconnect.opened(now);
     }
 
-    /// A message arrived.
     pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
-        self.link.heard(now);
+        self.reconnect.on_message(now);
         match event {
             SubscribeEvent::Welcome(welcome) => {
-                self.link.beats(welcome.heartbeat);
+                self.reconnect.set_heartbeat(welcome.heartbeat);
                 self.degraded = welcome.degraded;
                 self.welcomes += 1;
-                self.enter(&welcome.epoch);
+                self.set_epoch(&welcome.epoch);
                 self.welcome = Some(welcome);
-                self.positions.taken();
+                self.positions.grow_request();
             }
             SubscribeEvent::Wake(work) => {
                 if planted!(self.fault, TokenTakenOnArrival) {
-                    work.iter().for_each(|work| self.positions.keep(work));
+                    work.iter().for_each(|work| self.positions.record(work));
                 }
-                self.arrived.extend(work.into_iter().map(Arrived::Work));
+                self.undelivered
+                    .extend(work.into_iter().map(Undelivered::Work));
             }
             SubscribeEvent::Goodbye(goodbye) => {
                 self.welcome = None;
-                self.link.goodbye(now, goodbye, rng);
+                self.reconnect.goodbye(now, goodbye, rng);
             }
             SubscribeEvent::Heartbeat { degraded, resume } => {
                 self.degraded = degraded;
@@ -146,7 +146,7 @@ impl SubscriptionSession {
         }
     }
 
-    /// The stream broke or could not be opened. Returns the error where it is final.
+    /// The stream broke or could not be opened. Returns the error if it is final.
     pub(crate) fn broken(
         &mut self,
         now: Tick,
@@ -156,51 +156,51 @@ impl SubscriptionSession {
         let opening = self.welcome.take().is_none();
         if let Some(refusal) = error.filter(|_| opening)
             && refusal.kind() == ErrorKind::Exhausted
-            && !planted!(self.fault, PositionsNotCut)
-            && !planted!(self.fault, ExhaustedSendsAll)
-            && self.positions.refused()
+            && self.cuts_positions_after_refusal()
+            && self.positions.shrink_request()
         {
-            self.link.too_large(now, refusal, rng);
+            self.reconnect.request_too_large(now, refusal, rng);
             return None;
         }
-        self.link.broken(now, error, rng)
+        self.reconnect.broken(now, error, rng)
     }
 
-    /// Has a subscription that was refused for good ask again after about `after`; returns whether
-    /// it was.
-    pub(crate) fn ask_again(
+    /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
+    /// such a refusal.
+    pub(crate) fn retry_after_refusal(
         &mut self,
         now: Tick,
         after: Duration,
         rng: &mut fastrand::Rng,
     ) -> bool {
-        self.link.ask_again(now, after, rng)
+        self.reconnect.retry_after_refusal(now, after, rng)
     }
 
-    /// Ends the stream until it is called with `false`; returns whether that changes anything.
+    /// Ends the stream (`true`) or opens the next one (`false`). Returns whether that changes the
+    /// state.
     pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
-        let changes = self.link.pause(paused, now);
+        let changes = self.reconnect.pause(paused, now);
         if changes {
             self.welcome = None;
         }
         changes
     }
 
-    /// Returns an outage that is to be logged now.
+    /// Returns an outage that is due for a log line.
     pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
-        self.link.outage(now)
+        self.reconnect.outage(now)
     }
 
-    /// The time has come that the last step named. Returns whether to drop the stream.
+    /// The time of the last step has passed. Returns whether the driver must drop the stream.
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        let dead = self.link.elapsed(now, rng);
+        let dead = self.reconnect.elapsed(now, rng);
         if dead {
             self.welcome = None;
         }
         dead
     }
 
-    /// Numbers a report and names the subscription that it belongs to.
+    /// Numbers a report and returns the id of its subscription.
     pub(crate) fn report(&mut self, report: &mut Report) -> Result<Arc<str>> {
         report.check()?;
         let missing = || {
@@ -210,8 +210,8 @@ impl SubscriptionSession {
             )
         };
         let welcome = self.welcome.as_ref().ok_or_else(missing)?;
-        self.report += 1;
-        report.number = self.report;
+        self.last_report += 1;
+        report.number = self.last_report;
         Ok(Arc::clone(&welcome.subscription_id))
     }
 
@@ -224,13 +224,13 @@ impl SubscriptionSession {
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
-        self.link.state()
+        self.reconnect.state()
     }
 
-    /// Returns how it stands with the relay. A stream counts as one when it was welcomed: before
-    /// that nothing can be reported on it.
-    pub(crate) fn link(&self) -> LinkState {
-        let connection = match self.link.state() {
+    /// Returns the state of the connection to the relay. A stream counts as connected from its
+    /// Welcome on, because no report can be sent earlier.
+    pub(crate) fn link_state(&self) -> LinkState {
+        let connection = match self.reconnect.state() {
             ConnectionState::Connected if self.welcome.is_none() => ConnectionState::Reconnecting,
             state => state,
         };
@@ -238,12 +238,12 @@ impl SubscriptionSession {
             connection,
             degraded: self.degraded,
             welcomes: self.welcomes,
-            announced: self.link.is_announced(),
+            announced: self.reconnect.is_announced(),
         }
     }
 
-    /// A relay's number says nothing to its next life, nor to another relay.
-    fn enter(&mut self, epoch: &Arc<str>) {
+    /// Stores the epoch. A new epoch (a restart or another relay) invalidates the resume number.
+    fn set_epoch(&mut self, epoch: &Arc<str>) {
         let before = self.epoch.replace(Arc::clone(epoch));
         if before.is_some_and(|before| before != *epoch) {
             self.resume = Token::default();
@@ -254,21 +254,37 @@ impl SubscriptionSession {
         if resume.is_empty() || resume.0.len() > Limits::TOKEN {
             return;
         }
-        if self.arrived.is_empty() || planted!(self.fault, ResumeBeforeHandOver) {
+        if planted!(self.fault, ResumeBeforeHandOver) {
             self.resume = resume;
             return;
         }
-        // Of several with no wake-up in between the newest counts.
-        self.arrived
-            .pop_back_if(|newest| matches!(newest, Arrived::Resume(_)));
-        self.arrived.push_back(Arrived::Resume(resume));
+        if self.undelivered.is_empty() {
+            self.resume = resume;
+            return;
+        }
+        // It replaces an earlier number with no wake-up in between.
+        self.undelivered
+            .pop_back_if(|newest| matches!(newest, Undelivered::Resume(_)));
+        self.undelivered.push_back(Undelivered::Resume(resume));
+    }
+
+    /// `false` only with a planted fault.
+    fn cuts_positions_after_refusal(&self) -> bool {
+        !planted!(self.fault, PositionsNotCut) && !planted!(self.fault, ExhaustedSendsAll)
+    }
+
+    /// Unlimited only with a planted fault.
+    fn max_position_bytes(&self) -> usize {
+        if planted!(self.fault, PositionsNotCut) {
+            return usize::MAX;
+        }
+        self.position_bytes
     }
 
     fn request(&mut self) -> SubscribeOptions {
-        let cuts = !planted!(self.fault, PositionsNotCut);
-        let room = if cuts { self.room } else { usize::MAX };
+        let max_bytes = self.max_position_bytes();
         SubscribeOptions {
-            positions: self.positions.newest(room),
+            positions: self.positions.newest(max_bytes),
             resume: self.resume.clone(),
             ..self.options.clone()
         }

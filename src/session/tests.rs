@@ -1,10 +1,11 @@
-//! The client's machines, stepped by hand.
+//! Tests that step the client's machines directly.
 
 mod full_relay;
 mod leaving;
 mod publishing;
 mod subscribing;
 
+use super::{PublisherConfig, PublisherSession};
 use crate::clock::Tick;
 
 fn at(millis: u64) -> Tick {
@@ -13,4 +14,8 @@ fn at(millis: u64) -> Tick {
 
 fn rng() -> fastrand::Rng {
     fastrand::Rng::with_seed(7)
+}
+
+fn publisher() -> PublisherSession {
+    PublisherSession::new(PublisherConfig::default())
 }

@@ -1,11 +1,11 @@
-//! A flag watch's client side: which states it hands over.
+//! A flag watch's client side: the states it hands over.
 //!
-//! The relay tells the present state first on every stream; what the application has seen already
-//! is not handed over twice.
+//! Every stream begins with the flag's current state. A state that the application has already seen
+//! is not handed over again.
 
 use std::collections::VecDeque;
 
-use super::link::{Link, LinkConfig, Outage, Step};
+use super::reconnect::{Outage, Reconnect, ReconnectConfig, ReconnectStep};
 use crate::{
     clock::Tick,
     error::Error,
@@ -15,16 +15,16 @@ use crate::{
 /// The watch's state machine.
 #[derive(Debug)]
 pub(crate) struct WatchSession {
-    link: Link,
-    arrived: VecDeque<FlagEvent>,
+    reconnect: Reconnect,
+    undelivered: VecDeque<FlagEvent>,
     seen: Option<FlagState>,
 }
 
 impl WatchSession {
-    pub(crate) fn new(config: LinkConfig) -> Self {
+    pub(crate) fn new(config: ReconnectConfig) -> Self {
         Self {
-            link: Link::new(config),
-            arrived: VecDeque::new(),
+            reconnect: Reconnect::new(config),
+            undelivered: VecDeque::new(),
             seen: None,
         }
     }
@@ -32,7 +32,7 @@ impl WatchSession {
     /// Hands over the next state or acknowledgement.
     pub(crate) fn next_event(&mut self) -> Option<FlagEvent> {
         loop {
-            let event = self.arrived.pop_front()?;
+            let event = self.undelivered.pop_front()?;
             let FlagEvent::State(state) = &event else {
                 return Some(event);
             };
@@ -44,52 +44,51 @@ impl WatchSession {
         }
     }
 
-    /// Returns what to do next, where nothing is to be handed over.
-    pub(crate) fn step(&mut self, now: Tick) -> Step {
-        self.link.step(now)
+    /// Returns the next step. Call it when no event is left to hand over.
+    pub(crate) fn step(&mut self, now: Tick) -> ReconnectStep {
+        self.reconnect.step(now)
     }
 
-    /// The stream is open.
     pub(crate) fn opened(&mut self, now: Tick) {
-        self.link.opened(now);
+        self.reconnect.opened(now);
     }
 
-    /// A message arrived.
     pub(crate) fn received(&mut self, event: FlagEvent, now: Tick, rng: &mut fastrand::Rng) {
-        self.link.heard(now);
+        self.reconnect.on_message(now);
         match event {
-            FlagEvent::Goodbye(goodbye) => self.link.goodbye(now, goodbye, rng),
-            FlagEvent::State(_) | FlagEvent::Acks { .. } => self.arrived.push_back(event),
+            FlagEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
+            FlagEvent::State(_) | FlagEvent::Acks { .. } => self.undelivered.push_back(event),
             FlagEvent::Heartbeat | FlagEvent::Unknown => {}
         }
     }
 
-    /// The relay stated no heartbeat of its own on this stream: it is the one asked for.
-    pub(crate) fn beats(&mut self, heartbeat: std::time::Duration) {
-        self.link.beats(heartbeat);
+    /// Sets the heartbeat that the request asked for. A flag's stream has no Welcome that states
+    /// one.
+    pub(crate) fn set_heartbeat(&mut self, heartbeat: std::time::Duration) {
+        self.reconnect.set_heartbeat(heartbeat);
     }
 
-    /// The stream broke or could not be opened. Returns the error where it is final.
+    /// The stream broke or could not be opened. Returns the error if it is final.
     pub(crate) fn broken(
         &mut self,
         now: Tick,
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        self.link.broken(now, error, rng)
+        self.reconnect.broken(now, error, rng)
     }
 
-    /// The time has come that the last step named. Returns whether to drop the stream.
+    /// The time of the last step has passed. Returns whether the driver must drop the stream.
     pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        self.link.elapsed(now, rng)
+        self.reconnect.elapsed(now, rng)
     }
 
-    /// Returns an outage that is to be logged now.
+    /// Returns an outage that is due for a log line.
     pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
-        self.link.outage(now)
+        self.reconnect.outage(now)
     }
 
     pub(crate) fn state(&self) -> ConnectionState {
-        self.link.state()
+        self.reconnect.state()
     }
 }

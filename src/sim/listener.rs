@@ -22,7 +22,9 @@ use super::{
 use crate::{
     clock::Tick,
     error::Error,
-    session::{Action, ConnectionNumber, LinkConfig, Step, SubscriptionSession},
+    session::{
+        ConnectionNumber, ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep,
+    },
     words::{
         ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
         SubscribeOptions, WakeReason, WorkDetected,
@@ -186,9 +188,9 @@ impl World {
             ..Listener::new()
         };
         let options = listener.options.clone();
-        let mut config = LinkConfig {
+        let mut config = ReconnectConfig {
             fault: self.fault,
-            ..LinkConfig::default()
+            ..ReconnectConfig::default()
         };
         if let Some(few) = self.plan.few {
             config.positions = few.positions;
@@ -269,8 +271,8 @@ impl World {
                 return;
             };
             match session.step(now) {
-                Action::Open(options) => self.open(number, options),
-                Action::Link(Step::Wait(at) | Step::Read(at)) => {
+                SubscriptionStep::Open(options) => self.open(number, options),
+                SubscriptionStep::Reconnect(ReconnectStep::Wait(at) | ReconnectStep::Read(at)) => {
                     if listener.tries_by.take().is_some_and(|by| at > by) {
                         self.violate(|| {
                             format!("I18: listener {number} waits until {at:?} after one failure")
@@ -285,7 +287,7 @@ impl World {
                     }
                     return;
                 }
-                Action::Link(Step::Open | Step::Closed) => return,
+                SubscriptionStep::Reconnect(ReconnectStep::Open | ReconnectStep::Closed) => return,
             }
         }
     }

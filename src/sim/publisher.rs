@@ -239,7 +239,7 @@ impl World {
             requests.push(request);
         }
         let conn = publisher.conn;
-        for done in publisher.session.take_done() {
+        for done in publisher.session.take_completions() {
             publisher.waiters.remove(&done.waiter);
         }
         for request in requests {

@@ -119,7 +119,7 @@ impl World {
         let Some(session) = &listener.session else {
             return;
         };
-        let link = session.link();
+        let link = session.link_state();
         if std::mem::replace(&mut listener.link, link) == link {
             return;
         }

@@ -29,7 +29,7 @@ impl Shared {
     pub(super) fn new(streams: usize, fault: Fault) -> Self {
         let config = PlacementConfig {
             streams,
-            keeps_one: false,
+            keep_idle: false,
             fault,
         };
         Self {
@@ -52,7 +52,7 @@ impl World {
             return;
         };
         let lease = &mut self.listeners[listener].lease;
-        if let Some(left) = lease.take_if(|number| shared.placement.is_left(*number)) {
+        if let Some(left) = lease.take_if(|number| shared.placement.is_retired(*number)) {
             shared.release(left);
         }
         let number = *lease.get_or_insert_with(|| shared.placement.add());
@@ -72,7 +72,7 @@ impl World {
         if let Some(shared) = &mut self.shared
             && let Some(number) = self.listeners[listener].lease.take()
         {
-            shared.placement.leave(number);
+            shared.placement.retire(number);
             shared.release(number);
             self.listeners[listener].left = Some(number);
         }
@@ -117,7 +117,7 @@ impl World {
     /// full of what other streams have not read.
     pub(super) fn window_full_until(&self, id: ConnId) -> Option<Tick> {
         let number = self.conns[id].shared?;
-        let windows = self.shared.as_ref()?.placement.windows();
+        let windows = self.shared.as_ref()?.placement.window_streams();
         let mut unread: Vec<Tick> = self
             .relay
             .streams

@@ -6,26 +6,25 @@ use async_trait::async_trait;
 
 use super::Sweeper;
 use crate::{
-    console::{Console, ConsoleConfig, Figures, Part, Subject},
+    console::{Console, ConsoleConfig, Metrics, Part, StatusSource},
     error::Result,
 };
 
-/// Where a sweeper's health and metrics are served: `GET /livez`, `/readyz`, `/metrics`. Ends when it
-/// is dropped.
+/// A sweeper's admin port: `GET /livez`, `/readyz`, `/metrics`. Ends when it is dropped.
 #[derive(Debug)]
 pub struct SweepConsole {
     console: Console,
 }
 
-struct Watched(Arc<Sweeper>);
+struct SweeperStatus(Arc<Sweeper>);
 
 impl SweepConsole {
-    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, beside IP addresses
-    /// and `localhost`.
+    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, in addition to IP
+    /// addresses and `localhost`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the address cannot be listened
-    /// on.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if it cannot listen on the
+    /// address.
     pub async fn start(
         sweeper: Arc<Sweeper>,
         listen: SocketAddr,
@@ -35,38 +34,38 @@ impl SweepConsole {
             listen,
             hosts: hosts.to_vec(),
         };
-        let console = Console::start(&config, Arc::new(Watched(sweeper))).await?;
+        let console = Console::start(&config, Arc::new(SweeperStatus(sweeper))).await?;
         Ok(Self { console })
     }
 
-    /// Returns where it listens.
+    /// Returns the address of the port.
     pub fn address(&self) -> SocketAddr {
         self.console.address()
     }
 }
 
 #[async_trait]
-impl Subject for Watched {
+impl StatusSource for SweeperStatus {
     fn parts(&self) -> &'static [Part] {
-        // It does nothing without its job's document.
+        // A sweeper does nothing without its job's document.
         &[Part {
             name: "job",
             required: true,
         }]
     }
 
-    async fn unready(&self, _part: &str) -> Vec<String> {
+    async fn failures(&self, _part: &str) -> Vec<String> {
         self.0.stats().failure.into_iter().collect()
     }
 
-    fn figures(&self) -> Figures {
+    fn metrics(&self) -> Metrics {
         let stats = self.0.stats();
         let ended = stats.last_round_at.unwrap_or(SystemTime::UNIX_EPOCH);
         let ended = ended.duration_since(SystemTime::UNIX_EPOCH);
         let done = stats.done;
-        Figures {
+        Metrics {
             counters: vec![
-                ("sweep_seen", "Blobs looked at", done.seen),
+                ("sweep_seen", "Blobs examined", done.seen),
                 ("sweep_deleted", "Blobs deleted", done.deleted),
                 (
                     "sweep_moved",
@@ -75,21 +74,17 @@ impl Subject for Watched {
                 ),
                 (
                     "sweep_changed",
-                    "Blobs written while they were worked on",
+                    "Blobs changed by others while they were processed",
                     done.changed,
                 ),
-                ("sweep_left", "Expired blobs left alone", done.left),
-                ("sweep_failed", "Blobs and lists that failed", done.failed),
-                ("sweep_pages", "Pages worked", stats.pages),
-                (
-                    "sweep_rounds",
-                    "Rounds gone along with to their end",
-                    stats.rounds,
-                ),
+                ("sweep_left", "Expired blobs left in place", done.left),
+                ("sweep_failed", "Failed blobs and lists", done.failed),
+                ("sweep_pages", "Processed pages", stats.pages),
+                ("sweep_rounds", "Rounds followed to their end", stats.rounds),
             ],
             gauges: vec![(
                 "sweep_last_round_timestamp_seconds",
-                "When the last of these rounds ended, since 1970",
+                "End of the last of these rounds, in seconds since 1970",
                 ended.unwrap_or_default().as_secs(),
             )],
             histograms: Vec::new(),

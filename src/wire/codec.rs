@@ -1,8 +1,7 @@
 //! The codec of all calls: prost with small buffers and the protocol's limits.
 //!
-//! tonic's own buffers take 8 KiB per open stream at once, which would be most of what an idle
-//! subscriber costs. A request beyond its limit is RESOURCE_EXHAUSTED, one that is no message at
-//! all INVALID_ARGUMENT.
+//! tonic's default buffers take 8 KiB per open stream, which would be most of an idle subscriber's
+//! memory. A request beyond its limit is RESOURCE_EXHAUSTED, a malformed one INVALID_ARGUMENT.
 
 use std::{any::TypeId, cell::RefCell, marker::PhantomData};
 
@@ -31,15 +30,16 @@ pub(crate) struct LimitedDecoder<U> {
     message: PhantomData<fn() -> U>,
 }
 
-/// Bytes allocated per open stream, and bytes gathered before they are handed to HTTP/2.
+/// Bytes allocated per open stream.
 const BUFFER: usize = 256;
+/// Bytes collected before they are passed to HTTP/2.
 const YIELD_AT: usize = 16 * 1024;
-/// A thread keeps no more than this between two messages.
+/// Maximum bytes of a thread's scratch buffer between two messages.
 const SCRATCH: usize = 64 * 1024;
 
 thread_local! {
-    /// Where messages are put together: in a stream's own buffer, each field of each entry would
-    /// ask for room by itself.
+    /// Scratch buffer for encoding. In a stream's buffer, each field of each entry would reserve
+    /// its space separately.
     static MESSAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -102,7 +102,7 @@ impl<U: Message + Default> Decoder for LimitedDecoder<U> {
             );
             return Err(Status::resource_exhausted(message));
         }
-        // In one piece it is read several times faster than byte by byte through two buffers.
+        // Decoding a contiguous slice is several times faster than decoding through two buffers.
         let decoded = match buf.chunk() {
             message if message.len() == buf.remaining() => {
                 let decoded = U::decode(message);
@@ -126,7 +126,7 @@ fn settings() -> BufferSettings {
     BufferSettings::new(BUFFER, YIELD_AT)
 }
 
-/// Returns the greatest size of a request of type `U`, or `None` where it is no request.
+/// Returns the maximum size of a request of type `U`, or `None` for an answer.
 fn request_limit<U: 'static>() -> Option<usize> {
     let this = TypeId::of::<U>();
     if this == TypeId::of::<super::NotifyRequest>() {

@@ -1,4 +1,4 @@
-//! The messages of `flags.proto` as words and back.
+//! Converts the messages of `flags.proto`.
 
 use super::time::time_to_wire;
 use super::{proto, relay::goodbye_from_wire, time::time_from_wire, watch::Event};
@@ -7,7 +7,6 @@ use crate::{
     words::{FlagEvent, FlagName, FlagState},
 };
 
-/// Writes a flag's state.
 pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
     proto::Flag {
         name: state.name.to_string(),
@@ -20,9 +19,9 @@ pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {
     }
 }
 
-/// Reads a flag's state out of an answer.
+/// Converts the flag of an answer.
 pub(crate) fn flag_from_wire(flag: Option<proto::Flag>) -> Result<FlagState> {
-    // Not what the name's own check says: `Invalid` would blame the request, and end a watch.
+    // Not the error of the name's check: `Invalid` would blame the request and end a watch.
     let broken = |what| Error::new(ErrorKind::Internal, format!("the relay's answer {what}"));
     let flag = flag.ok_or_else(|| broken("holds no flag"))?;
     let bad_name = |error| broken("names no flag").with_source(error);
@@ -37,7 +36,7 @@ pub(crate) fn flag_from_wire(flag: Option<proto::Flag>) -> Result<FlagState> {
     })
 }
 
-/// Reads what arrives on a watch.
+/// Converts a message of a watch.
 pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent> {
     Ok(match response.event {
         None => FlagEvent::Unknown,
@@ -49,7 +48,7 @@ pub(crate) fn flag_event(response: proto::WatchFlagResponse) -> Result<FlagEvent
             acknowledged: acks.acknowledged,
             watchers: acks.watchers,
         },
-        // The relay's own form: not read from the wire.
+        // Never decoded: only the relay creates this form.
         Some(Event::Encoded(_)) => FlagEvent::Unknown,
     })
 }

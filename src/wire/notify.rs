@@ -1,9 +1,8 @@
-//! The notify request as the hot path needs it: decoded straight into words, encoded straight out
-//! of them.
+//! The notify request of the hot path: decoded directly into notifications and encoded from them.
 //!
-//! Stands in for the generated message, field for field (a test holds it to that): two owned
-//! strings for each event of a burst would cost more than all the counting. What breaks a rule is
-//! kept as an error beside the rest, for whoever handles the request to answer with.
+//! Replaces the generated message, field for field; a test compares both. Two owned strings for
+//! each event of a burst would cost more than all of the counting. The first broken rule is kept as
+//! an error, which the service returns.
 
 #[cfg(test)]
 mod tests;
@@ -30,18 +29,18 @@ use crate::{
 pub(crate) struct NotifyRequest {
     publisher: Arc<str>,
     notifications: Vec<Notification>,
-    /// Events read, those that break a rule included.
+    /// Number of events, including invalid ones.
     events: usize,
-    refused: Option<Refused>,
+    rule_error: Option<RuleError>,
 }
 
 /// The first rule that a request breaks.
 #[derive(Clone)]
-struct Refused(Error);
+struct RuleError(Error);
 
-/// One event while it is read: names as they came, compared with the event before.
+/// One event while it is decoded, with raw names for the comparison with the previous event.
 #[derive(Default)]
-struct Event {
+struct DecodedEvent {
     account: Text,
     name: Text,
     traceparent: Text,
@@ -52,13 +51,13 @@ struct Event {
     delay: Option<prost_types::Duration>,
 }
 
-/// A text of at most the limit of any text, on the stack; a longer one is cut, and so refused.
+/// A text on the stack. A text beyond the limits is cut one byte above them, and so refused.
 struct Text {
-    bytes: [u8; Self::MOST],
+    bytes: [u8; Self::CAPACITY],
     length: usize,
 }
 
-/// The fields' numbers of docs/protocol.md section 1.
+/// The field numbers of the schema.
 mod field {
     pub(super) const EVENTS: u32 = 1;
     pub(super) const PUBLISHER: u32 = 2;
@@ -73,21 +72,20 @@ mod field {
 }
 
 impl NotifyRequest {
-    /// Makes a request.
     pub(crate) fn new(publisher: Arc<str>, notifications: Vec<Notification>) -> Self {
         let events = notifications.len();
         Self {
             publisher,
             notifications,
             events,
-            refused: None,
+            rule_error: None,
         }
     }
 
     /// Returns the publisher and its notifications.
     ///
     /// # Errors
-    /// `Invalid` where the request breaks a rule: the first one, named with its field.
+    /// `Invalid`, with field and rule, for the first rule that the request breaks.
     pub(crate) fn into_parts(self) -> Result<(Arc<str>, Vec<Notification>)> {
         if !(1..=Limits::EVENTS).contains(&self.events) {
             let rule = format_args!(
@@ -97,28 +95,28 @@ impl NotifyRequest {
             );
             return Err(Error::invalid("events", rule));
         }
-        match self.refused {
-            Some(Refused(error)) => Err(error),
+        match self.rule_error {
+            Some(RuleError(error)) => Err(error),
             None => Ok((self.publisher, self.notifications)),
         }
     }
 
     fn refuse(&mut self, error: Error) {
-        self.refused.get_or_insert(Refused(error));
+        self.rule_error.get_or_insert(RuleError(error));
     }
 
     fn merge_event(&mut self, buf: &mut impl Buf, ctx: &DecodeContext) -> Result<(), DecodeError> {
-        let mut event = Event::default();
-        let last = self.notifications.last();
+        let mut event = DecodedEvent::default();
+        let previous = self.notifications.last();
         merge_nested(buf, |tag, wire, buf| {
             event.merge(tag, wire, buf, ctx.clone())
         })?;
         self.events += 1;
-        // Beyond the limit nothing is kept: the request is refused whole.
-        if self.events > Limits::EVENTS || self.refused.is_some() {
+        // Further events are not kept, as the whole request is refused.
+        if self.events > Limits::EVENTS || self.rule_error.is_some() {
             return Ok(());
         }
-        match event.finish(last) {
+        match event.finish(previous) {
             Ok(notification) => self.notifications.push(notification),
             Err(error) => self.refuse(error),
         }
@@ -173,7 +171,7 @@ impl Message for NotifyRequest {
     }
 }
 
-impl Event {
+impl DecodedEvent {
     fn merge(
         &mut self,
         tag: u32,
@@ -200,18 +198,18 @@ impl Event {
         Ok(())
     }
 
-    /// Makes the notification, sharing with the one before what is the same, as in a burst.
-    fn finish(self, before: Option<&Notification>) -> Result<Notification> {
+    /// Converts to a notification. It shares equal names with the previous one, as in a burst.
+    fn finish(self, previous: Option<&Notification>) -> Result<Notification> {
         let same = |text: &Arc<str>| text.as_bytes() == self.traceparent.as_bytes();
-        let traceparent = match before {
-            Some(before) if same(&before.traceparent) => Arc::clone(&before.traceparent),
+        let traceparent = match previous {
+            Some(previous) if same(&previous.traceparent) => Arc::clone(&previous.traceparent),
             _ => self
                 .traceparent
                 .check("traceparent", Limits::TRACEPARENT)?
                 .into(),
         };
-        let queue = match before {
-            Some(before) if self.is_for(&before.queue) => before.queue.clone(),
+        let queue = match previous {
+            Some(previous) if self.is_for(&previous.queue) => previous.queue.clone(),
             _ => QueueAddress::new(
                 self.account.as_str("storage_account")?,
                 self.name.as_str("queue_name")?,
@@ -236,15 +234,15 @@ impl Event {
 }
 
 impl Text {
-    /// One more than the longest text of this message, so that a longer one is seen to be so.
-    const MOST: usize = 129;
+    /// One more than the longest text of this message, so that longer texts are detected.
+    const CAPACITY: usize = 129;
 
     fn read(buf: &mut impl Buf) -> Result<Self, DecodeError> {
         let length = usize::try_from(decode_varint(buf)?).unwrap_or(usize::MAX);
         if length > buf.remaining() {
             return Err(underflow());
         }
-        let kept = length.min(Self::MOST);
+        let kept = length.min(Self::CAPACITY);
         let mut text = Self {
             length: kept,
             ..Self::default()
@@ -262,8 +260,8 @@ impl Text {
         let bytes = self.as_bytes();
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(text),
-            // Cut in the middle of a character: too long whatever it says.
-            Err(error) if self.length == Self::MOST && error.error_len().is_none() => {
+            // Cut within a character: too long.
+            Err(error) if self.length == Self::CAPACITY && error.error_len().is_none() => {
                 Err(Error::invalid(field, "must be at most 128 bytes"))
             }
             Err(_) => Err(Error::invalid(field, "must be UTF-8")),
@@ -280,7 +278,7 @@ impl Text {
 impl Default for Text {
     fn default() -> Self {
         Self {
-            bytes: [0; Self::MOST],
+            bytes: [0; Self::CAPACITY],
             length: 0,
         }
     }
@@ -292,7 +290,7 @@ impl Default for NotifyRequest {
     }
 }
 
-impl PartialEq for Refused {
+impl PartialEq for RuleError {
     fn eq(&self, other: &Self) -> bool {
         self.0.message() == other.0.message()
     }
@@ -307,7 +305,7 @@ impl fmt::Debug for NotifyRequest {
     }
 }
 
-/// Reads the fields of a nested message.
+/// Decodes the fields of a nested message.
 fn merge_nested<B: Buf>(
     buf: &mut B,
     mut merge: impl FnMut(u32, WireType, &mut B) -> Result<(), DecodeError>,
@@ -327,7 +325,7 @@ fn merge_nested<B: Buf>(
     }
 }
 
-/// prost's own word for a length that the bytes do not hold.
+/// prost's error for a length beyond the end of the bytes.
 #[cold]
 fn underflow() -> DecodeError {
     let empty: &[u8] = &[];

@@ -1,9 +1,9 @@
-//! Messages of a stream that are one of several kinds, one of which the relay sends in an encoded form
-//! that all receivers share. They stand in for the generated messages, field for field.
+//! Messages of a stream with several kinds. The relay encodes one kind once for all receivers.
+//! These types replace the generated messages, field for field.
 
 /// Implements `prost::Message` for a struct with `event: Option<Event>`. The kinds have the names
-/// of their messages, with their fields' numbers (docs/protocol.md section 1); `Encoded` holds the
-/// bytes of the kind with the last number.
+/// of their messages and the field numbers of the schema; `Encoded` holds the bytes of the kind
+/// with the last number.
 macro_rules! oneof_message {
     ($message:ident { $($kind:ident = $tag:literal),+ $(,)? } encoded as $encoded:literal) => {
         impl prost::Message for $message {
@@ -30,7 +30,8 @@ macro_rules! oneof_message {
                 ctx: prost::encoding::DecodeContext,
             ) -> Result<(), prost::DecodeError> {
                 match tag {
-                    // A field of the same kind is merged, one of another kind replaces it.
+                    // A field of the same kind is merged; a field of another kind replaces the
+                    // event.
                     $($tag => {
                         let mut value = match self.event.take() {
                             Some(Event::$kind(value)) => value,

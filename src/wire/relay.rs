@@ -1,4 +1,4 @@
-//! The messages of `relay.proto` as words and back.
+//! Converts the messages of `relay.proto`.
 
 use super::time::checked_span;
 use super::{
@@ -14,7 +14,6 @@ use crate::{
     words::{GroupName, ListenerId, QueueAddress},
 };
 
-/// Reads what was accepted.
 pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> {
     let read = |a: &proto::Accepted| Accepted {
         sequence: a.sequence,
@@ -23,7 +22,7 @@ pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> 
     accepted.iter().map(read).collect()
 }
 
-/// Reads a subscribe request.
+/// Converts and checks a subscribe request.
 pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<SubscribeOptions> {
     let listener_id = ListenerId::new(&request.listener_id)?;
     let group = match request.group.as_str() {
@@ -49,7 +48,7 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
             .map(position)
             .collect::<Result<_>>()?,
         heartbeat: checked_span("heartbeat", request.heartbeat)?.unwrap_or_default(),
-        // It may hold anything: one that makes no sense is ignored.
+        // Any bytes are valid; the hub ignores an unknown resume number.
         resume: Token(request.resume),
     };
     options.check()?;
@@ -65,7 +64,6 @@ fn position(position: proto::Position) -> Result<Position> {
     })
 }
 
-/// Writes a subscribe request.
 pub(crate) fn subscribe_to_wire(options: &SubscribeOptions) -> proto::SubscribeRequest {
     let position = |position: &Position| proto::Position {
         storage_account: position.queue.storage_account().to_owned(),
@@ -95,7 +93,7 @@ pub(crate) fn selector_to_wire(selector: &Selector) -> proto::Selector {
     }
 }
 
-/// Writes what a stream sends.
+/// Converts an event of a subscription's stream.
 pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::SubscribeResponse {
     use super::wake::Event;
     let event = match event {
@@ -107,7 +105,7 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
             degraded: welcome.degraded,
             version: welcome.version.to_string(),
         })),
-        // The relay fills Wakes in their encoded form.
+        // The relay sends Wakes in encoded form.
         SubscribeEvent::Wake(_) => None,
         SubscribeEvent::Heartbeat { degraded, resume } => {
             Some(Event::Heartbeat(proto::Heartbeat {
@@ -121,7 +119,7 @@ pub(crate) fn subscribe_event_to_wire(event: SubscribeEvent) -> proto::Subscribe
     proto::SubscribeResponse { event }
 }
 
-/// Reads what arrives on a stream.
+/// Converts a message of a subscription's stream.
 pub(crate) fn subscribe_event(response: proto::SubscribeResponse) -> SubscribeEvent {
     use super::wake::Event;
     match response.event {
@@ -188,8 +186,8 @@ pub(super) fn reason_to_wire(reason: WakeReason) -> proto::WakeReason {
     }
 }
 
-/// Reads a wake-up. One whose names break the rule is of a server that this version does not
-/// know; there is nothing that it could wake.
+/// Converts a wake-up. Names that break the rule come from a newer relay; such a wake-up is
+/// ignored, as it matches no queue of this client.
 pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> {
     let reason = match work.reason() {
         proto::WakeReason::Unspecified => WakeReason::Unspecified,
@@ -213,7 +211,7 @@ pub(super) fn work_from_wire(work: proto::WorkDetected) -> Option<WorkDetected> 
     })
 }
 
-/// Reads a report: the subscription's id, and the report.
+/// Converts and checks a report; returns the subscription's id and the report.
 pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String, Report)> {
     let queue = QueueAddress::new(&request.storage_account, &request.queue_name)?;
     let state = match request.state() {
@@ -238,13 +236,12 @@ pub(crate) fn report_from_wire(request: proto::ReportRequest) -> Result<(String,
     if request.subscription_id.is_empty() {
         return Err(Error::invalid(
             "subscription_id",
-            "must be the one of the stream's Welcome",
+            "must be the id of the stream's Welcome",
         ));
     }
     Ok((request.subscription_id, report))
 }
 
-/// Writes a report.
 pub(crate) fn report_to_wire(subscription_id: &str, report: &Report) -> proto::ReportRequest {
     let state = match report.state {
         ReportState::Unspecified => proto::ReportState::Unspecified,
@@ -272,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_up_of_a_reason_to_come_means_look() {
+    fn an_unknown_reason_of_a_wake_up_is_unspecified() {
         let work = proto::WorkDetected {
             storage_account: "a".to_owned(),
             queue_name: "q".to_owned(),

@@ -1,4 +1,4 @@
-//! Errors as gRPC statuses and back.
+//! Converts errors to gRPC statuses and back.
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -9,7 +9,7 @@ use crate::{
     words::Limits,
 };
 
-/// Writes an error as a status; google.rpc.RetryInfo where the time is known.
+/// Converts an error to a status, with google.rpc.RetryInfo if it has a retry time.
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn to_status(error: Error) -> Status {
     let message = with_causes(&error);
@@ -22,7 +22,7 @@ pub(crate) fn to_status(error: Error) -> Status {
     }
 }
 
-/// Writes an error as the answer to one request of a stream that goes on.
+/// Converts an error to the answer to one request of a stream. The stream continues.
 pub(crate) fn to_answer(error: &Error) -> proto::Error {
     proto::Error {
         code: code(error.kind()).into(),
@@ -30,12 +30,12 @@ pub(crate) fn to_answer(error: &Error) -> proto::Error {
     }
 }
 
-/// Reads the answer to one request of a stream.
+/// Converts the error in an answer to one request of a stream.
 pub(crate) fn from_answer(error: &proto::Error) -> Error {
     Error::new(kind(Code::from_i32(error.code)), error.message.clone())
 }
 
-/// Reads a status. What the transport reports as unknown or internal is a broken connection.
+/// Converts a status. The transport reports broken connections as unknown or internal.
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn from_status(status: Status) -> Error {
     let after = status
@@ -52,7 +52,7 @@ fn message(status: &Status) -> String {
     let source = std::error::Error::source(status);
     match (status.message(), source) {
         ("", _) => format!("the relay answered {:?}", status.code()),
-        // tonic's own words for a connection that cannot be made; the cause says more.
+        // tonic's texts for a failed connection; the cause has the details.
         ("tcp connect error" | "transport error", Some(source)) => innermost(source),
         (message, _) => message.to_owned(),
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_and_codes_go_there_and_back() {
+    fn each_kind_is_the_same_after_a_conversion_to_its_code_and_back() {
         for kind in [
             ErrorKind::Invalid,
             ErrorKind::NotFound,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn when_to_try_again_travels() {
+    fn a_status_carries_the_retry_time() {
         let error =
             Error::new(ErrorKind::Unavailable, "draining").with_retry_after(Duration::from_secs(2));
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_cannot_send_a_client_away_for_longer_than_a_minute() {
+    fn a_retry_time_is_at_most_a_minute() {
         let error =
             Error::new(ErrorKind::Unavailable, "later").with_retry_after(Duration::from_secs(3600));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Spans and points in time on the wire.
+//! Durations and points in time in messages.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use prost_types::{Duration as WireSpan, Timestamp};
 
 use crate::error::{Error, Result};
 
-/// Reads a span that a peer must have stated rightly: absent is `None`.
+/// Converts and checks a duration. Absent is `None`.
 pub(crate) fn checked_span(field: &str, span: Option<WireSpan>) -> Result<Option<Duration>> {
     let Some(span) = span else { return Ok(None) };
     let refuse = |rule: &str| Err(Error::invalid(field, rule));
@@ -21,7 +21,7 @@ pub(crate) fn checked_span(field: &str, span: Option<WireSpan>) -> Result<Option
     }
 }
 
-/// Reads a span leniently: what makes no sense is zero.
+/// Converts a duration; an invalid one is zero.
 pub(crate) fn span_from_wire(span: Option<WireSpan>) -> Duration {
     span.and_then(|span| Duration::try_from(span).ok())
         .unwrap_or_default()
@@ -34,9 +34,9 @@ pub(crate) fn span_to_wire(span: Duration) -> WireSpan {
     }
 }
 
-/// Reads a point in time that a peer must have stated rightly.
+/// Converts and checks a point in time.
 pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Option<SystemTime>> {
-    /// The years 1 to 9999: what a Timestamp may hold, and other languages can read.
+    /// The years 1 to 9999: the range of a Timestamp that all languages support.
     const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
     let read = |time: Timestamp| {
         let sound = SECONDS.contains(&time.seconds) && (0..1_000_000_000).contains(&time.nanos);
@@ -46,7 +46,7 @@ pub(super) fn checked_time(field: &str, time: Option<Timestamp>) -> Result<Optio
     time.map(read).transpose()
 }
 
-/// Reads a point in time leniently: what makes no sense is absent.
+/// Converts a point in time; an invalid one is absent.
 pub(super) fn time_from_wire(time: Option<Timestamp>) -> Option<SystemTime> {
     time.and_then(|time| SystemTime::try_from(time).ok())
 }
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_or_crooked_span_is_refused() {
+    fn a_negative_or_invalid_duration_is_refused() {
         for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
             let error =
-                checked_span("delay", Some(WireSpan { seconds, nanos })).expect_err("crooked");
+                checked_span("delay", Some(WireSpan { seconds, nanos })).expect_err("invalid");
             assert!(error.message().starts_with("delay: "), "{error}");
         }
         let span = Duration::new(3, 5);
         assert_eq!(
-            checked_span("delay", Some(span_to_wire(span))).expect("right"),
+            checked_span("delay", Some(span_to_wire(span))).expect("valid"),
             Some(span)
         );
         assert_eq!(checked_span("delay", None).expect("absent"), None);

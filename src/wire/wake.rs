@@ -1,7 +1,7 @@
-//! What a subscription's stream sends, with Wakes that are put together from encoded entries.
+//! Messages of a subscription's stream, with Wakes that consist of encoded entries.
 //!
-//! Stands in for the generated message, field for field (a test holds it to that): the relay encodes
-//! an entry once, and all subscribers that are at the same position get the same bytes.
+//! Replaces the generated message, field for field; a test compares both. The relay encodes an
+//! entry once, and all subscribers at the same position get the same bytes.
 
 use prost::encoding::{self, WireType, encode_key, encode_varint};
 
@@ -15,21 +15,21 @@ pub(crate) struct SubscribeResponse {
     pub(crate) event: Option<Event>,
 }
 
-/// Its kinds.
+/// The kinds of messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     Welcome(proto::Welcome),
     Wake(proto::Wake),
     Heartbeat(proto::Heartbeat),
     Goodbye(proto::Goodbye),
-    /// A Wake in its encoded form, as the relay sends it; never read from the wire.
+    /// An encoded Wake, which only the relay creates; never decoded.
     Encoded(Vec<u8>),
 }
 
-/// The number of the entries' field in a Wake.
+/// Field number of the entries in a Wake.
 const WORK: u32 = 1;
 
-/// An entry's values, by reference.
+/// The values of an entry, by reference.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryFields<'a> {
     pub(crate) account: &'a str,
@@ -44,14 +44,14 @@ pub(crate) struct EntryFields<'a> {
     pub(crate) messages: u64,
 }
 
-/// Appends an entry of a Wake, with the key and the length before it; `token` appends the token.
+/// Appends an entry of a Wake, including its key and length; `token` appends the token.
 pub(crate) fn encode_entry(
     entry: &EntryFields<'_>,
     token: impl FnOnce(&mut Vec<u8>),
     out: &mut Vec<u8>,
 ) {
     encode_key(WORK, WireType::LengthDelimited, out);
-    // The length takes one byte or two: an entry is shorter than 16 KiB by its texts' limits.
+    // Two bytes for the length: the limits of its texts keep an entry below 16 KiB.
     let length_at = out.len();
     out.extend_from_slice(&[0, 0]);
     let begin = out.len();
@@ -80,7 +80,7 @@ fn encode_token(token: impl FnOnce(&mut Vec<u8>), out: &mut Vec<u8>) {
     let length_at = out.len();
     out.push(0);
     token(out);
-    // At most 64 bytes, so the length takes one.
+    // A token has at most 64 bytes, so its length takes one byte.
     match u8::try_from(out.len() - length_at - 1) {
         Ok(0) | Err(_) => out.truncate(key_at),
         Ok(length) => out[length_at] = length,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoded_entry_is_what_the_generated_code_reads() {
+    fn the_generated_code_decodes_an_encoded_entry() {
         let longest = "x".repeat(128);
         for (texts, number, token) in [("a", 0, 0), ("a", 1, 27), (&longest[..], u64::MAX, 64)] {
             let token = vec![7; token];
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_message_goes_there_and_back() {
+    fn each_kind_of_message_is_decoded_as_it_was_encoded() {
         let heartbeat = proto::Heartbeat {
             degraded: true,
             resume: vec![7; 32].into(),

@@ -1,6 +1,6 @@
-//! What a flag watch's stream sends, with a state that is encoded once for all its watchers.
+//! Messages of a flag watch, with a state that is encoded once for all watchers.
 //!
-//! Stands in for the generated message, field for field (a test holds it to that).
+//! Replaces the generated message, field for field; a test compares both.
 
 use bytes::Bytes;
 
@@ -12,14 +12,14 @@ pub(crate) struct WatchFlagResponse {
     pub(crate) event: Option<Event>,
 }
 
-/// Its kinds.
+/// The kinds of messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     Flag(proto::Flag),
     Heartbeat(proto::Heartbeat),
     Goodbye(proto::Goodbye),
     Acks(proto::Acks),
-    /// A flag in its encoded form, as the relay sends it; never read from the wire.
+    /// An encoded flag, which only the relay creates; never decoded.
     Encoded(Bytes),
 }
 
@@ -42,8 +42,8 @@ mod tests {
         }
     }
 
-    /// The message as the code generator makes it: a oneof of these fields, by these numbers, to which
-    /// `tests/it/protocol.rs` holds the schema.
+    /// The message as the code generator creates it: a oneof of these fields with these numbers.
+    /// `tests/it/protocol.rs` compares them with the schema.
     #[derive(Clone, PartialEq, Message)]
     struct Generated {
         #[prost(message, optional, tag = "1")]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_message_goes_there_and_back() {
+    fn each_kind_of_message_is_decoded_as_it_was_encoded() {
         let events = [
             Event::Flag(flag()),
             Event::Heartbeat(proto::Heartbeat::default()),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoded_flag_is_read_as_that_flag() {
+    fn an_encoded_flag_is_decoded_as_that_flag() {
         let encoded = WatchFlagResponse {
             event: Some(Event::Encoded(flag().encode_to_vec().into())),
         };

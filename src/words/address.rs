@@ -1,6 +1,6 @@
-//! Which queue: its address, and the selectors that match addresses.
+//! Queue addresses, and the selectors that match them.
 //!
-//! Matching is exact but for one `*` at the end of either part of a selector.
+//! Matching is exact except for one `*` at the end of either part of a selector.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
@@ -10,21 +10,22 @@ use crate::error::{Error, Result};
 /// A queue's address, written `account/queue`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueAddress {
-    /// `account/queue`: neither part may hold a slash.
+    /// `account/queue`; neither part contains a slash.
     text: Arc<str>,
 }
 
-/// An address, or a pattern that matches many: either part may end in one `*`, as in `acct/ord*`.
+/// An address, or a pattern that matches many addresses: either part may end in one `*`, as in
+/// `acct/ord*`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector {
     text: Arc<str>,
 }
 
 impl QueueAddress {
-    /// Makes an address.
+    /// Creates an address.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a part breaks the names' rule:
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a part breaks the rule for names:
     /// 1 to 128 of `[A-Za-z0-9._-]`, not `.` or `..`.
     pub fn new(storage_account: &str, queue_name: &str) -> Result<Self> {
         check_name("storage_account", storage_account)?;
@@ -44,12 +45,12 @@ impl QueueAddress {
         split(&self.text).1
     }
 
-    /// Returns account and name.
+    /// Returns the account and the queue's name.
     pub(crate) fn parts(&self) -> (&str, &str) {
         split(&self.text)
     }
 
-    /// Returns whether these are its parts.
+    /// Returns whether the address has these parts.
     pub(crate) fn is(&self, account: &[u8], name: &[u8]) -> bool {
         let text = self.text.as_bytes();
         text.len() == account.len() + 1 + name.len()
@@ -60,11 +61,11 @@ impl QueueAddress {
 }
 
 impl Selector {
-    /// Makes a selector.
+    /// Creates a selector.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a part, without the `*` at its end,
-    /// breaks the names' rule, or a `*` stands elsewhere.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a part, without the `*` at its end,
+    /// breaks the rule for names, or a `*` is elsewhere.
     pub fn new(storage_account: &str, queue_name: &str) -> Result<Self> {
         check_pattern("storage_account", storage_account)?;
         check_pattern("queue_name", queue_name)?;
@@ -73,17 +74,17 @@ impl Selector {
         })
     }
 
-    /// Returns the storage account, with its `*` where it has one.
+    /// Returns the storage account, with its `*` if any.
     pub fn storage_account(&self) -> &str {
         split(&self.text).0
     }
 
-    /// Returns the queue's name, with its `*` where it has one.
+    /// Returns the queue's name, with its `*` if any.
     pub fn queue_name(&self) -> &str {
         split(&self.text).1
     }
 
-    /// Returns the one address that this selector matches, or `None` where it is a pattern.
+    /// Returns the one address that this selector matches, or `None` for a pattern.
     pub fn as_address(&self) -> Option<QueueAddress> {
         (!self.is_pattern()).then(|| QueueAddress {
             text: Arc::clone(&self.text),
@@ -96,19 +97,19 @@ impl Selector {
         account.ends_with('*') || queue.ends_with('*')
     }
 
-    /// Returns it as `account/queue`.
+    /// Returns the selector as `account/queue`.
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns what the texts of all addresses begin with that it may match: they stand together in
-    /// the order of addresses.
+    /// Returns the common prefix of all addresses that the selector may match. These addresses are
+    /// adjacent in the order of addresses.
     pub(crate) fn beginning(&self) -> &str {
         let star = self.text.find('*');
         &self.text[..star.unwrap_or(self.text.len())]
     }
 
-    /// Returns whether the address is matched.
+    /// Returns whether the selector matches the address.
     pub fn matches(&self, address: &QueueAddress) -> bool {
         part_matches(self.storage_account(), address.storage_account())
             && part_matches(self.queue_name(), address.queue_name())
@@ -116,7 +117,7 @@ impl Selector {
 }
 
 impl Borrow<str> for QueueAddress {
-    /// Returns `account/queue`, which addresses are ordered by.
+    /// Returns `account/queue`, by which addresses are ordered.
     fn borrow(&self) -> &str {
         &self.text
     }
@@ -187,7 +188,7 @@ fn join(account: &str, queue: &str) -> Arc<str> {
 }
 
 fn split(text: &str) -> (&str, &str) {
-    // Byte by byte: accounts are short, and a search made for long texts takes longer to begin.
+    // Byte by byte: accounts are short, and memchr has a higher start-up cost.
     let slash = text.bytes().position(|byte| byte == b'/');
     let (account, queue) = text.split_at(slash.expect("made by join"));
     (account, &queue[1..])
@@ -210,7 +211,7 @@ fn check_pattern(field: &str, part: &str) -> Result<()> {
             format_args!("may hold one `*`, at its end, but is {part:?}"),
         ));
     }
-    // A bare `*` matches every name; `.` and `..` before it are beginnings like any other.
+    // A bare `*` matches every name; `.` and `..` before it are ordinary prefixes.
     if part.len() > stem.len() && (stem.is_empty() || stem.bytes().all(|b| b == b'.')) {
         return Ok(());
     }

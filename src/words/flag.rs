@@ -1,4 +1,4 @@
-//! The durable global flag, as everybody sees it.
+//! Durable global flags: names, states, options and watch events.
 
 use std::{
     fmt,
@@ -10,78 +10,78 @@ use std::{
 use super::{Goodbye, Limits, check_name, check_text};
 use crate::error::{Error, Result};
 
-/// A flag's name: the names' rule.
+/// A flag's name, under the rule for names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlagName(Arc<str>);
 
 /// The state of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagState {
-    /// Which flag.
+    /// The flag's name.
     pub name: FlagName,
     /// Whether it is set.
     pub set: bool,
-    /// Another one for each time that it is set; compare for equality only. 0: none is known.
+    /// A new value for each time that the flag is set; compare for equality only. 0: unknown.
     pub generation: u64,
-    /// Who set it.
+    /// Name of the caller that set the flag.
     pub set_by: String,
-    /// Why.
+    /// Reason of that caller.
     pub reason: String,
-    /// When, by the relay's clock.
+    /// Time at which the flag was set, by the relay's clock.
     pub set_at: Option<SystemTime>,
-    /// When it ends by itself.
+    /// Time at which the flag expires.
     pub expires_at: Option<SystemTime>,
 }
 
-/// How a flag is set. What is left out of a flag that is set already stays as it is.
+/// How a flag is set. Values that are left out keep those of a flag that is already set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnleashOptions {
-    /// The flag ends by itself after this duration, at most 3650 days; zero: never. `None`: a flag
-    /// that is set keeps its end, another one has none.
+    /// The flag expires after this duration, at most 3650 days; zero: never. `None`: a flag that is
+    /// already set keeps its expiry, another one never expires.
     pub ttl: Option<Duration>,
-    /// Who sets it; at most 128 bytes. Empty: a flag that is set keeps the name it has.
+    /// Name of the caller; at most 128 bytes. Empty: a flag that is already set keeps its name.
     pub set_by: String,
-    /// Why; at most 1,024 bytes. Empty: a flag that is set keeps its reason.
+    /// Reason; at most 1,024 bytes. Empty: a flag that is already set keeps its reason.
     pub reason: String,
 }
 
-/// Who clears a flag, and why: for the relay's log.
+/// The caller that clears a flag, and its reason: for the relay's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeashOptions {
-    /// Who clears it; at most 128 bytes.
+    /// Name of the caller; at most 128 bytes.
     pub cleared_by: String,
-    /// Why; at most 1,024 bytes.
+    /// Reason; at most 1,024 bytes.
     pub reason: String,
 }
 
-/// What arrives on a flag's watch.
+/// An event of a flag's watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FlagEvent {
-    /// The state at first, and each change of it.
+    /// The current state first, then each change.
     State(FlagState),
-    /// The relay is alive, and nothing changed.
+    /// The relay is alive, and the flag has not changed.
     Heartbeat,
     /// The relay ends the stream.
     Goodbye(Goodbye),
-    /// How many have acknowledged.
+    /// The number of acknowledgements.
     Acks {
-        /// The generation that was acknowledged.
+        /// The acknowledged generation.
         generation: u64,
-        /// Distinct listeners that did.
+        /// Number of distinct listeners that acknowledged it.
         acknowledged: u32,
-        /// Streams that watch now.
+        /// Number of streams that watch now.
         watchers: u32,
     },
-    /// Something that this version does not know: a sign of life.
+    /// An event that this version does not know; it counts as a heartbeat.
     Unknown,
 }
 
 impl FlagName {
-    /// Makes a flag's name.
+    /// Creates a flag's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
     pub fn new(name: &str) -> Result<Self> {
         check_name("flag", name)?;
         Ok(Self(name.into()))
@@ -94,10 +94,10 @@ impl FlagName {
 }
 
 impl UnleashOptions {
-    /// Checks the rules that the types do not.
+    /// Checks the rules that the types do not enforce.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a text or the span is too long.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a text or the duration is too long.
     pub fn check(&self) -> Result<()> {
         check_text("set_by", &self.set_by, Limits::TEXT)?;
         check_text("reason", &self.reason, Limits::REASON)?;
@@ -109,10 +109,10 @@ impl UnleashOptions {
 }
 
 impl LeashOptions {
-    /// Checks the rules that the types do not.
+    /// Checks the rules that the types do not enforce.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a text is too long.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a text is too long.
     pub fn check(&self) -> Result<()> {
         check_text("cleared_by", &self.cleared_by, Limits::TEXT)?;
         check_text("reason", &self.reason, Limits::REASON)

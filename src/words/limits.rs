@@ -1,6 +1,6 @@
-//! The limits of docs/protocol.md: sizes, counts and spans that a request must keep.
+//! The protocol's limits: sizes, counts and durations.
 //!
-//! One table, so that client, relay and command line refuse alike.
+//! One table, so that client, relay and command line enforce the same limits.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ pub struct Limits;
 impl Limits {
     /// Bytes of a name: account, queue, flag, listener id, group.
     pub const NAME: usize = 128;
-    /// Bytes of the free texts `publisher` and `set_by`.
+    /// Bytes of the texts `publisher`, `set_by` and `cleared_by`.
     pub const TEXT: usize = 128;
-    /// Bytes of a W3C `traceparent`; the standard's own form has 55.
+    /// Bytes of a W3C `traceparent`; the current version has 55.
     pub const TRACEPARENT: usize = 128;
     /// Bytes of an unleash's `reason`.
     pub const REASON: usize = 1024;
@@ -21,11 +21,11 @@ impl Limits {
     pub const TOKEN: usize = 64;
     /// Events of one notify request.
     pub const EVENTS: usize = 1024;
-    /// Selectors of one subscription. Each costs the relay a cursor, even where no queue matches.
+    /// Selectors of one subscription. Each costs the relay a cursor, even without a matching queue.
     pub const SELECTORS: usize = 4096;
-    /// Patterns among them. Each costs every new queue's first notification a look.
+    /// Patterns among them. Each is compared with every new queue.
     pub const PATTERNS: usize = 256;
-    /// Positions that a client sends: its newest ones.
+    /// Positions of a request; a client sends its newest ones.
     pub const POSITIONS: usize = 4096;
     /// Entries of one Wake. R1: a Wake is bounded, because a stock client refuses a larger message
     /// each time that it is sent.
@@ -36,20 +36,20 @@ impl Limits {
     pub const DELAY: Duration = Duration::from_secs(14 * 24 * 3600);
     /// The longest time to live of a flag.
     pub const TTL: Duration = Duration::from_secs(3650 * 24 * 3600);
-    /// The visibility time-out of a subscriber that states none.
+    /// Default visibility time-out of a subscriber.
     pub const VISIBILITY: Duration = Duration::from_secs(30);
-    /// The heartbeat of a subscriber that states none.
+    /// Default heartbeat of a subscriber.
     pub const HEARTBEAT: Duration = Duration::from_secs(10);
     /// The shortest heartbeat.
     pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
-    /// The longest heartbeat: below the 60 s after which balancers cut idle connections.
+    /// The longest heartbeat. Load balancers cut idle connections after 60 s.
     pub const HEARTBEAT_MAX: Duration = Duration::from_secs(60);
-    /// A relay cannot send a client away for longer than this, by a Goodbye or a RetryInfo: as
-    /// long as the longest heartbeat, so that one wrong word costs no more than one lost relay.
+    /// The longest wait that a client accepts from a relay's Goodbye or RetryInfo. It equals the
+    /// longest heartbeat, so that a wrong value costs no more than the loss of one relay.
     pub const AWAY: Duration = Duration::from_secs(60);
-    /// Entries of a page, where the request states none.
+    /// Default entries of a page.
     pub const PAGE: usize = 100;
-    /// Entries of a page at most.
+    /// Maximum entries of a page.
     pub const PAGE_MAX: usize = 1000;
     /// Bytes of a subscribe request.
     pub const SUBSCRIBE_BYTES: usize = 1024 * 1024;

@@ -1,28 +1,28 @@
-//! The names' rule: 1 to 128 bytes of `[A-Za-z0-9._-]`, and neither `.` nor `..`.
+//! Names, and their rule: 1 to 128 bytes of `[A-Za-z0-9._-]`, and neither `.` nor `..`.
 
 use std::{fmt, sync::Arc};
 
 use super::Limits;
 use crate::error::{Error, Result};
 
-/// Who listens: a name that an operator recognises. Two streams may bear the same one.
+/// A listener's name, which operators recognise. Several streams may use the same one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(Arc<str>);
 
 impl ListenerId {
-    /// Makes a listener id.
+    /// Creates a listener id.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
     pub fn new(id: &str) -> Result<Self> {
         check_name("listener_id", id)?;
         Ok(Self(id.into()))
     }
 
-    /// Makes an id that no other process has: the given prefix and eight random characters.
+    /// Creates an id that no other process has: the given prefix and eight random characters.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the prefix breaks the names' rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the prefix breaks the rule for names.
     pub fn unique(prefix: &str) -> Result<Self> {
         let random: String = std::iter::repeat_with(fastrand::alphanumeric)
             .take(8)
@@ -48,15 +48,16 @@ impl fmt::Debug for ListenerId {
     }
 }
 
-/// A fleet whose members share wake-ups: each is given to as many of them as it needs.
+/// The name of a group, whose members share wake-ups. Each wake-up goes to as many members as it
+/// needs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName(Arc<str>);
 
 impl GroupName {
-    /// Makes a group's name.
+    /// Creates a group's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it breaks the names' rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it breaks the rule for names.
     pub fn new(name: &str) -> Result<Self> {
         check_name("group", name)?;
         Ok(Self(name.into()))
@@ -80,7 +81,7 @@ impl fmt::Debug for GroupName {
     }
 }
 
-/// Checks a name against the rule; `field` is named in the error.
+/// Checks a name against the rule; the error contains `field`.
 pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     if is_name(name) {
         Ok(())
@@ -89,7 +90,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     }
 }
 
-/// Returns whether `name` keeps the rule.
+/// Returns whether `name` follows the rule.
 pub(super) fn is_name(name: &str) -> bool {
     (1..=Limits::NAME).contains(&name.len())
         && name != "."

@@ -1,4 +1,4 @@
-//! What a publisher says: there is work in a queue.
+//! A publisher's notification of new messages in a queue.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,7 @@ use std::{
 use super::{Limits, QueueAddress, name::check_text};
 use crate::error::{Error, Result};
 
-/// The trigger event as its publisher makes it. Put the work in the queue first, then notify.
+/// A notification that a queue has work. Put the messages into the queue first, then notify.
 ///
 /// ```
 /// use reveille::{Notification, QueueAddress};
@@ -21,31 +21,32 @@ use crate::error::{Error, Result};
 pub struct Notification {
     /// The queue that has work.
     pub queue: QueueAddress,
-    /// The publisher's own measure of what it put: bytes, or messages of a batch. Summed.
+    /// The publisher's measure of the messages that it put, such as bytes. Summed.
     pub payload_size: u64,
-    /// How many messages were put; 0 is "unknown" and counts as 1. Summed.
+    /// Number of messages put; 0 is "unknown" and counts as 1. Summed.
     pub messages: u64,
-    /// How many notifications this one stands for; 0 counts as 1. Summed.
+    /// Number of notifications conflated into this one; 0 counts as 1. Summed.
     pub notifications: u64,
-    /// Wake only after this span, because the work is not visible before. At most 14 days.
+    /// Delay of the wake-up, for messages that become visible later. At most 14 days.
     pub delay: Duration,
-    /// When it was published, by the publisher's clock.
+    /// Time of publication, by the publisher's clock.
     pub published_at: Option<SystemTime>,
-    /// W3C trace context, handed on with the newest notification; at most 128 bytes, else empty.
+    /// W3C trace context, at most 128 bytes; may be empty. Wake-ups carry that of the newest
+    /// notification.
     pub traceparent: Arc<str>,
 }
 
-/// What the relay made of a notification.
+/// The relay's acknowledgement of a notification.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// The queue's sequence after it.
+    /// The queue's sequence after the notification.
     pub sequence: u64,
-    /// How many listeners hold a stream on the queue.
+    /// Number of listeners with a stream on the queue.
     pub listeners: u32,
 }
 
 impl Notification {
-    /// Makes a notification of one message of unknown size, effective at once.
+    /// Creates a notification of one message of unknown size, without a delay.
     pub fn new(queue: QueueAddress) -> Self {
         Self {
             queue,
@@ -58,17 +59,17 @@ impl Notification {
         }
     }
 
-    /// Checks the rules that the types do not: the delay and the length of the texts.
+    /// Checks the rules that the types do not enforce: the delay and the lengths of the texts.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), naming field and rule.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), with field and rule.
     pub fn check(&self) -> Result<()> {
         check_delay("delay", self.delay)?;
         check_text("traceparent", &self.traceparent, Limits::TRACEPARENT)
     }
 }
 
-/// Checks a span against the longest delay.
+/// Checks a duration against the longest delay.
 pub(crate) fn check_delay(field: &str, span: Duration) -> Result<()> {
     if span > Limits::DELAY {
         return Err(Error::invalid(field, "must be at most 14 days"));

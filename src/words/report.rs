@@ -1,4 +1,4 @@
-//! What a listener tells of a queue.
+//! A listener's report on a queue.
 
 use std::time::Duration;
 
@@ -10,41 +10,41 @@ use crate::error::Result;
 pub struct Report {
     /// The queue.
     pub queue: QueueAddress,
-    /// What the listener does with it.
+    /// The state of the listener's work on the queue.
     pub state: ReportState,
-    /// The newest wake-up's sequence that this tells of.
+    /// The sequence of the newest wake-up that the report covers.
     pub sequence: u64,
-    /// Grows per subscription; the state of an older report is ignored.
+    /// Grows within a subscription; the relay ignores the state of an older report.
     pub number: u64,
-    /// Messages become visible after this span: wake the queue then. Zero is now.
+    /// Messages become visible after this time, and the relay wakes the queue then. Zero is now.
     pub visible_in: Option<Duration>,
-    /// Messages in the queue, as far as the listener knows.
+    /// Number of messages in the queue, as far as the listener knows.
     pub current_queue_depth: u64,
-    /// Dequeue tasks working or waiting for work.
+    /// Number of dequeue tasks working or waiting for work.
     pub active_dequeue_tasks: u32,
-    /// The most that were ever active at one time.
+    /// Maximum of dequeue tasks active at one time.
     pub total_dequeue_tasks: u32,
-    /// How long a message takes to handle, on average.
+    /// Average time to handle a message.
     pub mean_handling_time: Duration,
-    /// How long a wake-up takes from its publisher, on average.
+    /// Average time of a wake-up from its publisher to the listener.
     pub mean_wake_latency: Duration,
 }
 
-/// What a listener does with a queue.
+/// The state of a listener's work on a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ReportState {
-    /// Nothing is said of it.
+    /// The report does not state it.
     #[default]
     Unspecified,
     /// A get issued after the wake-up found work.
     Busy,
-    /// It read until empty, by a get issued after the wake-up.
+    /// The queue was read until empty, by a get issued after the wake-up.
     Drained,
 }
 
 impl Report {
-    /// Makes a report that says nothing yet but which queue it is about.
+    /// Creates a report on the queue without further values.
     pub fn new(queue: QueueAddress) -> Self {
         Self {
             queue,
@@ -60,10 +60,10 @@ impl Report {
         }
     }
 
-    /// Checks the rules that the types do not.
+    /// Checks the rules that the types do not enforce.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where `visible_in` is over 14 days.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `visible_in` exceeds 14 days.
     pub fn check(&self) -> Result<()> {
         self.visible_in
             .map_or(Ok(()), |span| check_delay("visible_in", span))

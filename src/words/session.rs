@@ -1,4 +1,4 @@
-//! A subscription's life on its stream: what it asks for, and what it is sent.
+//! A subscription's request and the events of its stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,67 +8,68 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a subscriber asks for.
+/// A subscriber's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscribeOptions {
-    /// Who listens.
+    /// The listener's id.
     pub listener_id: ListenerId,
-    /// Which queues; at least one.
+    /// Selectors of the queues; at least one.
     pub selectors: Vec<Selector>,
-    /// Shares wake-ups with the other members of a group; `None`: told of every one.
+    /// The group whose members share wake-ups; `None`: the listener gets every wake-up.
     pub group: Option<GroupName>,
-    /// Messages taken on at once; 0 counts as 1.
+    /// Number of messages handled at one time; 0 counts as 1.
     pub capacity: u32,
-    /// For how long the queue hides a message that this listener has got; at most 14 days.
+    /// How long the queue hides a message after this listener's get; at most 14 days.
     pub visibility_timeout: Duration,
-    /// Where it stands; absence is never wrong. Two that differ on a queue count as none.
+    /// The listener's positions. Missing ones are harmless. Two different positions of one queue
+    /// count as none.
     pub positions: Vec<Position>,
-    /// Silence after which a heartbeat is sent; clamped to 1..60 s.
+    /// Silence after which the relay sends a heartbeat; clamped to 1..60 s.
     pub heartbeat: Duration,
-    /// Stands for the positions of all queues that have none of their own, as the relay's newest
-    /// heartbeat stated it. The client's `Subscription` fills it in.
+    /// Resume number of the relay's newest heartbeat, which covers all queues without a position.
+    /// The client's `Subscription` fills it in.
     pub resume: Token,
 }
 
-/// What arrives on a subscription's stream.
+/// An event of a subscription's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SubscribeEvent {
     /// The first message.
     Welcome(Welcome),
-    /// Something is owed: at most one entry per queue.
+    /// Wake-ups: at most one entry per queue.
     Wake(Vec<WorkDetected>),
-    /// Nothing is owed; the relay is alive.
+    /// No wake-up is pending; the relay is alive.
     Heartbeat {
-        /// The relay cannot hear all publishers just now.
+        /// The relay does not receive all publishers' notifications at present.
         degraded: bool,
-        /// To resume all queues of the stream with; empty where the relay states none.
+        /// Resume number for all queues of the stream; empty if the relay states none.
         resume: Token,
     },
     /// The relay ends the stream.
     Goodbye(Goodbye),
-    /// Something that this version does not know: a sign of life.
+    /// An event that this version does not know; it counts as a heartbeat.
     Unknown,
 }
 
-/// The relay's greeting.
+/// The first message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
     /// The relay's name.
     pub relay_id: Arc<str>,
-    /// The relay's life: another one after each restart.
+    /// The relay's epoch: a new one after each restart.
     pub epoch: Arc<str>,
-    /// To report with.
+    /// The subscription's id, for reports.
     pub subscription_id: Arc<str>,
-    /// The heartbeat in force.
+    /// The effective heartbeat.
     pub heartbeat: Duration,
-    /// The relay cannot hear all publishers just now.
+    /// The relay does not receive all publishers' notifications at present.
     pub degraded: bool,
     /// The relay's version.
     pub version: Arc<str>,
 }
 
-/// The relay's last word.
+/// The last message of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goodbye {
     /// Why the stream ends.
@@ -81,56 +82,56 @@ pub struct Goodbye {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum GoodbyeReason {
-    /// None was named, or one that this version does not know.
+    /// No reason, or one that this version does not know.
     #[default]
     Unspecified,
     /// The relay shuts down.
     Draining,
-    /// The stream is old.
+    /// The stream has reached its maximum age.
     Rotation,
-    /// Another stream took this one's place.
+    /// Another stream replaced this one.
     Replaced,
-    /// The right to listen was taken away.
+    /// The permission to listen was withdrawn.
     Revoked,
 }
 
-/// Whether a subscription or a watch holds a stream.
+/// Whether a subscription or a watch has an open stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ConnectionState {
-    /// No stream yet, or none any more: trying.
+    /// No stream; attempts go on.
     #[default]
     Reconnecting,
-    /// A stream that has been welcomed; wake-ups arrive.
+    /// An open stream, after its first message; wake-ups arrive.
     Connected,
     /// Ended for good: the relay refused it, or it was closed.
     Closed,
 }
 
-/// How a subscription stands with its relay.
+/// The state of a subscription's connection to its relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LinkState {
-    /// Whether it holds a stream.
+    /// Whether it has an open stream.
     pub connection: ConnectionState,
-    /// The relay cannot hear all publishers just now.
+    /// The relay does not receive all publishers' notifications at present.
     pub degraded: bool,
-    /// The streams that were welcomed so far: another one is a new subscription to the relay, which
-    /// knows nothing of what was reported before.
+    /// Number of streams that received a Welcome. For the relay each is a new subscription, without
+    /// the reports of earlier ones.
     pub welcomes: u64,
-    /// The relay has announced the end of its stream, to be opened again within seconds, and no
-    /// attempt to do so has failed: what is notified meanwhile is told on the next stream.
+    /// The relay announced the end of its stream, to be reopened within seconds, and no attempt has
+    /// failed since. Notifications until then arrive as wake-ups on the next stream.
     pub announced: bool,
 }
 
 impl LinkState {
-    /// Returns whether every notification becomes a wake-up just now.
+    /// Returns whether every notification becomes a wake-up at present.
     pub fn is_pushed(&self) -> bool {
         self.connection == ConnectionState::Connected && !self.degraded
     }
 }
 
 impl SubscribeOptions {
-    /// Makes the options of a listener on the given queues, with the protocol's defaults.
+    /// Creates the options of a listener on the given queues, with the protocol's defaults.
     pub fn new(
         listener_id: ListenerId,
         selectors: impl IntoIterator<Item = impl Into<Selector>>,
@@ -147,11 +148,11 @@ impl SubscribeOptions {
         }
     }
 
-    /// Checks the rules that the types do not.
+    /// Checks the rules that the types do not enforce.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where there is no selector or a span is out of range,
-    /// [`ErrorKind::Exhausted`] where there are too many selectors or positions.
+    /// [`ErrorKind::Invalid`] if there is no selector or a duration is out of range,
+    /// [`ErrorKind::Exhausted`] if there are too many selectors or positions.
     pub fn check(&self) -> Result<()> {
         if self.selectors.is_empty() {
             return Err(Error::invalid("selectors", "must hold at least one"));

@@ -1,17 +1,17 @@
-//! Encoded sizes, so that a client's requests keep their limits before they are encoded.
+//! Encoded sizes, so that a client can limit its requests before encoding them.
 //!
-//! Texts, selectors and positions are measured exactly; spans, counts and tokens with the most that
-//! they can take. A test of `wire` compares with the encoder.
+//! Texts, selectors and positions are measured exactly; durations, counts and tokens by their
+//! maximum. A test of `wire` compares with the encoder.
 
 use super::{Limits, Notification, Position, Selector, SubscribeOptions};
 
-/// A span or a time: key, length, and the longest seconds and nanoseconds.
+/// A duration or a time: key, length, and the longest seconds and nanoseconds.
 const SPAN: usize = 2 + 11 + 6;
 /// A count: key and the longest varint.
 const COUNT: usize = 11;
 
 impl SubscribeOptions {
-    /// Returns what the request takes at most, positions excepted.
+    /// Returns the maximum size of the request without its positions.
     pub(crate) fn encoded_without_positions(&self) -> usize {
         let selectors = self.selectors.iter().map(|selector| {
             let length = names(selector);
@@ -25,14 +25,14 @@ impl SubscribeOptions {
 }
 
 impl Position {
-    /// Returns what it takes of a subscribe request.
+    /// Returns its size in a subscribe request.
     pub(crate) fn encoded(&self) -> usize {
         field(names(&self.queue) + text(self.token.0.len()))
     }
 }
 
 impl Notification {
-    /// Returns what it takes of a notify request at most.
+    /// Returns its maximum size in a notify request.
     pub(crate) fn encoded_at_most(&self) -> usize {
         let (account, name) = self.queue.parts();
         let texts = text(account.len()) + text(name.len()) + text(self.traceparent.len());
@@ -44,12 +44,12 @@ fn names(selector: &Selector) -> usize {
     text(selector.storage_account().len()) + text(selector.queue_name().len())
 }
 
-/// Returns what a text takes: nothing where it is empty.
+/// Returns the size of a text field; an empty text is omitted.
 fn text(length: usize) -> usize {
     if length == 0 { 0 } else { field(length) }
 }
 
-/// Returns what a field of this length takes, with its key and the length itself.
+/// Returns the size of a field of this length, including its key and the length itself.
 fn field(length: usize) -> usize {
     let bits = usize::BITS - (length | 1).leading_zeros();
     1 + bits.div_ceil(7) as usize + length

@@ -1,32 +1,32 @@
-//! What a listener is told: look into this queue.
+//! Wake-ups: a listener reads a queue because of them.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
 use super::{Selector, Token};
 
-/// A wake-up: the trigger event as a listener gets it. **Any wake-up means: read until empty**;
-/// the counts are a lower bound.
+/// A wake-up of a listener. **Any wake-up means: read until empty**; the counts are a lower bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkDetected {
-    /// The queue to read; a pattern where [`WakeReason::CatchUp`] asks to look at all that match.
+    /// The queue to read. With [`WakeReason::CatchUp`] it may be a pattern: read all matching
+    /// queues.
     pub queue: Selector,
-    /// Why; the strongest of the reasons owed together.
+    /// The strongest of the conflated reasons.
     pub reason: WakeReason,
-    /// The queue's sequence up to which this tells.
+    /// The queue's sequence that the wake-up covers.
     pub sequence: u64,
-    /// How many notifications it stands for.
+    /// Number of notifications conflated into it.
     pub notifications: u64,
     /// The sum of their payload sizes.
     pub payload_size: u64,
-    /// How many messages they told of.
+    /// The sum of their message counts.
     pub messages: u64,
-    /// Who published the newest of them; may be empty.
+    /// The publisher of the newest notification; may be empty.
     pub publisher: Arc<str>,
-    /// When the newest was published, by its publisher's clock.
+    /// Publication time of the newest notification, by its publisher's clock.
     pub published_at: Option<SystemTime>,
-    /// W3C trace context of the newest; may be empty.
+    /// W3C trace context of the newest notification; may be empty.
     pub traceparent: Arc<str>,
-    /// The place after it.
+    /// The listener's position after the wake-up.
     pub token: Token,
 }
 
@@ -34,18 +34,18 @@ pub struct WorkDetected {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum WakeReason {
-    /// None was named, or one that this version does not know: look.
+    /// No reason, or one that this version does not know: read the queue.
     #[default]
     Unspecified,
-    /// The relay is not certain what this listener has seen: look once.
+    /// The relay cannot tell which notifications this listener has seen: read the queue once.
     CatchUp,
-    /// One listener of the fleet is asked to look.
+    /// A check: one listener reads the queue without a notification.
     Sentinel,
-    /// Messages were to become visible now.
+    /// A delayed message becomes visible now.
     Timed,
-    /// Whoever was woken for this did not take it.
+    /// A redelivery: the listener that was woken first did not handle the wake-up.
     Reassigned,
-    /// A publisher notified.
+    /// A notification of a publisher.
     Notified,
 }
 
@@ -61,7 +61,7 @@ impl WorkDetected {
 }
 
 impl WakeReason {
-    /// Returns the reason's name as the wire and the command line write it.
+    /// Returns the reason's name in the protocol and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unspecified => "UNSPECIFIED",

@@ -1,11 +1,11 @@
-//! The admin port: alive, ready, and the figures.
+//! The admin port: liveness, readiness and metrics.
 
 use reveille::testing::TestRelay;
 
 use crate::support::{figure, get, listening, queue, until, woken};
 
 #[tokio::test]
-async fn a_relay_that_serves_is_alive_and_ready() {
+async fn a_serving_relay_is_alive_and_ready() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     assert_eq!(get(admin, "/livez").await, (200, "ok\n".to_owned()));
@@ -23,7 +23,7 @@ async fn a_relay_that_serves_is_alive_and_ready() {
 }
 
 #[tokio::test]
-async fn a_relay_that_drains_is_alive_but_not_ready() {
+async fn a_draining_relay_is_alive_but_not_ready() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     relay.node().expect("it runs").relay().drain();
@@ -34,7 +34,7 @@ async fn a_relay_that_drains_is_alive_but_not_ready() {
 }
 
 #[tokio::test]
-async fn the_figures_follow_what_happens() {
+async fn the_metrics_count_notifications_and_subscriptions() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     let mut wakes = relay
@@ -65,7 +65,7 @@ async fn the_figures_follow_what_happens() {
 }
 
 #[tokio::test]
-async fn the_latency_of_wakes_is_counted_from_accepted_to_sent() {
+async fn the_latency_of_wakes_is_measured_from_acceptance_to_sending() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     let mut wakes = relay

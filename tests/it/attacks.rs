@@ -1,9 +1,10 @@
-//! Attacks on the real relay, each beside a publisher and a subscriber that must not notice.
+//! Attacks on the real relay, each concurrent with a publisher and a subscriber that it must not
+//! disturb.
 //!
-//! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states
-//! what the attack may cost: resident memory, and the latency of the good pair's wake-ups. A new
-//! attack is a function in one of these files; peers are in `peer` (whole HTTP/2, by hyper) and
-//! `frames` (written by hand); the good pair is in `good`.
+//! A test starts a [`harness::Trial`], runs its attack in [`harness::Trial::under`], and states the
+//! limits of the damage: resident memory, and the latency of the good pair's wake-ups. A new
+//! attack is a function in one of these files; peers are in `peer` (HTTP/2 by hyper) and
+//! `frames` (handwritten frames); the good pair is in `good`.
 
 mod admin;
 mod budget;

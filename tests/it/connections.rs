@@ -1,4 +1,4 @@
-//! A client's connections: how many there are, who shares them, and when one is left.
+//! A client's connections: their number, their sharing, and when one is retired.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use reveille::{
 
 use crate::support::{Wire, figure, listening, queue, told, until, within, woken};
 
-/// A client that comes back at once and takes a second for an answer.
+/// A client with short reconnect waits and a request time-out of a second.
 fn quick(url: &str) -> Client {
     let config = ClientConfig {
         reconnect_base: Duration::from_millis(50),
@@ -30,11 +30,11 @@ fn long(number: usize) -> QueueAddress {
 }
 
 #[tokio::test]
-async fn streams_that_are_not_read_do_not_starve_the_others() {
+async fn unread_streams_do_not_starve_others() {
     let relay = TestRelay::start().await.expect("a relay");
     let client = relay.client().expect("a client");
     let publisher = relay.node().expect("it runs").relay().publisher("p");
-    // More than a stream's window holds, for each of them.
+    // More than a stream's window, for each of them.
     let all: Vec<_> = (0..400)
         .map(|number| Notification::new(long(number)))
         .collect();
@@ -52,7 +52,7 @@ async fn streams_that_are_not_read_do_not_starve_the_others() {
     for _ in 0..3 {
         publisher.notify(all.clone()).await.expect("counted");
     }
-    // Nothing more goes out: all that the streams have room for lies unread.
+    // The relay stops sending when the unread bytes fill the streams' windows.
     let mut sent = 0;
     until("the streams are full", async || {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -67,7 +67,7 @@ async fn streams_that_are_not_read_do_not_starve_the_others() {
     let (flag, node) = (FlagName::new("go"), ListenerId::new("node"));
     let (flag, node) = (flag.expect("a name"), node.expect("an id"));
     let mut watch = client.watch_flag(flag.clone(), node);
-    let state = within("the present state", FlagWatch::next(&mut watch)).await;
+    let state = within("the current state", FlagWatch::next(&mut watch)).await;
     assert!(!state.expect("not ended").expect("not refused").set);
     let mut fresh = client
         .subscribe(listening("fresh", &["acct/orders"]))
@@ -97,7 +97,7 @@ async fn a_connection_of_many_unread_streams_with_short_wake_ups_is_kept() {
         unread.push(wakes);
     }
     assert_eq!(wire.connections(), 1);
-    // Each of them its own Wake, as long as a stream has room.
+    // Each is a separate Wake while a stream has room.
     let admin = relay.admin_address().expect("an admin port");
     let mut notified = 0;
     let mut sent = figure(admin, "reveille_wake_entries_total").await;
@@ -151,7 +151,7 @@ async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
     for wakes in &mut all {
         assert_eq!(told(wakes, 1).await.reason, WakeReason::Notified);
     }
-    // What is free is used first, and what is not used is closed.
+    // Connections with room are used first, and unused ones are closed.
     drop(all.split_off(10));
     until("the others have ended", async || {
         figure(admin, "reveille_subscriptions").await == 10 && wire.open() == 1
@@ -167,7 +167,7 @@ async fn a_client_opens_more_connections_for_more_than_a_thousand_streams() {
 }
 
 #[tokio::test]
-async fn a_publisher_leaves_a_connection_that_is_silent() {
+async fn a_publisher_retires_a_silent_connection() {
     let relay = TestRelay::start().await.expect("a relay");
     let wire = wire(&relay).await;
     let publisher = quick(&wire.url()).publisher("p");
@@ -178,14 +178,14 @@ async fn a_publisher_leaves_a_connection_that_is_silent() {
     within("acknowledged", publisher.notify(orders))
         .await
         .expect("on another connection");
-    // A second for the answer, a tenth for the back-off, and what a busy machine adds.
+    // A second for the answer, a tenth for the back-off, and a margin for a busy machine.
     let took = silent.elapsed();
     assert!(took < Duration::from_secs(4), "{took:?}");
     assert_eq!(wire.connections(), 2);
 }
 
 #[tokio::test]
-async fn a_call_after_one_without_an_answer_uses_another_connection() {
+async fn a_call_after_an_unanswered_one_uses_another_connection() {
     let relay = TestRelay::start().await.expect("a relay");
     let wire = wire(&relay).await;
     let client = quick(&wire.url());
@@ -199,7 +199,7 @@ async fn a_call_after_one_without_an_answer_uses_another_connection() {
 }
 
 #[tokio::test]
-async fn subscriptions_leave_a_connection_that_is_silent() {
+async fn subscriptions_retire_a_silent_connection() {
     let relay = TestRelay::start().await.expect("a relay");
     let wire = wire(&relay).await;
     let client = quick(&wire.url());
@@ -215,7 +215,7 @@ async fn subscriptions_leave_a_connection_that_is_silent() {
     relay.wake(&queue("acct/orders")).await.expect("counted");
     let silent = Instant::now();
     let both = tokio::join!(told(&mut one, 1), told(&mut two, 1));
-    // 2.5 heartbeats of a second, and what a busy machine adds; no second silence on top.
+    // 2.5 heartbeats of a second, and a margin for a busy machine; not a second silence.
     let took = silent.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!((both.0.sequence, both.1.sequence), (1, 1));

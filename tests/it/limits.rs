@@ -1,4 +1,4 @@
-//! A client at its relay's limits: a full table, and requests that would be too large.
+//! A client at its relay's limits: a full table of queues, and requests that would be too large.
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,7 +24,7 @@ fn eager(url: &str) -> Client {
     Client::with_config(url, config).expect("a client")
 }
 
-/// A relay that remembers so many queues.
+/// Starts a relay with this limit of queues.
 async fn small(max_queues: usize) -> TestRelay {
     limited(RelayConfig {
         max_queues,
@@ -63,7 +63,7 @@ async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
     let refused = notify(&publisher, "acct/new").await.expect_err("full");
     assert_eq!(refused.kind(), ErrorKind::Exhausted, "{refused}");
     assert!(refused.message().contains("kept"), "{refused}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "told at once");
+    assert!(begun.elapsed() < Duration::from_secs(2), "refused at once");
     for round in 1..=20 {
         let both = [event("acct/known"), event("acct/new-2")];
         for one in both {
@@ -81,7 +81,7 @@ async fn a_full_relay_refuses_new_queues_and_wakes_the_known_ones() {
 }
 
 #[tokio::test]
-async fn a_relay_with_many_delayed_wake_ups_refuses_more_and_tells_of_the_others_at_once() {
+async fn a_relay_with_many_delayed_wake_ups_refuses_more_and_sends_the_others_at_once() {
     let relay = limited(RelayConfig {
         max_timers: 2,
         ..RelayConfig::default()
@@ -108,13 +108,13 @@ async fn a_relay_with_many_delayed_wake_ups_refuses_more_and_tells_of_the_others
 }
 
 #[tokio::test]
-async fn what_a_full_relay_refused_is_sent_when_it_has_room() {
-    // The second relay stands at the first one's address, and has room.
+async fn a_notification_that_a_full_relay_refused_is_sent_when_it_has_room() {
+    // The proxy's address leads to the second relay later, which has room.
     let relay = small(1).await;
     let wire = Wire::to(relay.node().expect("it runs").address()).await;
     let roomy = TestRelay::start().await.expect("a relay");
     let publisher = eager(&wire.url()).publisher("p");
-    // Listened on, so that it does not give way.
+    // A queue with a listener is not displaced.
     let mut known = eager(&relay.url())
         .subscribe(listening("worker-0", &["acct/known"]))
         .expect("options");
@@ -158,7 +158,7 @@ async fn a_thousand_notifications_of_the_longest_names_go_in_one_batch() {
 }
 
 #[tokio::test]
-async fn a_subscriber_of_many_long_names_comes_back_after_a_cut() {
+async fn a_subscriber_of_many_long_names_reconnects_after_a_break() {
     const QUEUES: usize = 4_096;
     let name = |number: usize| format!("{}/{number:0>119}", "a".repeat(120));
     let relay = TestRelay::start().await.expect("a relay");
@@ -181,14 +181,14 @@ async fn a_subscriber_of_many_long_names_comes_back_after_a_cut() {
         if work.queue.to_string() == name(7) {
             break;
         }
-        // Its place had no room in the request: it is told to look.
+        // Its position did not fit into the request: it gets a CATCH_UP.
         assert_eq!(work.reason, WakeReason::CatchUp, "{work:?}");
     }
     assert_eq!(wakes.link().borrow().welcomes, before + 1);
 }
 
 #[tokio::test]
-async fn selectors_that_no_request_has_room_for_are_refused_at_once() {
+async fn selectors_that_fit_no_request_are_refused_at_once() {
     let name = |number: usize| format!("{0}/{number:0>128}", "a".repeat(128));
     let selectors = (0..4_096).map(|number| name(number).parse::<Selector>().expect("a selector"));
     let listener = ListenerId::new("worker-1").expect("a name");
@@ -202,7 +202,7 @@ async fn selectors_that_no_request_has_room_for_are_refused_at_once() {
     );
 }
 
-/// What is logged, as text.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -239,7 +239,7 @@ async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     let waiting = tokio::time::timeout(Duration::from_secs(2), wakes.next());
-    assert!(waiting.await.is_err(), "nobody is there");
+    assert!(waiting.await.is_err(), "no relay is there");
     let text = log.text();
     assert_eq!(text.matches("no stream can be opened").count(), 1, "{text}");
     assert!(
@@ -249,11 +249,11 @@ async fn a_stream_that_cannot_be_opened_is_logged_once_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_full_relay_counts_and_logs_what_it_refuses() {
+async fn a_full_relay_counts_and_logs_refusals() {
     let relay = Binary::serve_with(&["--max-queues", "1"], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let publisher = client.publisher("orders-service");
-    // A queue that somebody listens on gives way to no other.
+    // A queue with a listener is not displaced.
     let listening = listening("worker-1", &["acct/one"]);
     let mut wakes = client.subscribe(listening).expect("options");
     woken(&mut wakes).await;

@@ -1,4 +1,4 @@
-//! Notify, subscribe, resume, report: what the relay promises, seen by the client library.
+//! Notify, subscribe, resume, report: the relay's guarantees, tested through the client library.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use reveille::{
 use crate::support::{figure, listening, queue, told, until, within, woken};
 
 #[tokio::test]
-async fn a_notification_wakes_whoever_listens() {
+async fn a_notification_wakes_a_listener() {
     let relay = TestRelay::start().await.expect("a relay");
     let client = relay.client().expect("a client");
     let mut wakes = client
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     let first = woken(&mut wakes).await;
-    assert_eq!(first.reason, WakeReason::CatchUp, "no token: look once");
+    assert_eq!(first.reason, WakeReason::CatchUp, "no token: one CATCH_UP");
 
     let publisher = client.publisher("billing");
     let notification = Notification {
@@ -53,7 +53,7 @@ async fn notifications_conflate_and_their_sums_are_exact() {
         1000
     ];
     client.publisher("p").notify_all(events).await.expect("all");
-    // Nobody polled meanwhile, but the relay may have sent more than one wake-up.
+    // The subscription was not polled, but the relay may have sent more than one wake-up.
     let (mut sum, mut payload) = (0, 0);
     while sum < 1000 {
         let work = woken(&mut wakes).await;
@@ -64,7 +64,7 @@ async fn notifications_conflate_and_their_sums_are_exact() {
 }
 
 #[tokio::test]
-async fn who_comes_back_with_its_token_is_told_exactly_what_it_missed() {
+async fn a_subscriber_that_resumes_with_its_token_gets_exactly_the_missed_notifications() {
     let relay = TestRelay::start().await.expect("a relay");
     let client = relay.client().expect("a client");
     let orders = queue("acct/orders");
@@ -93,14 +93,18 @@ async fn who_comes_back_with_its_token_is_told_exactly_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_pattern_hears_of_queues_that_come_to_life_later() {
+async fn a_pattern_is_woken_for_queues_that_are_created_later() {
     let relay = TestRelay::start().await.expect("a relay");
     let client = relay.client().expect("a client");
     let mut wakes = client
         .subscribe(listening("worker-1", &["acct/ord*"]))
         .expect("options");
     let look = woken(&mut wakes).await;
-    assert_eq!(look.queue.to_string(), "acct/ord*", "look at all you know");
+    assert_eq!(
+        look.queue.to_string(),
+        "acct/ord*",
+        "read all matching queues"
+    );
     relay
         .wake(&queue("acct/invoices"))
         .await
@@ -123,7 +127,7 @@ async fn a_delayed_notification_wakes_when_it_is_due() {
         ..Notification::new(queue("acct/orders"))
     };
     let accepted = client.publisher("p").notify(delayed).await.expect("taken");
-    assert_eq!(accepted.sequence, 0, "it is counted when it is due");
+    assert_eq!(accepted.sequence, 0, "counted when it is due");
     let work = woken(&mut wakes).await;
     assert_eq!(work.reason, WakeReason::Timed);
     assert_eq!((work.sequence, work.notifications), (1, 1));
@@ -172,11 +176,15 @@ async fn a_busy_listeners_queue_is_woken_again_after_its_end() {
     busy.report(taken).await.expect("taken");
     drop(busy);
     let work = woken(&mut other).await;
-    assert_eq!(work.reason, WakeReason::Timed, "what it held is visible");
+    assert_eq!(
+        work.reason,
+        WakeReason::Timed,
+        "its messages are visible again"
+    );
 }
 
 #[tokio::test]
-async fn a_report_to_another_life_is_not_found_and_welcomed_again() {
+async fn a_report_after_a_restart_is_not_found_until_the_next_welcome() {
     let mut relay = TestRelay::start().await.expect("a relay");
     let client = relay.client().expect("a client");
     let mut wakes = client
@@ -184,7 +192,7 @@ async fn a_report_to_another_life_is_not_found_and_welcomed_again() {
         .expect("options");
     woken(&mut wakes).await;
     relay.restart().await.expect("started again");
-    // Not polled since: it does not know yet that its stream is of the life before.
+    // Not polled since, so it has not noticed that its stream belongs to the previous epoch.
     let report = Report::new(queue("acct/orders"));
     let refused = wakes.report(report.clone()).await.expect_err("unknown");
     assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
@@ -193,7 +201,7 @@ async fn a_report_to_another_life_is_not_found_and_welcomed_again() {
 }
 
 #[tokio::test]
-async fn heartbeats_come_only_where_the_stream_is_silent() {
+async fn heartbeats_are_sent_only_on_a_silent_stream() {
     let relay = TestRelay::start().await.expect("a relay");
     let admin = relay.admin_address().expect("an admin port");
     let client = relay.client().expect("a client");
@@ -201,7 +209,7 @@ async fn heartbeats_come_only_where_the_stream_is_silent() {
         .subscribe(listening("worker-1", &["acct/orders"]))
         .expect("options");
     woken(&mut wakes).await;
-    // Every wake-up puts the heartbeat off: a second and a half of them, and none comes.
+    // Every wake-up delays the heartbeat: none is sent during a second and a half of wake-ups.
     for _ in 0..15 {
         relay.wake(&queue("acct/orders")).await.expect("counted");
         woken(&mut wakes).await;
@@ -210,7 +218,7 @@ async fn heartbeats_come_only_where_the_stream_is_silent() {
     assert_eq!(figure(admin, "reveille_heartbeats_total").await, 0);
     let polled = async {
         let work = wakes.next().await;
-        panic!("woken for nothing: {work:?}");
+        panic!("unexpected wake-up: {work:?}");
     };
     let silent = until("a heartbeat", async || {
         figure(admin, "reveille_heartbeats_total").await > 0
@@ -234,18 +242,20 @@ async fn a_shut_down_relay_says_goodbye_and_ends_at_once() {
         let next = wakes.next().await;
         (wakes, next)
     });
-    // Bounded by the grace period, 5 s here; a stream that ends itself needs none of it.
+    // The grace period is 5 s here; a stream that ends by itself does not need it.
     tokio::time::timeout(Duration::from_secs(4), relay.stop())
         .await
         .expect("no grace needed");
     relay.restart().await.expect("started again");
-    let (_, next) = within("it comes back", reading).await.expect("no panic");
+    let (_, next) = within("the subscriber's reconnection", reading)
+        .await
+        .expect("no panic");
     let work = next.expect("not ended").expect("not refused");
     assert_eq!(work.reason, WakeReason::CatchUp);
 }
 
 #[tokio::test]
-async fn what_nobody_hears_is_kept_for_who_comes_later() {
+async fn a_notification_without_listeners_wakes_a_later_one() {
     let relay = TestRelay::start().await.expect("a relay");
     let orders = queue("acct/orders");
     let accepted = relay.wake(&orders).await.expect("counted");
@@ -261,7 +271,7 @@ async fn what_nobody_hears_is_kept_for_who_comes_later() {
 }
 
 #[tokio::test]
-async fn the_longest_spans_that_can_be_stated_mean_never() {
+async fn the_longest_durations_mean_never() {
     let longest = Duration::MAX;
     let config = NodeConfig {
         relay: RelayConfig {
@@ -284,7 +294,7 @@ async fn the_longest_spans_that_can_be_stated_mean_never() {
     within("an answer", client.ready(longest))
         .await
         .expect("ready");
-    // Several, because ages are jittered: half of them are longer than what was stated.
+    // Several watches, because their ages are jittered: half of them exceed the configured one.
     let mut streams = Vec::new();
     for _ in 0..8 {
         let mut options = listening("worker-1", &["acct/orders"]);

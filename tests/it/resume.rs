@@ -1,4 +1,4 @@
-//! A stream of more queues than a client states positions for, over its rotation and a break.
+//! Resuming a stream of more queues than a request has positions, after a rotation and a break.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use tokio::sync::watch;
 
 use crate::support::{PATIENCE, Wire, figure, listening, queue, until, within};
 
-/// More than the 4,096 positions of a request.
+/// More queues than the 4,096 positions of a request.
 const QUEUES: usize = 6_000;
 
-/// What a subscriber was told, by queue.
+/// The reasons of a subscriber's wake-ups, by queue.
 type Told = Arc<Mutex<BTreeMap<String, Vec<WakeReason>>>>;
 
-/// A subscriber that reads in a task of its own.
+/// A subscriber that reads in a separate task.
 struct Reader {
     told: Told,
     link: watch::Receiver<LinkState>,
@@ -55,14 +55,15 @@ impl Reader {
         std::mem::take(&mut *self.told.lock().expect("no panic"))
     }
 
-    /// Waits for a stream after this many.
+    /// Waits until more than `streams` streams were opened.
     async fn welcomed_after(&mut self, streams: u64) {
         let welcomed = self.link.wait_for(|link| link.welcomes > streams);
         within("a stream", welcomed).await.expect("it reads");
     }
 }
 
-/// Waits for two heartbeats that are sent from now on: nothing is pending, and the first has arrived.
+/// Waits for two further heartbeats: then no wake-up is pending, and the first heartbeat has
+/// arrived.
 async fn silence(relay: &TestRelay) {
     let admin = relay.admin_address().expect("an admin port");
     let before = figure(admin, "reveille_heartbeats_total").await;
@@ -84,8 +85,9 @@ async fn notify(publisher: &Publisher, names: impl Iterator<Item = String>) {
     within("flushed", publisher.flush()).await.expect("counted");
 }
 
-/// A relay whose streams live so long, and a subscriber to all queues by way of the wire.
-async fn told_of_all(max_age: Duration) -> (TestRelay, Wire, Publisher, Reader) {
+/// Starts a relay whose streams have this maximum age, and a subscriber of all queues through a
+/// proxy.
+async fn start_and_catch_up(max_age: Duration) -> (TestRelay, Wire, Publisher, Reader) {
     let relay = RelayConfig {
         stream_max_age: max_age,
         ..RelayConfig::default()
@@ -112,8 +114,8 @@ async fn told_of_all(max_age: Duration) -> (TestRelay, Wire, Publisher, Reader) 
 }
 
 #[tokio::test]
-async fn the_rotation_of_a_stream_of_many_queues_tells_of_none() {
-    let (relay, _wire, _publisher, mut reader) = told_of_all(PATIENCE / 6).await;
+async fn the_rotation_of_a_stream_of_many_queues_causes_no_wake_up() {
+    let (relay, _wire, _publisher, mut reader) = start_and_catch_up(PATIENCE / 6).await;
     silence(&relay).await;
     reader.take();
     let streams = reader.link.borrow().welcomes;
@@ -122,21 +124,21 @@ async fn the_rotation_of_a_stream_of_many_queues_tells_of_none() {
     let told = reader.take();
     assert!(
         told.is_empty(),
-        "told of {} queues: {:?}",
+        "woken for {} queues: {:?}",
         told.len(),
         told.first_key_value()
     );
 }
 
 #[tokio::test]
-async fn after_a_break_exactly_the_queues_are_told_that_changed() {
-    let (relay, wire, publisher, mut reader) = told_of_all(Duration::from_secs(3600)).await;
+async fn after_a_break_exactly_the_changed_queues_cause_wake_ups() {
+    let (relay, wire, publisher, mut reader) = start_and_catch_up(Duration::from_secs(3600)).await;
     silence(&relay).await;
     reader.take();
     let streams = reader.link.borrow().welcomes;
     wire.cut();
     until("it is cut", async || wire.open() == 0).await;
-    // Of the first ones the client has no position any more.
+    // The client has no positions of the first ones any more.
     let changed = [0, 1_000, QUEUES - 1, QUEUES];
     notify(&publisher, changed.into_iter().map(name)).await;
     wire.mend();

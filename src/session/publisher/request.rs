@@ -1,36 +1,36 @@
-//! A request on its way: what it carries, and since when.
+//! A request in flight: its entries and the time of sending.
 
 use crate::{
     clock::Tick,
-    session::{entry::Entry, set_aside::Refused},
+    session::{entry::Entry, set_aside::RefusedEntry},
 };
 
-/// A request that is on its way.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct Request {
-    pub(super) load: Load,
+    pub(super) body: RequestEntries,
     pub(super) sent_at: Tick,
 }
 
-/// What a request carries.
+/// The entries of a request.
 #[derive(Debug)]
-pub(super) enum Load {
+pub(super) enum RequestEntries {
     Entries(Vec<Entry>),
-    /// Entries that were refused for want of room.
-    Probe(Vec<Refused>),
+    /// Entries that the relay refused because it is full.
+    Probe(Vec<RefusedEntry>),
 }
 
 impl Request {
-    /// Returns the entries for which a flush waits.
+    /// Returns the entries for which a flush waits, so none of a probe.
     pub(super) fn entries(&self) -> Option<&[Entry]> {
-        match &self.load {
-            Load::Entries(entries) => Some(entries),
-            Load::Probe(_) => None,
+        match &self.body {
+            RequestEntries::Entries(entries) => Some(entries),
+            RequestEntries::Probe(_) => None,
         }
     }
 }
 
-impl Load {
+impl RequestEntries {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Entries(entries) => entries.len(),

@@ -2,20 +2,20 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{super::publisher::*, at, rng};
+use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind, Result},
     words::{Accepted, Notification, QueueAddress},
 };
 
-/// A relay that counts. When it is full, it has room for no queue whose name begins with `new`.
+/// A relay that counts notifications. When full, it refuses queues whose name begins with `new`.
 #[derive(Default)]
 struct Relay {
     counted: BTreeMap<String, u64>,
     requests: usize,
     full: bool,
-    /// It has no room for delayed notifications.
+    /// It refuses delayed notifications.
     no_timers: bool,
 }
 
@@ -27,7 +27,7 @@ impl Relay {
         }
     }
 
-    /// Answers all that the session sends now.
+    /// Answers all requests that the session sends now.
     fn serve(&mut self, session: &mut PublisherSession, now: Tick) {
         while let Some(request) = session.request(now) {
             self.requests += 1;
@@ -61,7 +61,7 @@ fn full() -> Error {
     Error::new(ErrorKind::Exhausted, "queues: the limit is 3")
 }
 
-/// Serves whenever the session has something to send, up to a time; returns when it stopped.
+/// Serves all requests until `end` or until `done`; returns the time at which it stopped.
 fn serve_until(
     session: &mut PublisherSession,
     relay: &mut Relay,
@@ -83,16 +83,12 @@ fn delayed(queue: &str, delay: Duration) -> Notification {
     }
 }
 
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
-
 fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
 }
 
-/// Notifies, and returns what the caller is told at once.
-fn told(
+/// Notifies, and returns the result if the caller gets it at once.
+fn notify(
     session: &mut PublisherSession,
     relay: &mut Relay,
     queue: &str,
@@ -102,14 +98,14 @@ fn told(
         .notify(vec![event(queue)], Tick::NEVER, now)
         .expect("taken");
     relay.serve(session, now);
-    let done = session.take_done().into_iter();
+    let done = session.take_completions().into_iter();
     let mut own = done.filter(|done| done.waiter == waiter);
     own.next().map(|done| done.result)
 }
 
 #[test]
 fn a_refused_queue_does_not_hold_up_the_others() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..200 {
         session
             .post(event(&format!("a/known-{number}")), at(0))
@@ -124,43 +120,43 @@ fn a_refused_queue_does_not_hold_up_the_others() {
     assert_eq!(
         relay.counted.len(),
         200,
-        "all that there is room for, at once"
+        "the relay has room for these, at once"
     );
     assert!(session.retry_at() <= at(0), "the others do not wait");
     assert!(relay.requests < 70, "{} requests", relay.requests);
     assert_eq!(session.pending(), 4);
-    let healthy = told(&mut session, &mut relay, "a/known-1", at(1));
+    let healthy = notify(&mut session, &mut relay, "a/known-1", at(1));
     assert!(healthy.expect("answered").is_ok());
 }
 
 #[test]
-fn the_callers_of_a_refused_queue_are_told_at_once_and_it_is_sent_when_there_is_room() {
-    let (mut session, mut relay) = (session(), Relay::full());
-    let refused = told(&mut session, &mut relay, "a/new", at(0)).expect("told");
+fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    let refused = notify(&mut session, &mut relay, "a/new", at(0)).expect("told");
     let error = refused.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().contains("the limit is 3"), "{error}");
     // Nothing is lost: another for the same queue joins it.
-    assert!(told(&mut session, &mut relay, "a/new", at(1)).is_none());
+    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
     assert_eq!(session.pending(), 1);
     relay.full = false;
     let due = session.next_at();
     assert!(due <= at(1_000), "{due:?}");
     relay.serve(&mut session, due);
     assert_eq!(relay.counted("a/new"), 2);
-    let done = session.take_done().pop().expect("the second caller");
+    let done = session.take_completions().pop().expect("the second caller");
     assert!(done.result.is_ok());
     assert!(!session.has_work());
 }
 
 #[test]
-fn a_caller_that_joins_a_refused_queue_is_told_when_it_is_refused_again() {
-    let (mut session, mut relay) = (session(), Relay::full());
-    told(&mut session, &mut relay, "a/new", at(0));
-    assert!(told(&mut session, &mut relay, "a/new", at(1)).is_none());
+fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    notify(&mut session, &mut relay, "a/new", at(0));
+    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
     let due = session.next_at();
     relay.serve(&mut session, due);
-    let done = session.take_done().pop().expect("told");
+    let done = session.take_completions().pop().expect("told");
     let error = done.result.expect_err("still full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert_eq!(session.pending(), 1, "and it is kept");
@@ -168,7 +164,7 @@ fn a_caller_that_joins_a_refused_queue_is_told_when_it_is_refused_again() {
 
 #[test]
 fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_asks() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     let mut now = at(0);
     for _ in 0..40 {
@@ -185,24 +181,24 @@ fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_ask
 }
 
 #[test]
-fn a_flush_does_not_wait_for_a_refused_queue_and_is_told_of_it() {
-    let (mut session, mut relay) = (session(), Relay::full());
+fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     session.post(event("a/known"), at(0)).expect("taken");
     session.flush();
     relay.serve(&mut session, at(0));
-    let done = session.take_done().pop().expect("flushed");
+    let done = session.take_completions().pop().expect("flushed");
     assert_eq!(
         done.result.expect_err("one was refused").kind(),
         ErrorKind::Exhausted
     );
     session.flush();
-    let done = session.take_done().pop().expect("flushed");
+    let done = session.take_completions().pop().expect("flushed");
     assert!(done.result.is_ok(), "nothing was posted since");
-    // What is posted for it now cannot be sent now.
+    // A further post joins the entry that is set aside.
     session.post(event("a/new"), at(1)).expect("taken");
     session.flush();
-    let done = session.take_done().pop().expect("flushed");
+    let done = session.take_completions().pop().expect("flushed");
     assert_eq!(
         done.result.expect_err("it waits").kind(),
         ErrorKind::Exhausted
@@ -210,8 +206,8 @@ fn a_flush_does_not_wait_for_a_refused_queue_and_is_told_of_it() {
 }
 
 #[test]
-fn when_there_is_room_again_all_that_waits_is_sent_in_few_requests() {
-    let (mut session, mut relay) = (session(), Relay::full());
+fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..2_000 {
         session
             .post(event(&format!("a/new-{number}")), at(0))
@@ -252,23 +248,23 @@ fn refused_queues_leave_healthy_ones_their_room() {
 }
 
 #[test]
-fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_said_to_be() {
+fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     let config = PublisherConfig {
         max_set_aside: 2,
         ..PublisherConfig::default()
     };
     let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
     for queue in ["a/new-1", "a/new-2"] {
-        let error = told(&mut session, &mut relay, queue, at(0)).expect("told");
+        let error = notify(&mut session, &mut relay, queue, at(0)).expect("told");
         let error = error.expect_err("full");
         assert!(error.message().contains("is kept"), "{error}");
     }
-    let error = told(&mut session, &mut relay, "a/new-3", at(0)).expect("told");
+    let error = notify(&mut session, &mut relay, "a/new-3", at(0)).expect("told");
     let error = error.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().contains("is dropped"), "{error}");
     session.take_dropped().expect("told once");
-    // Nobody waits for this one, so that it is counted, and told to the next flush.
+    // No caller waits for this one, so it is counted, and the next flush returns its refusal.
     session.post(event("a/new-4"), at(0)).expect("taken");
     session.post(event("a/new-1"), at(0)).expect("joins");
     relay.serve(&mut session, at(0));
@@ -277,9 +273,9 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_said_to_be() {
     assert_eq!(dropped.queue, Some(event("a/new-4").queue));
     assert!(session.take_dropped().is_none() && session.dropped() == 2);
     session.flush();
-    let done = session.take_done().pop().expect("flushed");
+    let done = session.take_completions().pop().expect("flushed");
     done.result.expect_err("one was dropped");
-    // A probe on its way keeps its room.
+    // A probe in flight keeps its room.
     let due = session.next_at();
     assert_eq!(session.request(due).expect("a probe").len(), 1);
     session.post(event("a/new-5"), due).expect("taken");
@@ -293,8 +289,8 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_said_to_be() {
 }
 
 #[test]
-fn a_refused_delayed_entry_is_sent_when_its_delay_ends_whatever_else_is_refused() {
-    let (mut session, mut relay) = (session(), Relay::full());
+fn a_refused_delayed_entry_is_sent_when_its_delay_ends_while_others_stay_refused() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
     relay.no_timers = true;
     for number in 0..2_000 {
         session
@@ -314,7 +310,7 @@ fn a_refused_delayed_entry_is_sent_when_its_delay_ends_whatever_else_is_refused(
 
 #[test]
 fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones() {
-    let (mut session, mut relay) = (session(), Relay::default());
+    let (mut session, mut relay) = (publisher(), Relay::default());
     relay.no_timers = true;
     let hour = Duration::from_secs(3600);
     for number in 0..5_000 {
@@ -323,7 +319,7 @@ fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones
     }
     let now = serve_until(&mut session, &mut relay, (at(0), at(30_000)), |_| false);
     relay.full = true;
-    told(&mut session, &mut relay, "a/new", now);
+    notify(&mut session, &mut relay, "a/new", now);
     relay.full = false;
     let span = (now, now + Duration::from_secs(100));
     let end = serve_until(&mut session, &mut relay, span, |relay| {
@@ -335,7 +331,7 @@ fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones
 
 #[test]
 fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     relay.no_timers = true;
     for number in 0..2_000 {
         let new = event(&format!("a/new-{number}"));
@@ -356,7 +352,7 @@ fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
 
 #[test]
 fn a_probe_on_a_connection_that_broke_is_sent_again() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     relay.serve(&mut session, at(0));
     let due = session.next_at();
@@ -372,7 +368,7 @@ fn a_probe_on_a_connection_that_broke_is_sent_again() {
 
 #[test]
 fn a_probe_that_is_refused_for_good_is_dropped() {
-    let (mut session, mut relay) = (session(), Relay::full());
+    let (mut session, mut relay) = (publisher(), Relay::full());
     session.post(event("a/new"), at(0)).expect("taken");
     relay.serve(&mut session, at(0));
     let due = session.next_at();
@@ -456,7 +452,7 @@ fn the_greatest_batch_of_the_longest_names_fits_a_request() {
 
 #[test]
 fn a_stream_that_ends_for_a_requests_size_is_followed_by_smaller_requests() {
-    let mut session = session();
+    let mut session = publisher();
     for number in 0..100 {
         session
             .post(event(&format!("a/{number}")), at(0))

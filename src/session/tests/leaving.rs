@@ -1,6 +1,6 @@
-//! Callers that left: late, or no longer interested. What they notified costs queues, not calls.
+//! Callers that stop waiting: their notifications cost memory for queues, not for calls.
 
-use super::{super::publisher::*, at, rng};
+use super::{at, publisher, rng};
 use crate::{
     error::{Error, ErrorKind},
     words::{Accepted, Notification},
@@ -8,17 +8,13 @@ use crate::{
 
 const CALLS: u64 = 360_000;
 
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
-
 fn event(queue: u64) -> Notification {
     Notification::new(format!("a/q{queue}").parse().expect("an address"))
 }
 
 #[test]
-fn callers_whose_deadline_passed_leave_the_lists() {
-    let mut session = session();
+fn callers_whose_deadline_passed_are_removed_from_the_lists() {
+    let mut session = publisher();
     // A hundred calls a second for an hour, each of which waits for 30 s.
     for call in 0..CALLS {
         let now = at(call * 10);
@@ -27,7 +23,7 @@ fn callers_whose_deadline_passed_leave_the_lists() {
             .notify(vec![event(call % 10)], deadline, now)
             .expect("taken");
         session.elapsed(now);
-        session.take_done();
+        session.take_completions();
         assert!(
             session.listed().0 <= 3_000 * 2 + 64,
             "{:?}",
@@ -55,8 +51,8 @@ fn callers_whose_deadline_passed_leave_the_lists() {
 }
 
 #[test]
-fn callers_that_gave_up_leave_the_lists() {
-    let mut session = session();
+fn abandoned_callers_are_removed_from_the_lists() {
+    let mut session = publisher();
     for call in 0..CALLS {
         let waiter = session
             .notify(
@@ -72,7 +68,7 @@ fn callers_that_gave_up_leave_the_lists() {
 
 #[test]
 fn a_refusal_of_the_whole_stream_empties_the_lists() {
-    let mut session = session();
+    let mut session = publisher();
     for call in 0..1_000 {
         session
             .notify(vec![event(call % 10)], crate::clock::Tick::NEVER, at(0))
@@ -80,13 +76,13 @@ fn a_refusal_of_the_whole_stream_empties_the_lists() {
     }
     let denied = Error::new(ErrorKind::Denied, "not here");
     session.broken(&denied, at(0), &mut rng());
-    assert_eq!(session.take_done().len(), 1_000);
+    assert_eq!(session.take_completions().len(), 1_000);
     assert!(session.listed().0 <= 64, "{:?}", session.listed());
 }
 
 #[test]
-fn who_still_waits_stays_on_the_lists_and_is_answered() {
-    let mut session = session();
+fn a_waiting_caller_stays_on_the_lists_and_is_answered() {
+    let mut session = publisher();
     let stays = session
         .notify(vec![event(0)], crate::clock::Tick::NEVER, at(0))
         .expect("taken");
@@ -98,7 +94,7 @@ fn who_still_waits_stays_on_the_lists_and_is_answered() {
     }
     session.request(at(0)).expect("a request");
     session.answered(Ok(vec![Accepted::default()]), at(0), &mut rng());
-    let done = session.take_done();
+    let done = session.take_completions();
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].waiter, stays);
 }

@@ -1,8 +1,8 @@
-//! What is pending, who is answered, and what happens when the relay says no.
+//! Pending entries, results of callers, and refusals by the relay.
 
 use std::time::Duration;
 
-use super::{super::publisher::*, at, rng};
+use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     clock::Tick,
     error::{Error, ErrorKind},
@@ -10,10 +10,6 @@ use crate::{
 };
 
 const LATER: Tick = Tick::NEVER;
-
-fn session() -> PublisherSession {
-    PublisherSession::new(PublisherConfig::default())
-}
 
 fn one_at_a_time() -> PublisherSession {
     PublisherSession::new(PublisherConfig {
@@ -46,8 +42,8 @@ fn unavailable() -> Error {
 }
 
 #[test]
-fn what_waits_for_one_queue_is_one_entry_with_exact_sums() {
-    let mut session = session();
+fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
+    let mut session = publisher();
     for _ in 0..100_000 {
         session.post(event("a/q"), at(0)).expect("taken");
     }
@@ -65,7 +61,7 @@ fn what_waits_for_one_queue_is_one_entry_with_exact_sums() {
 
 #[test]
 fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     let delayed = Notification {
         delay: Duration::from_secs(60),
@@ -74,7 +70,7 @@ fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
     session.post(delayed.clone(), at(0)).expect("taken");
     session.post(delayed, at(1)).expect("taken");
     let sent = session.request(at(30_000)).expect("a request");
-    assert_eq!(sent.len(), 2, "the delayed ones fall together");
+    assert_eq!(sent.len(), 2, "the delayed ones are conflated");
     assert!(sent[0].delay.is_zero());
     let left = sent[1].delay;
     assert!(
@@ -95,9 +91,9 @@ fn a_caller_is_answered_when_all_of_its_notifications_are() {
     session.request(at(0)).expect("the first");
     session.request(at(0)).expect("the second");
     accept(&mut session, &[5]);
-    assert!(session.take_done().is_empty());
+    assert!(session.take_completions().is_empty());
     accept(&mut session, &[9]);
-    let done = session.take_done().pop().expect("answered");
+    let done = session.take_completions().pop().expect("answered");
     assert_eq!(done.waiter, waiter);
     let sequences: Vec<_> = done
         .result
@@ -109,8 +105,8 @@ fn a_caller_is_answered_when_all_of_its_notifications_are() {
 }
 
 #[test]
-fn what_was_on_its_way_when_the_connection_broke_is_sent_again() {
-    let mut session = session();
+fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], LATER, at(0))
         .expect("taken");
@@ -122,12 +118,19 @@ fn what_was_on_its_way_when_the_connection_broke_is_sent_again() {
         2
     );
     accept(&mut session, &[2]);
-    assert!(session.take_done().pop().expect("answered").result.is_ok());
+    assert!(
+        session
+            .take_completions()
+            .pop()
+            .expect("answered")
+            .result
+            .is_ok()
+    );
 }
 
 #[test]
 fn retries_wait_and_start_again_after_a_success() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     let mut rng = rng();
     for _ in 0..30 {
@@ -135,19 +138,19 @@ fn retries_wait_and_start_again_after_a_success() {
     }
     assert!(
         session.retry_at() <= at(5_000),
-        "no wait is longer than the longest"
+        "no wait exceeds the maximum"
     );
     assert!(session.request(at(0)).is_none(), "not before its time");
     let told = unavailable().with_retry_after(Duration::from_secs(60));
     session.broken(&told, at(0), &mut rng);
     assert!(
         session.retry_at() >= at(60_000),
-        "the relay's own word counts"
+        "the wait that the relay requests counts"
     );
 }
 
 #[test]
-fn of_a_refused_batch_only_the_bad_one_fails() {
+fn only_the_bad_entry_of_a_refused_batch_fails() {
     let mut session = one_at_a_time();
     let good = session
         .notify(vec![event("a/good")], LATER, at(0))
@@ -172,7 +175,7 @@ fn of_a_refused_batch_only_the_bad_one_fails() {
             accept(&mut session, &[1]);
         }
     }
-    let mut done = session.take_done();
+    let mut done = session.take_completions();
     done.sort_by_key(|done| done.waiter);
     assert_eq!((done[0].waiter, done[1].waiter), (good, bad));
     assert!(done[0].result.is_ok() && done[1].result.is_err());
@@ -205,16 +208,16 @@ fn a_bad_one_among_many_is_found_by_halves() {
 
 #[test]
 fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
-    let mut session = session();
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], at(1_000), at(0))
         .expect("taken");
     assert_eq!(session.next_at(), at(0));
     session.elapsed(at(999));
-    assert!(session.take_done().is_empty());
+    assert!(session.take_completions().is_empty());
     session.elapsed(at(1_000));
     let error = session
-        .take_done()
+        .take_completions()
         .pop()
         .expect("answered")
         .result
@@ -225,7 +228,7 @@ fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
 
 #[test]
 fn a_request_without_an_answer_is_a_dead_connection() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.request(at(0)).expect("a request");
     assert!(!session.elapsed(at(4_999)));
@@ -239,28 +242,41 @@ fn a_flush_ends_when_what_was_posted_before_is_acknowledged() {
     let flush = session.flush();
     session.request(at(0)).expect("a request");
     session.post(event("a/r"), at(0)).expect("taken");
-    assert!(session.take_done().is_empty());
+    assert!(session.take_completions().is_empty());
     accept(&mut session, &[1]);
-    assert_eq!(session.take_done().pop().expect("flushed").waiter, flush);
+    assert_eq!(
+        session.take_completions().pop().expect("flushed").waiter,
+        flush
+    );
     let empty = session.flush();
-    assert!(session.take_done().is_empty(), "a/r waits still");
+    assert!(session.take_completions().is_empty(), "a/r waits still");
     session.request(at(0)).expect("a request");
     accept(&mut session, &[1]);
-    assert_eq!(session.take_done().pop().expect("flushed").waiter, empty);
+    assert_eq!(
+        session.take_completions().pop().expect("flushed").waiter,
+        empty
+    );
 }
 
 #[test]
-fn a_flush_tells_of_a_posted_notification_that_was_refused() {
-    let mut session = session();
+fn a_flush_returns_the_refusal_of_a_posted_notification() {
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.flush();
     session.request(at(0)).expect("a request");
     session.answered(Err(Error::new(ErrorKind::Denied, "no")), at(0), &mut rng());
-    assert!(session.take_done().pop().expect("flushed").result.is_err());
+    assert!(
+        session
+            .take_completions()
+            .pop()
+            .expect("flushed")
+            .result
+            .is_err()
+    );
 }
 
 #[test]
-fn too_much_waiting_is_refused_and_nothing_is_lost() {
+fn notifications_beyond_the_pending_limit_are_refused_and_none_is_lost() {
     let mut session = PublisherSession::new(PublisherConfig {
         max_pending: 2,
         ..PublisherConfig::default()
@@ -286,7 +302,7 @@ fn without_conflation_each_notification_is_sent_by_itself() {
     }
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
-    assert!(session.request(at(0)).is_none(), "two are on their way");
+    assert!(session.request(at(0)).is_none(), "two are in flight");
     accept(&mut session, &[1; 64]);
     assert_eq!(session.request(at(0)).expect("a request").len(), 64);
     session.broken(&unavailable(), at(0), &mut rng());
@@ -295,7 +311,7 @@ fn without_conflation_each_notification_is_sent_by_itself() {
 
 #[test]
 fn the_longest_delay_stays_within_the_limit_on_its_grid() {
-    let mut session = session();
+    let mut session = publisher();
     let delay = Limits::DELAY;
     let delayed = Notification {
         delay,
@@ -309,7 +325,7 @@ fn the_longest_delay_stays_within_the_limit_on_its_grid() {
 
 #[test]
 fn an_answer_that_does_not_fit_its_request_loses_nothing() {
-    let mut session = session();
+    let mut session = publisher();
     session.post(event("a/q"), at(0)).expect("taken");
     session.post(event("a/r"), at(0)).expect("taken");
     assert_eq!(session.request(at(0)).expect("a request").len(), 2);
@@ -324,8 +340,8 @@ fn refused(kind: ErrorKind) -> Error {
 }
 
 #[test]
-fn a_refusal_of_the_whole_stream_is_told_to_everybody_who_waits() {
-    let mut session = session();
+fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
+    let mut session = publisher();
     session.post(event("a/p"), at(0)).expect("taken");
     session
         .notify(vec![event("a/q")], LATER, at(0))
@@ -333,44 +349,51 @@ fn a_refusal_of_the_whole_stream_is_told_to_everybody_who_waits() {
     session.flush();
     session.request(at(0)).expect("a request");
     session.broken(&refused(ErrorKind::Denied), at(0), &mut rng());
-    let done = session.take_done();
+    let done = session.take_completions();
     assert_eq!(done.len(), 2, "the caller and the flush: {done:?}");
     for done in done {
         let error = done.result.expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Denied);
     }
     let again = session.request(session.retry_at()).expect("kept");
-    assert_eq!(again.len(), 2, "whoever mends it later finds both");
+    assert_eq!(again.len(), 2, "both are sent after the cause is fixed");
 }
 
 #[test]
-fn what_a_proxy_says_in_the_relays_place_is_believed_only_before_the_first_answer() {
+fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_first_answer() {
     for kind in [ErrorKind::Unsupported, ErrorKind::NotFound] {
-        let mut session = session();
+        let mut session = publisher();
         session
             .notify(vec![event("a/q")], LATER, at(0))
             .expect("taken");
         session.broken(&refused(kind), at(0), &mut rng());
-        assert_eq!(session.take_done().len(), 1, "no relay was ever there");
+        assert_eq!(
+            session.take_completions().len(),
+            1,
+            "no relay has answered yet"
+        );
         session.request(session.retry_at()).expect("a request");
         accept(&mut session, &[1]);
         session
             .notify(vec![event("a/q")], LATER, at(0))
             .expect("taken");
         session.broken(&refused(kind), at(0), &mut rng());
-        assert!(session.take_done().is_empty(), "it was there, and returns");
+        assert!(
+            session.take_completions().is_empty(),
+            "the relay may return"
+        );
     }
 }
 
 #[test]
 fn a_deadline_that_passes_names_the_last_failure() {
-    let mut session = session();
+    let mut session = publisher();
     session
         .notify(vec![event("a/q")], at(1_000), at(0))
         .expect("taken");
     session.broken(&unavailable(), at(0), &mut rng());
     session.elapsed(at(1_000));
-    let done = session.take_done().pop().expect("answered");
+    let done = session.take_completions().pop().expect("answered");
     let error = done.result.expect_err("late");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.message().contains("connection reset"), "{error}");

@@ -1,7 +1,7 @@
-//! Which tokens are sent back, and what a broken stream leaves behind.
+//! Tokens of reconnect requests, and undelivered wake-ups of a broken stream.
 
 use super::{
-    super::{Action, LinkConfig, Step, SubscriptionSession},
+    super::{ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep},
     at, rng,
 };
 use crate::{
@@ -18,7 +18,7 @@ fn session() -> SubscriptionSession {
     let selector: Selector = "a/*".parse().expect("a selector");
     SubscriptionSession::new(
         SubscribeOptions::new(listener, [selector]),
-        LinkConfig::default(),
+        ReconnectConfig::default(),
     )
 }
 
@@ -49,7 +49,7 @@ fn welcome() -> SubscribeEvent {
 }
 
 fn open(session: &mut SubscriptionSession, now: Tick) -> SubscribeOptions {
-    let Action::Open(request) = session.step(now) else {
+    let SubscriptionStep::Open(request) = session.step(now) else {
         panic!("it opens a stream")
     };
     session.opened(now);
@@ -68,11 +68,11 @@ fn a_token_is_taken_when_its_wake_up_is_handed_over() {
     let positions = open(&mut session, at(5_000)).positions;
     assert_eq!(positions.len(), 1, "a/2 was not handed over");
     assert_eq!(positions[0].queue, work("a/1", 1).queue);
-    assert_eq!(session.next_work(), None, "the relay tells a/2 again");
+    assert_eq!(session.next_work(), None, "the relay sends a/2 again");
 }
 
 #[test]
-fn what_arrived_before_a_break_may_still_be_taken_until_the_next_stream() {
+fn wake_ups_from_before_a_break_are_handed_over_until_the_next_stream() {
     let mut session = session();
     open(&mut session, at(0));
     session.received(
@@ -108,19 +108,19 @@ fn the_newest_tokens_are_kept_and_the_oldest_dropped() {
     );
 }
 
-/// A session of so many queues with names of 240 bytes, all of which it was told of.
+/// A session of `count` queues with names of 240 bytes, with a position for each.
 fn with_long_names(count: usize) -> SubscriptionSession {
     let name = |number| format!("{}/{number:0>119}", "a".repeat(120));
     let selectors = (0..count).map(|number| name(number).parse::<Selector>().expect("a selector"));
     let listener = ListenerId::new("w").expect("a name");
     let options = SubscribeOptions::new(listener, selectors);
-    let mut session = SubscriptionSession::new(options, LinkConfig::default());
+    let mut session = SubscriptionSession::new(options, ReconnectConfig::default());
     open(&mut session, at(0));
-    let told = |number: usize| WorkDetected {
+    let wake_up = |number: usize| WorkDetected {
         token: Token(vec![7; Limits::TOKEN].into()),
         ..work(&name(number), 1)
     };
-    let wake = (0..count).map(told).collect();
+    let wake = (0..count).map(wake_up).collect();
     session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
     while session.next_work().is_some() {}
     session.broken(at(1), None, &mut rng());
@@ -128,7 +128,7 @@ fn with_long_names(count: usize) -> SubscriptionSession {
 }
 
 #[test]
-fn the_newest_positions_are_stated_that_the_request_has_room_for() {
+fn a_request_states_the_newest_positions_that_fit() {
     use prost::Message;
     let mut session = with_long_names(4_000);
     let request = open(&mut session, at(5_000));
@@ -136,14 +136,14 @@ fn the_newest_positions_are_stated_that_the_request_has_room_for() {
     assert!(encoded <= Limits::SUBSCRIBE_BYTES, "{encoded} bytes");
     assert!(
         encoded > Limits::SUBSCRIBE_BYTES - 500,
-        "no more are cut than must be: {encoded}"
+        "positions that fit are missing: {encoded}"
     );
     let newest = request.positions.last().expect("some are stated");
     assert!(newest.queue.queue_name().ends_with("3999"), "{newest:?}");
 }
 
 fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
-    let Action::Open(request) = session.step(now) else {
+    let SubscriptionStep::Open(request) = session.step(now) else {
         panic!("it opens a stream")
     };
     let error = Error::new(
@@ -173,7 +173,9 @@ fn a_smaller_request_comes_without_a_growing_back_off() {
     let mut session = with_long_names(100);
     for round in 1..=7 {
         refused_as_too_large(&mut session, at(round * 60_000));
-        let Action::Link(Step::Wait(until)) = session.step(at(round * 60_000)) else {
+        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) =
+            session.step(at(round * 60_000))
+        else {
             panic!("it waits")
         };
         assert!(until <= at(round * 60_000 + 1_000), "{until:?}");
@@ -181,7 +183,7 @@ fn a_smaller_request_comes_without_a_growing_back_off() {
 }
 
 #[test]
-fn a_selectors_own_catch_up_has_no_place() {
+fn a_selectors_own_catch_up_has_no_position() {
     let mut session = session();
     open(&mut session, at(0));
     let entry = WorkDetected {
@@ -209,37 +211,40 @@ fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
     session.report(&mut report).expect("numbered");
     assert!(report.number > first);
     session.broken(at(1), None, &mut rng());
-    assert!(session.report(&mut report).is_err(), "it ended");
+    assert!(session.report(&mut report).is_err(), "the stream ended");
 }
 
 #[test]
-fn a_refusal_ends_it() {
+fn a_refusal_ends_the_subscription() {
     let mut session = session();
-    let Action::Open(_) = session.step(at(0)) else {
+    let SubscriptionStep::Open(_) = session.step(at(0)) else {
         panic!("it opens a stream")
     };
     let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
     assert!(refusal.is_some());
-    assert_eq!(session.step(at(9)), Action::Link(Step::Closed));
+    assert_eq!(
+        session.step(at(9)),
+        SubscriptionStep::Reconnect(ReconnectStep::Closed)
+    );
 }
 
 #[test]
-fn one_that_was_refused_asks_again_where_it_is_told_to() {
+fn a_refused_subscription_retries_on_request() {
     let mut session = session();
     for round in 0..3 {
         let now = at(round * 120_000);
-        let Action::Open(_) = session.step(now) else {
+        let SubscriptionStep::Open(_) = session.step(now) else {
             panic!("it opens a stream, round {round}")
         };
         let refusal = Error::new(ErrorKind::Denied, "401");
         assert!(session.broken(now, Some(&refusal), &mut rng()).is_some());
         let minute = std::time::Duration::from_secs(60);
-        assert!(session.ask_again(now, minute, &mut rng()));
+        assert!(session.retry_after_refusal(now, minute, &mut rng()));
         assert!(
-            !session.ask_again(now, minute, &mut rng()),
-            "it asks already"
+            !session.retry_after_refusal(now, minute, &mut rng()),
+            "a retry is scheduled already"
         );
-        let Action::Link(Step::Wait(until)) = session.step(now) else {
+        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) = session.step(now) else {
             panic!("it waits, round {round}")
         };
         assert!((54..=66).contains(&until.since(now).as_secs()));
@@ -250,7 +255,7 @@ fn one_that_was_refused_asks_again_where_it_is_told_to() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_is_there() {
+fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_stream_opens() {
     let goodbye = |reason, seconds| {
         SubscribeEvent::Goodbye(Goodbye {
             reason,
@@ -267,13 +272,16 @@ fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_is_there(
         let mut session = session();
         open(&mut session, at(0));
         session.received(goodbye(reason, seconds), at(1), &mut rng());
-        assert_eq!(session.link().announced, announced, "{reason:?}");
-        assert_eq!(session.link().connection, ConnectionState::Reconnecting);
+        assert_eq!(session.link_state().announced, announced, "{reason:?}");
+        assert_eq!(
+            session.link_state().connection,
+            ConnectionState::Reconnecting
+        );
         session.broken(at(60_000), None, &mut rng());
-        assert!(!session.link().announced, "an attempt failed");
+        assert!(!session.link_state().announced, "an attempt failed");
         session.received(goodbye(reason, seconds), at(60_001), &mut rng());
         open(&mut session, at(120_000));
-        assert!(!session.link().announced, "the next one is there");
+        assert!(!session.link_state().announced, "the next stream is open");
     }
 }
 
@@ -289,14 +297,14 @@ fn wake(works: &[(&str, u8)]) -> SubscribeEvent {
     SubscribeEvent::Wake(works.collect())
 }
 
-/// Breaks the stream and opens the next one; returns the number that it states.
+/// Breaks the stream and opens the next one; returns the resume number of its request.
 fn stated_next(session: &mut SubscriptionSession, now: Tick) -> Token {
     session.broken(now, None, &mut rng());
     open(session, now + std::time::Duration::from_secs(60)).resume
 }
 
 #[test]
-fn a_resume_number_counts_when_the_wake_ups_before_it_were_handed_over() {
+fn a_resume_number_takes_effect_when_the_wake_ups_before_it_were_handed_over() {
     let mut session = session();
     assert!(open(&mut session, at(0)).resume.is_empty());
     session.received(heartbeat("1"), at(0), &mut rng());
@@ -321,7 +329,7 @@ fn a_resume_number_counts_when_the_wake_ups_before_it_were_handed_over() {
     assert_eq!(
         stated_next(&mut session, at(70_001)).0,
         "4",
-        "a/3 may be in hand still"
+        "a/3 may still be in the application's hands"
     );
     session.received(wake(&[("a/3", 3)]), at(140_000), &mut rng());
     session.received(heartbeat("6"), at(140_000), &mut rng());
@@ -331,7 +339,7 @@ fn a_resume_number_counts_when_the_wake_ups_before_it_were_handed_over() {
 }
 
 #[test]
-fn a_resume_number_is_kept_over_breaks_and_dropped_in_another_life() {
+fn a_resume_number_is_kept_over_breaks_and_dropped_with_another_epoch() {
     let mut session = session();
     open(&mut session, at(0));
     session.received(heartbeat("1"), at(0), &mut rng());
@@ -353,7 +361,7 @@ fn a_resume_number_is_kept_over_breaks_and_dropped_in_another_life() {
 }
 
 #[test]
-fn a_resume_number_that_is_no_token_is_not_stated() {
+fn a_resume_number_above_the_token_limit_is_not_stated() {
     let mut session = session();
     open(&mut session, at(0));
     session.received(heartbeat("1"), at(0), &mut rng());

@@ -1,11 +1,11 @@
-//! The hand-written notify request, held to the generated one.
+//! Compares the hand-written notify request with the generated one.
 
 use std::time::SystemTime;
 
 use super::*;
 use crate::{error::ErrorKind, wire::proto};
 
-/// The message as `relay.proto` has it.
+/// The message as in `relay.proto`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Generated {
     #[prost(message, repeated, tag = "1")]
@@ -55,7 +55,7 @@ fn read(
 }
 
 #[test]
-fn it_is_written_as_the_generated_message_is() {
+fn it_is_encoded_like_the_generated_message() {
     let plain = Notification::new("a/q".parse().expect("an address"));
     let all = vec![notification(), notification(), plain];
     let request = NotifyRequest::new("billing".into(), all.clone());
@@ -69,10 +69,10 @@ fn it_is_written_as_the_generated_message_is() {
 }
 
 #[test]
-fn it_is_read_as_the_generated_message_is() {
+fn it_is_decoded_like_the_generated_message() {
     let other = Notification::new("a/q".parse().expect("an address"));
     let all = vec![notification(), notification(), other, notification()];
-    // What a publisher fills of the relay's fields is ignored.
+    // The relay's fields are ignored in a publisher's request.
     let relays = |n: &Notification| proto::WorkDetected {
         sequence: 9,
         reason: 2,
@@ -85,7 +85,7 @@ fn it_is_read_as_the_generated_message_is() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_named() {
+fn a_broken_rule_is_an_error_with_its_field() {
     let good = generated(&notification());
     let text = |length| "x".repeat(length);
     let span = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
@@ -172,10 +172,10 @@ fn what_breaks_a_rule_is_named() {
 }
 
 #[test]
-fn what_is_no_message_is_an_error_and_never_a_panic() {
+fn a_malformed_message_is_an_error_and_never_a_panic() {
     let bytes = NotifyRequest::new("billing".into(), vec![notification(); 3]).encode_to_vec();
     for cut in 1..bytes.len() {
-        // Some cuts fall between two fields, and leave a message.
+        // Some cuts are between two fields and leave a valid message.
         let _ = NotifyRequest::decode(&bytes[..cut]);
     }
     for (byte, bit) in (0..bytes.len()).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
@@ -194,7 +194,7 @@ fn what_is_no_message_is_an_error_and_never_a_panic() {
 }
 
 #[test]
-fn no_event_takes_more_room_than_is_reckoned_with() {
+fn no_event_is_longer_than_its_computed_maximum() {
     let name = "n".repeat(128);
     let fullest = Notification {
         payload_size: u64::MAX,

@@ -1,4 +1,4 @@
-//! The admin port, and requests that are no gRPC.
+//! The admin port, and requests that are not gRPC.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -19,20 +19,20 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_requests_on_the_admin_port_hold_up_no_probe() {
+async fn slow_requests_on_the_admin_port_delay_no_probe() {
     let mut trial = Trial::start(&[]).await;
     let admin = trial.admin();
     let attack = async move {
         let mut slow = Vec::new();
         for at in 0..500 {
             let mut peer = TcpStream::connect(admin).await.expect("it listens");
-            // Some have not begun, some not ended their head, some not sent their body.
+            // Some requests have not begun, some lack the end of their head, some their body.
             let half = match at % 3 {
                 0 => "",
                 1 => "GET /livez HTTP/1.1\r\nhost: localhost\r\n",
                 _ => "POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
             };
-            // It may have been closed for a newer one.
+            // A newer connection may have displaced it.
             let _ = peer.write_all(half.as_bytes()).await;
             slow.push(RawPeer(peer));
         }
@@ -46,7 +46,7 @@ async fn slow_requests_on_the_admin_port_hold_up_no_probe() {
     damage.is_within(8 * 1024);
 }
 
-/// Asks for a page with these header lines; returns the answer.
+/// Sends a request with these header lines; returns the answer.
 async fn ask(admin: SocketAddr, lines: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.expect("it listens");
     let request = format!("{lines}connection: close\r\n\r\n");
@@ -59,7 +59,7 @@ async fn ask(admin: SocketAddr, lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_admin_port_answers_to_its_own_names_only() {
+async fn the_admin_port_accepts_configured_host_names_only() {
     let relay = Binary::serve_with(&["--admin-host", "relay.internal,other.internal"], &[]).await;
     let admin = relay.admin();
     let port = admin.port();
@@ -89,13 +89,13 @@ async fn the_admin_port_answers_to_its_own_names_only() {
             assert_eq!(answer.contains("--admin-host"), code == 421, "{answer}");
         }
     }
-    // Probes of HTTP/1.0 state no host; no browser is one.
+    // Probes with HTTP/1.0 state no host; browsers always do.
     assert!(
         ask(admin, "GET /livez HTTP/1.0\r\n")
             .await
             .contains(" 200 ")
     );
-    // The target's own host counts as well.
+    // The host of the request target counts as well.
     let absolute = ask(
         admin,
         "GET http://attacker.example/livez HTTP/1.1\r\nhost: localhost\r\n",
@@ -114,7 +114,7 @@ async fn a_body_is_refused_on_the_admin_port() {
 }
 
 #[tokio::test]
-async fn what_is_no_grpc_is_refused_by_its_status() {
+async fn a_request_that_is_not_grpc_is_refused_with_an_http_status() {
     let relay = Binary::serve().await;
     let peer = Peer::connect(relay.address().parse().expect("an address"), 64 * 1024).await;
     for (method, kind, code) in [

@@ -1,4 +1,4 @@
-//! What unfinished requests may hold, and what is left for honest ones meanwhile.
+//! The budget of unfinished requests, and the room that regular requests keep.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ const REPORT: &str = "/reveille.v1.Relay/Report";
 const WINDOW: u32 = 64 * 1024;
 const MIB: usize = 1024 * 1024;
 
-/// The parts of a `SubscribeRequest` that make it long.
+/// The long fields of a `SubscribeRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Subscribe {
     #[prost(string, tag = "1")]
@@ -56,7 +56,7 @@ impl Queue {
     }
 }
 
-/// An honest request of about this many bytes, most of them positions.
+/// A valid request of about this many bytes, mostly positions.
 fn subscribe(listener: usize, bytes: usize) -> Unfinished {
     let position = |at| Queue::new(format!("{at:0>100}"), vec![1; 48]);
     let each = 2 + position(0).encoded_len();
@@ -68,7 +68,7 @@ fn subscribe(listener: usize, bytes: usize) -> Unfinished {
     Unfinished::whole(&request.encode_to_vec())
 }
 
-/// Sends requests that declare a byte more than they may have and lack a byte; checks that each is
+/// Sends requests that declare a byte more than the limit and lack a byte. Checks that each is
 /// refused before its deadline, and that little of it was held.
 async fn beyond_its_limit(path: &'static str, limit: usize) {
     let mut trial = Trial::start(&[]).await;
@@ -109,11 +109,11 @@ async fn a_streamed_notify_request_beyond_its_limit_is_refused_before_it_is_read
 }
 
 #[tokio::test]
-async fn requests_before_one_that_is_too_large_are_answered() {
+async fn requests_before_a_too_large_one_are_answered() {
     let relay = Binary::serve().await;
     let peer = Peer::connect(relay.address().parse().expect("an address"), WINDOW).await;
     for (declared, limit) in [(600_000_usize, 512 * 1024), (u32::MAX as usize, 512 * 1024)] {
-        // An empty request, which is answered by an error, and the start of one that is too large.
+        // An empty request, which is answered with an error, and the start of a too large one.
         let mut bytes = vec![0; 10];
         bytes[6..].copy_from_slice(&u32::try_from(declared).expect("32 bits").to_be_bytes());
         let body = Unfinished::bytes(bytes);
@@ -125,7 +125,7 @@ async fn requests_before_one_that_is_too_large_are_answered() {
     }
 }
 
-/// A `NotifyRequest` of one event on `acct/orders`, made long by a field that the relay ignores.
+/// A `NotifyRequest` of one event on `acct/orders`, with a long field that the relay ignores.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Notify {
     #[prost(message, repeated, tag = "1")]
@@ -143,7 +143,7 @@ struct Event {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_holds_nothing_of_a_large_request_that_was_answered() {
+async fn a_stream_frees_a_large_request_after_its_answer() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let event = Event {
@@ -174,8 +174,8 @@ async fn a_stream_holds_nothing_of_a_large_request_that_was_answered() {
     damage.is_within(16 * 1024);
 }
 
-/// Has 20 connections each declare four requests of 1 MiB, of which five bytes come, again and
-/// again until `over` is set.
+/// Until `over` is set, 20 connections repeatedly declare four requests of 1 MiB each and send five
+/// bytes of them.
 async fn declare(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
     let mut attackers = JoinSet::new();
     for _ in 0..20 {
@@ -195,14 +195,13 @@ async fn declare(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
     attackers.join_all().await;
 }
 
-/// Has 24 connections each hold four requests of 1 MiB less a byte, again and again until `over` is
-/// set.
+/// Until `over` is set, 24 connections repeatedly hold four requests of 1 MiB less a byte each.
 async fn hold(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
     let mut attackers = JoinSet::new();
     for at in 0..24 {
         let over = Arc::clone(&over);
         attackers.spawn(async move {
-            // Spread over the deadline of 5 s: it is about room, and not about a burst.
+            // Spread over the deadline of 5 s, as this tests the budget and not a burst.
             tokio::time::sleep(at * Duration::from_millis(200)).await;
             let peer = Peer::connect(address, WINDOW).await;
             while !over.load(Ordering::Relaxed) {
@@ -215,7 +214,7 @@ async fn hold(address: std::net::SocketAddr, over: Arc<AtomicBool>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lengths_that_are_declared_take_no_room_from_honest_requests() {
+async fn declared_lengths_take_no_room_from_valid_requests() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
@@ -234,13 +233,13 @@ async fn lengths_that_are_declared_take_no_room_from_honest_requests() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_has_room_for_one_request_whatever_the_others_hold() {
+async fn a_connection_has_room_for_one_request_when_others_use_the_whole_budget() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
         let over = Arc::new(AtomicBool::new(false));
         let attack = tokio::spawn(hold(address, Arc::clone(&over)));
-        // All of them hold what they can.
+        // All connections hold their maximum.
         tokio::time::sleep(Duration::from_secs(6)).await;
         let answers = honest(address, 900 * 1024).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -250,11 +249,11 @@ async fn a_connection_has_room_for_one_request_whatever_the_others_hold() {
     };
     let (refused, damage) = trial.under(attack).await;
     assert_eq!(refused, None, "an honest request was refused");
-    // 64 MiB of unfinished requests in all, one of each connection besides, and windows.
+    // 64 MiB of unfinished requests in all, one more of each connection, and windows.
     damage.is_within((64 + 2 * 24) * 1024);
 }
 
-/// Subscribes ten times, one after the other; returns the first refusal.
+/// Subscribes ten times in sequence; returns the first refusal.
 async fn honest(address: std::net::SocketAddr, bytes: usize) -> Option<String> {
     for at in 0..10 {
         let peer = Peer::connect(address, WINDOW).await;
@@ -268,7 +267,7 @@ async fn honest(address: std::net::SocketAddr, bytes: usize) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_requests_of_one_connection_do_not_hold_each_other_up() {
+async fn large_requests_of_one_connection_do_not_block_each_other() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
@@ -293,7 +292,7 @@ async fn large_requests_of_one_connection_do_not_hold_each_other_up() {
             Some(code) => {
                 assert_eq!(code, "14", "UNAVAILABLE: {:?}", answer.headers());
                 let details = answer.headers().get("grpc-status-details-bin");
-                assert!(details.is_some(), "when to try again");
+                assert!(details.is_some(), "a RetryInfo");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Connections that say nothing, or are too many.
+//! Silent connections, and too many connections.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_take_no_place_from_an_honest_one() {
+async fn silent_connections_do_not_block_a_regular_one() {
     let mut trial = Trial::start(&["--max-connections", "20"]).await;
     let (address, url) = (trial.address(), trial.relay.url());
     let attack = async move {
@@ -19,10 +19,10 @@ async fn silent_connections_take_no_place_from_an_honest_one() {
         for _ in 0..500 {
             silent.push(RawPeer::silent(address).await);
         }
-        // In a few round trips, and not when the silent ones' deadline has passed.
+        // Within a few round trips, before the deadline of the silent ones.
         let client = Client::new(&url).expect("a URL");
         let ready = client.ready(Duration::from_secs(2)).await;
-        ready.expect("an honest client is served at once");
+        ready.expect("a regular client is served at once");
         for mut peer in silent {
             assert!(peer.is_closed_within(Duration::from_secs(15)).await);
         }
@@ -32,7 +32,7 @@ async fn silent_connections_take_no_place_from_an_honest_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_open_no_stream_are_closed() {
+async fn connections_without_a_stream_are_closed() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
@@ -55,7 +55,7 @@ async fn one_address_has_a_bounded_number_of_connections() {
     let attack = async move {
         let mut peers = Vec::new();
         for _ in 0..50 {
-            // Refused ones may be reset while they write.
+            // Refused connections may be reset while they write.
             peers.extend(RawPeer::greeting_from([127, 0, 0, 9], address).await.ok());
         }
         let mut open = 0;
@@ -63,7 +63,7 @@ async fn one_address_has_a_bounded_number_of_connections() {
             open += usize::from(!peer.is_closed_within(Duration::from_millis(20)).await);
         }
         assert_eq!(open, 10);
-        // Other addresses are not concerned.
+        // The limit does not affect other addresses.
         let other = RawPeer::greeting_from([127, 0, 0, 10], address).await;
         let mut other = other.expect("taken");
         assert!(!other.is_closed_within(Duration::from_millis(100)).await);
@@ -75,7 +75,7 @@ async fn one_address_has_a_bounded_number_of_connections() {
 }
 
 #[tokio::test]
-async fn a_full_relay_says_so_and_is_alive() {
+async fn a_full_relay_is_alive_and_not_ready() {
     let relay = Binary::serve_with(&["--max-connections", "3"], &[]).await;
     let address = relay.address().parse().expect("an address");
     let mut held = Vec::new();
@@ -99,10 +99,10 @@ async fn a_full_relay_says_so_and_is_alive() {
 }
 
 #[tokio::test]
-async fn a_peer_that_waits_for_a_place_is_not_counted_as_silent() {
+async fn a_peer_that_waits_for_a_connection_permit_is_not_counted_as_silent() {
     let relay = Binary::serve_with(&["--max-connections", "1"], &[]).await;
     let address = relay.address().parse().expect("an address");
-    // Both are accepted while there is room; one place is left for their prefaces.
+    // Both are accepted while there is room; then only one connection can be established.
     let mut peers = [
         RawPeer::silent(address).await,
         RawPeer::silent(address).await,
@@ -111,7 +111,7 @@ async fn a_peer_that_waits_for_a_place_is_not_counted_as_silent() {
     for peer in &mut peers {
         peer.greet().await.expect("taken");
     }
-    // Whichever comes first has the place.
+    // The first of them is established.
     let [one, other] = &mut peers;
     let wait = Duration::from_secs(9);
     let closed = tokio::join!(one.is_closed_within(wait), other.is_closed_within(wait));
@@ -134,7 +134,7 @@ async fn connections_leave_file_descriptors_in_reserve() {
         within("settings", peer.is_answered()).await;
         held.push(peer);
     }
-    // With these, more than all of its file descriptors. They wait in the kernel's backlog.
+    // Together more than all of its file descriptors. These wait in the kernel's backlog.
     for _ in 0..270 {
         held.push(within("a place in the backlog", RawPeer::greeting(address)).await);
     }
@@ -148,11 +148,11 @@ async fn connections_leave_file_descriptors_in_reserve() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_left_alone_for_minutes() {
+async fn an_idle_connection_is_kept_for_minutes() {
     let relay = Binary::serve().await;
     let client = Client::new(&relay.url()).expect("a URL");
     client.ready(Duration::from_secs(5)).await.expect("served");
-    // Longer than a connection may take for its first stream.
+    // Longer than the time limit of a connection's first stream.
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert_eq!(figure(relay.admin(), "reveille_connections").await, 1);
     client.ready(Duration::from_secs(5)).await.expect("served");

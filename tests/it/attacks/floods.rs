@@ -1,4 +1,4 @@
-//! Frames that cost the relay an answer each.
+//! Floods of control frames.
 
 use std::{
     net::SocketAddr,
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::support::figure;
 
-/// Sends a frame again and again and reads the answers; returns how many bytes of them came until
-/// the relay closed the connection.
+/// Sends a frame repeatedly and reads the answers; returns the bytes of answers until the relay
+/// closed the connection.
 async fn flood(address: SocketAddr, frame: Vec<u8>, count: usize) -> usize {
     let peer = RawPeer::greeting(address).await;
     let (mut answers, mut out) = peer.0.into_split();
@@ -31,7 +31,7 @@ async fn flood(address: SocketAddr, frame: Vec<u8>, count: usize) -> usize {
                 break;
             }
         }
-        // Held open: it is the relay that closes.
+        // Kept open, so that the relay closes the connection.
         out
     };
     let read = async move {
@@ -43,7 +43,7 @@ async fn flood(address: SocketAddr, frame: Vec<u8>, count: usize) -> usize {
     };
     let both = async { tokio::join!(write, read).1 };
     let read = tokio::time::timeout(Duration::from_secs(20), both).await;
-    read.expect("the relay sends it away")
+    read.expect("the relay closes the connection")
 }
 
 async fn flooded(flooding: Vec<u8>, least: usize) {
@@ -51,7 +51,7 @@ async fn flooded(flooding: Vec<u8>, least: usize) {
     let address = trial.address();
     let attack = async move {
         for _ in 0..10 {
-            // Answers beside the relay's own settings and window.
+            // Answers in addition to the relay's settings and window.
             let answered = flood(address, flooding.clone(), 100_000).await;
             assert!(answered <= 300 * least, "{answered} bytes of answers");
         }
@@ -63,17 +63,17 @@ async fn flooded(flooding: Vec<u8>, least: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ping_flood_is_sent_away() {
+async fn a_ping_flood_is_disconnected() {
     flooded(frame(PING, 0, 0, &[0; 8]), 17).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settings_flood_is_sent_away() {
+async fn a_settings_flood_is_disconnected() {
     flooded(frame(SETTINGS, 0, 0, &[]), 9).await;
 }
 
 #[tokio::test]
-async fn a_peer_that_pings_now_and_then_is_kept() {
+async fn a_peer_with_occasional_pings_is_kept() {
     let relay = crate::binary::Binary::serve().await;
     let mut peer = RawPeer::greeting(relay.address().parse().expect("an address")).await;
     for _ in 0..190 {
@@ -83,8 +83,8 @@ async fn a_peer_that_pings_now_and_then_is_kept() {
     assert!(!peer.is_closed_within(Duration::from_millis(500)).await);
 }
 
-/// Floods with frames that the relay does not answer, from three connections at one time, again and
-/// again for some seconds.
+/// Floods with frames that the relay does not answer, repeatedly from three concurrent connections,
+/// for some seconds.
 async fn flooded_in_silence(flooding: Vec<u8>) {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
@@ -97,7 +97,7 @@ async fn flooded_in_silence(flooding: Vec<u8>) {
                 while Instant::now() < end {
                     let peer = RawPeer::greeting(address).await;
                     silent_flood(peer, &flooding).await;
-                    // Comes back soon, but does not measure how fast one can connect.
+                    // Reconnects soon; the test does not measure the rate of connections.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             });
@@ -110,7 +110,7 @@ async fn flooded_in_silence(flooding: Vec<u8>) {
     assert!(floods >= 3, "{floods}");
 }
 
-/// Opens a stream and sends a frame on it again and again, until the relay closes the connection.
+/// Opens a stream and sends a frame on it repeatedly, until the relay closes the connection.
 async fn silent_flood(mut peer: RawPeer, flooding: &[u8]) {
     peer.open(1, "/reveille.v1.Relay/NotifyStream").await;
     let many = flooding.repeat(64 * 1024 / flooding.len());
@@ -123,17 +123,17 @@ async fn silent_flood(mut peer: RawPeer, flooding: &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_window_updates_is_sent_away() {
+async fn a_flood_of_window_updates_is_disconnected() {
     flooded_in_silence(frame(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_priorities_is_sent_away() {
+async fn a_flood_of_priorities_is_disconnected() {
     flooded_in_silence(frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_unknown_frames_is_sent_away() {
+async fn a_flood_of_unknown_frames_is_disconnected() {
     flooded_in_silence(frame(0x55, 0, 0, &[])).await;
 }
 

@@ -1,4 +1,4 @@
-//! HTTP/2 frames by hand, for peers that no library plays.
+//! Handwritten HTTP/2 frames, for peers that no library implements.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::support::within;
 
-/// A connection whose frames are written by hand.
+/// A connection with handwritten frames.
 #[derive(Debug)]
 pub(super) struct RawPeer(pub(super) TcpStream);
 
@@ -41,7 +41,7 @@ impl RawPeer {
         peer
     }
 
-    /// As [`RawPeer::greeting`], from an address of its own.
+    /// As [`RawPeer::greeting`], from the given address.
     pub(super) async fn greeting_from(from: [u8; 4], address: SocketAddr) -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((from, 0).into())?;
@@ -63,13 +63,13 @@ impl RawPeer {
         assert_eq!(header[3], SETTINGS);
     }
 
-    /// Begins a gRPC request; its body is still to come.
+    /// Begins a gRPC request without its body.
     pub(super) async fn open(&mut self, stream: u32, path: &str) {
         self.send_headers(stream, 0, &request_head(b"\x83", path))
             .await;
     }
 
-    /// Sends a request that is no gRPC and has no body.
+    /// Sends a request that is not gRPC and has no body.
     pub(super) async fn get(&mut self, stream: u32, path: &str) {
         self.send_headers(stream, END_STREAM, &request_head(b"\x82", path))
             .await;
@@ -80,11 +80,11 @@ impl RawPeer {
         self.0.write_all(&headers).await.expect("taken");
     }
 
-    /// Reads the next frame that is no PING; returns its type and its payload.
+    /// Reads the next frame other than PING; returns its type and its payload.
     pub(super) async fn next_frame(&mut self) -> (u8, Vec<u8>) {
         loop {
             match self.read_frame().await {
-                // The relay ends a connection that does not answer it.
+                // The relay ends a connection that does not answer a PING.
                 (PING, payload) => {
                     let pong = frame(PING, ACK, 0, &payload);
                     self.0.write_all(&pong).await.expect("kept");
@@ -108,7 +108,7 @@ impl RawPeer {
             .expect("the connection is kept")
     }
 
-    /// Reads until the relay has closed the connection; returns whether it did within this time.
+    /// Reads until the relay closes the connection; returns whether it did within this time.
     pub(super) async fn is_closed_within(&mut self, span: Duration) -> bool {
         let mut bytes = [0; 4096];
         let read = async { while !matches!(self.0.read(&mut bytes).await, Ok(0) | Err(_)) {} };
@@ -116,7 +116,7 @@ impl RawPeer {
     }
 }
 
-/// Encodes the header fields of a request whose method is this one of HPACK's table (RFC 7541).
+/// Encodes the header fields of a request; `method` is an index of HPACK's table (RFC 7541).
 fn request_head(method: &[u8], path: &str) -> Vec<u8> {
     let mut block = [method, b"\x86"].concat();
     for (name, value) in [
@@ -125,7 +125,7 @@ fn request_head(method: &[u8], path: &str) -> Vec<u8> {
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ] {
-        // A literal that is not indexed; texts shorter than 127 bytes.
+        // A literal without indexing; texts shorter than 127 bytes.
         block.push(0);
         for text in [name, value] {
             block.push(u8::try_from(text.len()).expect("a short text"));

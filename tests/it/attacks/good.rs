@@ -1,8 +1,8 @@
-//! A publisher and a subscriber that an attack must not disturb, and a subscriber that comes late.
+//! A publisher and a subscriber that an attack must not disturb, and later subscribers.
 //!
-//! They run on a thread of their own, so that no attack holds them up but by way of the relay. A
-//! notification is sent at its time whether or not those before it were answered: a relay that
-//! stops for a second shows in all notifications of that second.
+//! They run on a separate thread, so that an attack can delay them only through the relay. Each
+//! notification is sent at its scheduled time, independent of earlier answers. So a relay that
+//! stops for a second affects all notifications of that second.
 
 use std::{
     collections::VecDeque,
@@ -29,35 +29,35 @@ pub(super) struct GoodPair {
     phases: mpsc::Sender<Phase>,
 }
 
-/// The spans from a notification's time to its wake-up, sorted, and what late subscribers took.
+/// The sorted times from a notification to its wake-up, and the times of late subscribers.
 #[derive(Debug, Clone)]
 pub(super) struct Latencies {
     wakes: Vec<Duration>,
-    /// The longest from `subscribe` to the catch-up of the last of 500 queues.
+    /// The longest time from `subscribe` to the catch-up of the last of 500 queues.
     pub(super) late: Duration,
 }
 
-/// A span of time in which the pair measures.
+/// A period in which the pair measures.
 #[derive(Debug)]
 struct Phase {
-    /// Set when it is over, though not before this many wake-ups.
+    /// Set at the end of the period. The pair measures at least this many wake-ups.
     over: Arc<AtomicBool>,
     least: usize,
     answer: oneshot::Sender<Latencies>,
 }
 
-/// The pair's state, on its own thread.
+/// The pair's state on its thread.
 struct Running {
     url: String,
     publisher: Publisher,
     wakes: Subscription,
 }
 
-/// Between two notifications.
+/// Interval of notifications.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Between two late subscribers.
+/// Interval of late subscribers.
 const LATE_PAUSE: Duration = Duration::from_millis(500);
-/// A request of about 30 KB: it does not fit one frame.
+/// A request of about 30 KB, which does not fit into one frame.
 const LATE_NAMES: usize = 500;
 
 impl GoodPair {
@@ -80,7 +80,7 @@ impl GoodPair {
         Self { phases }
     }
 
-    /// Measures from now on until `over` is set, for so many wake-ups at least.
+    /// Measures until `over` is set, for at least this many wake-ups.
     pub(super) async fn measure(
         &self,
         over: Arc<AtomicBool>,
@@ -106,7 +106,7 @@ impl Running {
         woken(&mut wakes).await;
         let publisher = client.publisher_with(PublisherOptions {
             name: "good".to_owned(),
-            // Each notification is counted by itself, and none waits for an answer.
+            // Each notification is counted separately, and none waits for an answer.
             conflate: false,
             pipeline: 4_096,
             ..PublisherOptions::default()
@@ -121,7 +121,7 @@ impl Running {
     async fn run(mut self, mut phases: mpsc::Receiver<Phase>) {
         while let Some(phase) = phases.recv().await {
             let latencies = self.measure(&phase).await;
-            // The test may have ended meanwhile.
+            // The test may have ended already.
             let _ = phase.answer.send(latencies);
         }
     }
@@ -138,7 +138,7 @@ impl Running {
                 break;
             }
             let oldest = sent.front().map(Instant::elapsed).unwrap_or_default();
-            // A test that has failed takes the relay with it.
+            // A failed test ends the relay.
             if phase.answer.is_closed() {
                 break;
             }
@@ -168,8 +168,7 @@ impl Running {
     }
 }
 
-/// Subscribes to many queues over a connection of its own; returns how long it took until each had
-/// its catch-up.
+/// Subscribes to many queues on a new connection; returns the time until each had its catch-up.
 async fn late_subscriber(url: String) -> Duration {
     let start = Instant::now();
     let names: Vec<_> = (0..LATE_NAMES)

@@ -1,4 +1,4 @@
-//! A relay under attack, and a good publisher and subscriber that measure what it costs them.
+//! A relay under attack, and a good publisher and subscriber that measure the effect.
 
 use std::{
     net::SocketAddr,
@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::good::{GoodPair, Latencies};
 use crate::{binary::Binary, support::PATIENCE};
 
-/// A relay in a process of its own, a good pair on it, and the pair's figures while all is quiet.
+/// A relay in a separate process, its good pair, and the pair's latencies without an attack.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) relay: Binary,
@@ -23,31 +23,31 @@ pub(super) struct Trial {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// What an attack cost.
+/// The damage of an attack.
 #[derive(Debug)]
 pub(super) struct Damage {
     quiet: Latencies,
     during: Latencies,
-    /// KiB by which the relay's resident memory grew at most.
+    /// Maximum growth of the relay's resident memory, in KiB.
     pub(super) growth: u64,
 }
 
-/// One attack at a time: they measure latencies, and two would measure each other.
+/// One attack at a time: concurrent ones would disturb each other's latencies.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// The pair's wake-ups before the attack.
+/// Number of the pair's wake-ups before the attack.
 const QUIET: usize = 200;
-/// The pair's wake-ups during the shortest attack.
+/// Minimum of the pair's wake-ups during an attack.
 const LEAST: usize = 100;
-/// Between two looks at the relay's memory.
+/// Interval of reading the relay's memory.
 const LOOK: Duration = Duration::from_millis(5);
-/// A good pair's 99th percentile under attack: ten times the quiet one, or this where that is less,
-/// which it is mostly (2 ms in a test build on two cores).
+/// Limit of a good pair's 99th percentile under attack: ten times the quiet one, but at least this.
+/// Mostly this applies (the quiet one is 2 ms in a test build on two cores).
 const LATE: Duration = Duration::from_millis(50);
-/// No wake-up at all takes longer.
+/// Limit of any wake-up.
 const WORST: Duration = Duration::from_secs(1);
-/// A late subscriber of 500 queues has heard of all of them by then. One whose request is refused
-/// once and repeated takes longer.
+/// Limit of a late subscriber's catch-ups of 500 queues. A request that is refused once and
+/// repeated takes longer.
 const LATE_SUBSCRIBER: Duration = Duration::from_secs(2);
 
 impl Trial {
@@ -57,7 +57,7 @@ impl Trial {
         Self::of(Binary::serve_with(arguments, &[]).await, turn).await
     }
 
-    /// Starts a relay whose log nobody reads, with this filter.
+    /// Starts a relay whose log is not read, with this filter.
     pub(super) async fn with_stalled_log(filter: &str) -> Self {
         let turn = TURN.lock().await;
         let variables = [("RUST_LOG".to_owned(), filter.to_owned())];
@@ -84,7 +84,7 @@ impl Trial {
         self.relay.admin()
     }
 
-    /// Runs an attack in a task of its own, and the good pair beside it until it has ended.
+    /// Runs an attack in a separate task, and the good pair concurrently until the attack ends.
     pub(super) async fn under<T: Send + 'static>(
         &mut self,
         attack: impl Future<Output = T> + Send + 'static,
@@ -114,12 +114,12 @@ impl Trial {
 }
 
 impl Damage {
-    /// Checks that the good pair did not notice, and that the relay grew by no more than this.
+    /// Checks that the good pair was not disturbed, and that the relay grew by no more than this.
     pub(super) fn is_within(&self, kib: u64) {
         self.is_within_late(kib, LATE);
     }
 
-    /// The same where the good pair may be later.
+    /// The same with another limit of the good pair's latency.
     pub(super) fn is_within_late(&self, kib: u64, late: Duration) {
         assert!(self.growth <= kib, "more than {kib} KiB: {self}");
         let late = late.max(10 * self.quiet.p99());

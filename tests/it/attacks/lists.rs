@@ -1,4 +1,4 @@
-//! Lists that are asked for and not read.
+//! Lists that are requested and not read.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{binary::Binary, support::woken};
 
 const LIST: &str = "/reveille.v1.Admin/ListListeners";
 
-/// Subscribes with many long names; returns the streams, which must live on.
+/// Subscribes with many long names; returns the streams, which must stay open.
 async fn crowd(url: &str, listeners: usize, names: usize) -> Vec<reveille::Subscription> {
     let mut held = Vec::new();
     for listener in 0..listeners {
-        // Of its own: the streams are not read, and would fill a connection that they share.
+        // A separate client each: unread streams would fill a shared connection.
         let client = Client::new(url).expect("a URL");
         let name = |at: usize| -> Selector {
             let text = format!("{}/{listener}-{at}-{}", "a".repeat(100), "q".repeat(90));
@@ -33,15 +33,15 @@ async fn crowd(url: &str, listeners: usize, names: usize) -> Vec<reveille::Subsc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_are_not_read_take_bounded_memory() {
+async fn unread_answers_take_bounded_memory() {
     let mut trial = Trial::start(&[]).await;
     let held = crowd(&trial.relay.url(), 12, 4000).await;
     let address = trial.address();
     let attack = async move {
-        // A window of one byte: the relay has begun to send, and cannot go on.
+        // With a window of one byte the relay starts to send and cannot continue.
         let peer = Peer::connect(address, 1).await;
         let answers = peer.call_often(400, LIST, || Unfinished::whole(&[])).await;
-        // Held unread, while the good pair goes on.
+        // Kept unread, while the good pair goes on.
         tokio::time::sleep(Duration::from_secs(1)).await;
         answers.len()
     };
@@ -69,13 +69,13 @@ async fn every_listener_is_listed_once_on_pages_of_bounded_size() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_that_are_not_read_lock_no_operator_out() {
+async fn unread_lists_lock_no_operator_out() {
     let relay = Binary::serve().await;
     let held = crowd(&relay.url(), 4, 400).await;
     let address = relay.address().parse().expect("an address");
     let flags = "/reveille.v1.Flags/ListFlags";
     let queues = "/reveille.v1.Admin/ListQueues";
-    // Large ones, more of one connection than there may be in all; and short ones of many.
+    // Large lists, more on one connection than the limit of all; and short ones of many.
     let greedy = Peer::connect(address, 1).await;
     let mut unread = Vec::new();
     unread.extend(

@@ -1,4 +1,4 @@
-//! A log that nobody reads.
+//! A log that is not read.
 
 use reveille::{Client, Notification};
 
@@ -6,8 +6,8 @@ use super::harness::Trial;
 use crate::support::{figure, get, queue, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_that_is_not_read_stops_nothing() {
-    // Lines of every frame: far more than a pipe holds.
+async fn an_unread_log_blocks_nothing() {
+    // A line for every frame: far more than a pipe's buffer.
     let mut trial = Trial::with_stalled_log("info,h2=trace").await;
     let (url, admin) = (trial.relay.url(), trial.admin());
     let attack = async move {
@@ -27,8 +27,8 @@ async fn a_log_that_is_not_read_stops_nothing() {
     let ((), damage) = trial.under(attack).await;
     damage.is_within(24 * 1024);
     let dropped = figure(trial.admin(), "reveille_log_lines_dropped_total").await;
-    assert!(dropped > 0, "nothing was dropped");
-    // And its end does not wait for the reader.
+    assert!(dropped > 0, "no line was dropped");
+    // The relay's end does not wait for the reader either.
     let status = trial.relay.terminate().await;
     assert_eq!(status.code(), Some(0));
 }

@@ -38,7 +38,7 @@ struct AckFlag {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acknowledgements_under_ten_thousand_observers_delay_nobody() {
+async fn acknowledgements_under_ten_thousand_observers_delay_no_wake_up() {
     let mut trial = Trial::start(&[]).await;
     let (address, url) = (trial.address(), trial.relay.url());
     let flag = FlagName::new("go").expect("a name");

@@ -1,4 +1,4 @@
-//! A peer that speaks HTTP/2 as it should, and asks for what it should not.
+//! A peer with correct HTTP/2 and abusive requests.
 
 use std::{
     convert::Infallible,
@@ -18,22 +18,23 @@ use tokio::{net::TcpStream, task::JoinSet};
 
 use crate::support::within;
 
-/// A connection on which any request can be sent.
+/// A connection for arbitrary requests.
 #[derive(Debug, Clone)]
 pub(super) struct Peer(SendRequest<Unfinished>);
 
-/// A request's body: these bytes, and then its end or nothing at all.
+/// A request's body: these bytes, and then its end or a silence.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     left: Bytes,
     ends: bool,
 }
 
-/// Sent at a time.
+/// Bytes sent at a time.
 const PIECE: usize = 16 * 1024;
 
 impl Peer {
-    /// Connects; `window` is how much of an answer the relay may send before it is read.
+    /// Connects; `window` is the number of bytes of an answer that the relay may send before it is
+    /// read.
     pub(super) async fn connect(address: SocketAddr, window: u32) -> Self {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -42,7 +43,7 @@ impl Peer {
             .handshake(TokioIo::new(stream))
             .await
             .expect("HTTP/2");
-        // Ends with the runtime, or when the relay closes it.
+        // Ends with the runtime, or when the relay closes the connection.
         tokio::spawn(connection);
         Self(sender)
     }
@@ -70,7 +71,7 @@ impl Peer {
         sender.send_request(request).await
     }
 
-    /// Sends a request many times at once; returns the answers.
+    /// Sends a request many times concurrently; returns the answers.
     pub(super) async fn call_often(
         &self,
         count: usize,
@@ -87,7 +88,7 @@ impl Peer {
 }
 
 impl Unfinished {
-    /// A message of which the last byte never comes. It says `declared` bytes.
+    /// A message of `declared` bytes without its last byte.
     pub(super) fn message(declared: usize) -> Self {
         let mut bytes = prefix(declared);
         bytes.resize(5 + declared - 1, 0);
@@ -97,7 +98,7 @@ impl Unfinished {
         }
     }
 
-    /// A whole message, and the request's end.
+    /// A complete message, and the request's end.
     pub(super) fn whole(message: &[u8]) -> Self {
         let mut bytes = prefix(message.len());
         bytes.extend(message);
@@ -107,12 +108,12 @@ impl Unfinished {
         }
     }
 
-    /// A message of which only the length comes.
+    /// Only the length of a message.
     pub(super) fn declared(declared: usize) -> Self {
         Self::bytes(prefix(declared))
     }
 
-    /// A whole message, and no end of the request.
+    /// A complete message, without the request's end.
     pub(super) fn open(message: &[u8]) -> Self {
         Self {
             ends: false,
@@ -120,7 +121,7 @@ impl Unfinished {
         }
     }
 
-    /// These bytes, and no end.
+    /// These bytes, without the request's end.
     pub(super) fn bytes(bytes: Vec<u8>) -> Self {
         Self {
             left: bytes.into(),
@@ -128,7 +129,7 @@ impl Unfinished {
         }
     }
 
-    /// Nothing, and no end.
+    /// No bytes, without the request's end.
     pub(super) fn silence() -> Self {
         Self {
             left: Bytes::new(),
@@ -153,20 +154,19 @@ impl Body for Unfinished {
         let piece = self.left.len().min(PIECE);
         match (piece, self.ends) {
             (0, true) => Poll::Ready(None),
-            // Nothing will wake it.
+            // Never woken.
             (0, false) => Poll::Pending,
             _ => Poll::Ready(Some(Ok(Frame::data(self.left.split_to(piece))))),
         }
     }
 }
 
-/// Returns an answer's gRPC status where it stands in the headers, as that of a refusal does.
+/// Returns an answer's gRPC status from its headers, where that of a refusal is.
 pub(super) fn status(answer: &Response<Incoming>) -> Option<&str> {
     answer.headers().get("grpc-status")?.to_str().ok()
 }
 
-/// Reads an answer to its end; returns how many bytes of messages came, and the status with which it
-/// ended.
+/// Reads an answer to its end; returns the bytes of its messages, and its status code and message.
 pub(super) async fn read(answer: Response<Incoming>) -> (usize, String, String) {
     let (head, mut body) = answer.into_parts();
     let (mut bytes, mut last) = (0, head.headers);
@@ -188,7 +188,7 @@ pub(super) async fn read(answer: Response<Incoming>) -> (usize, String, String) 
     (bytes, text("grpc-status"), text("grpc-message"))
 }
 
-/// Reads the next frame of an answer; returns how many bytes of messages are in it.
+/// Reads the next frame of an answer; returns the bytes of messages in it.
 pub(super) async fn next(body: &mut Incoming) -> usize {
     let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
     let frame = frame.expect("not ended").expect("not a broken stream");

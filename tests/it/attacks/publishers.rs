@@ -1,4 +1,4 @@
-//! Publishers that send more than they read.
+//! Publishers that send requests faster than they read answers.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::frames::{
 use crate::binary::Binary;
 
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
-/// A whole `NotifyRequest` of one event on `acct/orders`, with its prefix: one of the shortest.
+/// A complete `NotifyRequest` of one event on `acct/orders`, with its prefix: one of the shortest.
 const REQUEST: &[u8] = b"\0\0\0\0\x10\x0a\x0e\x0a\x04acct\x12\x06orders";
-/// As many as the protocol lets a connection leave unanswered.
+/// Maximum of unanswered requests that the protocol allows on a connection.
 const REQUESTS: usize = 4_000;
 
 /// Opens a stream whose answers have a window of this many bytes, and sends the requests, each in a
-/// frame of its own, without a look at the answers.
+/// separate frame, without reading the answers.
 async fn burst(relay: &Binary, window: u32) -> RawPeer {
     let address = relay.address().parse().expect("an address");
     let mut peer = RawPeer::greeting(address).await;
     peer.0.write_all(&settings(4, window)).await.expect("taken");
     assert_eq!(peer.next_frame().await.0, SETTINGS);
-    // Until then the stream's window is that of HTTP/2 itself.
+    // Until then the stream has HTTP/2's default window.
     let taken = frame(SETTINGS, ACK, 0, &[]);
     peer.0.write_all(&taken).await.expect("taken");
     peer.open(1, NOTIFY_STREAM).await;
@@ -47,7 +47,7 @@ async fn all_answered(peer: &mut RawPeer) {
     }
 }
 
-/// Takes the whole messages; returns how many there were.
+/// Removes the complete messages; returns their number.
 fn take_messages(body: &mut Vec<u8>) -> usize {
     let (mut count, mut end) = (0, 0);
     while let Some([_, length @ .., _]) = body.get(end..end + 6) {

@@ -1,4 +1,4 @@
-//! Requests that are begun and never finished.
+//! Requests that are never finished.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ const SUBSCRIBE: &str = "/reveille.v1.Relay/Subscribe";
 const NOTIFY_STREAM: &str = "/reveille.v1.Relay/NotifyStream";
 const GET_FLAG: &str = "/reveille.v1.Flags/GetFlag";
 const WINDOW: u32 = 64 * 1024;
-/// Where an answer says when to try again.
+/// The header with an answer's RetryInfo.
 const RETRY: &str = "grpc-status-details-bin";
 
-/// A whole `GetFlagRequest`: one string.
+/// A complete `GetFlagRequest`: one string.
 #[derive(Clone, PartialEq, prost::Message)]
 struct GetFlag {
     #[prost(string, tag = "1")]
@@ -31,7 +31,7 @@ fn get_flag() -> Unfinished {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_one_byte_short_end_in_time_and_take_bounded_memory() {
+async fn requests_that_lack_a_byte_end_in_time_and_take_bounded_memory() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
@@ -41,10 +41,10 @@ async fn requests_one_byte_short_end_in_time_and_take_bounded_memory() {
         let answers = tokio::time::timeout(Duration::from_secs(15), calls).await;
         for answer in answers.expect("ended by their deadline") {
             let answer = answer.expect("a status, not a broken connection");
-            // UNAVAILABLE where the bytes were missing, and where there was no room.
+            // UNAVAILABLE for missing bytes, and for a lack of room.
             assert_eq!(status(&answer), Some("14"), "{answer:?}");
         }
-        // The connection goes on.
+        // The connection stays open.
         let whole = peer.call(GET_FLAG, get_flag()).await.expect("an answer");
         assert_eq!((whole.status().as_u16(), status(&whole)), (200, None));
     };
@@ -60,7 +60,7 @@ async fn unfinished_requests_of_many_connections_share_one_budget() {
         let mut calls = tokio::task::JoinSet::new();
         for _ in 0..60 {
             let peer = Peer::connect(address, WINDOW).await;
-            // Four MiB take a while themselves.
+            // Sending four MiB takes a while.
             tokio::time::sleep(Duration::from_millis(20)).await;
             calls.spawn(async move {
                 let half = || Unfinished::message(1024 * 1024);
@@ -70,23 +70,23 @@ async fn unfinished_requests_of_many_connections_share_one_budget() {
         let answers = tokio::time::timeout(Duration::from_secs(15), calls.join_all()).await;
         let answers = answers.expect("ended by their deadline");
         let refused = answers.iter().flatten().flatten();
-        // When to try again is told where there was no room, and not where a byte was missing.
+        // The refusal has a RetryInfo for a lack of room, but not for a missing byte.
         let told = |answer: &&http::Response<_>| answer.headers().contains_key(RETRY);
         refused.filter(told).count()
     };
     let (refused, damage) = trial.under(attack).await;
-    // Each connection has room for one, and all together for 64 more, or a little less: some hold
-    // a part.
+    // Each connection has room for one, and all together for 64 more, or a little less, as some
+    // hold a part.
     assert!(
         refused >= 240 - 60 - 64,
         "only {refused} of 240 were refused"
     );
-    // What is unfinished, and what 60 connections hold before it is read.
+    // Unfinished requests, and the unread bytes of 60 connections.
     damage.is_within((60 + 64 + 60) * 1024);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_was_begun_has_a_deadline_and_an_idle_stream_has_none() {
+async fn an_unfinished_message_has_a_deadline_and_an_idle_stream_has_none() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
@@ -130,7 +130,7 @@ async fn half_a_frame_and_half_a_header_block_have_a_deadline() {
     let mut trial = Trial::start(&[]).await;
     let address = trial.address();
     let attack = async move {
-        // A HEADERS frame without END_HEADERS; and one whose payload does not come.
+        // A HEADERS frame without END_HEADERS, and one without its payload.
         let block = frame(HEADERS, 0, 1, &[0x83]);
         let cut = frame(HEADERS, 4, 1, &[0x83; 100])[..20].to_vec();
         let mut halves = Vec::new();
@@ -140,7 +140,7 @@ async fn half_a_frame_and_half_a_header_block_have_a_deadline() {
             halves.push(peer);
         }
         for mut peer in halves {
-            // 5 s, and as much patience; without a deadline of its own it is 10 s more.
+            // 5 s, and a margin of 5 s; without this deadline it would take 10 s more.
             assert!(peer.is_closed_within(Duration::from_secs(9)).await);
         }
     };

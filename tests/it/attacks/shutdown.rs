@@ -1,4 +1,4 @@
-//! Peers that would hold up a relay's end.
+//! Peers that try to delay a relay's shutdown.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ async fn a_relay_ends_without_waiting_for_health_watches_and_half_requests() {
             peer.call("/reveille.v1.Relay/Subscribe", half).await
         }
     });
-    // One that never answers the PING with which a connection is ended, and half a header block.
+    // A peer that never answers the PING of a graceful close, and half a header block.
     let mut mute = RawPeer::greeting(address).await;
     let block = frame(HEADERS, 0, 1, &[0x83]);
     mute.0.write_all(&block).await.expect("taken");

@@ -1,5 +1,5 @@
-//! Valid calls whose cost is a product: many names beside many selectors, wide patterns beside many
-//! queues, tables that are filled.
+//! Valid calls whose costs multiply: many names with many selectors, wide patterns with many
+//! queues, and full tables.
 
 use reveille::{
     Client, ErrorKind, ListenerId, Notification, Publisher, Selector, SubscribeOptions,
@@ -12,7 +12,7 @@ use crate::{
     support::{figure, listening, queue, until, woken},
 };
 
-/// Notifies this many new queues that nobody listens on.
+/// Notifies of this many new queues without listeners.
 async fn fill(publisher: &Publisher, account: &str, names: std::ops::Range<usize>) {
     let events: Vec<_> = names
         .map(|number| Notification::new(queue(&format!("{account}/q{number:06}"))))
@@ -31,7 +31,7 @@ fn subscribe(client: &Client, id: &str, selectors: Vec<Selector>) -> Subscriptio
     client.subscribe(options).expect("options")
 }
 
-/// Reads what comes until this many queues were told.
+/// Reads wake-ups until they have covered this many queues.
 async fn read(wakes: &mut Subscription, count: usize) {
     for _ in 0..count {
         woken(wakes).await;
@@ -39,7 +39,7 @@ async fn read(wakes: &mut Subscription, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_nobody_listens_on_cost_no_search_on_the_way_of_a_notification() {
+async fn names_without_listeners_do_not_slow_notifications_down() {
     let mut trial = Trial::start(&[]).await;
     let url = trial.relay.url();
     let attack = async move {
@@ -67,7 +67,7 @@ async fn names_that_nobody_listens_on_cost_no_search_on_the_way_of_a_notificatio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wide_patterns_beside_many_queues_come_and_go_unnoticed() {
+async fn subscribing_wide_patterns_to_many_queues_disturbs_no_listener() {
     let mut trial = Trial::start(&[]).await;
     let url = trial.relay.url();
     let attack = async move {
@@ -89,7 +89,7 @@ async fn wide_patterns_beside_many_queues_come_and_go_unnoticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cursors_of_wide_patterns_have_a_limit_and_beyond_it_the_patterns_name_is_told() {
+async fn beyond_the_limit_of_cursors_wake_ups_have_the_patterns_name() {
     let mut trial = Trial::start(&["--max-cursors", "50000"]).await;
     let (url, admin) = (trial.relay.url(), trial.admin());
     let attack = async move {
@@ -104,7 +104,7 @@ async fn cursors_of_wide_patterns_have_a_limit_and_beyond_it_the_patterns_name_i
             held.push(wakes);
         }
         assert!(figure(admin, "reveille_cursors").await <= 50_000);
-        // The last one has no cursor for this queue, and is told all the same.
+        // The last subscriber has no cursor for this queue, and is woken nevertheless.
         let last = held.last_mut().expect("opened");
         let told = async {
             loop {
@@ -123,7 +123,7 @@ async fn cursors_of_wide_patterns_have_a_limit_and_beyond_it_the_patterns_name_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
+async fn a_table_that_was_filled_with_names_has_room_for_a_regular_queue() {
     let mut trial = Trial::start(&["--max-queues", "20000"]).await;
     let (url, admin) = (trial.relay.url(), trial.admin());
     let attack = async move {
@@ -147,8 +147,8 @@ async fn a_table_that_was_filled_with_names_has_room_for_an_honest_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_table_refuses_without_being_slow() {
-    // All are needed: 4,000 here, one of the good pair, 500 of the late subscriber while it is there.
+async fn a_full_table_refuses_quickly() {
+    // All are in use: 4,000 here, one of the good pair, 500 of the late subscriber while it runs.
     let mut trial = Trial::start(&["--max-queues", "4501"]).await;
     let url = trial.relay.url();
     let attack = async move {
@@ -171,7 +171,7 @@ async fn a_full_table_refuses_without_being_slow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_patterns_cost_no_processor() {
+async fn idle_patterns_cost_no_processor_time() {
     let relay = Binary::serve_with(&["--sentinel", "5s"], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let publisher = client.publisher("p");
@@ -196,7 +196,7 @@ async fn idle_patterns_cost_no_processor() {
 }
 
 #[tokio::test]
-async fn a_table_of_queues_that_are_all_needed_refuses_more_and_says_so() {
+async fn a_table_of_queues_in_use_refuses_more_and_the_probe_reports_it() {
     let relay = Binary::serve_with(&["--max-queues", "10"], &[]).await;
     let client = Client::new(&relay.url()).expect("a URL");
     let names: Vec<_> = (0..10).map(|number| format!("needed/q{number}")).collect();
@@ -208,14 +208,14 @@ async fn a_table_of_queues_that_are_all_needed_refuses_more_and_says_so() {
     let error = refused.expect_err("full");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().contains("limit of 10 queues"), "{error}");
-    until("the probe says so", async || {
+    until("the probe reports it", async || {
         let (status, text) = crate::support::get(relay.admin(), "/readyz").await;
         status == 503 && text.contains("full: the limit of 10 queues")
     })
     .await;
     let (live, _) = crate::support::get(relay.admin(), "/livez").await;
     assert_eq!(live, 200);
-    // The healthy ones go on.
+    // The existing queues go on.
     let known = publisher.notify(Notification::new(queue("needed/q3")));
     known.await.expect("counted");
 }

@@ -1,23 +1,24 @@
-//! What a publisher has still to send, in the order in which it came, at most one entry a key.
+//! A publisher's unsent entries in order of arrival, at most one per key.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::entry::{Entry, Key};
+use super::entry::{Entry, EntryKey};
 
-/// The entries that wait.
+/// The queue of unsent entries.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct Outbox {
     entries: VecDeque<Entry>,
-    /// The position of the first entry; positions go on counting whatever is taken or put back.
+    /// The position of the first entry. An entry keeps its position while others are taken or put
+    /// back.
     first: u64,
-    /// Where each key's entry is; unused where nothing is conflated.
-    index: HashMap<Key, u64>,
+    /// Position of each key's entry; unused without conflation.
+    index: HashMap<EntryKey, u64>,
     conflate: bool,
 }
 
-impl Pending {
+impl Outbox {
     pub(super) fn new(conflate: bool) -> Self {
-        // Far from both ends of the numbers, as entries come and go at both ends.
+        // Far from both ends of the range, as entries are added and removed at both ends.
         let first = 1 << 63;
         Self {
             entries: VecDeque::new(),
@@ -56,7 +57,7 @@ impl Pending {
         Some(entry)
     }
 
-    /// Adds an entry at the end, or to the one that waits for the same.
+    /// Adds an entry at the end, or merges it into the entry with its key.
     pub(super) fn push(&mut self, entry: Entry) {
         if let Some(at) = self.find(&entry.key) {
             self.entries[at].merge(entry);
@@ -69,7 +70,7 @@ impl Pending {
         self.entries.push_back(entry);
     }
 
-    /// Puts an entry back to the front, or to the one that waits for the same.
+    /// Puts an entry back to the front, or merges it into the entry with its key.
     pub(super) fn put_back(&mut self, entry: Entry) {
         if let Some(at) = self.find(&entry.key) {
             self.entries[at].merge(entry);
@@ -82,12 +83,12 @@ impl Pending {
         self.entries.push_front(entry);
     }
 
-    /// Returns whether an entry waits that would be conflated with this one.
-    pub(super) fn holds(&self, key: &Key) -> bool {
+    /// Returns whether an entry with this key is queued.
+    pub(super) fn contains(&self, key: &EntryKey) -> bool {
         self.index.contains_key(key)
     }
 
-    fn find(&self, key: &Key) -> Option<usize> {
+    fn find(&self, key: &EntryKey) -> Option<usize> {
         if !self.conflate {
             return None;
         }

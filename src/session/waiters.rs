@@ -1,4 +1,4 @@
-//! Who waits for a publisher's notifications, and what each is answered.
+//! Callers that wait for a publisher's notifications, and their results.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,37 +8,37 @@ use crate::{
     words::Accepted,
 };
 
-/// Names a caller that waits.
+/// Identifies a waiting caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct WaiterId(u64);
 
-/// A caller's answer.
+/// The result for a waiting caller.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct Completion {
     pub(crate) waiter: WaiterId,
     pub(crate) result: Result<Vec<Accepted>>,
 }
 
-/// Those who wait, each until its notifications are answered or its deadline passes.
+/// Waiting callers, each until its notifications are answered or its deadline passes.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
+pub(super) struct Waiters {
     waiters: HashMap<WaiterId, Waiter>,
     deadlines: BTreeSet<(Tick, WaiterId)>,
-    /// Who waits for all submissions up to a number.
+    /// Flushes, each with the number of the last submission that it waits for.
     flushes: Vec<(WaiterId, u64)>,
-    done: Vec<Done>,
+    completions: Vec<Completion>,
     last: u64,
-    /// Notifications whose caller waits: the sum of all `missing`.
+    /// Unanswered notifications of waiting callers: the sum of all `missing`.
     missing: usize,
-    /// Notifications that stand in a list of callers, those of callers that have left included.
+    /// Items in all waiter lists, including those of callers that stopped waiting.
     listed: usize,
 }
 
-/// Whom to answer, and as which of the caller's notifications.
-pub(super) type Listed = Vec<(WaiterId, usize)>;
+/// The callers to answer, each with the index of its notification.
+pub(super) type WaiterList = Vec<(WaiterId, usize)>;
 
-/// So many that have left may stand in lists whatever else does.
-const FEW: usize = 64;
+/// Up to this many items of callers that stopped waiting never cause a purge.
+const MIN_PURGE: usize = 64;
 
 #[derive(Debug)]
 struct Waiter {
@@ -47,8 +47,8 @@ struct Waiter {
     deadline: Tick,
 }
 
-impl Callers {
-    /// Adds one that waits for `count` notifications.
+impl Waiters {
+    /// Adds a caller that waits for `count` notifications.
     pub(super) fn add(&mut self, count: usize, deadline: Tick) -> WaiterId {
         let id = self.next_id();
         let waiter = Waiter {
@@ -60,55 +60,55 @@ impl Callers {
         self.deadlines.insert((deadline, id));
         self.missing += count;
         if count == 0 {
-            self.accept(id);
+            self.complete(id);
         }
         id
     }
 
-    /// Adds one that waits for all submissions up to this one.
+    /// Adds a caller that waits for all submissions up to `upto`.
     pub(super) fn flush(&mut self, upto: u64) -> WaiterId {
         let id = self.next_id();
         self.flushes.push((id, upto));
         id
     }
 
-    /// Forgets one that no longer waits.
+    /// Removes a caller that no longer waits.
     pub(super) fn abandon(&mut self, id: WaiterId) {
         self.remove(id);
         self.flushes.retain(|(flush, _)| *flush != id);
     }
 
-    /// Puts a caller on the list of those to answer.
-    pub(super) fn list(&mut self, list: &mut Listed, id: WaiterId, index: usize) {
+    /// Adds a caller to an entry's waiter list.
+    pub(super) fn add_to_list(&mut self, list: &mut WaiterList, id: WaiterId, index: usize) {
         list.push((id, index));
         self.listed += 1;
     }
 
-    /// All on the list are answered: their notifications were counted.
-    pub(super) fn all_accepted(&mut self, list: Listed, accepted: Accepted) {
+    /// Answers the callers of an entry that the relay counted.
+    pub(super) fn accept_listed(&mut self, list: WaiterList, accepted: Accepted) {
         self.listed = self.listed.saturating_sub(list.len());
         for (id, index) in list {
-            self.accepted(id, index, accepted);
+            self.note_accepted(id, index, accepted);
         }
     }
 
-    /// All on the list are answered: their notifications were refused.
-    pub(super) fn all_on_refused(&mut self, list: Listed, error: &Error) {
+    /// Answers the callers of an entry that the relay refused.
+    pub(super) fn refuse_listed(&mut self, list: WaiterList, error: &Error) {
         self.listed = self.listed.saturating_sub(list.len());
         for (id, _) in list {
-            self.refused(id, error);
+            self.refuse(id, error);
         }
     }
 
-    /// Returns whether the lists are worth a purge, which takes as long as there are entries and
-    /// places on their lists: paid for by those that left since the last one.
-    pub(super) fn wants_purge(&self, entries: impl FnOnce() -> usize) -> bool {
+    /// Returns whether the lists are worth a purge. A purge visits all entries and list items; the
+    /// callers that left since the last purge outnumber these, so its cost per caller is constant.
+    pub(super) fn needs_purge(&self, entries: impl FnOnce() -> usize) -> bool {
         let left = self.listed.saturating_sub(self.missing);
-        left > FEW.max(self.missing) && left > entries()
+        left > MIN_PURGE.max(self.missing) && left > entries()
     }
 
-    /// Takes off the lists who has left.
-    pub(super) fn purge<'a>(&mut self, lists: impl Iterator<Item = &'a mut Listed>) {
+    /// Removes callers that stopped waiting from the lists.
+    pub(super) fn purge<'a>(&mut self, lists: impl Iterator<Item = &'a mut WaiterList>) {
         self.listed = 0;
         for list in lists {
             list.retain(|(id, _)| self.waiters.contains_key(id));
@@ -117,8 +117,7 @@ impl Callers {
         }
     }
 
-    /// The caller's notification of this index was counted.
-    fn accepted(&mut self, id: WaiterId, index: usize, accepted: Accepted) {
+    fn note_accepted(&mut self, id: WaiterId, index: usize, accepted: Accepted) {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
@@ -127,19 +126,18 @@ impl Callers {
             self.missing -= 1;
         }
         if waiter.missing == 0 {
-            self.accept(id);
+            self.complete(id);
         }
     }
 
-    /// One of the caller's notifications was refused.
-    fn refused(&mut self, id: WaiterId, error: &Error) {
+    fn refuse(&mut self, id: WaiterId, error: &Error) {
         if self.remove(id).is_some() {
             self.finish(id, Err(error.clone()));
         }
     }
 
-    /// Everybody is refused.
-    pub(super) fn all_refused(&mut self, error: &Error) {
+    /// Answers all callers and flushes with the error.
+    pub(super) fn refuse_all(&mut self, error: &Error) {
         self.waiters.clear();
         self.missing = 0;
         let waiters = std::mem::take(&mut self.deadlines).into_iter();
@@ -149,8 +147,8 @@ impl Callers {
         }
     }
 
-    /// Removes the next one whose deadline has passed; the caller of this answers it.
-    pub(super) fn late(&mut self, now: Tick) -> Option<WaiterId> {
+    /// Removes the next waiter whose deadline has passed. The session answers it.
+    pub(super) fn pop_expired(&mut self, now: Tick) -> Option<WaiterId> {
         let (_, id) = *self
             .deadlines
             .first()
@@ -159,20 +157,20 @@ impl Callers {
         Some(id)
     }
 
-    /// Returns when the next one has waited long enough.
+    /// Returns the earliest deadline.
     pub(super) fn deadline(&self) -> Tick {
         let first = self.deadlines.first();
         first.map_or(Tick::NEVER, |(deadline, _)| *deadline)
     }
 
-    /// Returns whether one waits for a flush whose submissions all come before `oldest`.
-    pub(super) fn flushes_before(&self, oldest: u64) -> bool {
+    /// Returns whether all submissions of some flush come before `oldest`.
+    pub(super) fn has_flush_before(&self, oldest: u64) -> bool {
         self.flushes.iter().any(|(_, upto)| *upto < oldest)
     }
 
-    /// Answers the flushes whose submissions all come before `oldest`; the first of them is told of
-    /// what was refused.
-    pub(super) fn flushed(&mut self, oldest: u64, refused: &mut Option<Error>) {
+    /// Answers the flushes whose submissions all come before `oldest`. The first one gets the
+    /// refusal of a posted notification, if any.
+    pub(super) fn finish_flushes(&mut self, oldest: u64, refused: &mut Option<Error>) {
         let (finished, waiting): (Vec<_>, _) =
             self.flushes.drain(..).partition(|(_, upto)| *upto < oldest);
         self.flushes = waiting;
@@ -182,14 +180,14 @@ impl Callers {
     }
 
     pub(super) fn finish(&mut self, waiter: WaiterId, result: Result<Vec<Accepted>>) {
-        self.done.push(Done { waiter, result });
+        self.completions.push(Completion { waiter, result });
     }
 
-    pub(super) fn take_done(&mut self) -> Vec<Done> {
-        std::mem::take(&mut self.done)
+    pub(super) fn take_completions(&mut self) -> Vec<Completion> {
+        std::mem::take(&mut self.completions)
     }
 
-    fn accept(&mut self, id: WaiterId) {
+    fn complete(&mut self, id: WaiterId) {
         let Some(waiter) = self.remove(id) else {
             return;
         };

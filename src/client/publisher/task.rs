@@ -1,0 +1,98 @@
+//! The publisher's task: connects, receives answers, and sends what callers have only posted.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::PublisherInner;
+use crate::{
+    client::{connection::RelayClient, pool::Lease},
+    clock::Tick,
+    error::{Error, ErrorKind, Result},
+    wire::{from_status, proto},
+};
+
+/// The publisher's task: keeps a stream open while there is work.
+pub(super) async fn run(inner: Arc<PublisherInner>) {
+    loop {
+        let outcome = inner.pump();
+        if !outcome.has_work {
+            inner.wait_for_signal(outcome.next_pump).await;
+            continue;
+        }
+        let error = match open(&inner).await {
+            Ok((answers, connection)) => serve(&inner, answers, &connection).await,
+            Err(error) => error,
+        };
+        tracing::debug!(%error, "notify stream ended");
+        inner.broken(&error);
+        back_off(&inner).await;
+    }
+}
+
+/// Waits for the session's back-off to end, and fails callers whose deadline passes.
+async fn back_off(inner: &PublisherInner) {
+    loop {
+        let outcome = inner.pump();
+        let retry_at = inner.lock().session.retry_at();
+        if retry_at <= inner.clock.now() {
+            return;
+        }
+        inner.wait_for_signal(retry_at.min(outcome.next_pump)).await;
+    }
+}
+
+/// Opens the stream, and fails callers whose deadline passes until then.
+async fn open(inner: &PublisherInner) -> Result<(Streaming<proto::NotifyResponse>, Lease)> {
+    // Capacity for all requests in flight: with a full channel the task would poll repeatedly.
+    let (requests, outbound) = mpsc::channel(inner.pipeline);
+    let connection = inner.client.call_connection();
+    let mut relay = RelayClient::new(connection.channel());
+    let call = relay.notify_stream(ReceiverStream::new(outbound));
+    let answers = {
+        let opening = inner.client.call_on(&connection, call);
+        tokio::pin!(opening);
+        loop {
+            let next_pump = inner.pump().next_pump;
+            tokio::select! {
+                answers = &mut opening => break answers?,
+                () = inner.wait_for_signal(next_pump) => {}
+            }
+        }
+    };
+    inner.lock().requests = Some(requests);
+    Ok((answers, connection))
+}
+
+/// Receives answers, and sends the requests that no caller sends, until the stream breaks. Returns
+/// the error.
+async fn serve(
+    inner: &PublisherInner,
+    mut answers: Streaming<proto::NotifyResponse>,
+    connection: &Lease,
+) -> Error {
+    let sleep = tokio::time::sleep_until(inner.clock.instant(Tick::NEVER));
+    tokio::pin!(sleep);
+    loop {
+        let outcome = inner.pump();
+        if outcome.overdue {
+            connection.retire();
+            return Error::new(ErrorKind::Unavailable, "no answer in time");
+        }
+        let next_pump = inner.clock.instant(outcome.next_pump);
+        if sleep.deadline() != next_pump {
+            sleep.as_mut().reset(next_pump);
+        }
+        tokio::select! {
+            answer = answers.message() => match answer {
+                Ok(Some(answer)) => inner.answered(&answer),
+                Ok(None) => return Error::new(ErrorKind::Unavailable, "the relay ended the stream"),
+                Err(status) => return from_status(status),
+            },
+            () = inner.task_signal.notified() => {}
+            () = &mut sleep => {}
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Waits, reconnections and logged outages of a stream.
+
+use super::*;
+
+fn at(seconds: u64) -> Tick {
+    Tick::from_nanos(seconds * 1_000_000_000)
+}
+
+fn new_stream() -> (Reconnect, fastrand::Rng) {
+    (
+        Reconnect::new(ReconnectConfig::default()),
+        fastrand::Rng::with_seed(1),
+    )
+}
+
+fn wait_until(stream: &mut Reconnect, now: Tick) -> Tick {
+    let ReconnectStep::Wait(until) = stream.step(now) else {
+        panic!("it waits")
+    };
+    until
+}
+
+#[test]
+fn a_stream_without_a_message_for_two_and_a_half_heartbeats_is_dead() {
+    let (mut stream, mut rng) = new_stream();
+    assert_eq!(stream.step(at(0)), ReconnectStep::Open);
+    stream.opened(at(0));
+    stream.on_message(at(1));
+    assert_eq!(stream.state(), ConnectionState::Connected);
+    assert_eq!(stream.step(at(2)), ReconnectStep::Read(at(26)));
+    assert!(!stream.elapsed(at(25), &mut rng));
+    assert!(stream.elapsed(at(26), &mut rng));
+    assert_eq!(stream.state(), ConnectionState::Reconnecting);
+}
+
+#[test]
+fn waits_grow_until_a_stream_has_lasted() {
+    let (mut stream, mut rng) = new_stream();
+    for _ in 0..20 {
+        stream.broken(at(0), None, &mut rng);
+    }
+    let waits = (0..50).map(|_| {
+        stream.opened(at(0));
+        stream.on_message(at(0));
+        stream.broken(at(1), None, &mut rng);
+        let until = wait_until(&mut stream, at(0));
+        until.since(at(1))
+    });
+    assert!(
+        waits.max() > Some(Duration::from_secs(5)),
+        "a stream of a second is not stable"
+    );
+    stream.opened(at(0));
+    stream.on_message(at(0));
+    stream.broken(at(10), None, &mut rng);
+    let until = wait_until(&mut stream, at(0));
+    assert!(until <= at(11));
+}
+
+fn goodbye_now() -> Goodbye {
+    Goodbye {
+        reason: GoodbyeReason::Rotation,
+        reconnect_after: Duration::ZERO,
+    }
+}
+
+/// Returns the wait after one more failure at `now`.
+fn wait_after_failure(stream: &mut Reconnect, now: Tick, rng: &mut fastrand::Rng) -> Duration {
+    stream.broken(now, None, rng);
+    let until = wait_until(stream, now);
+    until.since(now)
+}
+
+#[test]
+fn a_stream_that_lasted_and_ended_in_a_goodbye_resets_the_back_off() {
+    let (mut stream, mut rng) = new_stream();
+    for _ in 0..200 {
+        for _ in 0..20 {
+            stream.broken(at(0), None, &mut rng);
+        }
+        stream.opened(at(0));
+        stream.on_message(at(0));
+        stream.goodbye(at(10), goodbye_now(), &mut rng);
+        let wait = wait_after_failure(&mut stream, at(11), &mut rng);
+        assert!(wait <= Duration::from_secs(1), "{wait:?}");
+    }
+}
+
+#[test]
+fn a_goodbye_never_grows_the_back_off() {
+    let (mut stream, mut rng) = new_stream();
+    for _ in 0..200 {
+        stream.backoff.reset();
+        for _ in 0..20 {
+            stream.opened(at(0));
+            stream.on_message(at(0));
+            stream.goodbye(at(1), goodbye_now(), &mut rng);
+        }
+        let wait = wait_after_failure(&mut stream, at(2), &mut rng);
+        assert!(wait <= Duration::from_secs(1), "{wait:?}");
+    }
+}
+
+#[test]
+fn repeated_failures_to_open_are_logged_once_and_then_once_a_minute() {
+    let (mut stream, mut rng) = new_stream();
+    let mut told = Vec::new();
+    for second in 0..130 {
+        stream.step(at(second));
+        let error = Error::new(ErrorKind::Exhausted, "request: too large");
+        stream.broken(at(second), Some(&error), &mut rng);
+        if let Some(outage) = stream.outage(at(second)) {
+            assert!(outage.reason.contains("too large"), "{outage:?}");
+            told.push((second, outage.attempts));
+        }
+    }
+    assert_eq!(told, [(2, 3), (62, 63), (122, 123)]);
+    stream.opened(at(130));
+    stream.on_message(at(130));
+    stream.broken(at(131), None, &mut rng);
+    assert!(stream.outage(at(131)).is_none(), "that stream was open");
+}
+
+#[test]
+fn two_failures_that_take_ten_seconds_are_logged_as_well() {
+    let (mut stream, mut rng) = new_stream();
+    stream.broken(at(0), None, &mut rng);
+    assert!(stream.outage(at(0)).is_none());
+    stream.broken(at(10), None, &mut rng);
+    assert_eq!(stream.outage(at(10)).map(|outage| outage.attempts), Some(2));
+}
+
+#[test]
+fn only_a_refusal_is_final() {
+    let (mut stream, mut rng) = new_stream();
+    let gone = Error::new(ErrorKind::Unavailable, "connection refused");
+    assert!(stream.broken(at(0), Some(&gone), &mut rng).is_none());
+    let refused = Error::invalid("selectors", "must hold at least one");
+    assert!(stream.broken(at(0), Some(&refused), &mut rng).is_some());
+    assert_eq!(stream.step(at(99)), ReconnectStep::Closed);
+}
+
+#[test]
+fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_relays_first_message() {
+    for kind in [
+        ErrorKind::Denied,
+        ErrorKind::NotFound,
+        ErrorKind::Unsupported,
+    ] {
+        let (mut stream, mut rng) = new_stream();
+        stream.opened(at(0));
+        let refused = Some(Error::new(kind, "not here"));
+        assert!(
+            stream.broken(at(0), refused.as_ref(), &mut rng).is_some(),
+            "{kind:?}"
+        );
+        assert_eq!(stream.state(), ConnectionState::Closed);
+
+        let (mut stream, mut rng) = new_stream();
+        stream.opened(at(0));
+        stream.on_message(at(1));
+        stream.broken(at(2), None, &mut rng);
+        for second in 3..100 {
+            let refused = Some(Error::new(kind, "not here"));
+            let refusal = stream.broken(at(second), refused.as_ref(), &mut rng);
+            assert!(refusal.is_none(), "{kind:?}");
+            assert_eq!(stream.state(), ConnectionState::Reconnecting);
+        }
+        stream.opened(at(200));
+        stream.on_message(at(200));
+        assert_eq!(stream.state(), ConnectionState::Connected);
+    }
+}
+
+#[test]
+fn a_request_that_breaks_a_rule_is_final_at_any_time() {
+    let (mut stream, mut rng) = new_stream();
+    stream.opened(at(0));
+    stream.on_message(at(1));
+    let refused = Error::invalid("selectors", "must hold at least one");
+    assert!(stream.broken(at(2), Some(&refused), &mut rng).is_some());
+}
+
+#[test]
+fn a_requested_wait_is_at_most_a_minute() {
+    let (mut stream, mut rng) = new_stream();
+    let week = Duration::from_secs(7 * 24 * 3600);
+    let busy = Error::new(ErrorKind::Unavailable, "draining").with_retry_after(week);
+    let goodbye = Goodbye {
+        reason: GoodbyeReason::Draining,
+        reconnect_after: week,
+    };
+    for refused in [true, false] {
+        stream.opened(at(0));
+        if refused {
+            stream.broken(at(0), Some(&busy), &mut rng);
+        } else {
+            stream.goodbye(at(0), goodbye, &mut rng);
+        }
+        let until = wait_until(&mut stream, at(0));
+        assert!(until >= at(60) && until <= at(61), "{until:?}");
+    }
+}
+
+#[test]
+fn the_wait_of_a_goodbye_is_kept() {
+    let (mut stream, mut rng) = new_stream();
+    stream.opened(at(0));
+    let reconnect_after = Duration::from_secs(5);
+    let reason = GoodbyeReason::Draining;
+    stream.goodbye(
+        at(0),
+        Goodbye {
+            reason,
+            reconnect_after,
+        },
+        &mut rng,
+    );
+    let until = wait_until(&mut stream, at(1));
+    assert!(until >= at(5) && until <= at(6));
+}
