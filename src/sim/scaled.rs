@@ -3,7 +3,7 @@
 //!
 //! A get takes its time on both ways, may fail or hang; handlers fail, hang, or die with their
 //! listener. A message that is held is kept hidden, for one time-out at once. Every second listener
-//! wraps its queue in what tries again, whose rules are the production's ([`Tries`]).
+//! wraps its queue in what tries again, whose rules are the production's ([`RetryState`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind},
     queue::{
         RetryConfig,
-        tries::{Repeat, Tries},
+        retry_state::{RetryOn, RetryState},
     },
     scaling::{
         Begin, Due, IdleBackoff, Load, Rest, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy,
@@ -33,7 +33,7 @@ pub(super) struct Scaled {
     pub(super) scaler: Scaler,
     held: BTreeMap<TaskId, Vec<(MessageId, u64)>>,
     /// The tries of gets that failed, inside of the wrapper.
-    tries: BTreeMap<TaskId, Tries>,
+    tries: BTreeMap<TaskId, RetryState>,
     tick_at: Option<Tick>,
     /// The report on its way.
     report: Option<u64>,
@@ -524,8 +524,8 @@ impl World {
             let scaled = self.listeners[number].scaled.get_mut(&queue);
             let tries = scaled.expect("it has a machine").tries.entry(task);
             let config = RetryConfig::default();
-            let tries = tries.or_insert_with(|| Tries::new(&config, Repeat::Refused, fault));
-            tries.after(&Error::new(kind, "the get failed"), &mut self.rng)
+            let tries = tries.or_insert_with(|| RetryState::new(&config, RetryOn::Refusals, fault));
+            tries.next_wait(&Error::new(kind, "the get failed"), &mut self.rng)
         });
         match wait.flatten() {
             Some(wait) => {

@@ -16,11 +16,11 @@ use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
     queue::{
-        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt,
-        WorkQueue,
+        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue,
+        forward::forward,
     },
     sync::lock,
-    words::{GroupName, QueueAddress},
+    words::QueueAddress,
 };
 
 /// A queue in memory with a script. Clones are the same queue, and play the same script.
@@ -219,21 +219,7 @@ impl ScriptedQueue {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl WorkQueue for ScriptedQueue {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn addresses(&self) -> Vec<&QueueAddress> {
-        self.inner.addresses()
-    }
-
-    fn listener_group(&self) -> GroupName {
-        self.inner.listener_group()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
+    forward!(inner: address, addresses, listener_group, limits);
 
     async fn create(&self) -> Result<bool> {
         self.play(Call::Create, self.inner.create()).await

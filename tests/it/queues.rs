@@ -313,7 +313,7 @@ async fn what_azure_needs_is_said_and_no_secret_is() {
             &right,
             url,
             5,
-            "make it first, as `reveille queue create` does",
+            "create it first, for example with `reveille queue create`",
         ),
         (
             &right,

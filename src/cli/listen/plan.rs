@@ -71,7 +71,7 @@ impl Args {
         if queue::address(&self.url)?.queue_name().ends_with(SUFFIX) {
             return Ok(Poison::Nowhere);
         }
-        queue::beside(&self.url, SUFFIX).map(Poison::Queue)
+        queue::with_suffix(&self.url, SUFFIX).map(Poison::Queue)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A queue whose faults are scripted, and what is made of them.
+//! Retries of a queue with scripted faults.
 
 use std::{
     collections::VecDeque,
@@ -8,22 +8,23 @@ use std::{
 use super::*;
 use crate::{
     clock::{Clock, Tick},
-    queue::MemoryQueue,
+    queue::{MemoryQueue, QueueLimits},
     testing::{Call, ScriptedQueue, queue_contract as contract},
+    words::QueueAddress,
 };
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug)]
 enum Trouble {
-    /// The call does not happen.
+    /// The call has no effect.
     Refused(Error),
-    /// The call happens, and its answer is lost.
+    /// The call takes effect, and its answer is lost.
     AnswerLost(Error),
 }
 
-/// A queue in memory that fails as its script says, and works after its end.
+/// A queue in memory that fails according to a script, and works after its end.
 #[derive(Debug, Clone)]
 struct Faulty {
     inner: MemoryQueue,
@@ -51,7 +52,7 @@ impl Faulty {
         self.calls.lock().unwrap().len()
     }
 
-    /// Returns how long was waited before each call but the first.
+    /// Returns the waits before all calls but the first.
     fn waits(&self) -> Vec<Duration> {
         let calls = self.calls.lock().unwrap();
         calls.windows(2).map(|two| two[1].since(two[0])).collect()
@@ -149,7 +150,7 @@ async fn it_keeps_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_for_the_moment_is_healed_in_every_call() {
+async fn every_call_is_repeated_after_a_temporary_failure() {
     let (faulty, queue) = queue();
     assert_eq!(queue.to_string(), "memory:jobs");
     const REFUSED: [ErrorKind; 2] = [ErrorKind::Busy, ErrorKind::Exhausted];
@@ -186,7 +187,7 @@ async fn what_fails_for_the_moment_is_healed_in_every_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_will_not_pass_is_returned_at_once() {
+async fn a_permanent_failure_is_returned_at_once() {
     let (faulty, queue) = queue();
     for kind in [
         ErrorKind::Invalid,
@@ -201,7 +202,7 @@ async fn what_will_not_pass_is_returned_at_once() {
         let error = queue.depth().await.expect_err("for good");
         assert_eq!((error.kind(), faulty.calls()), (kind, 1));
     }
-    // A receipt that was worth nothing from the start is not taken for deleted.
+    // A receipt that was invalid from the start does not count as deleted.
     let receipt = got(&queue).await;
     queue.delete(&receipt).await.expect("delete");
     faulty.script([refused(ErrorKind::Busy)]);
@@ -210,7 +211,7 @@ async fn what_will_not_pass_is_returned_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_gives_up_after_the_last_try_with_the_last_error() {
+async fn it_gives_up_after_the_last_attempt_with_the_last_error() {
     for (tries, calls) in [(0, 1), (1, 1), (3, 3)] {
         let faulty = Faulty::new();
         let config = RetryConfig {
@@ -251,7 +252,7 @@ async fn waits_grow_up_to_the_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_tried_before_the_service_asked_for_it() {
+async fn no_attempt_comes_before_the_services_retry_after() {
     let (faulty, queue) = queue();
     let asked = Duration::from_secs(30);
     for _ in 0..50 {
@@ -267,7 +268,7 @@ async fn nothing_is_tried_before_the_service_asked_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_get_that_may_have_happened_is_not_repeated() {
+async fn a_get_that_may_have_taken_effect_is_not_repeated() {
     for kind in [ErrorKind::Timeout, ErrorKind::Unavailable] {
         let (faulty, queue) = queue();
         let put = queue.put(vec![NewMessage::new("work")]).await;
@@ -279,7 +280,7 @@ async fn a_get_that_may_have_happened_is_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_put_only_the_messages_that_failed_are_put_again() {
+async fn only_the_failed_messages_of_a_put_are_put_again() {
     let scripted = ScriptedQueue::new("local/jobs".parse().expect("an address"));
     let queue = Retrying::new(scripted.clone(), RetryConfig::default());
     let busy = Error::new(ErrorKind::Exhausted, "busy");
@@ -302,7 +303,7 @@ async fn of_a_put_only_the_messages_that_failed_are_put_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_that_may_have_happened_is_never_said_to_be_refused() {
+async fn a_put_that_may_have_taken_effect_never_ends_in_a_refusal() {
     let (faulty, queue) = queue();
     faulty.script([lost(ErrorKind::Timeout), refused(ErrorKind::NotFound)]);
     let error = queue.put(vec![NewMessage::new("work")]).await;
@@ -331,7 +332,10 @@ async fn a_delete_without_an_answer_is_done_when_its_message_is_gone() {
         let (faulty, queue) = queue();
         let receipt = got(&queue).await;
         faulty.script([lost(kind), refused(ErrorKind::Busy)]);
-        queue.delete(&receipt).await.expect("done by the first try");
+        queue
+            .delete(&receipt)
+            .await
+            .expect("the first attempt did it");
         assert_eq!(faulty.calls(), 3);
         assert_eq!(queue.depth().await.expect("depth"), 0);
     }
