@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::{
     fault::Fault,
     session::{ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS},
-    task::{Bundle, Scope},
+    task::{Scope, TaskGroup},
 };
 
 /// The connections of one kind.
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     fn connect(&self) -> Connection {
-        let (scope, parts) = (Scope::new(), Bundle::default());
+        let (scope, parts) = (Scope::new(), TaskGroup::default());
         scope.spawn(parts.clone().run(std::future::pending()));
         Connection {
             channel: self.endpoint.clone().executor(parts).connect_lazy(),

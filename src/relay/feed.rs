@@ -14,7 +14,7 @@ use super::Shared;
 use crate::{
     clock::Tick,
     hub::{Feed, Filled, Next, WakeSink},
-    task::{Work, poll_turn, spend},
+    task::{Work, poll_budget, spend},
     words::SubscribeEvent,
 };
 
@@ -69,7 +69,7 @@ impl<S: WakeSink + Default + Unpin> Stream for FeedStream<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
         let this = &mut *self;
-        std::task::ready!(poll_turn(cx));
+        std::task::ready!(poll_budget(cx));
         loop {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);

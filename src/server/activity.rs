@@ -1,6 +1,6 @@
 //! One connection's streams, and when the connection ends for want of them.
 //!
-//! All parts of a connection run in one task (see `task::Bundle`), so its figures need no order
+//! All parts of a connection run in one task (see `task::TaskGroup`), so its figures need no order
 //! among each other.
 
 use std::{
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Tick},
-    task::Bundle,
+    task::TaskGroup,
 };
 
 /// What one connection does, and what its parts share.
@@ -32,7 +32,7 @@ pub(super) struct Activity {
     draining: CancellationToken,
     budget: RequestBudget,
     /// Runs the connection and its streams.
-    bundle: Bundle,
+    bundle: TaskGroup,
     /// Without streams for this long, it ends.
     idle: Duration,
     /// Streams that are open.
@@ -86,7 +86,7 @@ impl Activity {
             incidents,
             draining,
             budget,
-            bundle: Bundle::default(),
+            bundle: TaskGroup::default(),
             idle,
             open: AtomicUsize::new(0),
             opened: AtomicBool::new(false),
@@ -108,7 +108,7 @@ impl Activity {
         &self.budget
     }
 
-    pub(super) fn bundle(&self) -> &Bundle {
+    pub(super) fn bundle(&self) -> &TaskGroup {
         &self.bundle
     }
 

@@ -15,12 +15,12 @@ use super::{
     activity::{Activity, OpenStream},
     incidents::Incident,
 };
-use crate::task::Bundle;
+use crate::task::TaskGroup;
 
 /// Runs a connection's streams in its bundle, and counts them.
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
-    pub(super) bundle: Bundle,
+    pub(super) bundle: TaskGroup,
     pub(super) activity: Arc<Activity>,
 }
 
@@ -97,7 +97,7 @@ mod tests {
             IDLE,
         ));
         let streams = Streams {
-            bundle: Bundle::default(),
+            bundle: TaskGroup::default(),
             activity: Arc::clone(&activity),
         };
         // What hyper does: the service makes its answer, and the peer's window stays shut.
