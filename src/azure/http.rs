@@ -8,13 +8,16 @@ use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use super::{account::StorageAccount, signing::Signing};
 use crate::{
     error::Result,
-    https::{self, Patience, Target},
+    https::{self, RequestTimeout, Target},
 };
 
 /// Returns how requests for an account's queues are signed and sent; each has `timeout`, from
 /// connecting to the end of the answer.
 pub(crate) fn client_options(account: &StorageAccount, timeout: Duration) -> Result<ClientOptions> {
-    let client = https::client(Target::of(&account.queue_url("")), Patience::Whole(timeout))?;
+    let client = https::client(
+        Target::of(&account.queue_url("")),
+        RequestTimeout::Total(timeout),
+    )?;
     Ok(ClientOptions {
         per_try_policies: vec![Arc::new(Signing::new(account.clone()))],
         retry: RetryOptions::none(),

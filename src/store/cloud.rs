@@ -43,7 +43,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    https::Patience,
+    https::RequestTimeout,
 };
 
 /// A container or bucket, or what lies under a prefix in one.
@@ -452,10 +452,10 @@ impl Purpose {
         }
     }
 
-    fn patience(self) -> Patience {
+    fn patience(self) -> RequestTimeout {
         match self {
-            Self::Reads | Self::Writes => Patience::Whole(REQUEST),
-            Self::Contents => Patience::Pieces(PIECE),
+            Self::Reads | Self::Writes => RequestTimeout::Total(REQUEST),
+            Self::Contents => RequestTimeout::PerChunk(PIECE),
         }
     }
 }
