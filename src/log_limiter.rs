@@ -103,7 +103,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             assert_eq!(limiter.count(0, now), None);
         }
-        assert_eq!(limiter.count(1, start), Some(0), "a kind of its own");
+        assert_eq!(limiter.count(1, start), Some(0), "kinds are independent");
         assert_eq!(limiter.count(0, start + every), Some(9));
     }
 }

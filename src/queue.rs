@@ -22,7 +22,9 @@ mod azure;
 mod claim_check;
 pub(crate) mod forward;
 pub mod json;
+mod limits;
 mod memory;
+mod message;
 mod metered;
 mod outcome;
 mod partitioned;
@@ -33,15 +35,13 @@ mod sqlite;
 mod url;
 
 use std::{
-    fmt::{self, Debug, Display},
-    sync::Arc,
-    time::{Duration, SystemTime},
+    fmt::{Debug, Display},
+    time::Duration,
 };
 
 /// The attribute that an `impl WorkQueue` needs. A back-end in another crate can use it without its
 /// own dependency on `async-trait`.
 pub use async_trait::async_trait;
-use bytes::Bytes;
 
 #[cfg(feature = "azure")]
 pub use self::azure::{AzureQueue, AzureQueueConfig, MessageEncoding};
@@ -50,7 +50,9 @@ pub use self::sqlite::SqliteQueue;
 pub use self::{
     claim_check::{ClaimCheck, ClaimConfig},
     json::{JsonMessage, JsonQueue},
+    limits::QueueLimits,
     memory::MemoryQueue,
+    message::{Fault, Message, MessageId, NewMessage, PeekedMessage, Receipt},
     metered::{Metered, QueueUsage, Tariff},
     partitioned::Partitioned,
     retrying::{RetryConfig, Retrying},
@@ -178,323 +180,6 @@ pub trait WorkQueue: Display + Debug + Send + Sync + 'static {
     }
 }
 
-/// A message to put.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NewMessage {
-    /// The payload.
-    pub body: Bytes,
-    /// The message is invisible for this long after the put.
-    pub delay: Duration,
-    /// The message is removed after this long, handled or not. `None`, the default, keeps it for
-    /// ever, independent of the service's default.
-    pub time_to_live: Option<Duration>,
-}
-
-/// A message returned by a get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Message {
-    /// The id, the same in each get.
-    pub id: MessageId,
-    /// The payload.
-    pub body: Bytes,
-    /// Deletes, renews or releases the message.
-    pub receipt: Receipt,
-    /// The number of gets so far, including this one: 1 or more.
-    pub dequeue_count: u32,
-    /// The time of the put, by the queue's clock.
-    pub inserted_at: SystemTime,
-    /// Set if `body` is not the body that was put; see [`Message::payload`].
-    pub fault: Option<Fault>,
-}
-
-/// A message returned by a peek.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PeekedMessage {
-    /// The id.
-    pub id: MessageId,
-    /// The payload.
-    pub body: Bytes,
-    /// The number of gets so far.
-    pub dequeue_count: u32,
-    /// The time of the put, by the queue's clock.
-    pub inserted_at: SystemTime,
-    /// As [`Message::fault`].
-    pub fault: Option<Fault>,
-}
-
-/// Why a message does not have the body that was put: a wrapper encoded the body and cannot restore
-/// it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Fault {
-    /// If the kind [is retryable](ErrorKind::is_retryable), the fault is temporary and may be gone
-    /// at the next get. Any other kind is permanent.
-    pub kind: ErrorKind,
-    /// A description of the fault.
-    pub message: Arc<str>,
-}
-
-/// A message's id within its queue.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MessageId(Arc<str>);
-
-/// The right to delete, renew or release a message. Opaque, and valid only for the queue that
-/// returned it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Receipt {
-    id: MessageId,
-    token: Arc<str>,
-}
-
-/// A queue's limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueueLimits {
-    /// The maximum number of messages per get or peek.
-    pub batch: usize,
-    /// The maximum size of a body, in bytes.
-    pub body: usize,
-    /// The shortest and the longest visibility time-out.
-    pub visibility: (Duration, Duration),
-    /// The longest delay of a put and of a release.
-    pub delay: Duration,
-    /// The resolution of all times: a message may become visible this much later.
-    pub resolution: Duration,
-}
-
-impl NewMessage {
-    /// Creates a message that is visible at once and kept until it is deleted.
-    pub fn new(body: impl Into<Bytes>) -> Self {
-        Self {
-            body: body.into(),
-            ..Self::default()
-        }
-    }
-
-    /// Sets [`NewMessage::delay`].
-    #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
-        self.delay = delay;
-        self
-    }
-
-    /// Sets [`NewMessage::time_to_live`].
-    #[must_use]
-    pub fn expiring(mut self, time_to_live: Duration) -> Self {
-        self.time_to_live = Some(time_to_live);
-        self
-    }
-}
-
-impl Message {
-    /// Creates the result of the `dequeue_count`th get of a message; its id is the receipt's. For
-    /// back-ends.
-    pub fn new(
-        receipt: Receipt,
-        body: impl Into<Bytes>,
-        dequeue_count: u32,
-        inserted_at: SystemTime,
-    ) -> Self {
-        Self {
-            id: receipt.id.clone(),
-            body: body.into(),
-            receipt,
-            dequeue_count,
-            inserted_at,
-            fault: None,
-        }
-    }
-
-    /// Returns `body`, or an error if the message has a [`Fault`].
-    ///
-    /// # Errors
-    /// The fault. A handler should release a message with a temporary fault, at any dequeue count,
-    /// and treat a permanent fault like any message that it cannot handle.
-    pub fn payload(&self) -> Result<&Bytes> {
-        match &self.fault {
-            None => Ok(&self.body),
-            Some(fault) => Err(fault.clone().into()),
-        }
-    }
-}
-
-impl PeekedMessage {
-    /// Creates the result of a peek of a message that was got `dequeue_count` times before. For
-    /// back-ends.
-    pub fn new(
-        id: MessageId,
-        body: impl Into<Bytes>,
-        dequeue_count: u32,
-        inserted_at: SystemTime,
-    ) -> Self {
-        Self {
-            id,
-            body: body.into(),
-            dequeue_count,
-            inserted_at,
-            fault: None,
-        }
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Self {
-        Self {
-            kind: error.kind(),
-            message: error.message().into(),
-        }
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        Self::new(fault.kind, &*fault.message)
-    }
-}
-
-impl MessageId {
-    /// Creates an id from the back-end's id of a message.
-    pub fn new(text: &str) -> Self {
-        Self(text.into())
-    }
-
-    /// Returns it as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Receipt {
-    /// Creates a receipt. The token identifies this delivery among all deliveries of the message.
-    /// For back-ends.
-    pub fn new(id: MessageId, token: &str) -> Self {
-        Self {
-            id,
-            token: token.into(),
-        }
-    }
-
-    /// Returns the id of its message.
-    pub fn message_id(&self) -> &MessageId {
-        &self.id
-    }
-
-    /// Returns the back-end's token of the delivery. Do not log it: it allows to delete the message.
-    pub fn token(&self) -> &str {
-        &self.token
-    }
-}
-
-impl QueueLimits {
-    /// The limits of the embedded queues: those of Azure Queue Storage, so that programs can move
-    /// there. Also the default for the limits of other back-ends.
-    pub const EMBEDDED: Self = Self {
-        batch: 32,
-        body: 64 * 1024,
-        visibility: (Duration::from_millis(1), WEEK),
-        delay: WEEK,
-        resolution: Duration::from_millis(1),
-    };
-
-    /// Checks all messages of a put before any of them is put.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if a body or a delay is too long, a time to live is zero, or a time to
-    /// live is not longer than the delay after both are rounded up to [`QueueLimits::resolution`].
-    pub fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
-        messages.iter().try_for_each(|message| {
-            if message.body.len() > self.body {
-                let rule = format_args!(
-                    "must be at most {} bytes, but has {}",
-                    self.body,
-                    message.body.len()
-                );
-                return Err(Error::invalid("body", rule));
-            }
-            self.check_delay(message.delay)?;
-            match message.time_to_live {
-                Some(life) => self.check_life(life, message.delay),
-                None => Ok(()),
-            }
-        })
-    }
-
-    /// Checks the `max` of a get or a peek; returns it, limited to one batch.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for 0.
-    pub fn check_max(&self, max: usize) -> Result<usize> {
-        match max {
-            0 => Err(Error::invalid("max", "must be at least 1")),
-            max => Ok(max.min(self.batch)),
-        }
-    }
-
-    /// Checks a visibility time-out.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it is outside of [`QueueLimits::visibility`].
-    pub fn check_visibility(&self, timeout: Duration) -> Result<()> {
-        let (least, most) = self.visibility;
-        if (least..=most).contains(&timeout) {
-            return Ok(());
-        }
-        let rule = format_args!("must be {least:?} to {most:?}, but is {timeout:?}");
-        Err(Error::invalid("visibility_timeout", rule))
-    }
-
-    /// Checks the delay of a put or of a release.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it is above [`QueueLimits::delay`].
-    pub fn check_delay(&self, delay: Duration) -> Result<()> {
-        if delay <= self.delay {
-            return Ok(());
-        }
-        let rule = format_args!("must be at most {:?}, but is {delay:?}", self.delay);
-        Err(Error::invalid("delay", rule))
-    }
-
-    /// Checks that a message becomes visible before it expires. The queue rounds both times.
-    fn check_life(&self, life: Duration, delay: Duration) -> Result<()> {
-        if life.is_zero() {
-            return Err(Error::invalid("time_to_live", "must be above zero"));
-        }
-        let (life, delay) = (self.rounded(life), self.rounded(delay));
-        if delay < life {
-            return Ok(());
-        }
-        let rule = format_args!(
-            "must be shorter than time_to_live, but they are {delay:?} and {life:?} when rounded \
-             up to {:?}",
-            self.resolution
-        );
-        Err(Error::invalid("delay", rule))
-    }
-
-    /// Rounds a time up to the queue's resolution.
-    fn rounded(&self, time: Duration) -> Duration {
-        let step = self.resolution.as_nanos();
-        if step == 0 {
-            return time;
-        }
-        let steps = time.as_nanos().div_ceil(step);
-        let nanos = steps.saturating_mul(step);
-        u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
-    }
-}
-
-impl Default for QueueLimits {
-    fn default() -> Self {
-        Self::EMBEDDED
-    }
-}
-
-const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
-
 fn queue_group(address: &QueueAddress) -> GroupName {
     let name = GroupName::new(address.queue_name());
     name.expect("names of queues keep the rule of groups' names")
@@ -506,32 +191,20 @@ fn local_group(address: &QueueAddress, identity: u64) -> GroupName {
     name.expect("names of queues keep the rule of groups' names")
 }
 
+#[cfg(any(feature = "azure", feature = "sqlite"))]
 #[cold]
-pub(crate) fn lost(queue: &dyn WorkQueue, receipt: &Receipt) -> Error {
+fn missing_queue(queue: &dyn WorkQueue) -> Error {
+    let message = format!(
+        "queue `{queue}` does not exist: create it first, for example with `reveille queue create`"
+    );
+    Error::new(ErrorKind::NotFound, message)
+}
+
+#[cold]
+fn invalid_receipt(queue: &dyn WorkQueue, receipt: &Receipt) -> Error {
     let message = format!(
         "message `{}` of queue `{queue}` is gone, or another consumer has got it",
-        receipt.id
+        receipt.message_id()
     );
     Error::new(ErrorKind::Conflict, message)
-}
-
-impl Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Debug for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Debug for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token allows to delete the message, so it must not appear in logs.
-        f.debug_struct("Receipt")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
 }

@@ -33,8 +33,8 @@ use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WEEK, WorkQueue,
-    local_group, lost, outcome, queue_group,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, limits::WEEK, local_group, missing_queue, outcome, queue_group,
 };
 use crate::{
     azure::{AzureError, StorageAccount, check_name, client_options},
@@ -204,26 +204,15 @@ impl AzureQueue {
 
     fn message(&self, message: ReceivedMessage) -> Result<Message> {
         let token = self.required(message.pop_receipt, "receipt")?;
-        let PeekedMessage {
-            id,
-            body,
-            dequeue_count,
-            inserted_at,
-            fault,
-        } = self.peeked_message(
+        let read = self.peeked_message(
             message.message_id,
             message.message_text,
             message.dequeue_count,
             message.insertion_time,
         )?;
-        Ok(Message {
-            receipt: Receipt::new(id.clone(), &token),
-            id,
-            body,
-            dequeue_count,
-            inserted_at,
-            fault,
-        })
+        let receipt = Receipt::new(read.id, &token);
+        let (count, inserted_at) = (read.dequeue_count, read.inserted_at);
+        Ok(Message::new(receipt, read.body, count, inserted_at))
     }
 
     fn peeked_message(
@@ -257,7 +246,7 @@ impl AzureQueue {
         // The service answers with one of the two codes, depending on whether the message exists.
         let gone = error.kind() == ErrorKind::NotFound && !no_queue;
         if gone || error.code() == "PopReceiptMismatch" {
-            return lost(self, receipt);
+            return invalid_receipt(self, receipt);
         }
         self.request_error(error)
     }
@@ -266,10 +255,7 @@ impl AzureQueue {
     fn request_error(&self, error: impl Into<AzureError>) -> Error {
         let error = error.into();
         if error.kind() == ErrorKind::NotFound {
-            let message = format!(
-                "queue `{self}` does not exist: create it first, for example with `reveille queue create`"
-            );
-            return Error::new(ErrorKind::NotFound, message).with_source(error);
+            return missing_queue(self).with_source(error);
         }
         error.of(format_args!("queue `{self}`"))
     }

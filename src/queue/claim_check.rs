@@ -23,7 +23,7 @@ use prost_types::Timestamp;
 use self::claim::{Claim, ClaimId, is_marked};
 use super::{
     Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
-    forward::forward, lost, outcome,
+    forward::forward, invalid_receipt, outcome,
 };
 use crate::{
     clock::wall,
@@ -265,7 +265,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 
     /// Returns the blob of a receipt's message, and the wrapped queue's receipt.
     fn split(&self, receipt: &Receipt) -> Result<(Option<ClaimId>, Receipt)> {
-        let unknown = || lost(self, receipt);
+        let unknown = || invalid_receipt(self, receipt);
         let (blob, token) = receipt.token().split_once(':').ok_or_else(unknown)?;
         let blob = match blob {
             "" => None,
@@ -300,7 +300,8 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
         let count = messages.len();
         match self.store_bodies(messages).await {
             // No blob is deleted, even if the put fails: the message may have been put despite the
-            // error, and a lost body is worse. The blob of an unput message stays until its expiry.
+            // error, and a lost body is worse. The blob of a message that was not put stays until
+            // its expiry.
             Ok(checked) => self.inner.put_each(checked).await,
             Err(error) => outcome::for_each(count, Err(error)),
         }

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
-    lost,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, local_group,
 };
 use crate::{
     clock::{Clock, Tick, wall},
@@ -70,7 +70,9 @@ impl MemoryQueue {
         let now = self.clock.now();
         let mut messages = lock(&self.messages);
         messages.expire(now);
-        let id = messages.find(receipt).ok_or_else(|| lost(self, receipt))?;
+        let id = messages
+            .find(receipt)
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
         let stored = messages.by_id.get_mut(&id).expect("it was just found");
         stored.dequeue_count = stored.dequeue_count.saturating_sub(uncounted);
         Ok(messages.hide(id, until))
@@ -137,7 +139,9 @@ impl WorkQueue for MemoryQueue {
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
         let mut messages = lock(&self.messages);
         messages.expire(self.clock.now());
-        let id = messages.find(receipt).ok_or_else(|| lost(self, receipt))?;
+        let id = messages
+            .find(receipt)
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
         messages.remove(id);
         Ok(())
     }

@@ -20,7 +20,8 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost, outcome,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, outcome,
 };
 use crate::{
     error::{Error, Result},
@@ -136,7 +137,7 @@ impl Partitioned {
 
     /// Returns the index of the receipt's partition, and the partition's own receipt.
     fn inner(&self, receipt: &Receipt) -> Result<(usize, Receipt)> {
-        let unknown = || lost(self, receipt);
+        let unknown = || invalid_receipt(self, receipt);
         let (index, token) = split(receipt.token()).ok_or_else(unknown)?;
         let (of_id, id) = split(receipt.message_id().as_str()).ok_or_else(unknown)?;
         if index != of_id || index >= self.partitions.len() {

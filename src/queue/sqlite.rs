@@ -27,11 +27,11 @@ use self::{
     schema::SCHEMA,
 };
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
-    lost,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, local_group, missing_queue,
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::Result,
     sqlite::Database,
     words::{GroupName, QueueAddress},
 };
@@ -95,7 +95,7 @@ impl SqliteQueue {
                 Some(queue) => work(transaction, queue).map(Some),
                 None => Ok(None),
             });
-        written.await?.ok_or_else(|| self.missing())
+        written.await?.ok_or_else(|| missing_queue(self))
     }
 
     /// Runs a read if the queue exists.
@@ -111,14 +111,14 @@ impl SqliteQueue {
                 Some(queue) => work(connection, queue).map(Some),
                 None => Ok(None),
             });
-        read.await?.ok_or_else(|| self.missing())
+        read.await?.ok_or_else(|| missing_queue(self))
     }
 
     /// Hides the message of a receipt for `span`, and subtracts `uncounted` from its dequeue count;
     /// returns the new receipt.
     async fn hide(&self, receipt: &Receipt, span: Duration, uncounted: u32) -> Result<Receipt> {
         let Some((id, number)) = parse_receipt(receipt) else {
-            return Err(lost(self, receipt));
+            return Err(invalid_receipt(self, receipt));
         };
         let hidden = self.write(move |transaction, queue| {
             let now = clock::advance(transaction)?;
@@ -136,21 +136,15 @@ impl SqliteQueue {
                 )
                 .optional()
         });
-        let number = hidden.await?.ok_or_else(|| lost(self, receipt))?;
+        let number = hidden
+            .await?
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
         let id = receipt.message_id().clone();
         Ok(Receipt::new(id, &number.to_string()))
     }
 
     fn name(&self) -> String {
         self.address.queue_name().to_owned()
-    }
-
-    #[cold]
-    fn missing(&self) -> Error {
-        let message = format!(
-            "queue `{self}` does not exist: create it first, for example with `reveille queue create`"
-        );
-        Error::new(ErrorKind::NotFound, message)
     }
 }
 
@@ -232,22 +226,10 @@ impl WorkQueue for SqliteQueue {
                  RETURNING id, body, dequeue_count, inserted_at, receipt",
             )?;
             let rows = update.query_map(params![until, queue, now, max], |row| {
-                let PeekedMessage {
-                    id,
-                    body,
-                    dequeue_count,
-                    inserted_at,
-                    fault,
-                } = read_message(row)?;
-                let receipt = Receipt::new(id.clone(), &row.get::<_, i64>(4)?.to_string());
-                Ok(Message {
-                    id,
-                    body,
-                    receipt,
-                    dequeue_count,
-                    inserted_at,
-                    fault,
-                })
+                let read = read_message(row)?;
+                let receipt = Receipt::new(read.id, &row.get::<_, i64>(4)?.to_string());
+                let (count, inserted_at) = (read.dequeue_count, read.inserted_at);
+                Ok(Message::new(receipt, read.body, count, inserted_at))
             })?;
             rows.collect()
         })
@@ -256,7 +238,7 @@ impl WorkQueue for SqliteQueue {
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
         let Some((id, number)) = parse_receipt(receipt) else {
-            return Err(lost(self, receipt));
+            return Err(invalid_receipt(self, receipt));
         };
         let deleted = self.write(move |transaction, queue| {
             let delete = "DELETE FROM messages WHERE id = ?1 AND queue = ?2 AND receipt = ?3";
@@ -264,7 +246,7 @@ impl WorkQueue for SqliteQueue {
             delete.execute(params![id, queue, number])
         });
         match deleted.await? {
-            0 => Err(lost(self, receipt)),
+            0 => Err(invalid_receipt(self, receipt)),
             _ => Ok(()),
         }
     }

@@ -9,6 +9,7 @@ use super::{
     error::{SqliteError, is_busy},
     lock_wait::{LOCK_TIMEOUT, wait_for_locks},
 };
+use crate::sync::lock;
 
 /// Held while a missing file is created. Closing any descriptor of a file drops all locks of the
 /// process on it, including SQLite's. So no other thread may open the file between its creation and
@@ -41,9 +42,7 @@ fn create_file(path: &Path) -> Result<(), SqliteError> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let creating = CREATING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let creating = lock(&CREATING);
     let created = options.open(path).map(drop);
     drop(creating);
     match created {

@@ -6,12 +6,13 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use tokio::sync::mpsc;
 
 use super::{Schema, thread::Job};
+use crate::sync::lock;
 
 /// A registered database.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ pub(super) fn register(path: &Path, schema: Schema, jobs: mpsc::Sender<Job>) -> 
 }
 
 fn registry() -> MutexGuard<'static, Vec<OpenDatabase>> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&REGISTRY)
 }
 
 fn search(registry: &[OpenDatabase], file: &FileId, schema: Schema) -> Option<mpsc::Sender<Job>> {

@@ -44,14 +44,14 @@ async fn names(store: &dyn BlobStore) -> Vec<BlobName> {
 
 /// A store without metadata that fails on demand.
 #[derive(Debug, Clone, Default)]
-struct Poor {
+struct FaultyStore {
     inner: MemoryStore,
     fails: Arc<std::sync::atomic::AtomicBool>,
     /// A blob whose read hangs.
     stuck: Arc<std::sync::OnceLock<BlobName>>,
 }
 
-impl Poor {
+impl FaultyStore {
     fn fail(&self, fails: bool) {
         self.fails.store(fails, std::sync::atomic::Ordering::SeqCst);
     }
@@ -64,14 +64,14 @@ impl Poor {
     }
 }
 
-impl Display for Poor {
+impl Display for FaultyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
 #[async_trait]
-impl BlobStore for Poor {
+impl BlobStore for FaultyStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
         self.answer()?;
         if self.stuck.get() == Some(name) {
@@ -214,7 +214,7 @@ async fn a_body_above_the_limit_is_an_error_of_its_message_and_its_blob_is_kept(
 #[tokio::test]
 async fn a_store_that_does_not_answer_is_a_temporary_fault() {
     let memory = MemoryQueue::new("local/jobs".parse().expect("an address"));
-    let store = Poor::default();
+    let store = FaultyStore::default();
     let queue = ClaimCheck::new(memory.clone(), Arc::new(store.clone()), small());
     let queue = queue.expect("a good prefix");
     put(&queue, large()).await;
@@ -241,7 +241,7 @@ async fn a_store_that_does_not_answer_is_a_temporary_fault() {
 #[tokio::test(start_paused = true)]
 async fn a_blob_whose_read_hangs_delays_a_get_for_a_limited_time() {
     let memory = MemoryQueue::new("local/jobs".parse().expect("an address"));
-    let store = Poor::default();
+    let store = FaultyStore::default();
     let queue = ClaimCheck::new(memory, Arc::new(store.clone()), small());
     let queue = queue.expect("a good prefix");
     put(&queue, large()).await;
@@ -296,7 +296,7 @@ async fn a_failed_put_deletes_no_blob() {
     let got = get(&queue).await;
     assert_eq!(got[1].payload().expect("it was put"), &large());
 
-    let gone = Error::new(ErrorKind::Conflict, "somebody else's");
+    let gone = Error::new(ErrorKind::Conflict, "another consumer has it");
     scripted.fail(Call::Delete, 1, gone);
     queue
         .delete(&got[1].receipt)

@@ -43,14 +43,14 @@ async fn depths(parts: &[MemoryQueue; 3]) -> [u64; 3] {
 
 /// A partition with different limits and an optional fault.
 #[derive(Debug)]
-struct Odd {
+struct FaultyQueue {
     inner: MemoryQueue,
     limits: QueueLimits,
     fails: bool,
 }
 
 #[async_trait]
-impl WorkQueue for Odd {
+impl WorkQueue for FaultyQueue {
     fn address(&self) -> &QueueAddress {
         self.inner.address()
     }
@@ -99,7 +99,7 @@ impl WorkQueue for Odd {
     }
 }
 
-impl Odd {
+impl FaultyQueue {
     fn answer(&self) -> Result<()> {
         match self.fails {
             true => Err(Error::new(ErrorKind::Unavailable, "it is down")),
@@ -108,15 +108,15 @@ impl Odd {
     }
 }
 
-impl Display for Odd {
+impl Display for FaultyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-fn odd(limits: QueueLimits, fails: bool) -> Arc<dyn WorkQueue> {
-    Arc::new(Odd {
-        inner: memory("odd"),
+fn faulty(limits: QueueLimits, fails: bool) -> Arc<dyn WorkQueue> {
+    Arc::new(FaultyQueue {
+        inner: memory("faulty"),
         limits,
         fails,
     })
@@ -252,7 +252,7 @@ async fn the_strictest_limits_hold_for_all() {
         delay: second * 2,
         resolution: Duration::from_secs(1),
     };
-    let parts = vec![odd(QueueLimits::EMBEDDED, false), odd(narrow, false)];
+    let parts = vec![faulty(QueueLimits::EMBEDDED, false), faulty(narrow, false)];
     let queue = Partitioned::new(parts).expect("two");
     let body = QueueLimits::EMBEDDED.body;
     assert_eq!(queue.limits(), QueueLimits { body, ..narrow });
@@ -269,9 +269,9 @@ async fn the_strictest_limits_hold_for_all() {
 async fn a_partition_that_is_down_hides_no_message_of_the_others() {
     let good = memory("good");
     let parts: Vec<Arc<dyn WorkQueue>> = vec![
-        odd(QueueLimits::EMBEDDED, true),
+        faulty(QueueLimits::EMBEDDED, true),
         Arc::new(good.clone()),
-        odd(QueueLimits::EMBEDDED, true),
+        faulty(QueueLimits::EMBEDDED, true),
     ];
     let queue = Partitioned::new(parts).expect("three");
     for _ in 0..3 {
@@ -335,7 +335,7 @@ async fn a_message_that_one_partition_cannot_store_is_refused_before_any_put() {
     let good = memory("good");
     let parts = vec![
         Arc::new(good.clone()) as Arc<dyn WorkQueue>,
-        odd(seconds, false),
+        faulty(seconds, false),
     ];
     let queue = Partitioned::new(parts).expect("two");
     let millis = Duration::from_millis;

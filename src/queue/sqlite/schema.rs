@@ -24,7 +24,7 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE INDEX messages_by_time ON messages (queue, visible_at);
         CREATE INDEX messages_by_end ON messages (ends_at) WHERE ends_at IS NOT NULL",
         // A counter, so that a depth need not scan all messages. The put adds to it, and a trigger
-        // subtracts each removed message, whatever removed it. An insert trigger would copy three
+        // subtracts each removed message, for any reason. An insert trigger would copy three
         // pages per message into the journal of the put's savepoint. That journal becomes a file at
         // 64 KiB, which would cost a third of the throughput.
         "ALTER TABLE queues ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;

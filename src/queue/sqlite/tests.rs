@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rusqlite::StatementStatus;
 
 use super::*;
-use crate::testing::queue_contract as contract;
+use crate::{error::ErrorKind, testing::queue_contract as contract};
 
 fn address(name: &str) -> QueueAddress {
     QueueAddress::new("local", name).expect("an address")

@@ -131,7 +131,7 @@ async fn the_error_for_an_unreachable_server_has_the_cause() {
     let mut server = Server::start(&[]).await;
     server.tasks.shutdown().await;
     for queue in server.queues() {
-        let error = queue.depth().await.expect_err("nobody");
+        let error = queue.depth().await.expect_err("no server");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         let words = "queue `azure://devstoreaccount1/faulty` cannot be reached";
         assert_eq!(error.message(), words);
