@@ -7,14 +7,12 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use tokio_util::sync::CancellationToken;
-
-use crate::sync::lock;
 
 /// The bounded set of peers. Clones are the same set.
 #[derive(Debug, Clone)]
@@ -59,7 +57,7 @@ impl EvictingPool {
     /// Adds a peer, and evicts the oldest if the set is full.
     pub(crate) fn enter(&self) -> PoolPlace {
         let evicted = CancellationToken::new();
-        let mut members = lock(&self.inner.members);
+        let mut members = self.inner.members();
         let oldest = match members.by_age.len() >= self.inner.max {
             true => members.by_age.pop_first(),
             false => None,
@@ -92,9 +90,15 @@ impl PoolPlace {
     }
 }
 
+impl PoolInner {
+    fn members(&self) -> MutexGuard<'_, PoolMembers> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Drop for PoolPlace {
     fn drop(&mut self) {
-        lock(&self.pool.members).by_age.remove(&self.number);
+        self.pool.members().by_age.remove(&self.number);
     }
 }
 

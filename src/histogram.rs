@@ -17,7 +17,7 @@ pub(crate) struct Histogram {
 /// A histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper bounds in seconds, the last one infinite, each with the count of its own bucket (not
+    /// Upper bounds in seconds, the last one infinite, each with the count of that bucket alone (not
     /// cumulative).
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,

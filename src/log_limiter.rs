@@ -7,14 +7,12 @@
 
 #[cfg(feature = "server")]
 use std::sync::{
-    Mutex,
+    Mutex, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 use std::time::Duration;
 
 use crate::clock::Tick;
-#[cfg(feature = "server")]
-use crate::sync::lock;
 
 /// The log state of `KINDS` kinds of events. Plain data: its owner holds the lock.
 #[derive(Debug)]
@@ -50,7 +48,8 @@ impl<const KINDS: usize> LimitedCounts<KINDS> {
     /// Counts an event, and returns the result of [`LogLimiter::count`].
     pub(crate) fn note(&self, kind: usize, now: Tick) -> Option<u64> {
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
-        lock(&self.limiter).count(kind, now)
+        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        limiter.count(kind, now)
     }
 
     /// Returns the number of events of a kind.

@@ -45,10 +45,12 @@ use crate::{
 ///   of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
 ///   at any dequeue count: the queue counts a get before the body is read, so the count does not
 ///   mean failed handling (a [`Listener`](crate::listener::Listener) takes that into account).
-/// * The blob is gone: [`ErrorKind::NotFound`]. It cannot be decompressed, has another length, is
-///   above [`ClaimConfig::max_body`], or the reference has a newer version:
-///   [`ErrorKind::Invalid`]. These faults are permanent: treat the message like one that cannot be
-///   handled. Its delete keeps the blob for an analysis.
+/// * The blob is gone: [`ErrorKind::NotFound`].
+/// * The blob cannot be decompressed, has another length than stated, or is above
+///   [`ClaimConfig::max_body`], or the reference has a newer version: [`ErrorKind::Invalid`].
+///
+/// The last two kinds of faults are permanent: treat the message like any other that cannot be
+/// handled. Its delete keeps the blob for an analysis.
 ///
 /// **Leftover blobs.** The blob is deleted after its message. It is left over after a crash in
 /// between, after a crash between the blob's write and the put, after a put that the queue refuses,
@@ -107,7 +109,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
     /// Wraps a queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an empty prefix, or one that is not valid in a blob's name.
+    /// [`ErrorKind::Invalid`] for an empty prefix, or a prefix that is invalid in a blob's name.
     pub fn new(inner: Q, store: Arc<dyn BlobStore>, config: ClaimConfig) -> Result<Self> {
         if config.prefix.is_empty() {
             let rule = "must not be empty: a message could name any blob of the store";

@@ -40,12 +40,10 @@ const BINARY: [&str; 2] = ["main", "cli"];
 /// The error is named through the crate's root as often as through its module.
 const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
 /// Base modules that others of the base stand on.
-const WITHIN_BASE: [(&str, &str); 5] = [
+const WITHIN_BASE: [(&str, &str); 3] = [
     ("duration", "error"),
-    ("eviction", "sync"),
     ("https", "error"),
     ("log_limiter", "clock"),
-    ("log_limiter", "sync"),
 ];
 
 const LONGEST_FILE: usize = 450;
