@@ -1,4 +1,4 @@
-//! Listens on a queue of Azure Queue Storage, and counts the transactions that it is billed for.
+//! Listens on a queue of Azure Queue Storage, and counts the billed transactions.
 //!
 //! `reveille serve &`, then
 //! `AZURE_STORAGE_CONNECTION_STRING='...' cargo run --example azure_listener -- orders`, and from
@@ -22,7 +22,7 @@ async fn main() -> reveille::Result<()> {
     let url = arguments.next();
     let url = url.unwrap_or_else(|| "http://127.0.0.1:7600".to_owned());
 
-    // Counted inside, tried again outside: every request counts.
+    // `Metered` inside of `Retrying`, so that each attempt counts.
     let queue = Metered::new(AzureQueue::from_connection_string(&connection, &name)?);
     let meter = queue.clone();
     let queue = Retrying::new(queue, RetryConfig::default());

@@ -1,6 +1,6 @@
 //! Messages above the queue's limit: the body in a blob store, a reference in the queue.
 //!
-//! `cargo run --example claim_check`: writes into a directory of its own, and removes it.
+//! `cargo run --example claim_check`: writes into a temporary directory, and removes it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ async fn main() -> reveille::Result<()> {
     let queue = SqliteQueue::open(queue, "local/jobs".parse()?).await?;
     println!("the queue takes {} bytes", queue.limits().body);
 
-    // Whoever puts and whoever gets wraps the queue in the same way; a listener takes it as well.
+    // Producers and consumers wrap the queue in the same way, including a listener's queue.
     let queue = ClaimCheck::new(queue, Arc::new(store), ClaimConfig::default())?;
     queue.create().await?;
     let report = vec![b'x'; 1_000_000];
@@ -27,9 +27,9 @@ async fn main() -> reveille::Result<()> {
         println!("in the queue: {} bytes", reference.body.len());
     }
     for message in queue.get(1, Duration::from_secs(30)).await? {
-        // An error where the blob is gone, or cannot be had just now.
+        // Fails if the blob is gone or temporarily unreadable.
         println!("got: {} bytes", message.payload()?.len());
-        // The message, then its blob.
+        // Deletes the message, then its blob.
         queue.delete(&message.receipt).await?;
     }
     Ok(())

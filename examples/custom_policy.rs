@@ -1,6 +1,6 @@
-//! A policy of one's own: how many dequeue tasks a queue's depth needs.
+//! A custom scale policy: the number of dequeue tasks for a queue's depth.
 //!
-//! `cargo run --example custom_policy`: one process, no relay, one task for each hundred messages.
+//! `cargo run --example custom_policy`: one process, no relay, one task per hundred messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use reveille::{
     scaling::{Load, ScalePolicy},
 };
 
-/// One task for each hundred messages; one more where handling is slow.
+/// One task per hundred messages, and one more if handling is slow.
 #[derive(Debug)]
 struct Hundreds;
 
@@ -32,7 +32,7 @@ async fn main() -> reveille::Result<()> {
 
     let config = ListenerConfig {
         policy: Arc::new(Hundreds),
-        // Above it no policy goes; a `Budget` is such a bound for several listeners together.
+        // The upper bound for any policy. A `Budget` is such a bound for several listeners together.
         max_tasks: 8,
         ..ListenerConfig::default()
     };

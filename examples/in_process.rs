@@ -1,4 +1,4 @@
-//! The relay inside of one process: no network, the same traits.
+//! A relay inside of one process: no network, the same traits.
 //!
 //! `cargo run --example in_process`
 
@@ -6,7 +6,7 @@ use reveille::{
     ListenerId, Notification, Notify, QueueAddress, Relay, RelayConfig, SubscribeOptions, Wakes,
 };
 
-/// Knows neither whether its relay is near nor how it is reached.
+/// Works with any source of wake-ups, in process or over the network.
 async fn work(mut wakes: impl Wakes, rounds: usize) -> reveille::Result<()> {
     for _ in 0..rounds {
         let Some(work) = wakes.next().await else {

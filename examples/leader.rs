@@ -1,7 +1,7 @@
-//! A leader by lease: one of several nodes works, and another takes over where it ends.
+//! Leader election with a lease: one of several nodes leads, and another takes over after it.
 //!
-//! `cargo run --example leader`: three nodes on one file, in a directory of its own, which is
-//! removed. One of them dies without a word.
+//! `cargo run --example leader`: three nodes on one file in a temporary directory. One of them
+//! simulates a crash.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,10 +22,11 @@ async fn main() -> reveille::Result<()> {
     Ok(())
 }
 
-/// Waits until it leads, and leads for a while. Nodes would be processes, on several machines.
+/// Waits until it leads, and leads for a while. In production, nodes are processes on several
+/// machines.
 async fn node(number: u32, store: Arc<dyn BlobStore>) -> reveille::Result<()> {
     let config = LeaseConfig {
-        // A crash costs the others this much; 15 s unless said otherwise.
+        // The others wait this long after a crash; the default is 15 s.
         duration: Duration::from_secs(2),
         holder: format!("node-{number}"),
         ..LeaseConfig::default()
@@ -34,11 +35,11 @@ async fn node(number: u32, store: Arc<dyn BlobStore>) -> reveille::Result<()> {
     let held = lease.acquire().await?;
     println!("node-{number} leads with token {}", held.token());
     tokio::select! {
-        // Whatever it does as a leader stops here, before another one begins.
+        // The leader's work stops here, before another node leads.
         loss = held.lost() => println!("node-{number} leads no more: {loss}"),
         () = lead(&held) => {
             if number == 2 {
-                println!("node-{number} dies; its lease ends by itself");
+                println!("node-{number} dies; its lease expires");
                 return Ok(());
             }
             held.release().await?;
@@ -50,8 +51,8 @@ async fn node(number: u32, store: Arc<dyn BlobStore>) -> reveille::Result<()> {
 
 async fn lead(held: &LeaseGuard) {
     for _ in 0..3 {
-        // What it writes carries the token, and is refused where a greater one was there before: a
-        // machine that slept for an hour still believes for a moment.
+        // Each write carries the token, and the target refuses a write if it has seen a greater
+        // token. A machine that wakes up after an hour still counts itself as leader for a moment.
         println!("  write, fenced by {}", held.token());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

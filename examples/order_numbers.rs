@@ -1,8 +1,8 @@
-//! Order numbers from many nodes: none comes twice, and no node asks another one.
+//! Order numbers from many nodes, unique without communication between the nodes.
 //!
-//! `cargo run --example order_numbers -- sqlite:shop.db`: once more goes on where it ended, and so
-//! does `reveille ids next orders --store sqlite:shop.db`. Without a store: in a directory of its
-//! own, which it removes.
+//! `cargo run --example order_numbers -- sqlite:shop.db`. A second run continues after the first,
+//! and so does `reveille ids next orders --store sqlite:shop.db`. Without a store it uses a
+//! temporary directory.
 
 use std::{collections::HashSet, env};
 
@@ -11,13 +11,13 @@ use reveille::{
     unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
 };
 
-/// What each node does; in production a process on a machine of its own.
+/// One node; in production a process on another machine.
 async fn node(url: String, orders: usize) -> reveille::Result<Vec<u64>> {
-    // Nothing is set up for a node, and nobody makes the blob first.
+    // A node needs no setup; the first one creates the blob.
     let store = store::open(&url).await?;
     let blob = BlobSyncStore::new(store, BlobName::new("ids/orders")?);
     let config = IdConfig {
-        // One write of the blob for so many orders; a node that ends leaves a gap of at most two.
+        // One write of the blob per 100 orders. A node that ends leaves a gap of at most two ranges.
         range_size: 100,
         start: 100_000,
         ..IdConfig::default()
@@ -41,7 +41,7 @@ async fn main() -> reveille::Result<()> {
         .collect();
     let mut all = HashSet::new();
     for (number, node) in nodes.into_iter().enumerate() {
-        let taken = node.await.expect("it does not panic")?;
+        let taken = node.await.expect("no panic")?;
         println!("node {number}: {} to {}", taken[0], taken[999]);
         all.extend(taken);
     }

@@ -1,8 +1,7 @@
-//! A back-end of one's own: what a queue service must do so that listeners can work on it.
+//! A custom back-end: the operations that listeners need of a queue service.
 //!
-//! `cargo run --example own_queue` holds it to the contract, then has a listener handle a message.
-//! Written against the public API alone, as a crate of its own is: a lock and a list stand here for
-//! the service.
+//! `cargo run --example own_queue` runs the contract's checks, then a listener handles a message. It
+//! uses only the public API, like a separate crate. A list behind a lock replaces the service.
 
 use std::{
     fmt,
@@ -34,7 +33,7 @@ struct Row {
     ends_at: Option<Instant>,
     inserted_at: SystemTime,
     dequeue_count: u32,
-    /// Counts hand-outs: a receipt is worth something until the next one.
+    /// The number of deliveries; a receipt is valid until the next delivery.
     hand_out: u64,
 }
 
@@ -44,7 +43,7 @@ impl OwnQueue {
         Self { address, rows }
     }
 
-    /// Returns what there is; a message whose time to live is over is gone.
+    /// Returns the rows, after the expired messages are removed.
     fn rows(&self) -> MutexGuard<'_, Vec<Row>> {
         let mut rows = self.rows.lock().expect("no thread panics with it");
         let now = Instant::now();
@@ -52,7 +51,7 @@ impl OwnQueue {
         rows
     }
 
-    /// Does something with the message of a receipt that is still worth something.
+    /// Runs `work` with the message of a receipt, if the receipt is still valid.
     fn with<T>(
         &self,
         receipt: &Receipt,
@@ -180,7 +179,7 @@ fn next_id() -> u64 {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    // A test of one's own does this under a paused clock, in no time.
+    // A back-end that uses tokio's clock can run the checks with a paused clock, in no time.
     let queue = Arc::new(OwnQueue::new("local/jobs".parse()?));
     queue_contract::check(&*queue).await;
     let handle = || Arc::clone(&queue) as Arc<dyn WorkQueue>;
@@ -199,7 +198,7 @@ async fn main() -> Result<()> {
     });
     let listener = listener.await?;
     queue.put(vec![NewMessage::new("a job")]).await?;
-    handled.recv().await.expect("the listener lives");
+    handled.recv().await.expect("the listener runs");
     listener.shutdown().await;
     println!("{} left", queue.depth().await?);
     Ok(())

@@ -1,8 +1,8 @@
-//! Park a fleet and unleash it: nodes that a relay tells, one that polls the store alone, one that
-//! does both, and one that comes late.
+//! Parks a fleet and unleashes it: a node that watches a relay, a node that polls the store, a node
+//! that does both, and a late node.
 //!
-//! `cargo run --example park_and_unleash -- az://flags` with the account in the environment; without
-//! a store: on a file in a directory of its own. The relay runs within the example.
+//! `cargo run --example park_and_unleash -- az://flags` with the account in the environment. Without
+//! a store it uses a file in a temporary directory. The relay runs within the example.
 
 use std::{env, time::Duration};
 
@@ -29,7 +29,7 @@ async fn main() -> reveille::Result<()> {
     let go = FlagName::new("go-live")?;
     client.flags().leash(&go).await?;
 
-    // What each node does first, in production a process on a machine of its own.
+    // The first step of each node; in production a process on another machine.
     let stored = StoreFlags::new(store::open(&url).await?);
     let watch = |node: &str| -> reveille::Result<_> {
         Ok(client.watch_flag(go.clone(), ListenerId::new(node)?))
@@ -54,17 +54,17 @@ async fn main() -> reveille::Result<()> {
 
     tokio::time::sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
-    // Durable first, then told: whoever comes late finds it set.
+    // The flag is stored before watchers are told, so a late node finds it set.
     client
         .flags()
         .unleash(&go, &UnleashOptions::default())
         .await?;
     while let Some(released) = nodes.join_next().await {
-        let (node, at) = released.expect("it does not panic")?;
+        let (node, at) = released.expect("no panic")?;
         println!("{node}: released after {:?}", at - began);
     }
     PollingRelease::new(flag(), usual).wait().await?;
-    println!("a node that comes late does not wait");
+    println!("a late node does not wait");
     client.flags().leash(&go).await?;
     Ok(())
 }

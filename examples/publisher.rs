@@ -1,4 +1,4 @@
-//! Publishes: puts the work into a queue first, then says so. `sqlite_listener` handles it.
+//! A publisher: puts messages into a queue, then notifies. `sqlite_listener` handles them.
 //!
 //! `reveille serve &`, then `cargo run --example publisher -- jobs.db http://127.0.0.1:7600`
 
@@ -20,18 +20,19 @@ async fn main() -> reveille::Result<()> {
     queue.create().await?;
     let publisher = Client::new(&url)?.publisher("example");
 
-    // The put first: a listener that is woken too soon finds nothing, and nothing says more.
+    // The put first: a listener that is woken before it finds nothing, and is not woken again.
     let ids = queue.put(vec![NewMessage::new("order 1")]).await?;
     let notification = Notification {
         payload_size: 7,
         messages: 1,
         ..Notification::new(queue.address().clone())
     };
-    // Returns when the relay has counted it; tries again until then, or until its deadline.
+    // Returns when the relay has counted the notification; retries until its deadline.
     let accepted = publisher.notify(notification).await?;
     println!("put {}: {} listeners", ids[0], accepted.listeners);
 
-    // In a hot loop: put a batch, post, and flush at the end. What waits for one queue is one entry.
+    // In a hot loop: put a batch, post, and flush at the end. Pending notifications of one queue
+    // are merged into one entry.
     for batch in 0..10 {
         let bodies = (0..10).map(|number| NewMessage::new(format!("order {batch}{number}")));
         queue.put(bodies.collect()).await?;

@@ -18,15 +18,15 @@ async fn main() -> reveille::Result<()> {
     let client = Client::new(&url)?;
     client.ready(Duration::from_secs(10)).await?;
 
-    // Watches first and reads then, so that an unleash is seen at whatever moment it comes.
+    // Watches before it reads, so that no unleash in between is missed.
     let watch = client.watch_flag(name.clone(), ListenerId::unique("node")?);
     let mut release = Release::new(watch);
     println!("parked until `{name}` is set");
     let flag = release.wait().await?;
     println!("released by {:?}: {}", flag.set_by, flag.reason);
 
-    // Beside the work: whoever counts acknowledgements does not hold it up.
+    // In the background: the acknowledgement does not delay the work.
     let acknowledged = tokio::spawn(release.acknowledge());
     println!("working");
-    acknowledged.await.expect("it does not panic")
+    acknowledged.await.expect("no panic")
 }

@@ -1,7 +1,7 @@
 //! Listens on a queue in a SQLite file: no call to the queue while there is no work.
 //!
 //! `reveille serve &`, then `cargo run --example sqlite_listener -- jobs.db http://127.0.0.1:7600`;
-//! `publisher` puts work into the same file. Ends on ctrl-c, when what it holds is handled.
+//! `publisher` puts work into the same file. Ends on ctrl-c, after the messages in work are handled.
 
 use std::{env, sync::Arc};
 
@@ -11,7 +11,7 @@ use reveille::{
     queue::{SqliteQueue, WorkQueue},
 };
 
-/// A message is deleted when this returned `Ok`, and handed out again when it did not.
+/// After `Ok` the message is deleted; after an error it is delivered again.
 async fn handle(job: Delivery) -> HandlerResult {
     let order = str::from_utf8(&job.message.body)?;
     println!("{}: {order}", job.queue);

@@ -1,4 +1,4 @@
-//! Sleeps until there is work, for ever; reconnects and resumes by itself.
+//! Prints wake-ups for ever; reconnects and resumes automatically.
 //!
 //! `cargo run --example subscriber -- http://127.0.0.1:7600 'acct/ord*'`
 
@@ -19,7 +19,7 @@ async fn main() -> reveille::Result<()> {
     let mut wakes = Client::new(&url)?.subscribe(options)?;
     while let Some(work) = wakes.next().await {
         let work = work?;
-        // Any wake-up, whatever its reason and its counts, means: read this queue until empty.
+        // Any wake-up, with any reason and counts, means: read this queue until it is empty.
         println!(
             "{} {}: {} notifications",
             work.queue, work.reason, work.notifications

@@ -1,7 +1,8 @@
-//! A sweeping service: two instances share a container whose blobs expire, and move one to a grave.
+//! A sweeping service: two instances share a container, delete expired blobs, and move one of them
+//! to a dead-blob container.
 //!
-//! `cargo run --example sweeping_service`: on files in a directory of its own, which is removed. In
-//! production the URLs are `az://CONTAINER` and the like, and the instances run on several machines.
+//! `cargo run --example sweeping_service` uses files in a temporary directory. In production the
+//! URLs are `az://CONTAINER` and the like, and the instances run on several machines.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ async fn main() -> reveille::Result<()> {
     let url = |name: &str| format!("sqlite:{}", directory.path().join(name).display());
     let environment: BTreeMap<String, String> = BTreeMap::new();
 
-    // Temporary state, and from when on nobody needs it.
+    // Temporary state, with the time after which it is not needed.
     let sessions = store::open(&url("sessions")).await?;
     let now = SystemTime::now();
     for (name, end, grave) in [
@@ -56,7 +57,7 @@ async fn main() -> reveille::Result<()> {
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (sweeper, task) in instances {
-        // It ends with the page that it has taken.
+        // It ends after its current page.
         sweeper.stop();
         task.await.expect("no panic");
     }

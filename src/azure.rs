@@ -1,9 +1,9 @@
-//! Azure Storage: whose account it is, how requests are signed and sent, what went wrong.
+//! Azure Storage: accounts, signing of requests, and errors.
 //!
-//! The official client knows identities and signatures in a URL; shared keys and connection strings
-//! are what most programs and the emulator have, so they are here. A key or a signature is never
-//! shown: not by `Debug`, not in an error, not in a URL that is logged. Knows nothing of queues'
-//! messages, and reads the process's environment only where it is asked to.
+//! The official client supports identities and signatures in a URL. Most programs and the emulator
+//! use shared keys and connection strings, so this module adds them. A key or a signature is never
+//! shown: not by `Debug`, not in an error, not in a logged URL. This module knows nothing of queue
+//! messages. It reads the process's environment only in [`StorageAccount::from_environment`].
 
 mod account;
 mod connection_string;
@@ -16,7 +16,7 @@ pub use self::account::StorageAccount;
 #[cfg(feature = "cloud")]
 pub(crate) use self::account::{Credential, EMULATOR, EMULATOR_KEY, endpoint};
 #[cfg(feature = "cloud")]
-pub(crate) use self::error::words;
+pub(crate) use self::error::failure_text;
 #[cfg(test)]
 pub(crate) use self::signing::signature_of;
 pub(crate) use self::{account::check_name, error::AzureError, http::client_options};

@@ -1,4 +1,4 @@
-//! How long to wait before trying again: exponential back-off with full jitter.
+//! Waits between retries: exponential back-off with full jitter.
 //!
 //! The wait before attempt n is uniform in `0..=min(max, base * 2^n)`; "full jitter" of the AWS
 //! Architecture Blog, "Exponential Backoff And Jitter" (2015), which spreads a fleet's retries best.
@@ -15,7 +15,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits at most `base` at first and at most `max` ever.
+    /// The first wait is at most `base`; all waits are at most `max`.
     pub(crate) fn new(base: Duration, max: Duration) -> Self {
         Self {
             base,
@@ -40,13 +40,12 @@ impl Backoff {
     }
 }
 
-/// Returns a uniform part of `span`.
+/// Returns a uniformly random part of `span`.
 pub(crate) fn jitter(span: Duration, rng: &mut fastrand::Rng) -> Duration {
     Duration::from_nanos(rng.u64(0..=u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Returns `span`, give or take a tenth. Never overflows: what is too long to be counted comes near
-/// enough to never.
+/// Returns `span` with a random change of up to a tenth. Saturates instead of overflowing.
 pub(crate) fn about(span: Duration, rng: &mut fastrand::Rng) -> Duration {
     (span - span / 10).saturating_add(jitter(span / 5, rng))
 }

@@ -1,8 +1,8 @@
-//! Time as a plain number, and the one place that reads a clock.
+//! Time as a plain number, and the only module that reads a clock.
 //!
-//! The cores take a [`Tick`] and never ask what time it is, so that they run alike under tokio,
-//! under a paused clock and in the simulation. Ticks are monotonic; wall-clock time appears only
-//! where people or other machines read it.
+//! The pure state machines take a [`Tick`] as an argument and read no clock. So they run the same
+//! under tokio, under a paused clock and in the simulation. Ticks are monotonic. Wall-clock time is
+//! used only where people or other machines read it.
 
 use std::{
     ops::{Add, AddAssign},
@@ -11,11 +11,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// A point in monotonic time: nanoseconds since its clock was made.
+/// A point in monotonic time: nanoseconds since the creation of its clock.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tick(u64);
 
-/// Turns tokio's clock into ticks.
+/// Converts tokio's clock into ticks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -25,12 +25,12 @@ impl Tick {
     /// The tick that never comes.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
-    /// Makes a tick from nanoseconds since the clock was made.
+    /// Creates a tick from nanoseconds since the clock's creation.
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns the nanoseconds since the clock was made.
+    /// Returns the nanoseconds since the clock's creation.
     pub(crate) const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -42,13 +42,13 @@ impl Tick {
         self.after_on_moved_grid(delay, 0)
     }
 
-    /// The same, with the whole grid moved by `offset`, so that not everything falls due at the same
-    /// instant. All grids of one offset share their points.
+    /// As [`Tick::after_on_grid`] with the grid moved by `offset` nanoseconds, so that timers of
+    /// different owners do not fire at the same instant. All grids of one offset share their points.
     pub(crate) fn after_on_moved_grid(self, delay: Duration, offset: u64) -> Self {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let step = (nanos / 16).checked_ilog2().map_or(1, |bits| 1u64 << bits);
         let offset = offset % step;
-        // Moved back by the offset, so that the grid's points are multiples.
+        // Subtract the offset, so that the grid's points are multiples of the step.
         let due = (self + delay).as_nanos();
         let moved = due.saturating_sub(offset);
         let point = moved.checked_next_multiple_of(step);
@@ -69,7 +69,7 @@ impl Tick {
         Self(next.unwrap_or(u64::MAX))
     }
 
-    /// Returns the span from `earlier` to this tick, or zero where `earlier` is later.
+    /// Returns the span from `earlier` to this tick, or zero if `earlier` is later.
     pub(crate) const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -78,7 +78,7 @@ impl Tick {
 impl Add<Duration> for Tick {
     type Output = Self;
 
-    /// Saturates at [`Tick::NEVER`], about 584 years on.
+    /// Saturates at [`Tick::NEVER`], about 584 years after the clock's creation.
     fn add(self, span: Duration) -> Self {
         Self(
             self.0
@@ -104,21 +104,21 @@ impl Clock {
         Tick::default() + self.origin.elapsed()
     }
 
-    /// Returns the instant of a tick, for tokio's timers; [`Tick::NEVER`] is 30 years after the
-    /// clock was made.
+    /// Returns the instant of a tick, for tokio's timers. Ticks later than 30 years after the
+    /// clock's creation, such as [`Tick::NEVER`], give that time.
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
-        // tokio's own far future: not every system's clock has room for more.
+        // The same limit as tokio's own far future: some systems' clocks cannot represent more.
         const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
         self.origin + tick.since(Tick::default()).min(FAR)
     }
 }
 
-/// Returns the wall clock's time, for what people and other machines read.
+/// Returns the wall clock's time, for output to people and other machines.
 pub(crate) fn wall() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
-/// Returns a time of the wall clock as microseconds since 1970, or 0 for one before.
+/// Returns a wall-clock time as microseconds since 1970, or 0 for an earlier time.
 pub(crate) fn micros(wall: std::time::SystemTime) -> u64 {
     let since = wall.duration_since(std::time::UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX)

@@ -1,15 +1,15 @@
-//! Spans of time as people write them: `250ms`, `2s`, `10m`, `1h30m`, `14d`.
+//! Durations in human-readable form: `250ms`, `2s`, `10m`, `1h30m`, `14d`.
 //!
 //! One spelling for the command line, the environment and the configuration file.
 
 use std::{fmt, time::Duration};
 
-/// A text that is no span of time.
+/// The error for a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no duration: write it like `250ms`, `2s`, `10m` or `1h30m`")]
 pub struct ParseDurationError(String);
 
-/// Writes a span the way [`parse`] reads it, rounded for people.
+/// Displays a duration in the form that [`parse`] reads, rounded for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Span(pub Duration);
 
@@ -23,11 +23,11 @@ const UNITS: [(&str, u64); 6] = [
 ];
 const DAY: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Reads a span: numbers, each with its unit (`ns`, `us`, `ms`, `s`, `m`, `h`, `d`, `w`), added up.
-/// A decimal fraction is allowed, and `0` needs no unit.
+/// Parses a duration: the sum of numbers with units (`ns`, `us`, `ms`, `s`, `m`, `h`, `d`, `w`).
+/// Decimal fractions are allowed, and `0` needs no unit.
 ///
 /// # Errors
-/// A text that is not of this form, negative ones included, or a span beyond 584 years.
+/// If the text does not have this form, is negative, or is more than 584 years.
 pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
     let fail = || ParseDurationError(text.to_owned());
     let mut rest = text.trim();
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
     Ok(Duration::from_nanos(total))
 }
 
-/// Returns `number` of `unit` in nanoseconds, in whole numbers throughout.
+/// Returns `number` of `unit` in nanoseconds, with integer arithmetic only.
 fn nanos(number: &str, unit: &str) -> Option<u64> {
     let scale = match unit {
         "d" => DAY,
@@ -101,7 +101,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Writes the greater unit, and the smaller one where there is something of it.
+/// Writes the greater unit, and the smaller one if it is not zero.
 fn pair(f: &mut fmt::Formatter<'_>, great: (u64, &str), small: (u64, &str)) -> fmt::Result {
     write!(f, "{}{}", great.0, great.1)?;
     if small.0 > 0 {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_as_people_write_them() {
+    fn durations_are_parsed() {
         for (text, nanos) in [
             ("0", 0),
             ("250ms", 250_000_000),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_hint() {
+    fn invalid_text_is_refused_with_an_example() {
         for text in [
             "",
             "5",
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_people_is_read_again() {
+    fn displayed_durations_are_parsed_again() {
         for text in [
             "0s", "7us", "2.5ms", "250ms", "2s", "2.5s", "42s", "1m30s", "10m", "1h30m", "14d",
         ] {

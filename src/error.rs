@@ -1,42 +1,42 @@
-//! The one public error: what failed, in words, and what to do about it.
+//! The public error: a message, and a kind that tells the caller what to do.
 //!
-//! Modules keep errors of their own with exact words where they need them, and turn them into this
-//! one at their edge. Knows neither gRPC nor SQL: `wire` maps kinds to status codes.
+//! Modules have private errors with exact messages where they need them, and convert them to this
+//! one at their public interface. Knows neither gRPC nor SQL: `wire` maps kinds to status codes.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
 /// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, by what the caller can do about it. One to one with gRPC status codes.
+/// The class of an error, by what the caller can do. Each kind maps to gRPC status codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The request breaks a rule; repeating it changes nothing. `INVALID_ARGUMENT`.
     Invalid,
-    /// What was named is not there. `NOT_FOUND`.
+    /// The named thing does not exist. `NOT_FOUND`.
     NotFound,
-    /// Somebody else wrote first, or it exists already. `ABORTED`, `ALREADY_EXISTS`.
+    /// Another writer was first, or the thing exists already. `ABORTED`, `ALREADY_EXISTS`.
     Conflict,
     /// Not allowed. `PERMISSION_DENIED`, `UNAUTHENTICATED`.
     Denied,
-    /// Held by somebody else just now. `FAILED_PRECONDITION`.
+    /// Held by another process at the moment. `FAILED_PRECONDITION`.
     Busy,
-    /// A limit is reached; it is named. `RESOURCE_EXHAUSTED`.
+    /// A limit is reached; the message names it. `RESOURCE_EXHAUSTED`.
     Exhausted,
-    /// Not reachable, or not able just now: try again. `UNAVAILABLE`.
+    /// Temporarily unreachable or unable to answer: try again. `UNAVAILABLE`.
     Unavailable,
-    /// It took longer than it was given. `DEADLINE_EXCEEDED`.
+    /// The time limit was exceeded. `DEADLINE_EXCEEDED`.
     Timeout,
     /// It was shut down. `CANCELLED`.
     Closed,
-    /// This version does not do that. `UNIMPLEMENTED`.
+    /// This version does not support the call. `UNIMPLEMENTED`.
     Unsupported,
-    /// A fault of reveille's own, or of what it stands on. `INTERNAL`.
+    /// A fault in reveille or in a library it uses. `INTERNAL`.
     Internal,
 }
 
-/// An error: its kind, a message that names what failed, and the cause where there is one.
+/// An error: its kind, a message that names the failed thing, and an optional cause.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -46,7 +46,7 @@ pub struct Error {
 }
 
 impl ErrorKind {
-    /// Returns whether the same call may succeed later without any change to it.
+    /// Returns whether the same call may succeed later without a change.
     pub fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -54,9 +54,9 @@ impl ErrorKind {
         )
     }
 
-    /// Returns whether a call that failed with this kind was refused, and so certainly changed
-    /// nothing. After any other kind the call may have happened: only its answer may be lost. A
-    /// `Conflict` is no refusal, as it may be with an earlier try of the same call.
+    /// Returns whether a call that failed with this kind was refused and so certainly changed
+    /// nothing. After any other kind the call may have taken effect, and only its answer was lost.
+    /// `Conflict` is not a refusal: the conflict may be with an earlier attempt of the same call.
     pub fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -71,8 +71,8 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// Makes an error of `kind`; the message is lower case, without a full stop, and names the
-    /// thing that failed.
+    /// Creates an error. The message is lower case, without a full stop, and names the thing that
+    /// failed.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -82,7 +82,7 @@ impl Error {
         }
     }
 
-    /// Makes an error that says which field of a request breaks which rule.
+    /// Creates an error for a request's field that breaks a rule.
     pub fn invalid(field: &str, rule: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Invalid, format!("{field}: {rule}"))
     }
@@ -94,7 +94,7 @@ impl Error {
         self
     }
 
-    /// Adds how long to wait before trying again.
+    /// Sets the minimum wait before a retry.
     #[must_use]
     pub fn with_retry_after(mut self, after: Duration) -> Self {
         self.retry_after = Some(after);
@@ -111,12 +111,12 @@ impl Error {
         &self.message
     }
 
-    /// Returns whether the same call may succeed later without any change to it.
+    /// Returns whether the same call may succeed later without a change.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }
 
-    /// Returns how long to wait before trying again, where that is known.
+    /// Returns the minimum wait before a retry, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
@@ -136,8 +136,7 @@ impl StdError for Error {
     }
 }
 
-/// A second one of the same kind and words, for each of several callers; the cause stays with the
-/// first.
+/// Copies kind and message, for each of several callers. The cause stays with the original.
 impl Clone for Error {
     fn clone(&self) -> Self {
         Self {
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_refusal_says_that_nothing_happened() {
+    fn only_a_refusal_guarantees_that_nothing_changed() {
         use ErrorKind as K;
         for kind in [K::Busy, K::Exhausted, K::Invalid, K::NotFound, K::Denied] {
             assert!(kind.is_refusal(), "{kind:?}");
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_that_pass_are_retryable() {
+    fn permanent_kinds_are_not_retryable() {
         for kind in [
             ErrorKind::Invalid,
             ErrorKind::NotFound,

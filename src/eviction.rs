@@ -1,8 +1,8 @@
-//! A bounded set of peers in which a newcomer displaces the oldest.
+//! A bounded set of peers; a new peer evicts the oldest one when the set is full.
 //!
-//! For peers that have not proved yet that they are honest. An honest peer leaves the set within a
-//! round trip; a silent one stays. So the oldest is the one to give up, and a flood of silent peers
-//! cannot keep an honest one out. Knows nothing of connections.
+//! For peers that have not yet proved to be honest. An honest peer leaves the set within a round
+//! trip, a silent peer stays. The oldest peer is therefore the best one to evict, and a flood of
+//! silent peers cannot keep an honest peer out.
 
 use std::{
     collections::BTreeMap,
@@ -14,91 +14,91 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// The set.
+/// The bounded set of peers. Clones are the same set.
 #[derive(Debug, Clone)]
 pub(crate) struct EvictingPool {
-    shared: Arc<Shared>,
+    inner: Arc<PoolInner>,
 }
 
-/// A peer's place in the set. It leaves the set when this is dropped.
+/// A peer's membership of the set, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PoolPlace {
-    shared: Arc<Shared>,
+    pool: Arc<PoolInner>,
     number: u64,
     evicted: CancellationToken,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolInner {
     max: usize,
-    places: Mutex<Places>,
+    members: Mutex<PoolMembers>,
     evictions: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct PoolMembers {
     next: u64,
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
 impl EvictingPool {
-    /// Makes a set of at most `max` peers, at least one.
+    /// Creates a set of at most `max` peers; 0 counts as 1.
     pub(crate) fn new(max: usize) -> Self {
-        let shared = Shared {
+        let inner = PoolInner {
             max: max.max(1),
-            places: Mutex::default(),
+            members: Mutex::default(),
             evictions: AtomicU64::new(0),
         };
         Self {
-            shared: Arc::new(shared),
+            inner: Arc::new(inner),
         }
     }
 
-    /// Takes a peer in, and displaces the oldest where the set is full.
+    /// Adds a peer, and evicts the oldest if the set is full.
     pub(crate) fn enter(&self) -> PoolPlace {
         let evicted = CancellationToken::new();
-        let mut places = self.shared.lock();
-        let oldest = match places.by_age.len() >= self.shared.max {
-            true => places.by_age.pop_first(),
+        let mut members = self.inner.members();
+        let oldest = match members.by_age.len() >= self.inner.max {
+            true => members.by_age.pop_first(),
             false => None,
         };
-        let number = places.next;
-        places.next += 1;
-        places.by_age.insert(number, evicted.clone());
-        drop(places);
+        let number = members.next;
+        members.next += 1;
+        members.by_age.insert(number, evicted.clone());
+        drop(members);
         if let Some((_, oldest)) = oldest {
-            self.shared.evictions.fetch_add(1, Ordering::Relaxed);
+            self.inner.evictions.fetch_add(1, Ordering::Relaxed);
             oldest.cancel();
         }
         PoolPlace {
-            shared: Arc::clone(&self.shared),
+            pool: Arc::clone(&self.inner),
             number,
             evicted,
         }
     }
 
-    /// Returns how many peers were displaced so far.
+    /// Returns the number of evicted peers so far.
     pub(crate) fn evictions(&self) -> u64 {
-        self.shared.evictions.load(Ordering::Relaxed)
+        self.inner.evictions.load(Ordering::Relaxed)
     }
 }
 
 impl PoolPlace {
-    /// Waits until a newcomer displaces this peer. Safe to cancel.
+    /// Waits until a new peer evicts this one. Cancel safe.
     pub(crate) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
 }
 
-impl Drop for PoolPlace {
-    fn drop(&mut self) {
-        self.shared.lock().by_age.remove(&self.number);
+impl PoolInner {
+    fn members(&self) -> MutexGuard<'_, PoolMembers> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for PoolPlace {
+    fn drop(&mut self) {
+        self.pool.members().by_age.remove(&self.number);
     }
 }
 

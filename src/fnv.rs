@@ -1,6 +1,6 @@
-//! The FNV-1a hash of 64 bits: the same in every process and every version, as std's hashes are not.
+//! The 64-bit FNV-1a hash. Unlike std's hashes it is the same in every process and every version.
 //!
-//! No defence against chosen keys. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+//! Does not resist chosen keys. Source: <http://www.isthe.com/chongo/tech/comp/fnv/>.
 
 const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;

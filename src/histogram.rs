@@ -1,17 +1,15 @@
-//! Durations counted by their length, for metrics: fixed bounds, atomic counts, no lock.
-//!
-//! Knows nothing of how it is shown.
+//! A histogram of durations, for metrics: fixed bounds, atomic counts, no lock.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// Durations, counted in the buckets between its bounds and the one above them.
+/// Counts durations in the buckets between the bounds, and in one bucket above them.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     bounds: &'static [Duration],
-    /// One more than there are bounds.
+    /// One bucket more than bounds.
     counts: Box<[AtomicU64]>,
     sum_nanos: AtomicU64,
 }
@@ -19,13 +17,14 @@ pub(crate) struct Histogram {
 /// A histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper bounds in seconds, the last one infinite, each with the count of its bucket alone.
+    /// Upper bounds in seconds, the last one infinite, each with the count of that bucket alone (not
+    /// cumulative).
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,
 }
 
 impl Histogram {
-    /// Makes an empty one; the bounds ascend.
+    /// Creates an empty histogram; the bounds must ascend.
     pub(crate) fn new(bounds: &'static [Duration]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0));
         Self {

@@ -1,7 +1,7 @@
-//! The HTTP client of the clouds: TLS by ring, and time-outs.
+//! The HTTP client for cloud services, with TLS by ring and time-outs.
 //!
-//! TLS is handed to each client, so that no program has to install anything for its process, and
-//! none ends because it did not. Knows no service.
+//! Each client gets its TLS configuration explicitly. So a program needs no process-wide crypto
+//! provider, and does not panic for want of one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,52 +11,54 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Nothing that is near takes longer to connect to; the rest of a request's time is for its answer.
-const CONNECT: Duration = Duration::from_secs(10);
+/// The limit for connecting; the rest of a request's time is for its answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a client's requests go.
+/// The destination of a client's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// It is spoken to by `https`.
+    /// The scheme is `https`.
     pub(crate) secure: bool,
-    /// It is this machine, to which no proxy leads.
+    /// The host is this machine, so proxies are not used.
     pub(crate) loopback: bool,
 }
 
-/// How long a request may take.
+/// The time limit of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum RequestTimeout {
     /// From connecting to the end of the answer.
-    Whole(Duration),
-    /// From one piece of the answer to the next: what is large takes long.
-    Pieces(Duration),
+    Total(Duration),
+    /// Between two chunks of the answer, for large transfers.
+    PerChunk(Duration),
 }
 
-/// Makes a client with so much patience for each request. It follows no redirection.
+/// Creates a client that follows no redirect.
 ///
 /// # Errors
 /// [`ErrorKind::Unavailable`] where the machine's trusted certificates cannot be read.
-pub(crate) fn client(target: Target, patience: Patience) -> Result<Client> {
+pub(crate) fn client(target: Target, timeout: RequestTimeout) -> Result<Client> {
     let builder = Client::builder()
         .tls_backend_preconfigured(tls(target.secure)?)
         .redirect(Policy::none());
-    let mut builder = match patience {
-        Patience::Whole(all) => builder.connect_timeout(all.min(CONNECT)).timeout(all),
-        Patience::Pieces(each) => builder
-            .connect_timeout(each.min(CONNECT))
+    let mut builder = match timeout {
+        RequestTimeout::Total(all) => builder
+            .connect_timeout(all.min(CONNECT_TIMEOUT))
+            .timeout(all),
+        RequestTimeout::PerChunk(each) => builder
+            .connect_timeout(each.min(CONNECT_TIMEOUT))
             .read_timeout(each),
     };
     if target.loopback {
-        // Whatever the environment says.
+        // Overrides the proxy settings of the environment.
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| {
-        Error::new(ErrorKind::Internal, "no HTTP client can be made")
+        Error::new(ErrorKind::Internal, "the HTTP client cannot be created")
             .with_source(error.without_url())
     })
 }
 
-/// Returns TLS as the machine trusts it; without it, none that trusts anybody.
+/// Returns a configuration with the machine's trusted certificates, or with none if TLS is not used.
 fn tls(secure: bool) -> Result<ClientConfig> {
     let failed = |error: rustls::Error| {
         let message = "the machine's trusted certificates cannot be read";
@@ -73,7 +75,7 @@ fn tls(secure: bool) -> Result<ClientConfig> {
 }
 
 impl Target {
-    /// Reads it off a URL's scheme and host.
+    /// Returns the target of a URL.
     pub(crate) fn of(url: &reqwest::Url) -> Self {
         let loopback = match url.host_str() {
             Some("localhost") => true,
@@ -95,13 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_for_https_is_made_without_anything_installed() {
+    fn an_https_client_needs_no_installed_crypto_provider() {
         assert!(rustls::crypto::CryptoProvider::get_default().is_none());
         let target = Target {
             secure: true,
             loopback: false,
         };
-        client(target, Patience::Whole(Duration::from_secs(1))).expect("a client");
+        client(target, RequestTimeout::Total(Duration::from_secs(1))).expect("a client");
     }
 
     #[test]

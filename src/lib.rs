@@ -1,19 +1,23 @@
-//! Wakes queue workers the instant there is work, so that no worker polls.
+//! Wakes queue workers as soon as there is work, so that they need not poll.
 //!
-//! The code map, from the lowest layer up; a module imports only from lower ones (a test keeps it
-//! so), and `docs/architecture.md` says more of each:
+//! A publisher notifies a queue's address after it has put messages. The relay wakes the
+//! subscribers of that address. Wake-ups carry no payload: the messages stay in the queue.
 //!
-//! | layer | modules |
+//! Where to begin:
+//!
+//! | task | start with |
 //! |---|---|
-//! | base | `error`, `backoff`, `clock`, [`duration`], `secret`, `task`, `sync`, `fault`, `eviction`, `log_limiter` |
-//! | words | `words`: addresses, trigger events, reports, flags, and the traits that hide the network |
-//! | tools | `wire` (protobuf and gRPC statuses), `sqlite`, [`azure`] (accounts, signing) |
-//! | cores, pure | `hub` (who is owed a wake-up), `session` (the client's machines), [`scaling`] (how many dequeue tasks), `sim` |
-//! | stores | [`store`] (blobs), `relay` (the hub on tokio) |
-//! | on stores | [`flag`], [`lease`], [`queue`], [`unique_id`] |
-//! | drivers | `client`, [`listener`], [`release`], `sweep` |
-//! | edges | `server` (gRPC), `console` (the admin port) |
-//! | assembly | `node`, `testing` |
+//! | publish and subscribe over the network | [`Client`] |
+//! | process a queue with automatic scaling | `listener::Listener` and `queue::WorkQueue` |
+//! | run a relay in the same process | `Relay`, or `Node` with its gRPC server |
+//! | durable flags, and nodes that wait for one | `flag`, [`release`] |
+//! | leader election | `lease::Lease` |
+//! | unique ids for many nodes | `unique_id` |
+//! | blobs with a time to live | `sweep` |
+//! | tests without a fleet | `testing` |
+//!
+//! All calls return [`Error`], whose [`ErrorKind`] tells the caller what to do. The modules and
+//! their layers are described in `docs/architecture.md`.
 //!
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
@@ -88,18 +92,18 @@ mod words;
 
 #[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/azurite.rs"]
-#[allow(dead_code, reason = "the integration tests use more of it")]
+#[allow(dead_code, reason = "only the integration tests use all of it")]
 mod azurite;
 #[cfg(all(test, feature = "cloud"))]
 #[path = "../tests/it/support/moto.rs"]
-#[allow(dead_code, reason = "the integration tests use more of it")]
+#[allow(dead_code, reason = "only the integration tests use all of it")]
 mod moto;
 #[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/proxy.rs"]
-#[allow(dead_code, reason = "the integration tests use more of it")]
+#[allow(dead_code, reason = "only the integration tests use all of it")]
 mod proxy;
 
-/// The guides, whose blocks are documentation tests.
+/// The guides; their code blocks run as documentation tests.
 #[cfg(doctest)]
 mod guides {
     #[doc = include_str!("../docs/polling.md")]

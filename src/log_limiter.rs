@@ -1,8 +1,9 @@
-//! Log lines that a peer can cause in numbers: the first of a kind at once, then one for many.
+//! A rate limit for log lines that a peer can cause in large numbers.
 //!
-//! Counts per kind and writes nothing. A caller logs only where [`LogLimiter::count`] returns a
-//! number, and states that number. Events after the last line of a burst appear in the next line
-//! of their kind, so a metric should count them as well.
+//! The first event of a kind is logged at once, then at most one per period. This module counts per
+//! kind and writes no log. A caller logs only if [`LogLimiter::count`] returns a number, and states
+//! that number. Events after the last line of a burst appear in the next line of their kind, so a
+//! metric should count them as well.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use crate::clock::Tick;
 
-/// What was logged of each of `KINDS` kinds. Plain data: its owner holds the lock.
+/// The log state of `KINDS` kinds of events. Plain data: its owner holds the lock.
 #[derive(Debug)]
 pub(crate) struct LogLimiter<const KINDS: usize> {
     every: Duration,
@@ -25,7 +26,7 @@ struct LastLine {
     suppressed: u64,
 }
 
-/// Counts of `KINDS` kinds of events since the start, and what was logged of them.
+/// Counts of `KINDS` kinds of events since the start, with a limiter for their log lines.
 #[derive(Debug)]
 pub(crate) struct LimitedCounts<const KINDS: usize> {
     counts: [AtomicU64; KINDS],
@@ -33,7 +34,7 @@ pub(crate) struct LimitedCounts<const KINDS: usize> {
 }
 
 impl<const KINDS: usize> LimitedCounts<KINDS> {
-    /// Makes counts of which a line of each kind is logged in this span.
+    /// Creates counts whose limiter allows one line per kind in each period `every`.
     pub(crate) const fn new(every: Duration) -> Self {
         Self {
             counts: [const { AtomicU64::new(0) }; KINDS],
@@ -41,21 +42,21 @@ impl<const KINDS: usize> LimitedCounts<KINDS> {
         }
     }
 
-    /// Counts an event, and returns what [`LogLimiter::count`] does.
+    /// Counts an event, and returns the result of [`LogLimiter::count`].
     pub(crate) fn note(&self, kind: usize, now: Tick) -> Option<u64> {
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
         let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
         limiter.count(kind, now)
     }
 
-    /// Returns how many events there were of a kind.
+    /// Returns the number of events of a kind.
     pub(crate) fn count(&self, kind: usize) -> u64 {
         self.counts[kind].load(Ordering::Relaxed)
     }
 }
 
 impl<const KINDS: usize> LogLimiter<KINDS> {
-    /// Makes a limiter that allows one line of each kind in this span.
+    /// Creates a limiter that allows one line per kind in each period `every`.
     pub(crate) const fn new(every: Duration) -> Self {
         Self {
             every,
@@ -63,8 +64,8 @@ impl<const KINDS: usize> LogLimiter<KINDS> {
         }
     }
 
-    /// Counts an event of a kind. Returns how many events before it were not logged, where this
-    /// one is to be logged.
+    /// Counts an event of a kind. If it should be logged, returns the number of events before it
+    /// that were not logged.
     pub(crate) fn count(&mut self, kind: usize, now: Tick) -> Option<u64> {
         let last = &mut self.kinds[kind];
         match last {
@@ -98,7 +99,7 @@ mod tests {
             let now = start + Duration::from_secs(second);
             assert_eq!(limiter.count(0, now), None);
         }
-        assert_eq!(limiter.count(1, start), Some(0), "a kind of its own");
+        assert_eq!(limiter.count(1, start), Some(0), "kinds are independent");
         assert_eq!(limiter.count(0, start + every), Some(9));
     }
 }

@@ -1,6 +1,6 @@
-//! Text that is never shown: keys, signatures, tokens.
+//! Secret text such as keys, signatures and tokens.
 //!
-//! Whatever holds one may derive `Debug`: a secret prints as `(secret)`. Does not wipe memory.
+//! A type with a secret may derive `Debug`: the secret prints as `(secret)`. Memory is not wiped.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// Returns the text itself: for whom it was made, and for no message.
+    /// Returns the text, for requests only. It must not appear in messages.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }

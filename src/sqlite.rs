@@ -1,15 +1,16 @@
-//! SQLite databases: opened with care, and used by one thread of their own.
+//! SQLite databases, each used by a dedicated thread.
 //!
-//! A [`Database`] is a file that several processes of one machine may have open at once; within one
-//! process all handles of a file share one thread and one connection. When a write has returned, it is on the disk (`synchronous = FULL`). Callers hand over closures through
-//! a bounded channel and wait for the answer; a full channel makes them wait for their turn. After
-//! an I/O error the file is opened anew, because what a failed fsync left behind in the cache is not
-//! to be trusted. Knows nothing of what is stored: a [`Schema`] says that.
+//! Several processes of one machine may have the file of a [`Database`] open at the same time.
+//! Within one process all handles of a file share one thread and one connection. When a write has
+//! returned, it is on disk (`synchronous = FULL`). Callers send closures through a bounded channel
+//! and wait for the result; if the channel is full, they wait for room. After an I/O error the file
+//! is opened again, because the cache is not reliable after a failed fsync. The tables are defined
+//! by a [`Schema`] of the caller.
 
-mod busy;
 mod error;
+mod lock_wait;
 mod open;
-mod shared;
+mod registry;
 mod thread;
 
 #[cfg(test)]
@@ -22,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::{
     error::SqliteError,
-    thread::{Job, Write},
+    thread::{GroupedWrite, Job},
 };
 use crate::error::Result;
 
@@ -34,45 +35,45 @@ pub(crate) struct Database {
     jobs: mpsc::Sender<Job>,
 }
 
-/// What a database holds: its kind, and the steps that lead from an empty file to today's form.
+/// A kind of database, and the migrations from an empty file to the current version.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schema {
-    /// Tells the database files of this program apart (`PRAGMA application_id`).
+    /// Identifies the kind of database file (`PRAGMA application_id`).
     pub(crate) application_id: i32,
-    /// SQL that leads from version n to n + 1 (`PRAGMA user_version`). Only ever appended to.
+    /// SQL of the migration from version n to n + 1 (`PRAGMA user_version`). Append only.
     pub(crate) migrations: &'static [&'static str],
 }
 
-/// A write, and whom to answer.
-struct Pending<T, F> {
+/// A write with the channel for its result.
+struct QueuedWrite<T, F> {
     work: Option<F>,
     value: Option<T>,
     answer: oneshot::Sender<Result<T, SqliteError>>,
 }
 
-/// Jobs that wait for the thread. Writes among them share a commit; more would only hide that the
-/// disk does not keep up.
+/// The capacity of a thread's job channel. Waiting writes share a commit; a longer queue would only
+/// hide that the disk is too slow.
 const JOBS: usize = 1024;
 
 impl Database {
-    /// Opens the file, makes it where it is missing, and brings it to the schema's version. Where
-    /// this process has it open already, that handle is shared.
+    /// Opens the file, creates it if it is missing, and migrates it to the schema's version. If this
+    /// process has it open already, the handles share one thread.
     ///
     /// # Errors
-    /// A message that names the file and says what is wrong with it: no directory, not allowed,
-    /// not a database, another program's, of a newer version, locked, corrupt.
+    /// A message with the file's path and the reason: no directory, no permission, not a database,
+    /// of another program, of a newer version, locked, corrupt.
     pub(crate) async fn open(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
         let path: PathBuf = path.into();
-        if let Some(jobs) = shared::find(&path, schema) {
+        if let Some(jobs) = registry::find(&path, schema) {
             let path = path.into();
             return Ok(Self { path, jobs });
         }
         let Self { path, jobs } = Self::open_alone(path, schema).await?;
-        let jobs = shared::add(&path, schema, jobs);
+        let jobs = registry::register(&path, schema, jobs);
         Ok(Self { path, jobs })
     }
 
-    /// Opens the file with a thread and a connection of its own, as another process has them.
+    /// Opens the file with a separate thread and connection, like another process.
     pub(crate) async fn open_alone(path: impl Into<PathBuf>, schema: Schema) -> Result<Self> {
         let path: std::sync::Arc<Path> = path.into().into();
         let (jobs, receiver) = mpsc::channel(JOBS);
@@ -85,18 +86,17 @@ impl Database {
         }
     }
 
-    /// Returns the file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Runs `work` on the database's thread and returns what it returned.
+    /// Runs `work` on the database's thread and returns its result.
     ///
     /// # Errors
-    /// What SQLite refused, in words that name the file.
+    /// The error of SQLite, with the file's path.
     ///
     /// # Cancel safety
-    /// Once its turn has come, the work is done whether or not anybody waits for the answer.
+    /// Once queued, the work is done even if the caller no longer waits.
     pub(crate) async fn run<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -104,15 +104,15 @@ impl Database {
     {
         let (answer, outcome) = oneshot::channel();
         let job = Job::Any(Box::new(move |worker| {
-            // The caller may have gone; the work is done all the same.
-            let _ = answer.send(worker.connected(work));
+            // The caller may no longer wait.
+            let _ = answer.send(worker.with_connection(work));
         }));
         self.hand_over(job, outcome).await
     }
 
-    /// Runs `work` in a transaction that takes the write lock at once, and commits it; an error
-    /// rolls it back. When this returns, what was written is on the disk. Writes that wait at the
-    /// same time share a transaction; what one of them does wrong costs the others nothing.
+    /// Runs `work` in a transaction that takes the write lock at once, and commits it. An error
+    /// rolls it back. When this returns, the write is on disk. Writes that wait at the same time
+    /// share a transaction; a failed write does not affect the others.
     ///
     /// # Errors
     /// As [`Database::run`].
@@ -125,7 +125,7 @@ impl Database {
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
         let (answer, outcome) = oneshot::channel();
-        let job = Job::Write(Box::new(Pending {
+        let job = Job::Write(Box::new(QueuedWrite {
             work: Some(work),
             value: None,
             answer,
@@ -144,7 +144,7 @@ impl Database {
     }
 }
 
-impl<T, F> Write for Pending<T, F>
+impl<T, F> GroupedWrite for QueuedWrite<T, F>
 where
     T: Send,
     F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send,
@@ -157,9 +157,9 @@ where
 
     fn answer(self: Box<Self>, committed: Result<(), SqliteError>) {
         let value = self.value;
-        // The caller may have gone; the work is done all the same.
+        // The caller may no longer wait.
         let _ = self
             .answer
-            .send(committed.map(|()| value.expect("what was committed was done")));
+            .send(committed.map(|()| value.expect("the work ran before the commit")));
     }
 }

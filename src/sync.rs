@@ -1,4 +1,4 @@
-//! The locks and wakers that the hub stands on, in one place.
+//! The locks and wakers of the hub.
 //!
 //! The concurrency test compiles the hub a second time with shuttle's in their stead (see
 //! `hub/concurrency.rs`), so the hub names its primitives through this module only.
@@ -10,8 +10,8 @@ pub(crate) use std::sync::{
 
 pub(crate) use atomic_waker::AtomicWaker;
 
-/// Locks, whatever a thread that panicked left behind: what the hub's locks guard is whole
-/// between any two of their lines.
+/// Locks, and ignores poisoning: the guarded data is consistent after each statement, so a thread
+/// that panicked leaves no broken state behind.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     work::count();
@@ -20,7 +20,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// How much a thread has done, as the locks that it took: tests bound the work of a step by it.
+/// Counts a thread's locks, as a measure of its work: tests limit the work of a step with it.
 #[cfg(test)]
 pub(crate) mod work {
     use std::cell::Cell;

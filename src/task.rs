@@ -1,24 +1,24 @@
-//! The one place that spawns: every task belongs to a scope and cannot outlive it.
+//! The only module that spawns tasks: each task belongs to a scope and cannot outlive it.
 //!
 //! A [`Scope`] is a cancellation token and a tracker. Dropping it cancels its tasks; `shutdown`
-//! cancels them and waits until all have ended. Knows nothing of what the tasks do.
+//! cancels them and waits until all have ended.
 
-mod bundle;
+#[cfg(feature = "relay")]
+mod coop;
+mod group;
 #[cfg(feature = "relay")]
 mod polls;
-#[cfg(feature = "relay")]
-mod turn;
 
-use std::future::Future;
+use std::{any::Any, future::Future};
 
 use tokio_util::task::AbortOnDropHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use bundle::Bundle;
+#[cfg(feature = "relay")]
+pub(crate) use coop::{Work, poll_budget, spend, spend_and_yield};
+pub(crate) use group::TaskGroup;
 #[cfg(feature = "relay")]
 pub(crate) use polls::{longest_poll, measure_polls};
-#[cfg(feature = "relay")]
-pub(crate) use turn::{Work, others_run, poll_turn, spend};
 
 /// Owns tasks: they end when it is dropped or shut down.
 #[derive(Debug)]
@@ -27,36 +27,35 @@ pub(crate) struct Scope {
     tracker: TaskTracker,
 }
 
-/// How a task of its own ended.
+/// The result of a spawned task.
 #[derive(Debug)]
-pub(crate) enum Ended<T> {
+pub(crate) enum TaskOutcome<T> {
     Done(T),
-    /// With its panic's text.
+    /// The panic's message.
     Panicked(String),
 }
 
-/// Runs a future as a task of its own, which ends with this one where it is dropped.
-pub(crate) async fn attached<T: Send + 'static>(
+/// Runs a future as a separate task and waits for it. Dropping the returned future aborts the task.
+pub(crate) async fn spawn_scoped<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
-) -> Ended<T> {
+) -> TaskOutcome<T> {
     match AbortOnDropHandle::new(tokio::spawn(future)).await {
-        Ok(done) => Ended::Done(done),
-        Err(error) => Ended::Panicked(panic_text(error)),
+        Ok(done) => TaskOutcome::Done(done),
+        Err(error) => TaskOutcome::Panicked(match error.try_into_panic() {
+            Ok(panic) => panic_message(&*panic).to_owned(),
+            Err(_) => "the runtime is shutting down".to_owned(),
+        }),
     }
 }
 
-/// Returns what a panic said.
-fn panic_text(error: tokio::task::JoinError) -> String {
-    let Ok(panic) = error.try_into_panic() else {
-        return "the runtime is shutting down".to_owned();
-    };
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a text".to_owned())
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
 }
 
-/// A task that panics at once does so ten times a second, not all the time.
-const RESTART: std::time::Duration = std::time::Duration::from_millis(100);
+/// The pause before a restart, so that a task that panics at once does so ten times a second.
+const RESTART_DELAY: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl Scope {
     pub(crate) fn new() -> Self {
@@ -66,16 +65,16 @@ impl Scope {
         }
     }
 
-    /// Returns the token that tells this scope's tasks to end.
+    /// Returns the token that is cancelled when the scope's tasks must end.
     pub(crate) fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
-    /// Runs `task` until it ends by itself or the scope is cancelled, whichever comes first; a
-    /// task that has to clean up takes [`Scope::token`] and is spawned by [`Scope::spawn_graceful`].
+    /// Spawns `task`, and drops it when the scope is cancelled. A task that must clean up takes
+    /// [`Scope::token`] and is spawned by [`Scope::spawn_graceful`].
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let token = self.token();
-        // Boxed: a future that is handed into another one is kept twice in it, and a connection's
+        // Boxed: the outer future would otherwise contain the task twice, and a connection's future
         // takes kilobytes.
         let task = measured(task);
         self.tracker.spawn(async move {
@@ -83,27 +82,30 @@ impl Scope {
         });
     }
 
-    /// Runs what `make` makes, and again whenever it panics: a relay must not live on with its
-    /// fan-out dead.
-    pub(crate) fn spawn_again<F>(&self, name: &'static str, make: impl Fn() -> F + Send + 'static)
-    where
+    /// Spawns the future of `make`, and a new one after each panic: a relay must not go on without
+    /// its fan-out.
+    pub(crate) fn spawn_restarting<F>(
+        &self,
+        name: &'static str,
+        make: impl Fn() -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let tracker = self.tracker.clone();
         self.spawn(async move {
             while let Err(error) = AbortOnDropHandle::new(tracker.spawn(measured(make()))).await {
-                tracing::error!(task = name, %error, "a task of the relay panicked; starting it again");
-                tokio::time::sleep(RESTART).await;
+                tracing::error!(task = name, %error, "a task of the relay panicked and is restarted");
+                tokio::time::sleep(RESTART_DELAY).await;
             }
         });
     }
 
-    /// Runs `task` to its own end, which it comes to soon after the token is cancelled.
+    /// Spawns `task` and never drops it. It must end soon after the token is cancelled.
     pub(crate) fn spawn_graceful(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn(measured(task));
     }
 
-    /// Waits until all tasks have ended; none may be spawned any more.
+    /// Waits until all tasks have ended. No task may be spawned after this call.
     pub(crate) async fn ended(&self) {
         self.tracker.close();
         self.tracker.wait().await;
@@ -123,8 +125,7 @@ impl Drop for Scope {
     }
 }
 
-/// Runs what takes the processor for long on a thread that may be kept busy; `None` where the
-/// runtime ends first.
+/// Runs CPU-intensive work on a blocking thread; `None` if the runtime ends first.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -167,35 +168,35 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_panics_is_started_again_and_ends_with_its_scope() {
-        let (said, mut heard) = tokio::sync::mpsc::channel(4);
+        let (started, mut starts) = tokio::sync::mpsc::channel(4);
         let scope = Scope::new();
-        scope.spawn_again("test", move || {
-            let said = said.clone();
+        scope.spawn_restarting("test", move || {
+            let started = started.clone();
             async move {
-                said.send(()).await.expect("the test listens");
-                assert!(said.capacity() < 3, "the first one panics");
+                started.send(()).await.expect("the test receives");
+                assert!(started.capacity() < 3, "the first run panics");
                 std::future::pending::<()>().await;
             }
         });
-        // Both starts stay unread: the capacity tells how often it was started.
-        while heard.len() < 2 {
+        // The starts stay unread, so the capacity gives their number.
+        while starts.len() < 2 {
             tokio::task::yield_now().await;
         }
         scope.shutdown().await;
-        while heard.recv().await.is_some() {}
+        while starts.recv().await.is_some() {}
     }
 
     #[tokio::test]
-    async fn shutdown_waits_for_what_cleans_up() {
+    async fn shutdown_waits_for_tasks_that_clean_up() {
         let scope = Scope::new();
         let token = scope.token();
-        let (done, mut seen) = tokio::sync::oneshot::channel();
+        let (done, mut received) = tokio::sync::oneshot::channel();
         scope.spawn_graceful(async move {
             token.cancelled().await;
             tokio::task::yield_now().await;
             done.send(()).expect("the test waits");
         });
         scope.shutdown().await;
-        assert_eq!(seen.try_recv(), Ok(()));
+        assert_eq!(received.try_recv(), Ok(()));
     }
 }

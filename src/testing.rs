@@ -1,9 +1,9 @@
-//! What a user needs to test a publisher or a listener without a fleet.
+//! Tools to test a publisher, a listener or a queue back-end without a fleet.
 //!
-//! [`TestRelay`] is the real relay on a free loopback port with a store in memory: wake its
-//! listeners by hand, cut them off, restart it. Where no network is wanted, [`Relay`] itself runs
-//! in the test's process. [`ScriptedQueue`] is a queue whose calls fail, hang and find nothing as
-//! the test says. [`queue_contract`] holds a queue of one's own to what listeners rely on.
+//! [`TestRelay`] is the real relay on a free loopback port with a store in memory. A test can wake
+//! its listeners, stop it and restart it. Without a network, [`Relay`] runs directly in the test's
+//! process. [`ScriptedQueue`] is a queue whose calls fail, hang or find nothing according to a
+//! script. [`queue_contract`] checks a queue back-end for the guarantees that listeners rely on.
 //!
 //! [`Relay`]: crate::Relay
 

@@ -1,4 +1,4 @@
-//! A storage account: its name, where its queues and blobs are, and by what right they are used.
+//! A storage account: its name, the endpoints of its services, and the credential.
 
 use azure_core::http::Url;
 
@@ -8,7 +8,7 @@ use crate::{
     secret::Secret,
 };
 
-/// A storage account and the right to use it. Shows neither its key nor its signature.
+/// A storage account with a credential. `Debug` shows neither key nor signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageAccount {
     name: String,
@@ -17,7 +17,7 @@ pub struct StorageAccount {
     credential: Credential,
 }
 
-/// Where an account's services are, as far as it was said.
+/// The explicit endpoints of an account's services, if any.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     pub(super) queue: Option<Url>,
@@ -31,57 +31,56 @@ pub(super) enum Service {
     Blob,
 }
 
-/// By what right requests are made.
+/// The credential of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// Each request is signed by the account's key, which is base64.
+    /// The account's key in base64, which signs each request.
     SharedKey(Secret),
-    /// Each request carries a signature that somebody made beforehand, without its `?`.
+    /// A shared access signature, without its `?`.
     Signature(Secret),
 }
 
-/// The account of the emulator, whose name and key are the same everywhere.
+/// The emulator's account; its name and key are the same everywhere.
 pub(crate) const EMULATOR: &str = "devstoreaccount1";
 pub(crate) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-/// Of the public cloud.
+/// The endpoint suffix of the public cloud.
 pub(super) const SUFFIX: &str = "core.windows.net";
 
 impl StorageAccount {
-    /// Makes an account of the public cloud that is used by its key; of the emulator, where it is
-    /// the emulator's account that is named.
+    /// Creates an account of the public cloud with its key. The emulator's account name gives the
+    /// emulator.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name or a key that cannot be one.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an invalid name or key.
     pub fn with_key(name: &str, key: &str) -> Result<Self> {
         let credential = Credential::key("AccountKey", key)?;
-        Self::of(name, Endpoints::default(), credential)
+        Self::with_credential(name, Endpoints::default(), credential)
     }
 
-    /// Makes an account of the public cloud that is used by a shared access signature; of the
-    /// emulator, where it is the emulator's account that is named.
+    /// Creates an account of the public cloud with a shared access signature. The emulator's account
+    /// name gives the emulator.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a name or a signature that cannot be
-    /// one.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an invalid name or signature.
     pub fn with_signature(name: &str, signature: &str) -> Result<Self> {
         let credential = Credential::signature("SharedAccessSignature", signature)?;
-        Self::of(name, Endpoints::default(), credential)
+        Self::with_credential(name, Endpoints::default(), credential)
     }
 
-    /// Reads a connection string, as the portal shows it.
+    /// Parses a connection string in the portal's format.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the setting and the rule that it
-    /// breaks; its value is not shown.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the setting and the broken rule; the
+    /// value is not shown.
     pub fn from_connection_string(text: &str) -> Result<Self> {
         connection_string::parse(text)
     }
 
-    /// Replaces where the account's queues are.
+    /// Replaces the endpoint of the account's queues.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for what is no HTTP URL without a query.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) unless it is an HTTP URL without a query.
     pub fn at_queue_endpoint(mut self, url: &str) -> Result<Self> {
         self.queue_endpoint = endpoint("QueueEndpoint", url)?;
         Ok(self)
@@ -97,47 +96,51 @@ impl StorageAccount {
         self.name == EMULATOR
     }
 
-    /// Returns where the account's queues are.
+    /// Returns the endpoint of the account's queues.
     pub fn queue_endpoint(&self) -> &str {
         self.queue_endpoint.as_str()
     }
 
-    /// Returns where the account's blobs are.
+    /// Returns the endpoint of the account's blobs.
     pub fn blob_endpoint(&self) -> &str {
         self.blob_endpoint.as_str()
     }
 
-    /// Makes an account; a service of which nothing is said is where the account's name has it.
-    pub(super) fn of(name: &str, at: Endpoints, credential: Credential) -> Result<Self> {
+    /// Creates an account. A service without an endpoint gets the default of the account's name.
+    pub(super) fn with_credential(
+        name: &str,
+        endpoints: Endpoints,
+        credential: Credential,
+    ) -> Result<Self> {
         let name = check_name(name)?;
-        let usual = |service| match name == EMULATOR {
+        let default = |service| match name == EMULATOR {
             true => emulator_endpoint(None, service),
             false => cloud_endpoint("https", &name, service, SUFFIX),
         };
-        let or_usual = |at: Option<Url>, service| at.map_or_else(|| usual(service), Ok);
+        let or_default = |url: Option<Url>, service| url.map_or_else(|| default(service), Ok);
         Ok(Self {
-            queue_endpoint: or_usual(at.queue, Service::Queue)?,
-            blob_endpoint: or_usual(at.blob, Service::Blob)?,
+            queue_endpoint: or_default(endpoints.queue, Service::Queue)?,
+            blob_endpoint: or_default(endpoints.blob, Service::Blob)?,
             name,
             credential,
         })
     }
 
-    /// The emulator of this machine, or of the one that `host` names by `http://HOST`.
+    /// Returns the emulator on this machine, or on `host`, which has the form `http://HOST`.
     pub(super) fn emulator(host: Option<&str>) -> Result<Self> {
         let credential = Credential::key("AccountKey", EMULATOR_KEY)?;
-        let at = Endpoints {
+        let endpoints = Endpoints {
             queue: Some(emulator_endpoint(host, Service::Queue)?),
             blob: Some(emulator_endpoint(host, Service::Blob)?),
         };
-        Self::of(EMULATOR, at, credential)
+        Self::with_credential(EMULATOR, endpoints, credential)
     }
 
     pub(crate) fn credential(&self) -> &Credential {
         &self.credential
     }
 
-    /// Returns the URL of a queue, without any credential in it.
+    /// Returns the URL of a queue, without a credential.
     pub(crate) fn queue_url(&self, queue: &str) -> Url {
         let mut url = self.queue_endpoint.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -167,7 +170,7 @@ impl Credential {
     }
 }
 
-/// Checks an account's name and returns it in lower case, as the service has it.
+/// Checks an account's name; returns it in lower case, as the service keeps it.
 pub(crate) fn check_name(name: &str) -> Result<String> {
     let lower = name.to_ascii_lowercase();
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -178,7 +181,7 @@ pub(crate) fn check_name(name: &str) -> Result<String> {
     Err(Error::invalid("AccountName", rule))
 }
 
-/// Checks where a service is.
+/// Parses and checks a service's endpoint.
 pub(crate) fn endpoint(field: &str, text: &str) -> Result<Url> {
     let rule = "must be an `http` or `https` URL without user, query or fragment";
     let invalid = || Error::invalid(field, rule);
@@ -193,7 +196,7 @@ pub(crate) fn endpoint(field: &str, text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Returns where the queues of an account in the cloud are.
+/// Returns the endpoint of a service of a cloud account.
 pub(super) fn cloud_endpoint(
     protocol: &str,
     name: &str,
@@ -208,7 +211,7 @@ pub(super) fn cloud_endpoint(
     endpoint("EndpointSuffix", &url)
 }
 
-/// Where the emulator serves unless it is told otherwise.
+/// Returns the emulator's default endpoint of a service.
 fn emulator_endpoint(host: Option<&str>, service: Service) -> Result<Url> {
     let port = match service {
         Service::Queue => 10001,

@@ -1,7 +1,7 @@
-//! Connection strings: `NAME=VALUE;NAME=VALUE`, with the names that the portal uses.
+//! Connection strings: `NAME=VALUE;NAME=VALUE`, with the portal's names.
 //!
-//! Names are taken in any case. Settings of other services are passed over. An error names the
-//! setting and the rule, and never what stands there: it may be a key.
+//! Names are not case sensitive. Settings of other services are ignored. An error names the setting
+//! and the rule but not the value, which may be a key.
 
 use azure_core::http::Url;
 
@@ -10,7 +10,7 @@ use super::account::{
 };
 use crate::error::{Error, Result};
 
-/// What a connection string says; empty values are none.
+/// The parsed settings; an empty value counts as missing.
 #[derive(Default)]
 struct Settings<'a> {
     protocol: Option<&'a str>,
@@ -55,7 +55,7 @@ pub(super) fn parse(text: &str) -> Result<StorageAccount> {
             *at = settings.cloud_endpoint(&name, service)?;
         }
     }
-    StorageAccount::of(&name, at, credential)
+    StorageAccount::with_credential(&name, at, credential)
 }
 
 impl<'a> Settings<'a> {
@@ -78,7 +78,7 @@ impl<'a> Settings<'a> {
         Ok(settings)
     }
 
-    /// Returns where a setting goes, and its name as it is usually written.
+    /// Returns the field of a setting, and the setting's usual spelling.
     fn slot(&mut self, name: &str) -> Option<(&'static str, &mut Option<&'a str>)> {
         let slots = [
             ("DefaultEndpointsProtocol", &mut self.protocol),
@@ -111,7 +111,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns where an account in the cloud is, where anything is said of it.
+    /// Returns the endpoint of a cloud account; `None` for the emulator's account.
     fn cloud_endpoint(&self, name: &str, service: Service) -> Result<Option<Url>> {
         if name.eq_ignore_ascii_case(EMULATOR) && self.suffix.is_none() {
             return Ok(None);
@@ -127,8 +127,8 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Returns the account that an endpoint names: the start of its host, or of its path where the
-/// host is an address, as the emulator has it.
+/// Returns the account name in an endpoint: the start of its host, or of its path if the host is an
+/// IP address, as for the emulator.
 fn name_of(endpoint: &Url) -> Option<String> {
     let host = endpoint.host_str()?;
     let (name, rest) = host.split_once('.')?;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulator_needs_no_more_than_its_flag() {
+    fn the_emulator_needs_only_its_flag() {
         let account = read("UseDevelopmentStorage=true");
         assert_eq!(account.name(), EMULATOR);
         let url = account.queue_url("jobs");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_not_shown() {
+    fn an_error_names_the_setting_and_does_not_show_the_value() {
         let key = format!("AccountKey={KEY}");
         let signature = format!("SharedAccessSignature={SIGNATURE}");
         for (text, words) in [

@@ -1,4 +1,4 @@
-//! An account from the environment, by the names that Azure's own tools use.
+//! An account from the environment, with the variable names of Azure's own tools.
 
 use super::account::{Credential, EMULATOR, Endpoints, StorageAccount, check_name, endpoint};
 use crate::error::{Error, ErrorKind, Result};
@@ -10,14 +10,14 @@ const SIGNATURE: &str = "AZURE_STORAGE_SAS_TOKEN";
 const QUEUE_ENDPOINT: &str = "AZURE_STORAGE_QUEUE_ENDPOINT";
 
 impl StorageAccount {
-    /// Reads how the account `name` is used from the environment:
+    /// Reads the credential of the account `name` from the environment: from
     /// `AZURE_STORAGE_CONNECTION_STRING`, else `AZURE_STORAGE_KEY` (with `AZURE_STORAGE_ACCOUNT`),
-    /// else `AZURE_STORAGE_SAS_TOKEN`; `AZURE_STORAGE_QUEUE_ENDPOINT` says where its queues are,
-    /// where that is not the usual place.
+    /// else `AZURE_STORAGE_SAS_TOKEN`. `AZURE_STORAGE_QUEUE_ENDPOINT` replaces the default endpoint
+    /// of its queues.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where a variable breaks a rule, or is for another account;
-    /// [`ErrorKind::Denied`] where none says how the account is used.
+    /// [`ErrorKind::Invalid`] if a variable breaks a rule or is for another account;
+    /// [`ErrorKind::Denied`] if no variable has a credential.
     pub fn from_environment(name: &str) -> Result<Self> {
         from_variables(name, |variable| std::env::var(variable).ok())
     }
@@ -38,7 +38,7 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
             if let Some(other) = read(ACCOUNT) {
                 check_same(ACCOUNT, other.trim(), &name)?;
             }
-            StorageAccount::of(
+            StorageAccount::with_credential(
                 &name,
                 Endpoints::default(),
                 Credential::key(KEY, key.trim())?,
@@ -46,7 +46,7 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
         }
         (None, None, Some(text)) => {
             let credential = Credential::signature(SIGNATURE, text.trim())?;
-            StorageAccount::of(&name, Endpoints::default(), credential)?
+            StorageAccount::with_credential(&name, Endpoints::default(), credential)?
         }
         (None, None, None) => return Err(no_credentials(&name)),
     };
@@ -70,7 +70,7 @@ fn no_credentials(name: &str) -> Error {
         "account `{name}` needs a credential: set {CONNECTION_STRING}, or {KEY}, or {SIGNATURE}"
     );
     if name == EMULATOR {
-        message.push_str("; for the emulator, `UseDevelopmentStorage=true` is the first of them");
+        message.push_str("; for the emulator, set the first to `UseDevelopmentStorage=true`");
     }
     Error::new(ErrorKind::Denied, message)
 }

@@ -1,8 +1,8 @@
-//! What went wrong with a request, as far as it may be told.
+//! Errors of requests, without secrets.
 //!
-//! The client's own errors hold URLs with signatures, answers with messages in them, and, where a
-//! request is refused, the signature that was sent. So nothing of them is passed on but what is
-//! known to be harmless: status, code, the request's id, the innermost cause of a cut connection.
+//! The client's own errors contain URLs with signatures, answers with messages, and for a refused
+//! request the signature that was sent. So only parts that are known to be harmless are kept: the
+//! status, the code, the request's id, and the innermost cause of a connection error.
 
 use std::{error::Error as StdError, fmt, fmt::Display, time::Duration};
 
@@ -10,7 +10,7 @@ use azure_core::{error::ErrorKind as ClientErrorKind, http::RawResponse};
 
 use crate::error::{Error, ErrorKind};
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AzureError {
     #[error("the service answered {status} {code}{}", Id(request_id.as_deref()))]
@@ -32,11 +32,11 @@ pub(crate) enum AzureError {
     NotMade,
 }
 
-/// A request's id within a message, for those who ask the service's support.
+/// Displays a request's id in a message, for questions to the service's support.
 struct Id<'a>(Option<&'a str>);
 
 impl AzureError {
-    /// Returns the service's code, where it answered.
+    /// Returns the service's error code; empty if it did not answer.
     pub(crate) fn code(&self) -> &str {
         match self {
             Self::Answered { code, .. } => code,
@@ -53,10 +53,10 @@ impl AzureError {
         }
     }
 
-    /// Turns it into the public error of `subject`, which is a noun and a name.
+    /// Converts it to the public error of `subject`, such as "queue `jobs`".
     pub(crate) fn of(self, subject: impl Display) -> Error {
         let kind = self.kind();
-        let what = words(kind, matches!(self, Self::Unreachable { .. }));
+        let what = failure_text(kind, matches!(self, Self::Unreachable { .. }));
         let error = Error::new(kind, format!("{subject} {what}"));
         let error = match self {
             Self::Answered {
@@ -69,8 +69,8 @@ impl AzureError {
     }
 }
 
-/// Says what a service did with a request, after its subject.
-pub(crate) fn words(kind: ErrorKind, unreachable: bool) -> &'static str {
+/// Returns the part of an error message that follows the subject.
+pub(crate) fn failure_text(kind: ErrorKind, unreachable: bool) -> &'static str {
     match kind {
         ErrorKind::Denied => {
             "refuses the credential: it is wrong, has expired or does not allow this, or this \
@@ -90,13 +90,13 @@ pub(crate) fn words(kind: ErrorKind, unreachable: bool) -> &'static str {
 fn kind_of(status: u16, code: &str) -> ErrorKind {
     match (status, code) {
         (_, "OperationTimedOut") | (408 | 504, _) => ErrorKind::Timeout,
-        // It passes: the service takes half a minute to delete a queue.
+        // Temporary: the service takes half a minute to delete a queue.
         (_, "QueueBeingDeleted") => ErrorKind::Unavailable,
         (401 | 403, _) => ErrorKind::Denied,
         (404, _) => ErrorKind::NotFound,
         (409 | 412, _) => ErrorKind::Conflict,
-        // More was asked than the account or the partition takes: the request was turned away, and
-        // certainly did not happen.
+        // The account's or the partition's request limit is exceeded: the request was refused and
+        // certainly had no effect.
         (429, _) | (503, "ServerBusy") => ErrorKind::Exhausted,
         (400..500, _) => ErrorKind::Invalid,
         (500.., _) => ErrorKind::Unavailable,
@@ -116,10 +116,10 @@ impl From<azure_core::Error> for AzureError {
                 let seconds = response.and_then(|r| header(r, "retry-after")?.parse().ok());
                 Self::Answered {
                     status: u16::from(*status),
-                    code: error_code.as_deref().map(word).unwrap_or_default(),
+                    code: error_code.as_deref().map(sanitized).unwrap_or_default(),
                     request_id: response
                         .and_then(|r| header(r, "x-ms-request-id"))
-                        .map(word),
+                        .map(sanitized),
                     retry_after: seconds.map(Duration::from_secs),
                 }
             }
@@ -130,8 +130,7 @@ impl From<azure_core::Error> for AzureError {
     }
 }
 
-/// Says why a connection came to nothing: the innermost cause, which names no URL as the outer ones
-/// do.
+/// Returns the innermost cause of a connection error: it contains no URL, unlike the outer ones.
 fn of_connection(error: &azure_core::Error) -> AzureError {
     let mut cause = "the connection broke".to_owned();
     let mut next: Option<&(dyn StdError + 'static)> = error.source();
@@ -150,8 +149,8 @@ fn header<'a>(response: &'a RawResponse, name: &'static str) -> Option<&'a str> 
     response.headers().get_optional_str(&name.into())
 }
 
-/// Keeps what codes and ids consist of.
-fn word(text: &str) -> String {
+/// Keeps only the characters of codes and ids.
+fn sanitized(text: &str) -> String {
     const LONGEST: usize = 64;
     let fits = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
     text.chars().filter(fits).take(LONGEST).collect()
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_what_to_do() {
+    fn status_and_code_give_the_error_kind() {
         for (status, code, kind) in [
             (400, "InvalidQueryParameterValue", ErrorKind::Invalid),
             (401, "NoAuthenticationInformation", ErrorKind::Denied),
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_asks_for_is_kept_and_its_id_shown() {
+    fn retry_after_and_request_id_are_kept() {
         let error = AzureError::Answered {
             status: 503,
             code: "ServerBusy".into(),
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_clients_error_is_passed_on() {
+    fn the_clients_error_text_is_not_passed_on() {
         let secret = "http://host/?sig=c2lnbmF0dXJl";
         for kind in [
             ClientErrorKind::DataConversion,

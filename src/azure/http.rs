@@ -1,5 +1,5 @@
-//! The queue client's network. A request is sent once and has its time: trying again is for who
-//! wraps the queue, where it is counted and said.
+//! The HTTP settings of the queue client. A request is sent once, with a time limit. Retries belong
+//! to the wrapper of the queue, where they are counted and logged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,16 @@ use azure_core::http::{ClientOptions, RetryOptions, Transport};
 use super::{account::StorageAccount, signing::Signing};
 use crate::{
     error::Result,
-    https::{self, Patience, Target},
+    https::{self, RequestTimeout, Target},
 };
 
-/// Returns how requests for an account's queues are signed and sent; each has `timeout`, from
+/// Returns the client options for an account's queues. `timeout` limits each request, from
 /// connecting to the end of the answer.
 pub(crate) fn client_options(account: &StorageAccount, timeout: Duration) -> Result<ClientOptions> {
-    let client = https::client(Target::of(&account.queue_url("")), Patience::Whole(timeout))?;
+    let client = https::client(
+        Target::of(&account.queue_url("")),
+        RequestTimeout::Total(timeout),
+    )?;
     Ok(ClientOptions {
         per_try_policies: vec![Arc::new(Signing::new(account.clone()))],
         retry: RetryOptions::none(),
@@ -28,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_is_made_of_does_not_show_its_key() {
+    fn client_options_do_not_show_the_key() {
         let account = StorageAccount::with_key("acct", "a2V5").expect("an account");
         assert!(account.queue_endpoint().starts_with("https://"));
         let options = client_options(&account, Duration::from_secs(1)).expect("a client");

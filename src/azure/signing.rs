@@ -1,8 +1,8 @@
-//! Signs requests: by the account's key, or with a signature that was made beforehand.
+//! Signs requests with the account's key, or adds a shared access signature.
 //!
-//! A policy of the client's pipeline, run for each try as the last before the network: it signs
-//! what is sent. The rules of the shared key are those of the service's documentation, "Authorize
-//! with Shared Key", for versions from 2015-02-21 on.
+//! A policy of the client's pipeline. It runs for each attempt, as the last policy before the
+//! network, so it signs exactly the request that is sent. The rules for shared keys are in the
+//! service's documentation, "Authorize with Shared Key", for versions from 2015-02-21 on.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use azure_core::{
 use super::account::{Credential, StorageAccount};
 use crate::clock::wall;
 
-/// Signs each request of an account.
+/// A pipeline policy that signs each request of an account.
 #[derive(Debug)]
 pub(super) struct Signing {
     account: StorageAccount,
@@ -89,7 +89,7 @@ fn string_to_sign(account: &str, request: &Request) -> String {
         length,
         value("content-md5").to_owned(),
         value("content-type").to_owned(),
-        // The date: `x-ms-date` stands for it.
+        // The date is empty, because `x-ms-date` replaces it.
         String::new(),
         value("if-modified-since").to_owned(),
         value("if-match").to_owned(),
@@ -103,7 +103,7 @@ fn string_to_sign(account: &str, request: &Request) -> String {
     lines.join("\n")
 }
 
-/// Returns the service's own headers, in order.
+/// Returns the service's own headers, sorted.
 fn own_headers(headers: &Headers) -> Vec<String> {
     let mut own: Vec<_> = headers
         .iter()
@@ -115,7 +115,7 @@ fn own_headers(headers: &Headers) -> Vec<String> {
     own
 }
 
-/// Returns the URL's parameters, decoded and in order. None of them stands there twice.
+/// Returns the URL's parameters, decoded and sorted. No parameter occurs twice.
 fn parameters(request: &Request) -> Vec<String> {
     let mut parameters: Vec<_> = request
         .url()
@@ -129,8 +129,8 @@ fn parameters(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// Returns a shared access signature for all that can be done with the emulator's queues (`q`) or
-/// blobs (`b`).
+/// Returns a shared access signature with all permissions on the emulator's queues (`q`) or blobs
+/// (`b`).
 #[cfg(test)]
 pub(crate) fn signature_of(service: &str) -> String {
     use super::account::{EMULATOR as ACCOUNT, EMULATOR_KEY as KEY};
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_down_as_the_service_does() {
+    fn the_string_to_sign_follows_the_services_rules() {
         let mut request =
             request("http://h:1/acct/jobs/messages/1?visibilitytimeout=5&popreceipt=a%2Bb%3D");
         request.insert_header("x-ms-version", "2025-11-05");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_made_beforehand_is_added_once() {
+    fn a_shared_access_signature_is_added_once() {
         let account = StorageAccount::with_signature("acct", "?sv=1&sig=x%2B").expect("one");
         let signing = Signing::new(account);
         for (before, after) in [

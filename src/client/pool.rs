@@ -16,7 +16,7 @@ use crate::{
     session::{
         ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
     },
-    task::{Bundle, Scope},
+    task::{Scope, TaskGroup},
 };
 
 /// Connections for streams, or connections for calls.
@@ -93,7 +93,7 @@ impl Pool {
     }
 
     fn connect(&self) -> Connection {
-        let (scope, parts) = (Scope::new(), Bundle::default());
+        let (scope, parts) = (Scope::new(), TaskGroup::default());
         scope.spawn(parts.clone().run(std::future::pending()));
         Connection {
             channel: self.endpoint.clone().executor(parts).connect_lazy(),

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     queue::MessageId,
-    task::{self, Ended},
+    task::{self, TaskOutcome},
 };
 
 /// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =
@@ -295,9 +295,9 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
     let seated = seated.into_iter().map(|one| (one.delivery, one.answer));
     let (batch, answers): (Vec<_>, Vec<_>) = seated.unzip();
     let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
-    let outcome = match task::attached(async move { handler.handle(batch).await }).await {
-        Ended::Done(outcome) => outcome,
-        Ended::Panicked(text) => Err(format!("panicked: {text}").into()),
+    let outcome = match task::spawn_scoped(async move { handler.handle(batch).await }).await {
+        TaskOutcome::Done(outcome) => outcome,
+        TaskOutcome::Panicked(text) => Err(format!("panicked: {text}").into()),
     };
     if let Err(error) = &outcome
         && let Some(failures) = Failures::of(error, &ids)

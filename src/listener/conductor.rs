@@ -18,7 +18,7 @@ use crate::{
     clock::{Tick, wall},
     error::{Error, ErrorKind, Result},
     scaling::{Due, ListenerMode, Load, Step, TaskId},
-    task::{self, Ended, Scope},
+    task::{self, Scope, TaskOutcome},
     words::{ConnectionState, LinkState, Report, Reported, Wakes, WorkDetected},
 };
 
@@ -222,7 +222,7 @@ impl Conductor {
         let shared = Arc::clone(&self.shared);
         self.scope.spawn(async move {
             let task = dequeue::run(Arc::clone(&shared), id);
-            if let Ended::Panicked(text) = task::attached(task).await {
+            if let TaskOutcome::Panicked(text) = task::spawn_scoped(task).await {
                 // Whatever it held comes back, and nobody else says so.
                 shared.hidden(shared.config.visibility_timeout);
                 let text = format!("a dequeue task panicked: {text}");
@@ -287,11 +287,11 @@ async fn answered(report: &mut Option<Reported>) -> Result<()> {
 /// Asks for the depth, and the policy for a number of tasks; whatever comes of it, it is asked again
 /// another time.
 async fn scale(shared: Arc<Shared>) {
-    let asking = task::attached(wanted(Arc::clone(&shared)));
+    let asking = task::spawn_scoped(wanted(Arc::clone(&shared)));
     let tasks = tokio::select! {
         ended = asking => match ended {
-            Ended::Done(tasks) => tasks,
-            Ended::Panicked(text) => {
+            TaskOutcome::Done(tasks) => tasks,
+            TaskOutcome::Panicked(text) => {
                 let text = format!("the depth or the policy panicked: {text}");
                 shared.complain(Action::Depth, None, Error::new(ErrorKind::Internal, text));
                 None

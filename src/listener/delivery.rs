@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     queue::{Message, Receipt},
-    task::{self, Ended},
+    task::{self, TaskOutcome},
 };
 
 /// How a try ended.
@@ -178,7 +178,7 @@ impl InFlightMessage<'_> {
         );
         // A task of its own: a handler that blocks its thread does not keep the message from being
         // renewed, and its end does not cut off a renewal whose receipt would be lost with it.
-        let handling = task::attached(async move { handler.handle(delivery).await });
+        let handling = task::spawn_scoped(async move { handler.handle(delivery).await });
         tokio::pin!(handling);
         if let Some(pickup) = pickup
             && let Some(ending) = self.ends_untaken(&pickup, &mut handling).await
@@ -201,7 +201,7 @@ impl InFlightMessage<'_> {
     /// Keeps the message hidden until its handler ends, or is given up.
     async fn see_through(
         &mut self,
-        mut handling: Pin<&mut impl Future<Output = Ended<HandlerResult>>>,
+        mut handling: Pin<&mut impl Future<Output = TaskOutcome<HandlerResult>>>,
         began: Instant,
     ) -> Ending {
         let shared = self.shared;
@@ -242,7 +242,7 @@ impl InFlightMessage<'_> {
     async fn ends_untaken(
         &mut self,
         pickup: &Pickup,
-        handling: &mut (impl Future<Output = Ended<HandlerResult>> + Unpin),
+        handling: &mut (impl Future<Output = TaskOutcome<HandlerResult>> + Unpin),
     ) -> Option<Ending> {
         let shared = self.shared;
         let overdue = far(Instant::now(), shared.config.max_handling_time);
@@ -319,13 +319,15 @@ fn far(from: Instant, span: Duration) -> Instant {
     from + span.min(FAR)
 }
 
-fn ending(ended: Ended<HandlerResult>) -> Ending {
+fn ending(ended: TaskOutcome<HandlerResult>) -> Ending {
     match ended {
-        Ended::Done(Ok(())) => Ending::Handled,
-        Ended::Done(Err(error)) => {
+        TaskOutcome::Done(Ok(())) => Ending::Handled,
+        TaskOutcome::Done(Err(error)) => {
             let verdict = Verdict::of(&error);
             Ending::Failed(error, verdict)
         }
-        Ended::Panicked(text) => Ending::Failed(format!("panicked: {text}").into(), Verdict::Retry),
+        TaskOutcome::Panicked(text) => {
+            Ending::Failed(format!("panicked: {text}").into(), Verdict::Retry)
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! Queues of Azure Queue Storage, by the official client.
+//! Queues of Azure Queue Storage, with the official client.
 //!
-//! The service reckons in whole seconds: every time-out, delay and time to live is rounded up. It
-//! puts one message a request, so a put of many is many requests, some of them at the same time. A
-//! request is sent once: wrap the queue in [`Retrying`](super::Retrying) for faults that pass, as
-//! [`open`](super::open) does; it puts again only the messages that failed.
-//! Opening a queue asks nobody anything; the first call finds out whether the credential is right.
+//! The service works in whole seconds: every time-out, delay and time to live is rounded up. It
+//! takes one message per request, so a put of many messages sends many requests, some of them
+//! concurrently. A request is sent once. For temporary failures wrap the queue in
+//! [`Retrying`](super::Retrying), as [`open`](super::open) does; it repeats only the failed messages.
+//! Opening a queue sends no request; the first call shows whether the credential is valid.
 
 mod encoding;
 #[cfg(test)]
@@ -33,8 +33,8 @@ use futures_util::{StreamExt as _, stream};
 
 pub use self::encoding::MessageEncoding;
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WEEK, WorkQueue,
-    local_group, lost, outcome, queue_group,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, limits::WEEK, local_group, missing_queue, outcome, queue_group,
 };
 use crate::{
     azure::{AzureError, StorageAccount, check_name, client_options},
@@ -43,10 +43,10 @@ use crate::{
     words::{GroupName, QueueAddress},
 };
 
-/// A queue of Azure Queue Storage. Clones are the same queue, and share its connections.
+/// A queue of Azure Queue Storage. Clones are the same queue and share its connections.
 ///
-/// A put of many messages that fails may have put any of them, not only the first few. The error is
-/// a [refusal](ErrorKind::is_refusal) only where none was put.
+/// If a put of many messages fails, any of them may have been put, not only the first few. The error
+/// is a [refusal](ErrorKind::is_refusal) only if no message was put.
 #[derive(Clone)]
 pub struct AzureQueue {
     client: Arc<QueueClient>,
@@ -55,39 +55,40 @@ pub struct AzureQueue {
     group: GroupName,
 }
 
-/// Which queue, and how it is used.
+/// The configuration of an [`AzureQueue`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AzureQueueConfig {
-    /// Whose queue it is, and by what right it is used.
+    /// The queue's account and the credential.
     pub account: StorageAccount,
-    /// Its name: 3 to 63 letters, digits and single hyphens. The service keeps it in lower case.
+    /// 3 to 63 letters, digits and single hyphens. The service keeps names in lower case.
     pub queue_name: String,
-    /// How messages are written; base64 by default, which carries any bytes.
+    /// The encoding of bodies; the default base64 carries any bytes.
     pub encoding: MessageEncoding,
-    /// The time of one request, from connecting to the end of the answer. 30 s by default, as long
-    /// as the service itself works on one.
+    /// The time limit of one request, from connecting to the end of the answer. The default is 30 s,
+    /// the service's own limit.
     pub timeout: Duration,
 }
 
-/// A message that is ready to be sent.
-struct Ready {
+/// A message whose request is prepared.
+struct PreparedMessage {
     content: RequestContent<QueueMessage, XmlFormat>,
     options: QueueClientSendMessageOptions<'static>,
 }
 
-/// The newest version that the emulator (3.35) knows as well; all that is used here is older.
+/// The newest API version that the emulator (3.35) supports; everything used here is older.
 const VERSION: &str = "2025-11-05";
-/// Puts that one call sends at the same time: a tenth of what fills a queue's 2,000 a second at
-/// 10 ms each, so that one call never has the service turn others away.
-const PUTS: usize = 16;
-/// The service clears a large queue in several steps, each ended by a time-out of its own.
-const PURGES: usize = 10;
-/// Stands for no time to live; without it the service takes 7 days.
+/// The number of concurrent requests of one put: 16 at 10 ms each are 1,600 a second, below a
+/// queue's limit of 2,000, so that one call does not make the service turn others away.
+const CONCURRENT_PUTS: usize = 16;
+/// The maximum number of requests of one purge. The service clears a large queue in several steps,
+/// each of which ends with a time-out.
+const PURGE_ATTEMPTS: usize = 10;
+/// The service's value for no time to live; without a value it uses 7 days.
 const FOREVER: i32 = -1;
 
 impl AzureQueueConfig {
-    /// Makes the configuration of a queue; its other fields have their defaults.
+    /// Creates a configuration with defaults for the other fields.
     pub fn new(account: StorageAccount, queue_name: impl Into<String>) -> Self {
         Self {
             account,
@@ -99,10 +100,10 @@ impl AzureQueueConfig {
 }
 
 impl AzureQueue {
-    /// Opens a queue; nothing is sent yet. The queue is made by [`WorkQueue::create`].
+    /// Opens a queue without sending a request. [`WorkQueue::create`] creates the queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a name that cannot be a queue's.
+    /// [`ErrorKind::Invalid`] for an invalid queue name.
     pub fn open(config: &AzureQueueConfig) -> Result<Self> {
         let address = azure_address(config.account.name(), &config.queue_name)?;
         let options = QueueClientOptions {
@@ -120,7 +121,7 @@ impl AzureQueue {
         })
     }
 
-    /// Opens a queue of the account that a connection string names.
+    /// Opens a queue of a connection string's account.
     ///
     /// # Errors
     /// As [`AzureQueue::open`] and [`StorageAccount::from_connection_string`].
@@ -129,13 +130,15 @@ impl AzureQueue {
         Self::open(&AzureQueueConfig::new(account, queue_name))
     }
 
-    fn ready(&self, message: &NewMessage) -> Result<Ready> {
+    fn prepare(&self, message: &NewMessage) -> Result<PreparedMessage> {
         let text = self.encoding.encode(&message.body)?;
         let content = QueueMessage {
             message_text: Some(text),
         };
-        Ok(Ready {
-            content: content.try_into().map_err(|error| self.failed(error))?,
+        Ok(PreparedMessage {
+            content: content
+                .try_into()
+                .map_err(|error| self.request_error(error))?,
             options: QueueClientSendMessageOptions {
                 message_time_to_live: Some(message.time_to_live.map_or(FOREVER, seconds)),
                 visibility_timeout: Some(seconds(message.delay)),
@@ -144,39 +147,47 @@ impl AzureQueue {
         })
     }
 
-    /// Checks all messages, and makes each ready to be sent.
-    fn all_ready(&self, messages: &[NewMessage]) -> Result<Vec<Ready>> {
+    /// Checks all messages, and prepares the request of each.
+    fn prepare_all(&self, messages: &[NewMessage]) -> Result<Vec<PreparedMessage>> {
         self.limits().check_put(messages)?;
-        messages.iter().map(|message| self.ready(message)).collect()
+        messages
+            .iter()
+            .map(|message| self.prepare(message))
+            .collect()
     }
 
-    /// Sends a message, unless one before it has failed: what a service refuses or does not answer
-    /// is not asked a thousand times.
-    async fn send_unless(&self, failed: &OnceLock<Error>, message: Ready) -> Result<MessageId> {
+    /// Sends a message unless an earlier one has failed, so that a put of many messages does not
+    /// repeat the same failure for each.
+    async fn send_unless(
+        &self,
+        failed: &OnceLock<Error>,
+        message: PreparedMessage,
+    ) -> Result<MessageId> {
         if let Some(error) = failed.get() {
             return Err(error.clone());
         }
         let sent = self.send(message).await;
         if let Err(error) = &sent {
-            // The first one stays.
+            // Keeps the first error.
             let _ = failed.set(error.clone());
         }
         sent
     }
 
-    async fn send(&self, message: Ready) -> Result<MessageId> {
+    async fn send(&self, message: PreparedMessage) -> Result<MessageId> {
         let sent = self
             .client
             .send_message(message.content, Some(message.options));
-        let sent = sent.await.map_err(|error| self.failed(error))?;
-        let sent = sent.into_model().map_err(|error| self.failed(error))?;
+        let sent = sent.await.map_err(|error| self.request_error(error))?;
+        let sent = sent
+            .into_model()
+            .map_err(|error| self.request_error(error))?;
         let id = sent.items.into_iter().flatten().next();
         let id = id.and_then(|sent| sent.message_id);
-        Ok(MessageId::new(&self.stated(id, "message's id")?))
+        Ok(MessageId::new(&self.required(id, "message's id")?))
     }
 
-    /// Hides the message of a receipt for this long; returns the receipt that is worth something
-    /// now.
+    /// Hides the message of a receipt for `time`; returns the new receipt.
     async fn hide(&self, receipt: &Receipt, time: Duration) -> Result<Receipt> {
         let (id, token) = (receipt.message_id(), receipt.token());
         let updated = self
@@ -184,49 +195,38 @@ impl AzureQueue {
             .update_message(id.as_str(), token, seconds(time), None);
         let updated = updated
             .await
-            .map_err(|error| self.refused(receipt, error))?;
+            .map_err(|error| self.receipt_error(receipt, error))?;
         let token = updated
             .headers()
             .get_optional_string(&"x-ms-popreceipt".into());
-        Ok(Receipt::new(id.clone(), &self.stated(token, "receipt")?))
+        Ok(Receipt::new(id.clone(), &self.required(token, "receipt")?))
     }
 
-    fn got(&self, message: ReceivedMessage) -> Result<Message> {
-        let token = self.stated(message.pop_receipt, "receipt")?;
-        let PeekedMessage {
-            id,
-            body,
-            dequeue_count,
-            inserted_at,
-            fault,
-        } = self.seen(
+    fn message(&self, message: ReceivedMessage) -> Result<Message> {
+        let token = self.required(message.pop_receipt, "receipt")?;
+        let read = self.peeked_message(
             message.message_id,
             message.message_text,
             message.dequeue_count,
             message.insertion_time,
         )?;
-        Ok(Message {
-            receipt: Receipt::new(id.clone(), &token),
-            id,
-            body,
-            dequeue_count,
-            inserted_at,
-            fault,
-        })
+        let receipt = Receipt::new(read.id, &token);
+        let (count, inserted_at) = (read.dequeue_count, read.inserted_at);
+        Ok(Message::new(receipt, read.body, count, inserted_at))
     }
 
-    fn seen(
+    fn peeked_message(
         &self,
         id: Option<String>,
         text: Option<String>,
         dequeue_count: Option<i64>,
         inserted_at: Option<OffsetDateTime>,
     ) -> Result<PeekedMessage> {
-        let count = self.stated(dequeue_count, "dequeue count")?;
-        let inserted_at = self.stated(inserted_at, "insertion time")?;
+        let count = self.required(dequeue_count, "dequeue count")?;
+        let inserted_at = self.required(inserted_at, "insertion time")?;
         Ok(PeekedMessage {
-            id: MessageId::new(&self.stated(id, "message's id")?),
-            // The text of an empty message is none.
+            id: MessageId::new(&self.required(id, "message's id")?),
+            // The service omits the text of an empty message.
             body: self.encoding.decode(text.unwrap_or_default()),
             dequeue_count: u32::try_from(count).unwrap_or(u32::MAX),
             inserted_at: SystemTime::from(inserted_at),
@@ -234,31 +234,28 @@ impl AzureQueue {
         })
     }
 
-    fn stated<T>(&self, value: Option<T>, field: &'static str) -> Result<T> {
-        value.ok_or_else(|| self.failed(AzureError::Incomplete { field }))
+    fn required<T>(&self, value: Option<T>, field: &'static str) -> Result<T> {
+        value.ok_or_else(|| self.request_error(AzureError::Incomplete { field }))
     }
 
-    /// Of a request that a receipt was shown with.
+    /// Converts the error of a request with a receipt.
     #[cold]
-    fn refused(&self, receipt: &Receipt, error: azure_core::Error) -> Error {
+    fn receipt_error(&self, receipt: &Receipt, error: azure_core::Error) -> Error {
         let error = AzureError::from(error);
         let no_queue = error.code() == "QueueNotFound";
-        // The service says either, by whether the message is still there.
+        // The service answers with one of the two codes, depending on whether the message exists.
         let gone = error.kind() == ErrorKind::NotFound && !no_queue;
         if gone || error.code() == "PopReceiptMismatch" {
-            return lost(self, receipt);
+            return invalid_receipt(self, receipt);
         }
-        self.failed(error)
+        self.request_error(error)
     }
 
     #[cold]
-    fn failed(&self, error: impl Into<AzureError>) -> Error {
+    fn request_error(&self, error: impl Into<AzureError>) -> Error {
         let error = error.into();
         if error.kind() == ErrorKind::NotFound {
-            let message = format!(
-                "queue `{self}` does not exist: make it first, as `reveille queue create` does"
-            );
-            return Error::new(ErrorKind::NotFound, message).with_source(error);
+            return missing_queue(self).with_source(error);
         }
         error.of(format_args!("queue `{self}`"))
     }
@@ -286,32 +283,36 @@ impl WorkQueue for AzureQueue {
     }
 
     async fn create(&self) -> Result<bool> {
-        /// Where it was there already, the service answers with another success.
+        /// For a queue that exists already, the service answers with another success status.
         const CREATED: u16 = 201;
         match self.client.create(None).await {
             Ok(answer) => Ok(u16::from(answer.status()) == CREATED),
             Err(error) => match AzureError::from(error) {
-                // It is there, with metadata that somebody gave it.
+                // The queue exists and has metadata.
                 error if error.code() == "QueueAlreadyExists" => Ok(false),
-                error => Err(self.failed(error)),
+                error => Err(self.request_error(error)),
             },
         }
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::of_all(self.put_each(messages).await)
+        outcome::combine(self.put_each(messages).await)
     }
 
     async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-        let ready = match self.all_ready(&messages) {
-            Ok(ready) => ready,
-            Err(error) => return outcome::of_each(messages.len(), Err(error)),
+        let prepared = match self.prepare_all(&messages) {
+            Ok(prepared) => prepared,
+            Err(error) => return outcome::for_each(messages.len(), Err(error)),
         };
         let failed = OnceLock::new();
-        let sending = ready.into_iter();
+        let sending = prepared.into_iter();
         let sending = sending.map(|message| self.send_unless(&failed, message));
-        // Those on their way are waited for after a failure: dropped, they would be in doubt.
-        stream::iter(sending).buffered(PUTS).collect().await
+        // After a failure the requests in flight still complete: if dropped, their messages would be
+        // in doubt.
+        stream::iter(sending)
+            .buffered(CONCURRENT_PUTS)
+            .collect()
+            .await
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
@@ -324,15 +325,15 @@ impl WorkQueue for AzureQueue {
         };
         let received = self.client.receive_messages(Some(options)).await;
         let received = received.and_then(|answer| answer.into_model());
-        let received = received.map_err(|error| self.failed(error))?;
+        let received = received.map_err(|error| self.request_error(error))?;
         let items = received.items.unwrap_or_default().into_iter();
-        items.map(|message| self.got(message)).collect()
+        items.map(|message| self.message(message)).collect()
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
         let (id, token) = (receipt.message_id().as_str(), receipt.token());
         let deleted = self.client.delete_message(id, token, None).await;
-        deleted.map_err(|error| self.refused(receipt, error))?;
+        deleted.map_err(|error| self.receipt_error(receipt, error))?;
         Ok(())
     }
 
@@ -349,8 +350,8 @@ impl WorkQueue for AzureQueue {
     async fn depth(&self) -> Result<u64> {
         let answer = self.client.get_properties(None).await;
         let count = answer.and_then(|answer| answer.approximate_messages_count());
-        let count = count.map_err(|error| self.failed(error))?;
-        let count = self.stated(count, "count of messages")?;
+        let count = count.map_err(|error| self.request_error(error))?;
+        let count = self.required(count, "count of messages")?;
         Ok(u64::try_from(count).unwrap_or_default())
     }
 
@@ -362,39 +363,39 @@ impl WorkQueue for AzureQueue {
         };
         let peeked = self.client.peek_messages(Some(options)).await;
         let peeked = peeked.and_then(|answer| answer.into_model());
-        let peeked = peeked.map_err(|error| self.failed(error))?;
+        let peeked = peeked.map_err(|error| self.request_error(error))?;
         let items = peeked.items.unwrap_or_default().into_iter();
-        let seen = items.map(|message| {
-            self.seen(
+        let peeked = items.map(|message| {
+            self.peeked_message(
                 message.message_id,
                 message.message_text,
                 message.dequeue_count,
                 message.insertion_time,
             )
         });
-        seen.collect()
+        peeked.collect()
     }
 
     async fn purge(&self) -> Result<()> {
-        let mut left = PURGES;
+        let mut left = PURGE_ATTEMPTS;
         loop {
             let Err(error) = self.client.clear(None).await else {
                 return Ok(());
             };
             let error = AzureError::from(error);
             left -= 1;
-            // Each try has deleted some of them: it goes on at once.
+            // Each attempt has deleted some messages, so the next one follows at once.
             if left == 0 || error.code() != "OperationTimedOut" {
-                return Err(self.failed(error));
+                return Err(self.request_error(error));
             }
         }
     }
 }
 
-/// Returns the address of an account's queue: both in lower case, as the service keeps them.
+/// Returns the address of an account's queue; both names in lower case, as the service keeps them.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for what cannot be an account's or a queue's name there.
+/// [`ErrorKind::Invalid`] for an invalid account name or queue name.
 pub(super) fn azure_address(account: &str, queue: &str) -> Result<QueueAddress> {
     let account = check_name(account)?;
     let queue = queue.to_ascii_lowercase();
@@ -407,7 +408,7 @@ pub(super) fn azure_address(account: &str, queue: &str) -> Result<QueueAddress> 
     QueueAddress::new(&account, &queue)
 }
 
-/// Returns whole seconds, rounded up.
+/// Rounds up to whole seconds.
 fn seconds(time: Duration) -> i32 {
     let more = u64::from(time.subsec_nanos() > 0);
     i32::try_from(time.as_secs().saturating_add(more)).unwrap_or(i32::MAX)
@@ -421,7 +422,7 @@ impl fmt::Display for AzureQueue {
 
 impl fmt::Debug for AzureQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The client is left out: it knows by what right it works.
+        // Without the client, which holds the credential.
         f.debug_struct("AzureQueue")
             .field("address", &self.address)
             .field("encoding", &self.encoding)
@@ -429,8 +430,8 @@ impl fmt::Debug for AzureQueue {
     }
 }
 
-/// Returns the group of a queue's listeners. Every emulator has an account of the same name, with other
-/// queues: its endpoint tells it apart.
+/// Returns the group of a queue's listeners. All emulators have an account of the same name, so the
+/// endpoint distinguishes their queues.
 fn listener_group(account: &StorageAccount, address: &QueueAddress) -> GroupName {
     match account.is_emulator() {
         true => local_group(address, fnv1a(account.queue_endpoint().bytes())),

@@ -1,8 +1,9 @@
-//! A queue whose large messages lie in a blob store, and only a claim on them in the queue.
+//! A queue that stores large bodies in a blob store and puts only a reference to the queue.
 //!
-//! What is too large for the queue is compressed and written into a blob, then put as a short
-//! reference; whoever gets it through a claim check sees the body that was put. Each blob carries
-//! when it is no longer needed, so that what a crash left behind can be swept. Knows no sweeper.
+//! A body that is too large for the queue is compressed and written into a blob. The message then
+//! carries a short reference, and a get through a claim check restores the body. Each blob carries
+//! an expiry in its metadata, so that a sweep can remove the blobs that a crash left behind. This
+//! module does not know the sweeper.
 
 mod claim;
 #[cfg(test)]
@@ -21,42 +22,44 @@ use prost_types::Timestamp;
 
 use self::claim::{Claim, ClaimId, is_marked};
 use super::{
-    Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost,
-    outcome,
+    Fault, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    forward::forward, invalid_receipt, outcome,
 };
 use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
     store::{BlobContent, BlobName, BlobStore},
     task,
-    words::{GroupName, QueueAddress},
 };
 
-/// Takes messages that are too large for a queue, by a [`BlobStore`].
+/// Takes messages that are too large for a queue, with the help of a [`BlobStore`].
 ///
-/// A body above [`ClaimConfig::inline`] is written as a blob first, and put as a reference to it; a
-/// smaller one passes as it is, but for one that begins as a reference does: that one takes the same
-/// way, whatever its size, so that no body that was put here is ever taken for a reference. Whoever
-/// puts or gets without the claim check sees ordinary bodies as they are.
+/// A body above [`ClaimConfig::inline`] is written as a blob, and the message carries a reference to
+/// it. A smaller body is put unchanged, except a body that begins like a reference: it goes into a
+/// blob too, at any size, so that no body is mistaken for a reference. Producers and consumers
+/// without the claim check see ordinary bodies unchanged.
 ///
-/// **A body that cannot be had.** A get returns the other messages all the same, and this one with
-/// the reference as its body and a [`Fault`]:
-/// * the store does not answer, or not within [`ClaimConfig::read_timeout`]: the kind of its error,
-///   which [is retryable](ErrorKind::is_retryable). Give the message back with a delay, however often it was
-///   got: the count says nothing of it, as the queue counted before the body was looked for (a
-///   [`Listener`](crate::listener::Listener) keeps account of that);
-/// * the blob is gone: [`ErrorKind::NotFound`]; it cannot be decompressed, is not as long as it was,
-///   is above [`ClaimConfig::max_body`], or the reference is of a newer version:
-///   [`ErrorKind::Invalid`]. That stays so: do away with the message as with one that cannot be
-///   handled. Its delete leaves the blob, for whoever looks for the reason.
+/// **Unreadable bodies.** A get returns the other messages normally, and this message with the
+/// reference as its body and a [`Fault`]:
+/// * The store does not answer, or not within [`ClaimConfig::read_timeout`]: the fault has the kind
+///   of that error, which [is retryable](ErrorKind::is_retryable). Release the message with a delay,
+///   at any dequeue count: the queue counts a get before the body is read, so the count does not
+///   mean failed handling (a [`Listener`](crate::listener::Listener) takes that into account).
+/// * The blob is gone: [`ErrorKind::NotFound`].
+/// * The blob cannot be decompressed, has another length than stated, or is above
+///   [`ClaimConfig::max_body`], or the reference has a newer version: [`ErrorKind::Invalid`].
 ///
-/// **What is left behind.** A blob is deleted after its message was. A crash in between, or between
-/// the blob's write and the put, leaves it, and so do a put that the queue refuses,
-/// [`WorkQueue::purge`] and a message's own time to live. Each blob therefore carries the metadata
-/// `TimeToLive`, the UTC time (RFC 3339) from which on no message needs it. In a store that keeps no metadata, only the age of the blobs below
-/// [`ClaimConfig::prefix`] tells.
+/// The last two kinds of faults are permanent: treat the message like any other that cannot be
+/// handled. Its delete keeps the blob for an analysis.
 ///
-/// Whatever tries again goes inside, around the queue itself, so that a try repeats no upload.
+/// **Leftover blobs.** The blob is deleted after its message. It is left over after a crash in
+/// between, after a crash between the blob's write and the put, after a put that the queue refuses,
+/// after [`WorkQueue::purge`], and when the message's time to live ends. Each blob therefore carries
+/// the metadata `TimeToLive`: the UTC time (RFC 3339) after which no message needs it. In a store
+/// without metadata only the age of the blobs below [`ClaimConfig::prefix`] is known.
+///
+/// Put a [`Retrying`](super::Retrying) inside, around the queue itself, so that a retry repeats no
+/// upload.
 #[derive(Debug, Clone)]
 pub struct ClaimCheck<Q> {
     inner: Q,
@@ -64,50 +67,52 @@ pub struct ClaimCheck<Q> {
     config: ClaimConfig,
 }
 
-/// What is stored where, and for how long.
+/// Sizes, names and lifetimes of the blobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimConfig {
-    /// Bodies up to this pass as they are, where the queue takes them.
+    /// Bodies up to this size are put unchanged, if the queue's limit allows it.
     pub inline: usize,
-    /// The largest body that is put, and that is made of a blob; the limit on what a get may take of
-    /// memory is [`QueueLimits::batch`] times that.
+    /// The largest body that is put or read from a blob. A get takes at most
+    /// [`QueueLimits::batch`] times this much memory.
     pub max_body: usize,
-    /// How long reading one body may take; then it is as where the store does not answer, and the
-    /// other messages of its get wait no longer for it.
+    /// The time limit for reading one body. After it the message comes with a retryable fault, so
+    /// that the other messages of the get do not wait longer.
     pub read_timeout: Duration,
-    /// What the blobs' names begin with. Queues may share it; nothing else may use it, as whoever
-    /// can put into the queue can name any blob below it.
+    /// The prefix of the blobs' names. Queues may share it, but other programs must not use it: a
+    /// producer of the queue can name any blob below it.
     pub prefix: String,
-    /// How long the blob of a message without a time to live is kept: longer than any message waits
-    /// and is tried. A message that outlives it has lost its body.
+    /// The lifetime of a blob whose message has no time to live. It must be longer than any message
+    /// waits and is retried: a message that outlives its blob has lost its body.
     pub keep: Duration,
 }
 
-/// What was made of a body that came from the queue.
+/// A message's body after the claim check, or the fault of an unreadable one.
 struct Resolved {
     body: Bytes,
     fault: Option<Fault>,
-    /// The blob that goes with the message.
+    /// The message's blob, if its body was read from one.
     blob: Option<ClaimId>,
 }
 
-/// Blobs that are read or written at the same time: enough to hide a store's latency.
-const AT_ONCE: usize = 8;
-/// Clocks differ, and what was got just before its end is still worked on.
-const MARGIN: Duration = Duration::from_secs(24 * 3600);
-/// No life is longer, so that its end has a year of four digits.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// When a blob may be swept; the name that sweepers look for.
+/// The number of blobs that one call reads or writes at the same time: enough to hide a store's
+/// latency.
+const CONCURRENT_BLOBS: usize = 8;
+/// Added to a blob's lifetime: clocks differ, and a message that was got just before its end is
+/// still being handled.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(24 * 3600);
+/// The longest lifetime of a blob, so that its expiry has a four-digit year.
+const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// The metadata key for a blob's expiry, which sweepers read.
 const TIME_TO_LIVE: &str = "TimeToLive";
 
 impl<Q: WorkQueue> ClaimCheck<Q> {
     /// Wraps a queue.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a prefix that is empty, or that no blob's name can begin with.
+    /// [`ErrorKind::Invalid`] for an empty prefix, or a prefix that is invalid in a blob's name.
     pub fn new(inner: Q, store: Arc<dyn BlobStore>, config: ClaimConfig) -> Result<Self> {
         if config.prefix.is_empty() {
-            let rule = "must not be empty: all blobs of the store could be named by a message";
+            let rule = "must not be empty: a message could name any blob of the store";
             return Err(Error::invalid("prefix", rule));
         }
         let claims = Self {
@@ -119,7 +124,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Ok(claims)
     }
 
-    /// Returns the queue that is wrapped.
+    /// Returns the wrapped queue.
     pub fn inner(&self) -> &Q {
         &self.inner
     }
@@ -133,9 +138,9 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         body.len() > inline || is_marked(body)
     }
 
-    /// Writes the body of a message into a blob where it must; returns the message to put, and the
+    /// Writes the body of a message into a blob if necessary; returns the message to put, and the
     /// blob.
-    async fn check_in(&self, message: NewMessage) -> Result<(NewMessage, Option<ClaimId>)> {
+    async fn store_body(&self, message: NewMessage) -> Result<(NewMessage, Option<ClaimId>)> {
         if !self.goes_by_reference(&message.body) {
             return Ok((message, None));
         }
@@ -143,23 +148,23 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         let body = message.body.clone();
         let (claim, bytes) = task::blocking(move || Claim::pack(id, body))
             .await
-            .ok_or_else(ended)?;
+            .ok_or_else(runtime_stopped)?;
         let mut content = BlobContent::from(bytes);
         if self.store.capabilities().metadata {
-            let end = self.end(&message);
-            content.metadata.insert(TIME_TO_LIVE.to_owned(), end);
+            let expiry = self.expiry(&message);
+            content.metadata.insert(TIME_TO_LIVE.to_owned(), expiry);
         }
         self.store.create(&self.blob(&claim.id)?, content).await?;
         let body = Bytes::from(claim.to_string());
         Ok((NewMessage { body, ..message }, Some(claim.id)))
     }
 
-    /// Checks all messages in, or none of them.
-    async fn check_in_all(&self, messages: Vec<NewMessage>) -> Result<Vec<NewMessage>> {
+    /// Writes the blobs of all messages, or of none.
+    async fn store_bodies(&self, messages: Vec<NewMessage>) -> Result<Vec<NewMessage>> {
         self.limits().check_put(&messages)?;
         let (mut checked, mut blobs, mut failed) = (Vec::new(), Vec::new(), None);
-        let each = messages.into_iter().map(|message| self.check_in(message));
-        let mut each = stream::iter(each).buffered(AT_ONCE);
+        let each = messages.into_iter().map(|message| self.store_body(message));
+        let mut each = stream::iter(each).buffered(CONCURRENT_BLOBS);
         while let Some(done) = each.next().await {
             match done {
                 Ok((message, blob)) => {
@@ -172,29 +177,30 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         let Some(error) = failed else {
             return Ok(checked);
         };
-        // No message has gone to the queue, and none will: nothing names these blobs.
+        // No message was or will be put, so nothing refers to these blobs.
         for id in &blobs {
             self.discard(id).await;
         }
         Err(error)
     }
 
-    /// Returns from when on nothing needs the blob of a message that is put now.
-    fn end(&self, message: &NewMessage) -> String {
-        let life = match message.time_to_live {
-            Some(life) => life.saturating_add(MARGIN),
+    /// Returns the expiry of the blob of a message that is put now.
+    fn expiry(&self, message: &NewMessage) -> String {
+        let lifetime = match message.time_to_live {
+            Some(life) => life.saturating_add(EXPIRY_MARGIN),
             None => self.config.keep.saturating_add(message.delay),
         };
-        let since = wall().duration_since(UNIX_EPOCH).unwrap_or_default() + life.min(LONGEST);
-        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        let now = wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let expiry = now + lifetime.min(MAX_LIFETIME);
+        let seconds = i64::try_from(expiry.as_secs()).unwrap_or(i64::MAX);
         Timestamp { seconds, nanos: 0 }.to_string()
     }
 
-    /// Looks for the body that was put.
+    /// Restores the body that was put.
     async fn resolve(&self, body: Bytes) -> Resolved {
-        let found = match Claim::read(&body) {
+        let found = match Claim::parse(&body) {
             None => Ok((body.clone(), None)),
-            Some(claim) => self.check_out_in_time(claim).await,
+            Some(claim) => self.load_body_in_time(claim).await,
         };
         let (fault, (body, blob)) = match found {
             Ok(found) => (None, found),
@@ -203,25 +209,25 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Resolved { body, fault, blob }
     }
 
-    async fn check_out_in_time(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
+    async fn load_body_in_time(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
         let limit = self.config.read_timeout;
-        let read = tokio::time::timeout(limit, self.check_out(claim)).await;
+        let read = tokio::time::timeout(limit, self.load_body(claim)).await;
         read.unwrap_or_else(|_| {
-            let words = format!("its body was not read within {limit:?} from {}", self.store);
-            Err(Error::new(ErrorKind::Timeout, words))
+            let message = format!("its body was not read within {limit:?} from {}", self.store);
+            Err(Error::new(ErrorKind::Timeout, message))
         })
     }
 
-    async fn check_out(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
+    async fn load_body(&self, claim: Result<Claim>) -> Result<(Bytes, Option<ClaimId>)> {
         let claim = claim?;
         claim.check(self.config.max_body)?;
         let (name, id) = (self.blob(&claim.id)?, claim.id.clone());
         let Some(blob) = self.store.get(&name).await? else {
-            let words = format!("its body is gone: blob `{name}` of {}", self.store);
-            return Err(Error::new(ErrorKind::NotFound, words));
+            let message = format!("its body is gone: blob `{name}` of {}", self.store);
+            return Err(Error::new(ErrorKind::NotFound, message));
         };
         let body = task::blocking(move || claim.unpack(&blob.content.bytes));
-        let body = body.await.ok_or_else(ended)??;
+        let body = body.await.ok_or_else(runtime_stopped)??;
         Ok((body, Some(id)))
     }
 
@@ -230,7 +236,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         Message {
             body: resolved.body,
             fault: message.fault.or(resolved.fault),
-            receipt: outer(resolved.blob.as_ref(), &message.receipt),
+            receipt: outer_receipt(resolved.blob.as_ref(), &message.receipt),
             ..message
         }
     }
@@ -244,20 +250,24 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
         }
     }
 
-    /// Deletes the blob of a message that is not there; one that stays is left to its end.
+    /// Deletes the blob of a message that does not exist. After a failure the blob stays until its
+    /// expiry.
     async fn discard(&self, id: &ClaimId) {
         let deleted = match self.blob(id) {
             Ok(name) => self.store.delete(&name, None).await,
             Err(error) => Err(error),
         };
         if let Err(error) = deleted {
-            tracing::warn!(queue = %self, blob = %id, %error, "a blob is left to its time to live");
+            tracing::warn!(
+                queue = %self, blob = %id, %error,
+                "a blob could not be deleted and stays until its expiry"
+            );
         }
     }
 
-    /// Returns the blob of a receipt's message, and the receipt that the queue gave.
+    /// Returns the blob of a receipt's message, and the wrapped queue's receipt.
     fn split(&self, receipt: &Receipt) -> Result<(Option<ClaimId>, Receipt)> {
-        let unknown = || lost(self, receipt);
+        let unknown = || invalid_receipt(self, receipt);
         let (blob, token) = receipt.token().split_once(':').ok_or_else(unknown)?;
         let blob = match blob {
             "" => None,
@@ -270,17 +280,7 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn addresses(&self) -> Vec<&QueueAddress> {
-        self.inner.addresses()
-    }
-
-    fn listener_group(&self) -> GroupName {
-        self.inner.listener_group()
-    }
+    forward!(inner: address, addresses, listener_group, empty_is_certain);
 
     /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
     fn limits(&self) -> QueueLimits {
@@ -295,26 +295,31 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::of_all(self.put_each(messages).await)
+        outcome::combine(self.put_each(messages).await)
     }
 
     async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
         let count = messages.len();
-        match self.check_in_all(messages).await {
-            // Whatever it comes to, no blob is deleted: what a queue says of a put that failed is
-            // not worth a body. The blob of a message that was not put has its time to live.
+        match self.store_bodies(messages).await {
+            // No blob is deleted, even if the put fails: the message may have been put despite the
+            // error, and a lost body is worse. The blob of a message that was not put stays until
+            // its expiry.
             Ok(checked) => self.inner.put_each(checked).await,
-            Err(error) => outcome::of_each(count, Err(error)),
+            Err(error) => outcome::for_each(count, Err(error)),
         }
     }
 
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout).await?;
         let each = got.into_iter().map(|message| self.message(message));
-        Ok(stream::iter(each).buffered(AT_ONCE).collect().await)
+        Ok(stream::iter(each)
+            .buffered(CONCURRENT_BLOBS)
+            .collect()
+            .await)
     }
 
-    /// Deletes the message, then its blob; where that fails it is left to its time to live.
+    /// Deletes the message, then its blob. If the blob's delete fails, the blob stays until its
+    /// expiry.
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
         let (blob, receipt) = self.split(receipt)?;
         self.inner.delete(&receipt).await?;
@@ -327,7 +332,7 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
     async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
         let (blob, receipt) = self.split(receipt)?;
         let renewed = self.inner.renew(&receipt, visibility_timeout).await?;
-        Ok(outer(blob.as_ref(), &renewed))
+        Ok(outer_receipt(blob.as_ref(), &renewed))
     }
 
     async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
@@ -344,20 +349,19 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
         self.inner.depth().await
     }
 
-    /// A message that is deleted meanwhile may be returned with the fault of a blob that is gone.
+    /// A message that is deleted at the same time may come with the fault of a missing blob.
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let peeked = self.inner.peek(max).await?;
         let each = peeked.into_iter().map(|message| self.peeked(message));
-        Ok(stream::iter(each).buffered(AT_ONCE).collect().await)
+        Ok(stream::iter(each)
+            .buffered(CONCURRENT_BLOBS)
+            .collect()
+            .await)
     }
 
-    /// Deletes all messages; their blobs are left to their time to live.
+    /// Deletes all messages; their blobs stay until their expiry.
     async fn purge(&self) -> Result<()> {
         self.inner.purge().await
-    }
-
-    fn empty_is_certain(&self) -> bool {
-        self.inner.empty_is_certain()
     }
 }
 
@@ -370,27 +374,27 @@ impl<Q: Display> Display for ClaimCheck<Q> {
 impl Default for ClaimConfig {
     fn default() -> Self {
         Self {
-            // Services that take 64 KiB count them in base64, which leaves 48; half of the 64 fits
-            // with all that others may add, and smaller ones are not worth a transaction of a blob.
+            // A service limit of 64 KiB counts base64, which leaves 48 KiB. 32 KiB leaves room for
+            // what other wrappers add. Smaller bodies are not worth a blob transaction.
             inline: 32 * 1024,
-            // A full get of 32 is 256 MiB then.
+            // A full get of 32 messages takes 256 MiB then.
             max_body: 8 * 1024 * 1024,
-            // Ten times what the largest takes at 10 MB/s; and a full get of 32, so many at a time
-            // as they are read, stays below the minute after which a listener gives it up.
+            // Ten times the transfer of the largest body at 10 MB/s. A full get of 32 bodies, eight
+            // at a time, stays below the minute after which a listener cancels a get.
             read_timeout: Duration::from_secs(10),
             prefix: "claims/".to_owned(),
-            // No service keeps a message for longer than two weeks unless it is told to.
+            // No service keeps a message for longer than two weeks unless configured otherwise.
             keep: Duration::from_secs(90 * 24 * 3600),
         }
     }
 }
 
-fn ended() -> Error {
+fn runtime_stopped() -> Error {
     Error::new(ErrorKind::Closed, "the runtime has ended")
 }
 
-/// A receipt says which blob goes with the message, so that a delete needs no look at either.
-fn outer(blob: Option<&ClaimId>, receipt: &Receipt) -> Receipt {
+/// Adds the blob to the receipt, so that a delete needs to read neither message nor blob.
+fn outer_receipt(blob: Option<&ClaimId>, receipt: &Receipt) -> Receipt {
     let blob = blob.map_or("", ClaimId::as_str);
     let token = format!("{blob}:{}", receipt.token());
     Receipt::new(receipt.message_id().clone(), &token)

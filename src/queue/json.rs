@@ -1,7 +1,7 @@
 //! Typed messages: values that are put and got as JSON.
 //!
-//! A body that is no such value spoils nothing: it comes as an error beside its message, so that the
-//! listener can do away with it and handle the others. Knows nothing of what happens to either.
+//! A body that cannot be decoded does not fail the whole get. Its message comes with an error in
+//! place of the value, so that the listener can dispose of it and handle the others.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 /// for got in jobs.get(32, Duration::from_secs(30)).await? {
 ///     match got.value {
 ///         Ok((number, name)) => println!("{number} is {name}"),
-///         Err(error) => eprintln!("{error}"), // no such value: look at `got.message`
+///         Err(error) => eprintln!("{error}"), // not decodable: see `got.message`
 ///     }
 ///     jobs.inner().delete(&got.message.receipt).await?;
 /// }
@@ -36,14 +36,14 @@ pub struct JsonQueue<T, Q> {
     of: PhantomData<fn(T) -> T>,
 }
 
-/// A message that was got, and the value that it holds.
+/// A message returned by a get, with its decoded value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct JsonMessage<T> {
-    /// What it says, or why that is no such value: [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), or the kind of the
-    /// message's fault.
+    /// The decoded value. The error is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the
+    /// body is not such a value, or has the kind of the message's fault.
     pub value: Result<T>,
-    /// The message itself: its receipt, and its body as it came.
+    /// The message, with its receipt and its raw body.
     pub message: Message,
 }
 
@@ -54,7 +54,7 @@ impl<T, Q: WorkQueue> JsonQueue<T, Q> {
         Self { inner, of }
     }
 
-    /// Returns the queue that is wrapped: by it messages are deleted, renewed and released.
+    /// Returns the wrapped queue, which deletes, renews and releases messages.
     pub fn inner(&self) -> &Q {
         &self.inner
     }
@@ -62,13 +62,13 @@ impl<T, Q: WorkQueue> JsonQueue<T, Q> {
     /// Puts values that are visible at once; returns their ids in the same order.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where a value cannot be written as JSON, with
-    /// nothing put; and as [`WorkQueue::put`].
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a value cannot be written as JSON; then
+    /// nothing was put. Otherwise as [`WorkQueue::put`].
     pub fn put(&self, values: &[T]) -> impl Future<Output = Result<Vec<MessageId>>> + Send
     where
         T: Serialize,
     {
-        // Before the future, which could not move between threads with values that cannot.
+        // Encoded outside of the future: it stays `Send` even if the values are not `Sync`.
         let messages: Result<Vec<_>> = values.iter().map(encode).collect();
         async { self.inner.put(messages?).await }
     }
@@ -76,7 +76,7 @@ impl<T, Q: WorkQueue> JsonQueue<T, Q> {
     /// Gets up to `max` values and hides them, as [`WorkQueue::get`] does.
     ///
     /// # Errors
-    /// As [`WorkQueue::get`]. What is wrong with one message is said beside it.
+    /// As [`WorkQueue::get`]. An error of one message is in its [`JsonMessage::value`].
     pub async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<JsonMessage<T>>>
     where
         T: DeserializeOwned,
@@ -102,10 +102,10 @@ impl<T, Q: WorkQueue> JsonQueue<T, Q> {
     }
 }
 
-/// Makes a message of a value: to delay it, or to limit its life.
+/// Encodes a value as a message, for callers that set a delay or a time to live.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the value cannot be written as JSON.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the value cannot be written as JSON.
 pub fn encode<T: Serialize>(value: &T) -> Result<NewMessage> {
     let body = serde_json::to_vec(value).map_err(|error| {
         let rule = format_args!("the value cannot be written as JSON: {error}");
@@ -114,11 +114,11 @@ pub fn encode<T: Serialize>(value: &T) -> Result<NewMessage> {
     Ok(NewMessage::new(body))
 }
 
-/// Reads a body as a value, for a handler that is given messages.
+/// Decodes a body, for a handler that receives plain messages.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where it is no UTF-8, no JSON, or no value of this type, with the reason
-/// and the place.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the body is not UTF-8, not JSON, or not a
+/// value of this type. The message states the reason and the position.
 pub fn decode<T: DeserializeOwned>(body: &Bytes) -> Result<T> {
     let invalid = |rule: fmt::Arguments<'_>| Error::invalid("body", rule);
     let text = std::str::from_utf8(body)
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_such_value_comes_as_an_error_beside_its_message_and_spoils_no_other() {
+    async fn a_body_that_cannot_be_decoded_is_an_error_of_its_message_only() {
         let queue = queue::<Job>();
         let bodies: [(&[u8], &str); 4] = [
             (b"\xff\xfe", "body: is not UTF-8"),
@@ -208,7 +208,7 @@ mod tests {
         for (body, words) in bodies {
             let put = queue.inner().put(vec![NewMessage::new(body)]).await;
             let id = put.expect("put").remove(0);
-            let got = queue.get(32, LONG).await.expect("all the same");
+            let got = queue.get(32, LONG).await.expect("the get succeeds");
             let bad = got.last().expect("it was put last");
             let error = bad.value.as_ref().expect_err(words);
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_written_is_not_put() {
+    async fn a_value_that_cannot_be_encoded_is_not_put() {
         let queue: JsonQueue<HashMap<(u8, u8), u8>, _> = queue();
         let bad = HashMap::from([((1, 2), 3)]);
         let error = queue.put(&[HashMap::new(), bad]).await.expect_err("a key");

@@ -1,9 +1,9 @@
-//! A queue in this process's memory: for tests, demos and work that need not survive.
+//! A queue in this process's memory: for tests, demos and work that may be lost at exit.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -11,12 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
-    lost,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, local_group,
 };
 use crate::{
     clock::{Clock, Tick, wall},
     error::Result,
+    sync::lock,
     words::{GroupName, QueueAddress},
 };
 
@@ -24,59 +25,57 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct MemoryQueue {
     address: QueueAddress,
-    /// Tells it from the memory queues of other processes under the same address.
+    /// Distinguishes it from memory queues of other processes under the same address.
     identity: u64,
     clock: Clock,
-    state: Arc<Mutex<State>>,
+    messages: Arc<Mutex<MessageTable>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    messages: BTreeMap<u64, Stored>,
-    /// Every message by when it is visible.
-    by_time: BTreeSet<(Tick, u64)>,
-    /// Those that end by themselves, by when.
-    ends: BTreeSet<(Tick, u64)>,
+struct MessageTable {
+    by_id: BTreeMap<u64, StoredMessage>,
+    /// All messages, ordered by the time at which they become visible.
+    by_visibility: BTreeSet<(Tick, u64)>,
+    /// The messages with a time to live, ordered by their expiry.
+    by_expiry: BTreeSet<(Tick, u64)>,
     last_id: u64,
     last_receipt: u64,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct StoredMessage {
     body: Bytes,
     visible_at: Tick,
-    ends_at: Tick,
+    expires_at: Tick,
     dequeue_count: u32,
     inserted_at: SystemTime,
-    /// Of the newest receipt; 0 before the first.
+    /// The number of the newest receipt; 0 before the first.
     receipt: u64,
 }
 
 impl MemoryQueue {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub fn new(address: QueueAddress) -> Self {
         Self {
             address,
             identity: fastrand::u64(..),
             clock: Clock::new(),
-            state: Arc::default(),
+            messages: Arc::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hides the message of a receipt until then, and takes so many gets back from its count;
-    /// returns the receipt that is worth something now.
+    /// Hides the message of a receipt until `until`, and subtracts `uncounted` from its dequeue
+    /// count; returns the new receipt.
     fn hide(&self, receipt: &Receipt, until: Tick, uncounted: u32) -> Result<Receipt> {
         let now = self.clock.now();
-        let mut state = self.lock();
-        state.expire(now);
-        let id = state.holder(receipt).ok_or_else(|| lost(self, receipt))?;
-        let stored = state.messages.get_mut(&id).expect("it was just found");
+        let mut messages = lock(&self.messages);
+        messages.expire(now);
+        let id = messages
+            .find(receipt)
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
+        let stored = messages.by_id.get_mut(&id).expect("it was just found");
         stored.dequeue_count = stored.dequeue_count.saturating_sub(uncounted);
-        Ok(state.hand_out(id, until))
+        Ok(messages.hide(id, until))
     }
 }
 
@@ -101,17 +100,17 @@ impl WorkQueue for MemoryQueue {
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits().check_put(&messages)?;
         let (now, inserted_at) = (self.clock.now(), wall());
-        let mut state = self.lock();
+        let mut table = lock(&self.messages);
         let ids = messages.into_iter().map(|message| {
-            let stored = Stored {
+            let stored = StoredMessage {
                 visible_at: now + message.delay,
-                ends_at: message.time_to_live.map_or(Tick::NEVER, |ttl| now + ttl),
+                expires_at: message.time_to_live.map_or(Tick::NEVER, |ttl| now + ttl),
                 body: message.body,
                 dequeue_count: 0,
                 inserted_at,
                 receipt: 0,
             };
-            name(state.insert(stored))
+            message_id(table.insert(stored))
         });
         Ok(ids.collect())
     }
@@ -120,30 +119,30 @@ impl WorkQueue for MemoryQueue {
         let max = self.limits().check_max(max)?;
         self.limits().check_visibility(visibility_timeout)?;
         let now = self.clock.now();
-        let mut state = self.lock();
-        state.expire(now);
-        let ids = state.visible(now, max);
-        let messages = ids.into_iter().map(|id| {
-            let receipt = state.hand_out(id, now + visibility_timeout);
-            let stored = state.messages.get_mut(&id).expect("it was just found");
+        let mut messages = lock(&self.messages);
+        messages.expire(now);
+        let ids = messages.visible(now, max);
+        let got = ids.into_iter().map(|id| {
+            let receipt = messages.hide(id, now + visibility_timeout);
+            let stored = messages.by_id.get_mut(&id).expect("it was just found");
             stored.dequeue_count += 1;
-            Message {
-                id: name(id),
-                body: stored.body.clone(),
+            Message::new(
                 receipt,
-                dequeue_count: stored.dequeue_count,
-                inserted_at: stored.inserted_at,
-                fault: None,
-            }
+                stored.body.clone(),
+                stored.dequeue_count,
+                stored.inserted_at,
+            )
         });
-        Ok(messages.collect())
+        Ok(got.collect())
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let mut state = self.lock();
-        state.expire(self.clock.now());
-        let id = state.holder(receipt).ok_or_else(|| lost(self, receipt))?;
-        state.remove(id);
+        let mut messages = lock(&self.messages);
+        messages.expire(self.clock.now());
+        let id = messages
+            .find(receipt)
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
+        messages.remove(id);
         Ok(())
     }
 
@@ -165,83 +164,82 @@ impl WorkQueue for MemoryQueue {
     }
 
     async fn depth(&self) -> Result<u64> {
-        let mut state = self.lock();
-        state.expire(self.clock.now());
-        Ok(state.messages.len() as u64)
+        let mut messages = lock(&self.messages);
+        messages.expire(self.clock.now());
+        Ok(messages.by_id.len() as u64)
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let max = self.limits().check_max(max)?;
         let now = self.clock.now();
-        let mut state = self.lock();
-        state.expire(now);
-        let peeked = state.visible(now, max).into_iter().map(|id| {
-            let stored = &state.messages[&id];
-            PeekedMessage {
-                id: name(id),
-                body: stored.body.clone(),
-                dequeue_count: stored.dequeue_count,
-                inserted_at: stored.inserted_at,
-                fault: None,
-            }
+        let mut messages = lock(&self.messages);
+        messages.expire(now);
+        let peeked = messages.visible(now, max).into_iter().map(|id| {
+            let stored = &messages.by_id[&id];
+            PeekedMessage::new(
+                message_id(id),
+                stored.body.clone(),
+                stored.dequeue_count,
+                stored.inserted_at,
+            )
         });
         Ok(peeked.collect())
     }
 
     async fn purge(&self) -> Result<()> {
-        let mut state = self.lock();
-        state.messages.clear();
-        state.by_time.clear();
-        state.ends.clear();
+        let mut messages = lock(&self.messages);
+        messages.by_id.clear();
+        messages.by_visibility.clear();
+        messages.by_expiry.clear();
         Ok(())
     }
 }
 
-impl State {
-    fn insert(&mut self, stored: Stored) -> u64 {
+impl MessageTable {
+    fn insert(&mut self, stored: StoredMessage) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        self.by_time.insert((stored.visible_at, id));
-        if stored.ends_at != Tick::NEVER {
-            self.ends.insert((stored.ends_at, id));
+        self.by_visibility.insert((stored.visible_at, id));
+        if stored.expires_at != Tick::NEVER {
+            self.by_expiry.insert((stored.expires_at, id));
         }
-        self.messages.insert(id, stored);
+        self.by_id.insert(id, stored);
         id
     }
 
-    /// Returns the messages that are visible, those first that have been for longest.
+    /// Returns the visible messages, the longest visible first.
     fn visible(&self, now: Tick, max: usize) -> Vec<u64> {
-        let visible = self.by_time.iter().take_while(|(at, _)| *at <= now);
+        let visible = self.by_visibility.iter().take_while(|(at, _)| *at <= now);
         visible.map(|(_, id)| *id).take(max).collect()
     }
 
-    /// Hides a message until then, by a receipt that replaces any before.
-    fn hand_out(&mut self, id: u64, until: Tick) -> Receipt {
+    /// Hides a message until `until`; returns a new receipt, which invalidates older ones.
+    fn hide(&mut self, id: u64, until: Tick) -> Receipt {
         self.last_receipt += 1;
-        let stored = self.messages.get_mut(&id).expect("callers looked it up");
-        self.by_time.remove(&(stored.visible_at, id));
+        let stored = self.by_id.get_mut(&id).expect("callers looked it up");
+        self.by_visibility.remove(&(stored.visible_at, id));
         (stored.visible_at, stored.receipt) = (until, self.last_receipt);
-        self.by_time.insert((until, id));
-        Receipt::new(name(id), &self.last_receipt.to_string())
+        self.by_visibility.insert((until, id));
+        Receipt::new(message_id(id), &self.last_receipt.to_string())
     }
 
-    /// Returns the message that the receipt is for, where it is the newest one.
-    fn holder(&self, receipt: &Receipt) -> Option<u64> {
+    /// Returns the message of a receipt if the receipt is its newest one.
+    fn find(&self, receipt: &Receipt) -> Option<u64> {
         let id: u64 = receipt.message_id().as_str().parse().ok()?;
-        let stored = self.messages.get(&id)?;
+        let stored = self.by_id.get(&id)?;
         (stored.receipt.to_string() == receipt.token()).then_some(id)
     }
 
     fn remove(&mut self, id: u64) {
-        if let Some(stored) = self.messages.remove(&id) {
-            self.by_time.remove(&(stored.visible_at, id));
-            self.ends.remove(&(stored.ends_at, id));
+        if let Some(stored) = self.by_id.remove(&id) {
+            self.by_visibility.remove(&(stored.visible_at, id));
+            self.by_expiry.remove(&(stored.expires_at, id));
         }
     }
 
-    /// Removes what has outlived its time.
+    /// Removes the expired messages.
     fn expire(&mut self, now: Tick) {
-        while let Some(&(at, id)) = self.ends.first()
+        while let Some(&(at, id)) = self.by_expiry.first()
             && at <= now
         {
             self.remove(id);
@@ -249,7 +247,7 @@ impl State {
     }
 }
 
-fn name(id: u64) -> MessageId {
+fn message_id(id: u64) -> MessageId {
     MessageId::new(&id.to_string())
 }
 

@@ -1,8 +1,9 @@
-//! A queue whose transactions are counted, for what they cost.
+//! A queue that counts its transactions, to calculate their cost.
 //!
-//! Services bill by the request, an empty answer like a full one; that is what polling pays for.
-//! Counts what is asked of the queue that is wrapped, and knows nothing of the requests behind it:
-//! wrap the queue itself, inside of what tries again or spreads over several.
+//! Services bill each request, and an empty answer costs as much as a full one: that is the cost of
+//! polling. This wrapper counts calls of the wrapped queue and does not see the requests behind
+//! them. So wrap the back-end itself, inside of [`Retrying`](super::Retrying) and
+//! [`Partitioned`](super::Partitioned).
 
 use std::{
     fmt::{self, Display},
@@ -15,57 +16,54 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
-use crate::{
-    error::{Error, ErrorKind, Result},
-    words::{GroupName, QueueAddress},
-};
+use super::{Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue, forward::forward};
+use crate::error::{Error, ErrorKind, Result};
 
-/// Counts storage transactions by their kind. Clones count together.
+/// Counts storage transactions by kind. Clones share the counters.
 ///
-/// A put counts once for each of its messages, as services put one at a time; a get counts once,
-/// however many messages it brings. What failed counts as well, as most services bill it, but for
-/// [`ErrorKind::Invalid`], which is refused before anything is sent. A call that was given up before
-/// its answer is not counted.
+/// A put counts once per message, because services put one message per request. A get counts once,
+/// however many messages it returns. Failed calls count too, as most services bill them, except
+/// [`ErrorKind::Invalid`], which is refused before a request is sent. A call that is cancelled before
+/// its answer does not count.
 #[derive(Debug, Clone)]
 pub struct Metered<Q> {
     inner: Q,
     counters: Arc<Counters>,
 }
 
-/// Transactions so far, by their kind.
+/// The number of transactions so far, by kind.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueUsage {
-    /// Messages that were put.
+    /// Messages put.
     pub puts: u64,
-    /// Gets that brought messages, or failed.
+    /// Gets that returned messages or failed.
     pub gets: u64,
-    /// Gets that found none.
+    /// Gets that returned no message.
     pub empty_gets: u64,
-    /// Deletes.
+    /// Calls of [`WorkQueue::delete`].
     pub deletes: u64,
-    /// Renewals.
+    /// Calls of [`WorkQueue::renew`].
     pub renews: u64,
-    /// Releases.
+    /// Calls of [`WorkQueue::release`] and [`WorkQueue::release_untried`].
     pub releases: u64,
-    /// Questions for the depth.
+    /// Calls of [`WorkQueue::depth`].
     pub depths: u64,
-    /// Peeks.
+    /// Calls of [`WorkQueue::peek`].
     pub peeks: u64,
-    /// All others: the queue was made or purged.
+    /// Calls of [`WorkQueue::create`] and [`WorkQueue::purge`].
     pub others: u64,
 }
 
-/// What transactions cost.
+/// The price of transactions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tariff {
-    /// The price of 10,000, in whatever money the answer shall be.
+    /// The price of 10,000 transactions, in any currency.
     pub per_10_000: f64,
 }
 
-/// Each counts for itself: a snapshot that is taken meanwhile may hold a later call without an
-/// earlier one, and never loses any.
+/// The counters are independent: a snapshot during calls may include a later call and miss an
+/// earlier one. No call is lost.
 #[derive(Debug, Default)]
 struct Counters {
     puts: AtomicU64,
@@ -80,7 +78,7 @@ struct Counters {
 }
 
 impl<Q: WorkQueue> Metered<Q> {
-    /// Wraps a queue; nothing is counted yet.
+    /// Wraps a queue; all counters are zero.
     pub fn new(inner: Q) -> Self {
         Self {
             inner,
@@ -88,19 +86,19 @@ impl<Q: WorkQueue> Metered<Q> {
         }
     }
 
-    /// Returns the queue that is wrapped.
+    /// Returns the wrapped queue.
     pub fn inner(&self) -> &Q {
         &self.inner
     }
 
-    /// Returns what was counted so far, by all clones.
+    /// Returns the counts of all clones so far.
     pub fn usage(&self) -> QueueUsage {
         self.counters.snapshot()
     }
 }
 
 impl QueueUsage {
-    /// Returns the transactions of all kinds together.
+    /// Returns the number of transactions of all kinds.
     pub fn total(&self) -> u64 {
         self.puts
             + self.gets
@@ -113,7 +111,7 @@ impl QueueUsage {
             + self.others
     }
 
-    /// Returns what came on top of an earlier snapshot of the same queue.
+    /// Returns the difference to an earlier snapshot of the same queue.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -129,7 +127,7 @@ impl QueueUsage {
         }
     }
 
-    /// Returns what they cost together.
+    /// Returns the cost of all transactions.
     pub fn cost(&self, tariff: &Tariff) -> f64 {
         self.total() as f64 / 10_000.0 * tariff.per_10_000
     }
@@ -138,8 +136,8 @@ impl QueueUsage {
 impl Default for Tariff {
     fn default() -> Self {
         Self {
-            // US dollars: the figure that this project's comparisons with polling reckon with. What
-            // a service asks depends on its region and redundancy: look it up.
+            // US dollars, as in this project's comparisons with polling. The real price depends on
+            // the service's region and redundancy.
             per_10_000: 0.01,
         }
     }
@@ -165,21 +163,7 @@ impl Counters {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for Metered<Q> {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn addresses(&self) -> Vec<&QueueAddress> {
-        self.inner.addresses()
-    }
-
-    fn listener_group(&self) -> GroupName {
-        self.inner.listener_group()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
+    forward!(inner: address, addresses, listener_group, limits, empty_is_certain);
 
     async fn create(&self) -> Result<bool> {
         count(&self.counters.others, 1, self.inner.create().await)
@@ -237,10 +221,6 @@ impl<Q: WorkQueue> WorkQueue for Metered<Q> {
     async fn purge(&self) -> Result<()> {
         count(&self.counters.others, 1, self.inner.purge().await)
     }
-
-    fn empty_is_certain(&self) -> bool {
-        self.inner.empty_is_certain()
-    }
 }
 
 impl<Q: Display> Display for Metered<Q> {
@@ -249,7 +229,7 @@ impl<Q: Display> Display for Metered<Q> {
     }
 }
 
-/// Counts a call that reached the service, and passes on its answer.
+/// Counts a call that reached the service; returns its answer.
 fn count<T>(counter: &AtomicU64, transactions: u64, answer: Result<T>) -> Result<T> {
     let refused = |error: &Error| error.kind() == ErrorKind::Invalid;
     if !answer.as_ref().is_err_and(refused) {
@@ -307,7 +287,7 @@ mod tests {
         let got = clone.get(1, LONG).await.expect("get");
         let renewed = queue.renew(&got[0].receipt, LONG).await.expect("renew");
         let lost = clone.delete(&got[0].receipt).await;
-        lost.expect_err("billed all the same");
+        lost.expect_err("the old receipt; still billed");
         let released = queue.release(&renewed, Duration::ZERO).await;
         released.expect("release");
         clone.depth().await.expect("depth");
@@ -329,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_unsent_costs_nothing() {
+    async fn a_call_that_is_refused_before_sending_costs_nothing() {
         let queue = queue();
         queue.get(0, LONG).await.expect_err("none is not a number");
         let large = NewMessage::new(vec![0; queue.limits().body + 1]);
@@ -339,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_of_polling_costs_what_it_is_said_to() {
+    fn a_month_of_polling_costs_the_documented_price() {
         let cents = |threads: u64| {
             let month = QueueUsage {
                 empty_gets: 79_200 * 30 * threads,

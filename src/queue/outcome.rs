@@ -1,10 +1,10 @@
-//! The outcomes of one put: of each message, and of all of them together.
+//! Converts between the outcome of a whole put and the outcomes of its messages.
 
 use super::MessageId;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Returns each message's outcome of a put that did all or failed as a whole.
-pub(super) fn of_each(messages: usize, put: Result<Vec<MessageId>>) -> Vec<Result<MessageId>> {
+/// Returns the outcome of each message of a put that succeeded or failed as a whole.
+pub(super) fn for_each(messages: usize, put: Result<Vec<MessageId>>) -> Vec<Result<MessageId>> {
     match put {
         Ok(ids) => ids.into_iter().map(Ok).collect(),
         Err(error) => {
@@ -16,9 +16,9 @@ pub(super) fn of_each(messages: usize, put: Result<Vec<MessageId>>) -> Vec<Resul
     }
 }
 
-/// Returns the outcome of a put of each message: all ids in their order, or one error. Where a part
-/// was put or may have been, the error's kind is no refusal.
-pub(super) fn of_all(outcomes: Vec<Result<MessageId>>) -> Result<Vec<MessageId>> {
+/// Combines the outcomes of a put's messages: all ids in order, or one error. If some messages were
+/// put or may have been, the error's kind is not a refusal.
+pub(super) fn combine(outcomes: Vec<Result<MessageId>>) -> Result<Vec<MessageId>> {
     let messages = outcomes.len();
     let (mut ids, mut failed) = (Vec::with_capacity(messages), None::<Error>);
     for outcome in outcomes {
@@ -26,7 +26,7 @@ pub(super) fn of_all(outcomes: Vec<Result<MessageId>>) -> Result<Vec<MessageId>>
             Ok(id) => ids.push(id),
             Err(error) => {
                 let doubtful = !error.kind().is_refusal();
-                // A message that is in doubt decides, whatever was refused before it.
+                // An error after which the message may have been put overrides earlier refusals.
                 let decides = |first: &Error| doubtful && first.kind().is_refusal();
                 if failed.as_ref().is_none_or(decides) {
                     failed = Some(error);
@@ -47,7 +47,7 @@ pub(super) fn of_all(outcomes: Vec<Result<MessageId>>) -> Result<Vec<MessageId>>
     }
 }
 
-/// Returns an error that is no refusal, and as retryable as `error`, which becomes its source.
+/// Returns an error that is not a refusal and is retryable if `error` is; `error` is its source.
 pub(super) fn in_doubt(words: String, error: Error) -> Error {
     let kind = match error.kind() {
         kind if !kind.is_refusal() => kind,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_put_that_put_a_part_is_never_a_refusal() {
+    fn a_partial_put_is_never_a_refusal() {
         use ErrorKind as K;
         let outcome = |kind: Option<ErrorKind>| match kind {
             None => Ok(MessageId::new("1")),
@@ -82,10 +82,10 @@ mod tests {
             (vec![Some(K::Exhausted), Some(K::Timeout)], K::Timeout),
         ] {
             let outcomes = outcomes.into_iter().map(outcome);
-            let error = of_all(outcomes.collect()).expect_err("one failed");
+            let error = combine(outcomes.collect()).expect_err("one failed");
             assert_eq!(error.kind(), kind, "{error}");
         }
-        let all = of_all(vec![outcome(None), outcome(None)]);
+        let all = combine(vec![outcome(None), outcome(None)]);
         assert_eq!(all.expect("put").len(), 2);
     }
 }

@@ -1,8 +1,8 @@
-//! Several queues as one: more than one queue of a service can take, or several accounts.
+//! Several queues as one: for more load than one queue of a service can take, or for several
+//! accounts.
 //!
-//! Spreads what is put, gets from all in turn, and leads each receipt back to the queue that gave
-//! it. Moves nothing between queues, and wakes nobody: each queue has an address of its own, under
-//! which its wake-ups are published.
+//! Spreads puts over the queues, gets from them in turn, and routes each receipt to its queue. Moves
+//! no message between queues and publishes no wake-up: each queue has its own address for wake-ups.
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,8 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, lost, outcome,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, outcome,
 };
 use crate::{
     error::{Error, Result},
@@ -30,37 +31,37 @@ use crate::{
 
 /// Several queues as one.
 ///
-/// Partitions are numbered as they were given. Receipts, message ids and keys rest on these
-/// numbers: every process names the same queues in the same order.
+/// Partitions are numbered in the order of construction. Receipts, message ids and keys depend on
+/// these numbers, so all processes must list the same queues in the same order.
 ///
-/// A get or a peek asks one partition after the other until it has enough, so that an empty one
-/// costs a transaction of each. A partition that fails is passed over as long as another has
-/// messages; with none, its error is returned.
+/// A get or a peek queries one partition after the other until it has enough. An empty get
+/// therefore costs one transaction per partition. If a partition fails and another has messages,
+/// the failed one is skipped; otherwise its error is returned.
 ///
 /// A put stops at the first partition that fails. Its error is a
-/// [refusal](crate::ErrorKind::is_refusal) only where no message was put. A
-/// [`Retrying`](super::Retrying) around all of them puts again what failed, and what was not sent,
-/// to the partitions whose turn it is then.
+/// [refusal](crate::ErrorKind::is_refusal) only if no message was put. A
+/// [`Retrying`](super::Retrying) around this queue repeats the failed and the unsent messages, on
+/// the partitions whose turn it is then.
 ///
-/// Wake-ups are published under each partition's own address ([`WorkQueue::addresses`]), so one
-/// [`Listener`](crate::listener::Listener) on all of them can only poll. To be woken, start one for
-/// each partition, all with clones of one [`Budget`](crate::listener::Budget).
+/// Wake-ups are published under each partition's address ([`WorkQueue::addresses`]), so one
+/// [`Listener`](crate::listener::Listener) on this queue can only poll. To receive wake-ups, start
+/// one listener per partition, all with clones of one [`Budget`](crate::listener::Budget).
 #[derive(Debug)]
 pub struct Partitioned {
     partitions: Vec<Arc<dyn WorkQueue>>,
     limits: QueueLimits,
-    // One for each: by a common one, whoever puts and gets in turn would put to every second
-    // partition only.
+    // One counter per operation. With a common counter, a caller that alternates puts and gets would
+    // put to every second partition only.
     next_put: AtomicUsize,
     next_get: AtomicUsize,
     next_peek: AtomicUsize,
 }
 
 impl Partitioned {
-    /// Makes one queue of several.
+    /// Combines several queues.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where there are none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty list.
     pub fn new(partitions: Vec<Arc<dyn WorkQueue>>) -> Result<Self> {
         let limits = partitions.iter().map(|queue| queue.limits());
         let Some(limits) = limits.reduce(strictest) else {
@@ -75,17 +76,16 @@ impl Partitioned {
         })
     }
 
-    /// Puts messages to the one partition that belongs to the key; returns their ids in the same
-    /// order.
+    /// Puts messages to the partition of the key; returns their ids in the same order.
     ///
-    /// The partition is the key's FNV-1a hash of 64 bits, modulo the number of partitions: the same
-    /// in every version, as long as the number is the same.
+    /// The partition is the key's 64-bit FNV-1a hash modulo the number of partitions. It is the same
+    /// in every version as long as the number of partitions is the same.
     ///
     /// # Errors
     /// As [`WorkQueue::put`].
     pub async fn put_keyed(&self, key: &str, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits.check_put(&messages)?;
-        outcome::of_all(self.put_to(self.partition_of(key), messages).await)
+        outcome::combine(self.put_to(self.partition_of(key), messages).await)
     }
 
     fn partition_of(&self, key: &str) -> usize {
@@ -99,7 +99,7 @@ impl Partitioned {
         outcomes.into_iter().map(outer).collect()
     }
 
-    /// Asks one partition after the other for what is still missing of `max`.
+    /// Queries one partition after the other until `max` items are found.
     async fn fill<T: Send>(
         &self,
         next: &AtomicUsize,
@@ -122,9 +122,9 @@ impl Partitioned {
         match failed {
             None => Ok(found),
             Some(error) if found.is_empty() => Err(error),
-            // What the others gave is hidden by now: an error would leave it to its time-out.
+            // The found messages are hidden already. An error would hide them until their time-out.
             Some(error) => {
-                tracing::warn!(queue = %self, %error, "passed over a partition that failed");
+                tracing::warn!(queue = %self, %error, "skipped a partition that failed");
                 Ok(found)
             }
         }
@@ -135,9 +135,9 @@ impl Partitioned {
         (start % partitions + offset) % partitions
     }
 
-    /// Returns the partition that gave the receipt, and what it called it.
+    /// Returns the index of the receipt's partition, and the partition's own receipt.
     fn inner(&self, receipt: &Receipt) -> Result<(usize, Receipt)> {
-        let unknown = || lost(self, receipt);
+        let unknown = || invalid_receipt(self, receipt);
         let (index, token) = split(receipt.token()).ok_or_else(unknown)?;
         let (of_id, id) = split(receipt.message_id().as_str()).ok_or_else(unknown)?;
         if index != of_id || index >= self.partitions.len() {
@@ -179,17 +179,18 @@ impl WorkQueue for Partitioned {
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        outcome::of_all(self.put_each(messages).await)
+        outcome::combine(self.put_each(messages).await)
     }
 
     async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
         let (count, partitions) = (messages.len(), self.partitions.len());
-        // Before the first is put: what one partition refuses is refused by all.
+        // Checked before the first put, so that a message one partition refuses fails the whole put.
         if let Err(error) = self.limits.check_put(&messages) {
-            return outcome::of_each(count, Err(error));
+            return outcome::for_each(count, Err(error));
         }
         let start = self.next_put.fetch_add(count, Ordering::Relaxed);
-        // Runs of neighbours, one after the other: after an error most often the first few are put.
+        // Each partition gets a contiguous run, one after the other. After an error, usually a
+        // prefix of the messages is put.
         let mut outcomes = Vec::with_capacity(count);
         let mut rest = messages.into_iter();
         for offset in 0..partitions.min(count) {
@@ -202,7 +203,7 @@ impl WorkQueue for Partitioned {
                 .cloned();
             outcomes.extend(done);
             if let Some(error) = failed {
-                outcomes.extend(outcome::of_each(rest.len(), Err(error)));
+                outcomes.extend(outcome::for_each(rest.len(), Err(error)));
                 break;
             }
         }
@@ -273,7 +274,7 @@ impl WorkQueue for Partitioned {
         Ok(())
     }
 
-    /// Returns whether it is of all partitions: each of them is asked before nothing is returned.
+    /// Returns whether it is certain for all partitions: an empty get has queried each of them.
     fn empty_is_certain(&self) -> bool {
         self.partitions.iter().all(|queue| queue.empty_is_certain())
     }
@@ -300,7 +301,7 @@ fn strictest(one: QueueLimits, other: QueueLimits) -> QueueLimits {
     }
 }
 
-/// Ids of different partitions may be equal: the number before them tells them apart.
+/// Prefixes the partition's number, because ids of different partitions may be equal.
 fn outer_id(index: usize, id: &MessageId) -> MessageId {
     MessageId::new(&format!("{index}:{id}"))
 }

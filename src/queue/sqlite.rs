@@ -1,14 +1,14 @@
 //! Queues in a SQLite file: embedded, durable, and shared by several processes of one machine.
 //!
-//! When a call has returned, what it did is on the disk. Calls that wait at the same time are
-//! committed together, so deletes one by one cost no fsync each. Time is the machine's wall clock;
-//! where that is set back, the file's own goes on ([`clock`]).
+//! When a call has returned, its effect is on disk. Calls that wait at the same time share a commit,
+//! so single deletes do not cost one fsync each. Time is the machine's wall clock; if that is set
+//! back, the file's own clock continues ([`clock`]).
 
 mod clock;
+mod maintenance;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod upkeep;
 
 use std::{
     fmt,
@@ -23,49 +23,48 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use self::{
     clock::Micros,
+    maintenance::{MessageCounts, maintain, remove_expired},
     schema::SCHEMA,
-    upkeep::{Census, remove_ended, upkeep},
 };
 use super::{
-    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue, local_group,
-    lost,
+    Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue,
+    invalid_receipt, local_group, missing_queue,
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::Result,
     sqlite::Database,
     words::{GroupName, QueueAddress},
 };
 
-/// A queue in a SQLite file. All handles of this process on one file share its thread.
+/// A queue in a SQLite file. All handles of a process on one file share one thread.
 ///
-/// Up to 1,000 messages that have ended are removed by each get, so that however many there are
-/// hold no other call up for long.
+/// Each get removes up to 1,000 expired messages, so that no call is delayed by all of them.
 #[derive(Debug, Clone)]
 pub struct SqliteQueue {
     database: Database,
-    /// Tells its file from others that have a queue under the same address.
+    /// Distinguishes the file from others with a queue under the same address.
     identity: u64,
     address: QueueAddress,
 }
 
 impl SqliteQueue {
-    /// Opens the file, and makes it where it is missing; its directory must exist. The queue in it
-    /// is made by [`WorkQueue::create`]; its name is that of the address.
+    /// Opens the file, and creates it if it is missing; its directory must exist. The queue in it
+    /// has the address's queue name. [`WorkQueue::create`] creates it.
     ///
     /// # Errors
-    /// One line that names the file and what is wrong with it.
+    /// One line with the file's path and the reason.
     pub async fn open(path: impl Into<PathBuf>, address: QueueAddress) -> Result<Self> {
-        Self::of(Database::open(path, SCHEMA).await?, address).await
+        Self::with_database(Database::open(path, SCHEMA).await?, address).await
     }
 
-    async fn of(database: Database, address: QueueAddress) -> Result<Self> {
+    async fn with_database(database: Database, address: QueueAddress) -> Result<Self> {
         let read = "SELECT id FROM identity";
         let id: Vec<u8> = database
             .run(move |connection| connection.query_row(read, (), |row| row.get(0)))
             .await?;
-        // A copy of a file has the same number, as another file of this or of another machine.
+        // A copy of the file has the same id, so the file's identity on this machine is hashed too.
         let mut hasher = DefaultHasher::new();
-        (id, place_of(database.path())).hash(&mut hasher);
+        (id, file_identity(database.path())).hash(&mut hasher);
         Ok(Self {
             identity: hasher.finish(),
             database,
@@ -73,7 +72,7 @@ impl SqliteQueue {
         })
     }
 
-    /// Returns another queue of the same file.
+    /// Opens another queue of the same file.
     #[must_use]
     pub fn another(&self, address: QueueAddress) -> Self {
         Self {
@@ -83,7 +82,7 @@ impl SqliteQueue {
         }
     }
 
-    /// Writes where the queue exists.
+    /// Runs a write if the queue exists.
     async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -96,10 +95,10 @@ impl SqliteQueue {
                 Some(queue) => work(transaction, queue).map(Some),
                 None => Ok(None),
             });
-        written.await?.ok_or_else(|| self.missing())
+        written.await?.ok_or_else(|| missing_queue(self))
     }
 
-    /// Reads where the queue exists.
+    /// Runs a read if the queue exists.
     async fn read<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -112,14 +111,14 @@ impl SqliteQueue {
                 Some(queue) => work(connection, queue).map(Some),
                 None => Ok(None),
             });
-        read.await?.ok_or_else(|| self.missing())
+        read.await?.ok_or_else(|| missing_queue(self))
     }
 
-    /// Hides the message of a receipt for this long, and takes so many gets back from its count;
-    /// returns the receipt that is worth something now.
+    /// Hides the message of a receipt for `span`, and subtracts `uncounted` from its dequeue count;
+    /// returns the new receipt.
     async fn hide(&self, receipt: &Receipt, span: Duration, uncounted: u32) -> Result<Receipt> {
-        let Some((id, number)) = numbers(receipt) else {
-            return Err(lost(self, receipt));
+        let Some((id, number)) = parse_receipt(receipt) else {
+            return Err(invalid_receipt(self, receipt));
         };
         let hidden = self.write(move |transaction, queue| {
             let now = clock::advance(transaction)?;
@@ -137,7 +136,9 @@ impl SqliteQueue {
                 )
                 .optional()
         });
-        let number = hidden.await?.ok_or_else(|| lost(self, receipt))?;
+        let number = hidden
+            .await?
+            .ok_or_else(|| invalid_receipt(self, receipt))?;
         let id = receipt.message_id().clone();
         Ok(Receipt::new(id, &number.to_string()))
     }
@@ -145,19 +146,11 @@ impl SqliteQueue {
     fn name(&self) -> String {
         self.address.queue_name().to_owned()
     }
-
-    #[cold]
-    fn missing(&self) -> Error {
-        let message = format!(
-            "queue `{self}` does not exist: make it first, as `reveille queue create` does"
-        );
-        Error::new(ErrorKind::NotFound, message)
-    }
 }
 
-/// Returns what tells a file from those of this machine, under whatever path, and of others; only its
-/// path where the system does not say.
-fn place_of(path: &Path) -> impl Hash {
+/// Returns an identity of a file that is unique on this machine and across machines, independent of
+/// its path. Falls back to the path if the system does not provide it.
+fn file_identity(path: &Path) -> impl Hash {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::fs::MetadataExt as _;
@@ -195,7 +188,7 @@ impl WorkQueue for SqliteQueue {
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
         self.limits().check_put(&messages)?;
         self.write(move |transaction, queue| {
-            let (now, inserted_at) = (clock::advance(transaction)?, clock::machine());
+            let (now, inserted_at) = (clock::advance(transaction)?, clock::machine_time());
             let mut insert = transaction.prepare_cached(
                 "INSERT INTO messages (queue, visible_at, ends_at, inserted_at, body)
                  VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -205,7 +198,7 @@ impl WorkQueue for SqliteQueue {
                 let ends_at = message.time_to_live.map(|ttl| later(now, ttl));
                 let body = &message.body[..];
                 let id = insert.insert(params![queue, visible_at, ends_at, inserted_at, body])?;
-                Ok(name(id))
+                Ok(message_id(id))
             });
             let ids: rusqlite::Result<Vec<_>> = ids.collect();
             let count = "UPDATE queues SET messages = messages + ?2 WHERE id = ?1";
@@ -221,7 +214,7 @@ impl WorkQueue for SqliteQueue {
         self.limits().check_visibility(visibility_timeout)?;
         self.write(move |transaction, queue| {
             let now = clock::advance(transaction)?;
-            remove_ended(transaction, now)?;
+            remove_expired(transaction, now)?;
             let until = later(now, visibility_timeout);
             let max = limit(max);
             let mut update = transaction.prepare_cached(
@@ -233,22 +226,10 @@ impl WorkQueue for SqliteQueue {
                  RETURNING id, body, dequeue_count, inserted_at, receipt",
             )?;
             let rows = update.query_map(params![until, queue, now, max], |row| {
-                let PeekedMessage {
-                    id,
-                    body,
-                    dequeue_count,
-                    inserted_at,
-                    fault,
-                } = read_message(row)?;
-                let receipt = Receipt::new(id.clone(), &row.get::<_, i64>(4)?.to_string());
-                Ok(Message {
-                    id,
-                    body,
-                    receipt,
-                    dequeue_count,
-                    inserted_at,
-                    fault,
-                })
+                let read = read_message(row)?;
+                let receipt = Receipt::new(read.id, &row.get::<_, i64>(4)?.to_string());
+                let (count, inserted_at) = (read.dequeue_count, read.inserted_at);
+                Ok(Message::new(receipt, read.body, count, inserted_at))
             })?;
             rows.collect()
         })
@@ -256,8 +237,8 @@ impl WorkQueue for SqliteQueue {
     }
 
     async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        let Some((id, number)) = numbers(receipt) else {
-            return Err(lost(self, receipt));
+        let Some((id, number)) = parse_receipt(receipt) else {
+            return Err(invalid_receipt(self, receipt));
         };
         let deleted = self.write(move |transaction, queue| {
             let delete = "DELETE FROM messages WHERE id = ?1 AND queue = ?2 AND receipt = ?3";
@@ -265,7 +246,7 @@ impl WorkQueue for SqliteQueue {
             delete.execute(params![id, queue, number])
         });
         match deleted.await? {
-            0 => Err(lost(self, receipt)),
+            0 => Err(invalid_receipt(self, receipt)),
             _ => Ok(()),
         }
     }
@@ -286,19 +267,19 @@ impl WorkQueue for SqliteQueue {
     }
 
     async fn depth(&self) -> Result<u64> {
-        let census = self.read(|connection, queue| {
+        let counts = self.read(|connection, queue| {
             let now = clock::now(connection)?;
-            Census::take(connection, queue, now)
+            MessageCounts::read(connection, queue, now)
         });
-        let census = census.await?;
-        if !census.needs_upkeep() {
-            return Ok(census.depth());
+        let counts = counts.await?;
+        if !counts.needs_maintenance() {
+            return Ok(counts.depth());
         }
-        let census = self.write(|transaction, queue| {
+        let counts = self.write(|transaction, queue| {
             let now = clock::advance(transaction)?;
-            upkeep(transaction, queue, now)
+            maintain(transaction, queue, now)
         });
-        Ok(census.await?.depth())
+        Ok(counts.await?.depth())
     }
 
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
@@ -332,11 +313,11 @@ fn queue_id(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>
         .optional()
 }
 
-/// Reads id, body, dequeue_count, inserted_at.
+/// Expects the columns id, body, dequeue_count, inserted_at.
 fn read_message(row: &Row<'_>) -> rusqlite::Result<PeekedMessage> {
     let inserted_at = u64::try_from(row.get::<_, Micros>(3)?).unwrap_or_default();
     Ok(PeekedMessage {
-        id: name(row.get(0)?),
+        id: message_id(row.get(0)?),
         body: Bytes::from(row.get::<_, Vec<u8>>(1)?),
         dequeue_count: row.get(2)?,
         inserted_at: UNIX_EPOCH + Duration::from_micros(inserted_at),
@@ -348,12 +329,12 @@ fn limit(max: usize) -> i64 {
     i64::try_from(max).unwrap_or(i64::MAX)
 }
 
-fn name(id: i64) -> MessageId {
+fn message_id(id: i64) -> MessageId {
     MessageId::new(&id.to_string())
 }
 
-/// Returns a receipt's message and number, where it is one of such a queue.
-fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
+/// Returns a receipt's message id and number; `None` for a receipt of another kind of queue.
+fn parse_receipt(receipt: &Receipt) -> Option<(i64, i64)> {
     let id = receipt.message_id().as_str().parse().ok()?;
     Some((id, receipt.token().parse().ok()?))
 }

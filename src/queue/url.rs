@@ -1,73 +1,71 @@
-//! Queues by their URLs: which one is meant, and under which address it is notified.
+//! Queue URLs: parsing, opening, and the address for notifications.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use super::{MemoryQueue, WorkQueue};
 use crate::{
     error::{Error, Result},
+    sync::lock,
     words::QueueAddress,
 };
 
-/// Where a queue is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
-    /// In this process.
+enum Backend {
     Memory,
-    /// In a file.
+    /// The file's path.
     #[cfg(feature = "sqlite")]
     Sqlite(std::path::PathBuf),
-    /// In an account of Azure Storage.
     #[cfg(feature = "azure")]
     Azure(super::MessageEncoding),
 }
 
-/// What a URL says.
+/// A parsed URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Parsed {
-    place: Place,
+struct QueueUrl {
+    backend: Backend,
     address: QueueAddress,
 }
 
-/// Of an embedded queue, where the URL names no other.
-const ACCOUNT: &str = "local";
-/// What a URL may look like, and whether this build knows it.
+/// The account of an embedded queue if the URL names none.
+const DEFAULT_ACCOUNT: &str = "local";
+/// The forms of a URL, and whether this build supports them.
 const FORMS: [(&str, bool); 3] = [
     ("`memory:NAME`", true),
     ("`sqlite:PATH?queue=NAME`", cfg!(feature = "sqlite")),
     ("`azure://ACCOUNT/QUEUE`", cfg!(feature = "azure")),
 ];
 
-/// Opens the queue that a URL names:
-/// * `memory:NAME`, which this process shares by its name;
-/// * `sqlite:PATH?queue=NAME`;
-/// * `azure://ACCOUNT/QUEUE`, whose credential comes from the environment: from
-///   `AZURE_STORAGE_CONNECTION_STRING`, or `AZURE_STORAGE_KEY`, or `AZURE_STORAGE_SAS_TOKEN`, and
-///   where the account's queues are not at their usual place, from `AZURE_STORAGE_QUEUE_ENDPOINT`.
-///   `encoding=text` says that messages are not base64. Nothing is sent yet. What fails for the
-///   moment is tried again ([`Retrying`](super::Retrying), with its defaults).
+/// Opens the queue of a URL:
+/// * `memory:NAME`: within this process, the same name is the same queue.
+/// * `sqlite:PATH?queue=NAME`.
+/// * `azure://ACCOUNT/QUEUE`: the credential comes from the environment, from
+///   `AZURE_STORAGE_CONNECTION_STRING`, `AZURE_STORAGE_KEY` or `AZURE_STORAGE_SAS_TOKEN`. If the
+///   account's queues are not at the default endpoint, set `AZURE_STORAGE_QUEUE_ENDPOINT`.
+///   `encoding=text` means that messages are plain text and not base64. Opening sends no request.
+///   Temporary failures are retried ([`Retrying`](super::Retrying) with its defaults).
 ///
-/// `account=NAME` among the parameters of the first two replaces the address's account, which is
+/// The first two take the parameter `account=NAME`, which replaces the address's default account
 /// `local`.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue, with the rule;
-/// what is wrong with the path, in one line; [`ErrorKind::Denied`](crate::ErrorKind::Denied) where
-/// a credential is missing.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the broken rule if the URL names no queue;
+/// one line about the path if the file cannot be opened;
+/// [`ErrorKind::Denied`](crate::ErrorKind::Denied) if a credential is missing.
 pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
     let parsed = parse(url)?;
-    match parsed.place {
-        Place::Memory => Ok(Arc::new(shared(parsed.address))),
+    match parsed.backend {
+        Backend::Memory => Ok(Arc::new(memory_queue(parsed.address))),
         #[cfg(feature = "sqlite")]
-        Place::Sqlite(path) => {
+        Backend::Sqlite(path) => {
             let queue = super::SqliteQueue::open(&path, parsed.address.clone()).await?;
             warn_of_a_second_file(&parsed.address, &path);
             Ok(Arc::new(queue))
         }
         #[cfg(feature = "azure")]
-        Place::Azure(encoding) => {
+        Backend::Azure(encoding) => {
             let (account, name) = parsed.address.parts();
             let account = crate::azure::StorageAccount::from_environment(account)?;
             let config = super::AzureQueueConfig {
@@ -83,33 +81,32 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
     }
 }
 
-/// Returns the address under which the queue of a URL is notified, without opening it.
+/// Returns the address for notifications of a URL's queue, without opening the queue.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue.
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the URL names no queue.
 pub fn address(url: &str) -> Result<QueueAddress> {
     parse(url).map(|parsed| parsed.address)
 }
 
-/// Returns the URL of the queue at the same place whose name has `suffix` appended, as
-/// `orders-poison` stands beside `orders`.
+/// Returns the URL with `suffix` appended to the queue's name, such as `orders-poison` for `orders`.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that names no queue, and where the
-/// longer name breaks a rule.
-pub fn beside(url: &str, suffix: &str) -> Result<String> {
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the URL names no queue, or the longer name
+/// breaks a rule.
+pub fn with_suffix(url: &str, suffix: &str) -> Result<String> {
     parse(url)?;
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let mut named = false;
-    let longer = |parameter: &str| {
-        let names = parameter.starts_with("queue=");
-        named |= names;
-        let suffix = if names { suffix } else { "" };
+    let mut name_in_query = false;
+    let extended = |parameter: &str| {
+        let is_name = parameter.starts_with("queue=");
+        name_in_query |= is_name;
+        let suffix = if is_name { suffix } else { "" };
         format!("{parameter}{suffix}")
     };
-    let query: Vec<_> = query.split('&').map(longer).collect();
+    let query: Vec<_> = query.split('&').map(extended).collect();
     let mut other = base.to_owned();
-    if !named {
+    if !name_in_query {
         other.push_str(suffix);
     }
     if url.contains('?') {
@@ -119,11 +116,11 @@ pub fn beside(url: &str, suffix: &str) -> Result<String> {
     Ok(other)
 }
 
-fn parse(url: &str) -> Result<Parsed> {
+fn parse(url: &str) -> Result<QueueUrl> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     #[cfg(feature = "azure")]
-    if let Some(place) = base.strip_prefix("azure:") {
-        return azure(place, query);
+    if let Some(path) = base.strip_prefix("azure:") {
+        return parse_azure(path, query);
     }
     let (mut account, mut name) = (None, None);
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -141,11 +138,11 @@ fn parse(url: &str) -> Result<Parsed> {
             return Err(Error::invalid("queue", rule));
         }
     }
-    let (place, name) = match base.split_once(':') {
-        Some(("memory", inner)) if name.is_none() => (Place::Memory, inner),
+    let (backend, name) = match base.split_once(':') {
+        Some(("memory", inner)) if name.is_none() => (Backend::Memory, inner),
         #[cfg(feature = "sqlite")]
         Some(("sqlite", path)) if !path.is_empty() => match name {
-            Some(name) => (Place::Sqlite(path.into()), name),
+            Some(name) => (Backend::Sqlite(path.into()), name),
             None => {
                 let rule = format_args!("`{base}` needs a queue's name, as in `{base}?queue=jobs`");
                 return Err(Error::invalid("queue", rule));
@@ -160,45 +157,46 @@ fn parse(url: &str) -> Result<Parsed> {
             return Err(Error::invalid("queue", rule));
         }
     };
-    let address = QueueAddress::new(account.unwrap_or(ACCOUNT), name)?;
-    Ok(Parsed { place, address })
+    let address = QueueAddress::new(account.unwrap_or(DEFAULT_ACCOUNT), name)?;
+    Ok(QueueUrl { backend, address })
 }
 
-/// Reads what stands behind `azure:`.
+/// Parses the part behind `azure:`.
 #[cfg(feature = "azure")]
-fn azure(place: &str, query: &str) -> Result<Parsed> {
-    let named = place.strip_prefix("//").and_then(|p| p.split_once('/'));
-    let Some((account, name)) = named else {
+fn parse_azure(path: &str, query: &str) -> Result<QueueUrl> {
+    let parts = path.strip_prefix("//").and_then(|p| p.split_once('/'));
+    let Some((account, name)) = parts else {
         let rule = "must name an account and a queue, as in `azure://ACCOUNT/QUEUE`";
         return Err(Error::invalid("queue", rule));
     };
     let encoding = match query.split_once('=') {
         Some(("encoding", encoding)) => encoding.parse()?,
         None if query.is_empty() => super::MessageEncoding::default(),
-        // Not shown: it may be a signature, which belongs into the environment.
+        // The value is not shown: it may be a signature, which belongs into the environment.
         _ => {
             let rule = "takes `encoding` and nothing else behind its `?`";
             return Err(Error::invalid("queue", rule));
         }
     };
-    Ok(Parsed {
-        place: Place::Azure(encoding),
+    Ok(QueueUrl {
+        backend: Backend::Azure(encoding),
         address: super::azure::azure_address(account, name)?,
     })
 }
 
-/// Warns where this process has opened another file's queue under the same address: a notification
-/// would wake the listeners of both, and one that a group shares could wake the wrong one. The address
-/// is not made of the file: a publisher and a listener that name the file by different paths would
-/// not find each other, which loses wake-ups.
+/// Warns if this process has opened queues of two files under the same address. A notification would
+/// wake the listeners of both, and in a group it could wake the wrong one.
+///
+/// The address does not contain the file's path: a publisher and a listener that use different paths
+/// for one file would have different addresses and lose wake-ups.
 #[cfg(feature = "sqlite")]
 fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
     static FILES: Mutex<BTreeMap<QueueAddress, std::path::PathBuf>> = Mutex::new(BTreeMap::new());
     let Ok(path) = path.canonicalize() else {
         return;
     };
-    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    // A process that opens ever new files keeps no more of them than this.
+    let mut files = lock(&FILES);
+    // Bounds the memory of a process that keeps opening new files.
     if files.len() >= 1_000 {
         files.clear();
     }
@@ -211,15 +209,15 @@ fn warn_of_a_second_file(address: &QueueAddress, path: &std::path::Path) {
             %address,
             one = %other.display(),
             other = %path.display(),
-            "queues of two files have one address: `&account=NAME` in the URL parts them"
+            "queues of two files have the same address: set `&account=NAME` in one of the URLs"
         );
     }
 }
 
-/// Returns the memory queue of this name, of which there is one in a process.
-fn shared(address: QueueAddress) -> MemoryQueue {
+/// Returns this process's memory queue with this address.
+fn memory_queue(address: QueueAddress) -> MemoryQueue {
     static QUEUES: Mutex<Option<HashMap<QueueAddress, MemoryQueue>>> = Mutex::new(None);
-    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut queues = lock(&QUEUES);
     let queues = queues.get_or_insert_default();
     let queue = queues.entry(address.clone());
     queue.or_insert_with(|| MemoryQueue::new(address)).clone()
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_beside_another_has_its_place_and_account() {
+    fn a_suffixed_queue_has_the_same_backend_and_account() {
         for (url, other) in [
             ("memory:jobs", "memory:jobs-poison"),
             ("memory:jobs?account=a", "memory:jobs-poison?account=a"),
@@ -282,7 +280,7 @@ mod tests {
                 "sqlite:q.db?queue=jobs-poison&account=a",
             ),
         ] {
-            assert_eq!(beside(url, "-poison").expect(url), other);
+            assert_eq!(with_suffix(url, "-poison").expect(url), other);
         }
         #[cfg(feature = "azure")]
         for (url, other) in [
@@ -292,10 +290,10 @@ mod tests {
                 "azure://acct/jobs-poison?encoding=text",
             ),
         ] {
-            assert_eq!(beside(url, "-poison").expect(url), other);
+            assert_eq!(with_suffix(url, "-poison").expect(url), other);
         }
-        assert!(beside("sqlite:q.db", "-poison").is_err());
-        assert!(beside("memory:jobs", "/poison").is_err());
+        assert!(with_suffix("sqlite:q.db", "-poison").is_err());
+        assert!(with_suffix("memory:jobs", "/poison").is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::RelayInner;
 use crate::{
     clock::Tick,
     hub::{Filled, StreamAction, SubscriberStream, WakeSink},
-    task::{Work, poll_turn, spend},
+    task::{Work, poll_budget, spend},
     words::SubscribeEvent,
 };
 
@@ -70,7 +70,7 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
         let this = &mut *self;
-        std::task::ready!(poll_turn(cx));
+        std::task::ready!(poll_budget(cx));
         loop {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);

@@ -19,16 +19,16 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
     let timers = Arc::clone(shared);
-    scope.spawn_again("timers", move || fire_timers(Arc::clone(&timers)));
+    scope.spawn_restarting("timers", move || fire_timers(Arc::clone(&timers)));
     let fan = Arc::clone(shared);
-    scope.spawn_again("fan-out", move || fan_out(Arc::clone(&fan)));
+    scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
     let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
     let no_listeners = Arc::clone(shared);
-    scope.spawn_again("queues without listeners", move || {
+    scope.spawn_restarting("queues without listeners", move || {
         log_queues_without_listeners(Arc::clone(&no_listeners))
     });
     let forgetting = Arc::clone(shared);
-    scope.spawn_again("forgetting", move || forget(Arc::clone(&forgetting), every));
+    scope.spawn_restarting("forgetting", move || forget(Arc::clone(&forgetting), every));
 }
 
 /// Fires each timer when it is due.

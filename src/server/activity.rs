@@ -1,6 +1,6 @@
 //! Counts one connection's streams, and ends an idle connection.
 //!
-//! All parts of a connection run in one task (see `task::Bundle`), so relaxed atomics suffice.
+//! All parts of a connection run in one task (see `task::TaskGroup`), so relaxed atomics suffice.
 
 use std::{
     net::SocketAddr,
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Tick},
-    task::Bundle,
+    task::TaskGroup,
 };
 
 /// State that the parts of one connection share.
@@ -31,7 +31,7 @@ pub(super) struct Activity {
     draining: CancellationToken,
     budget: RequestBudget,
     /// Runs the connection and its streams.
-    bundle: Bundle,
+    bundle: TaskGroup,
     /// The connection ends after this time without streams.
     idle_timeout: Duration,
     /// Number of open streams.
@@ -86,7 +86,7 @@ impl Activity {
             incidents,
             draining,
             budget,
-            bundle: Bundle::default(),
+            bundle: TaskGroup::default(),
             idle_timeout,
             open_streams: AtomicUsize::new(0),
             any_opened: AtomicBool::new(false),
@@ -122,7 +122,7 @@ impl Activity {
         &self.budget
     }
 
-    pub(super) fn bundle(&self) -> &Bundle {
+    pub(super) fn bundle(&self) -> &TaskGroup {
         &self.bundle
     }
 

@@ -21,7 +21,7 @@ use crate::{
         Event, Flags, StreamAction, WatchStream, WatchStreamConfig, WatcherView, WatchersQuery,
     },
     log_limiter::LimitedCounts,
-    task::{Work, poll_turn, spend},
+    task::{Work, poll_budget, spend},
     wire::{
         DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
         proto, span_to_wire, to_status,
@@ -300,7 +300,7 @@ impl Stream for WatchResponses {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        std::task::ready!(poll_turn(cx));
+        std::task::ready!(poll_budget(cx));
         if let Some(settling) = &mut this.settling
             && let Poll::Ready(settled) = settling.as_mut().poll(cx)
         {

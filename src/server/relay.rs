@@ -13,7 +13,7 @@ use super::{requests::NotifyRequests, wake::EncodedWake};
 use crate::{
     error::Result,
     relay::{Message, MessageStream, Relay},
-    task::{Work, others_run, poll_turn, spend},
+    task::{Work, poll_budget, spend, spend_and_yield},
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
         subscribe_from_wire, to_answer, to_status,
@@ -81,13 +81,13 @@ impl proto::relay_server::Relay for RelayService {
     ) -> Result<Response<SubscribeResponses>, Status> {
         let request = request.into_inner();
         // Decoding, checking and registering thousands of names takes one turn of the task each.
-        others_run(Work::Names(
+        spend_and_yield(Work::Names(
             request.selectors.len() + request.positions.len(),
         ))
         .await;
         let options = subscribe_from_wire(request).map_err(to_status)?;
         let names = Work::Names(options.selectors.len() + options.positions.len());
-        others_run(names).await;
+        spend_and_yield(names).await;
         let (listener, queues) = (&options.listener_id, options.selectors.len());
         tracing::debug!(%listener, queues, "a stream is opened");
         // The stream's first work belongs to the next turn.
@@ -134,7 +134,7 @@ impl Stream for NotifyResponses {
             std::task::ready!(self.turn.poll(cx));
             return Poll::Ready(self.delayed.take().map(Ok));
         }
-        std::task::ready!(poll_turn(cx));
+        std::task::ready!(poll_budget(cx));
         match Pin::new(&mut self.requests).poll_next(cx) {
             Poll::Ready(Some(Ok(request))) => {
                 let response = notify(&self.relay, request).unwrap_or_else(|error| {

@@ -15,12 +15,12 @@ use super::{
     activity::{Activity, OpenStream},
     incidents::Incident,
 };
-use crate::task::Bundle;
+use crate::task::TaskGroup;
 
 /// Runs a connection's streams in its bundle, and counts them.
 #[derive(Debug, Clone)]
 pub(super) struct StreamExecutor {
-    pub(super) bundle: Bundle,
+    pub(super) bundle: TaskGroup,
     pub(super) activity: Arc<Activity>,
 }
 
@@ -85,7 +85,7 @@ mod tests {
         let incidents = Arc::new(Incidents::new());
         let activity = Activity::for_test(Arc::clone(&incidents), CancellationToken::new());
         let streams = StreamExecutor {
-            bundle: Bundle::default(),
+            bundle: TaskGroup::default(),
             activity: Arc::clone(&activity),
         };
         // As in hyper: the service returns its answer, and the peer's window stays closed.

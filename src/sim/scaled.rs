@@ -3,7 +3,7 @@
 //!
 //! A get takes its time on both ways, may fail or hang; handlers fail, hang, or die with their
 //! listener. A message that is held is kept hidden, for one time-out at once. Every second listener
-//! wraps its queue in what tries again, whose rules are the production's ([`Tries`]), as are those by
+//! wraps its queue in what tries again, whose rules are the production's ([`RetryState`]), as are those by
 //! which a message is handled, spared or poisoned ([`Attempts`]).
 
 mod checks;
@@ -24,7 +24,7 @@ use crate::{
     clock::Tick,
     error::ErrorKind,
     listener::attempts::{Arrival, AttemptLimits, Attempts},
-    queue::{self, tries::Tries},
+    queue::{self, retry_state::RetryState},
     scaling::{IdleBackoff, Load, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy, TaskId},
     words::ConnectionState,
 };
@@ -40,7 +40,7 @@ pub(super) struct Scaled {
     /// What was handled here.
     pub(super) handled: BTreeSet<MessageId>,
     /// The tries of gets that failed, inside of the wrapper.
-    tries: BTreeMap<TaskId, Tries>,
+    tries: BTreeMap<TaskId, RetryState>,
     tick_at: Option<Tick>,
     /// The report on its way.
     report: Option<u64>,

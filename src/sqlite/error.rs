@@ -1,4 +1,4 @@
-//! What can be wrong with a database file, in exact words; turned into the public error at the edge.
+//! Errors of database files with exact messages; callers of this crate see the public error.
 
 use std::{io, path::Path};
 
@@ -6,7 +6,6 @@ use rusqlite::ErrorCode;
 
 use crate::error::{Error, ErrorKind};
 
-/// What is wrong with a database file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SqliteError {
     #[error("database `{path}` cannot be made: its directory does not exist")]
@@ -57,14 +56,14 @@ impl SqliteError {
         Self::Panicked { path }
     }
 
-    /// Returns a second one, for another who waited for the same.
-    pub(super) fn again(&self) -> Self {
+    /// Copies the error, for another write of the same transaction.
+    pub(super) fn duplicate(&self) -> Self {
         match self {
             Self::Sql { path, source } => Self::Sql {
                 path: path.clone(),
-                source: again(source),
+                source: duplicate(source),
             },
-            // What else can be is wrong with opening the file once more.
+            // All other errors come from opening the file again.
             other => Self::Reopen {
                 what: other.to_string(),
                 kind: other.kind(),
@@ -103,13 +102,13 @@ impl From<SqliteError> for Error {
     }
 }
 
-/// Returns whether the connection has seen the disk fail: what it holds is not to be trusted.
+/// Returns whether the error is an I/O error, after which the connection's cache is not reliable.
 pub(super) fn is_io(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
 }
 
-/// Returns a second error of the same code and words.
-fn again(error: &rusqlite::Error) -> rusqlite::Error {
+/// Returns an error with the same code and text.
+fn duplicate(error: &rusqlite::Error) -> rusqlite::Error {
     match error {
         rusqlite::Error::SqliteFailure(code, words) => {
             rusqlite::Error::SqliteFailure(*code, words.clone())
@@ -121,7 +120,7 @@ fn again(error: &rusqlite::Error) -> rusqlite::Error {
     }
 }
 
-/// Returns whether somebody else holds the file's lock.
+/// Returns whether another connection holds the file's lock.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

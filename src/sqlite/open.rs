@@ -1,4 +1,4 @@
-//! How a database file is opened: its mode, its pragmas, its version.
+//! Opening a database file: its mode, pragmas and migrations.
 
 use std::{fs, io, path::Path, sync::Mutex, time::Duration};
 
@@ -6,19 +6,21 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::{
     Schema,
-    busy::{PATIENCE, wait_for_locks},
     error::{SqliteError, is_busy},
+    lock_wait::{LOCK_TIMEOUT, wait_for_locks},
 };
+use crate::sync::lock;
 
-/// Held while a missing file is made. Closing any descriptor of a file drops all of the process's
-/// locks on it, SQLite's own among them; so nobody may open it between our making and closing it.
-static MAKING: Mutex<()> = Mutex::new(());
+/// Held while a missing file is created. Closing any descriptor of a file drops all locks of the
+/// process on it, including SQLite's. So no other thread may open the file between its creation and
+/// the close of that descriptor.
+static CREATING: Mutex<()> = Mutex::new(());
 
-/// Opens the file, makes it where it is missing, and brings it to the schema's version.
+/// Opens the file, creates it if it is missing, and migrates it to the schema's version.
 pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
-    make(path)?;
+    create_file(path)?;
     let sql = |error| SqliteError::sql(path, error);
-    // No URI flag: a path with a `?` in it is a path.
+    // No URI flag, so that a path may contain a `?`.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
     wait_for_locks(&mut connection).map_err(sql)?;
@@ -29,9 +31,9 @@ pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteErro
     Ok(connection)
 }
 
-/// Makes an empty file that only its owner can read; SQLite gives its log the same mode. The mode
-/// of a file that exists is its owner's choice.
-fn make(path: &Path) -> Result<(), SqliteError> {
+/// Creates an empty file that only its owner can read; SQLite gives its log the same mode. The mode
+/// of an existing file is not changed.
+fn create_file(path: &Path) -> Result<(), SqliteError> {
     let shown = || path.display().to_string();
     if path.is_dir() {
         return Err(SqliteError::IsDirectory { path: shown() });
@@ -40,12 +42,10 @@ fn make(path: &Path) -> Result<(), SqliteError> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let making = MAKING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let made = options.open(path).map(drop);
-    drop(making);
-    match made {
+    let creating = lock(&CREATING);
+    let created = options.open(path).map(drop);
+    drop(creating);
+    match created {
         Ok(()) => Ok(()),
         Err(error) => match error.kind() {
             io::ErrorKind::AlreadyExists => Ok(()),
@@ -65,11 +65,12 @@ fn make(path: &Path) -> Result<(), SqliteError> {
     }
 }
 
-/// Refuses what is not ours before anything in it is changed.
+/// Refuses a file of another program before anything in it is changed.
 fn check_kind(connection: &Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
     let sql = |error| SqliteError::sql(path, error);
     let shown = || path.display().to_string();
-    // The tables first: where another process makes them meanwhile, the kind is its own by then.
+    // Reads the tables before the kind: another process that creates them at the same time has set
+    // the kind by then.
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(sql)?;
@@ -91,8 +92,8 @@ fn check_kind(connection: &Connection, path: &Path, schema: Schema) -> Result<()
     }
 }
 
-/// Turns the write-ahead log on. The change needs the file for itself and does not always keep the
-/// busy time-out, so it is tried again where another process makes the same one.
+/// Enables the write-ahead log. The change needs exclusive access and does not always respect the
+/// busy handler, so it is retried while another process makes the same change.
 fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> {
     let pause = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
@@ -105,7 +106,7 @@ fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> 
                 let path = path.display().to_string();
                 return Err(SqliteError::NoWriteAheadLog { path, mode });
             }
-            Err(error) if is_busy(&error) && waited < PATIENCE => {
+            Err(error) if is_busy(&error) && waited < LOCK_TIMEOUT => {
                 std::thread::sleep(pause);
                 waited += pause;
             }
@@ -115,22 +116,22 @@ fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> 
 }
 
 fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
-    // A commit that has returned survives the loss of power.
+    // A commit that has returned survives a power loss.
     connection.pragma_update(None, "synchronous", "FULL")?;
     if cfg!(target_os = "macos") {
-        // There, an fsync without it leaves the data in the drive's cache.
+        // On macOS, a plain fsync leaves the data in the drive's cache.
         connection.pragma_update(None, "fullfsync", true)?;
         connection.pragma_update(None, "checkpoint_fullfsync", true)?;
     }
     connection.pragma_update(None, "foreign_keys", true)?;
-    // A file that somebody tampered with shall not run functions, nor crash us by bad cells.
+    // A manipulated file must not run functions or crash the process with bad cells.
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;
-    // An I/O error in a mapped page is a signal that kills; in a read it is an error.
+    // An I/O error in a mapped page kills the process with a signal; in a read it is an error.
     connection.pragma_update(None, "mmap_size", 0)
 }
 
-/// Runs the migrations that are missing, all or none of them.
+/// Runs the missing migrations in one transaction.
 fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
     let known = schema.migrations.len();
     let run = |connection: &mut Connection| {
@@ -138,7 +139,7 @@ fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<(
             return Ok(());
         }
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Read again under the write lock: another process may have migrated meanwhile.
+        // Read again under the write lock, because another process may have migrated the file.
         let done: i64 = number(&transaction, "user_version")?;
         for step in schema
             .migrations

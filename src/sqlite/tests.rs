@@ -1,4 +1,4 @@
-//! Databases on a real disk: their versions, their faults, and two of them on one file.
+//! Databases on a real disk: migrations, faults, and several connections to one file.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -40,7 +40,7 @@ async fn sum(database: &Database) -> i64 {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_opening_again() {
+async fn written_data_is_there_after_opening_again() {
     let (_directory, path) = place();
     let database = Database::open(&path, SCHEMA).await.expect("open");
     add(&database, 7).await.expect("write");
@@ -67,7 +67,7 @@ async fn the_pragmas_are_in_force() {
             .expect(pragma);
         assert_eq!(found, value, "{pragma}");
     }
-    // Below, two connections that write and checkpoint at once may corrupt the file.
+    // In older versions, two connections that write and checkpoint at once may corrupt the file.
     assert!(rusqlite::version_number() >= 3_051_003);
 }
 
@@ -114,7 +114,7 @@ async fn migrations_run_once_each_and_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_refused_and_left_alone() {
+async fn a_file_of_another_program_is_refused_and_not_changed() {
     let (_directory, path) = place();
     std::fs::write(
         &path,
@@ -143,7 +143,7 @@ async fn what_is_not_ours_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_path_that_cannot_be_is_one_clear_line() {
+async fn an_impossible_path_is_one_clear_line() {
     let (directory, path) = place();
     let missing = directory.path().join("missing").join("numbers.db");
     let error = Database::open(missing, SCHEMA).await.expect_err("missing");
@@ -160,7 +160,7 @@ async fn a_path_that_cannot_be_is_one_clear_line() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_for_too_long_is_said_to_be_one() {
+async fn the_error_for_a_lock_that_is_held_too_long_says_so() {
     let (_directory, path) = place();
     let database = Database::open(&path, SCHEMA).await.expect("open");
     let brief = Duration::from_millis(10);
@@ -198,7 +198,7 @@ async fn a_full_disk_refuses_the_write_and_takes_it_again_when_there_is_space() 
             break;
         }
     }
-    let error = refused.expect("two pages are soon full");
+    let error = refused.expect("two pages fill up quickly");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     assert!(error.message().ends_with("the disk is full"), "{error}");
     limit(1000).await.expect("limit");
@@ -220,7 +220,7 @@ async fn a_panic_fails_its_own_caller_only() {
     assert_eq!(sum(&database).await, 0, "rolled back");
 }
 
-/// Keeps the thread busy until what is returned is dropped.
+/// Keeps the thread busy until the returned value is dropped.
 async fn busy(database: &Database) -> std::sync::mpsc::Sender<()> {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = tokio::sync::oneshot::channel();
@@ -228,13 +228,13 @@ async fn busy(database: &Database) -> std::sync::mpsc::Sender<()> {
     tokio::spawn(async move {
         let wait = move |_: &mut Connection| {
             begun.send(()).expect("awaited");
-            // Ends with an error, when the other side is dropped.
+            // Ends with an error when the other side is dropped.
             let _ = held.recv();
             Ok(())
         };
         database.run(wait).await
     });
-    begins.await.expect("it runs");
+    begins.await.expect("the job runs");
     release
 }
 
@@ -250,7 +250,7 @@ async fn writes_that_wait_at_the_same_time_share_a_commit() {
         let database = database.clone();
         writes.spawn(async move { add(&database, number).await.expect("written") });
     }
-    // All of them are handed over before the thread is free.
+    // All writes are queued before the thread is free.
     tokio::task::yield_now().await;
     drop(release);
     writes.join_all().await;
@@ -260,7 +260,7 @@ async fn writes_that_wait_at_the_same_time_share_a_commit() {
 }
 
 #[tokio::test]
-async fn of_writes_that_share_a_commit_only_the_bad_ones_fail() {
+async fn only_the_bad_writes_of_a_shared_commit_fail() {
     let (_directory, path) = place();
     let database = Database::open(&path, SCHEMA).await.expect("open");
     let release = busy(&database).await;
@@ -284,7 +284,7 @@ async fn of_writes_that_share_a_commit_only_the_bad_ones_fail() {
 }
 
 #[tokio::test]
-async fn after_an_io_error_the_file_is_opened_anew() {
+async fn after_an_io_error_the_file_is_opened_again() {
     let (_directory, path) = place();
     let database = Database::open(&path, SCHEMA).await.expect("open");
     database
@@ -304,7 +304,7 @@ async fn after_an_io_error_the_file_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn two_of_them_on_one_file_lose_nothing() {
+async fn two_connections_to_one_file_lose_nothing() {
     let (_directory, path) = place();
     let (one, two) = tokio::join!(
         Database::open_alone(&path, SCHEMA),
@@ -320,7 +320,8 @@ async fn two_of_them_on_one_file_lose_nothing() {
     assert_eq!((sum(&one).await, sum(&two).await), (200, 200));
 }
 
-/// A directory in memory where there is one: what is measured is the lock, not the disk.
+/// Returns a directory in memory if there is one, because the test measures the lock and not the
+/// disk.
 fn quick_place() -> (tempfile::TempDir, PathBuf) {
     let memory = std::path::Path::new("/dev/shm");
     let directory = match memory.is_dir() {
@@ -332,9 +333,9 @@ fn quick_place() -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Real time, as SQLite waits in it.
+/// Uses real time, because SQLite's busy handler does.
 #[tokio::test(flavor = "multi_thread")]
-async fn six_connections_write_by_turns() {
+async fn six_connections_take_turns_to_write() {
     const SPAN: Duration = Duration::from_secs(3);
     let (_directory, path) = quick_place();
     let until = Instant::now() + SPAN;
@@ -360,7 +361,7 @@ async fn six_connections_write_by_turns() {
         slowest = slowest.max(wait);
     }
     println!("{shares:?}, slowest {slowest:?}");
-    // Some 25 ms where nothing else runs: see docs/performance.md.
+    // Some 25 ms on an idle machine: see docs/performance.md.
     let limit = Duration::from_secs(1);
     assert!(slowest < limit, "{slowest:?}: {shares:?}");
     let (least, most) = (shares.iter().min(), shares.iter().max());
@@ -386,11 +387,11 @@ async fn all_handles_of_one_file_share_a_connection() {
     );
     std::os::unix::fs::symlink(&path, &link).expect("a link");
     let linked = Database::open(&link, SCHEMA).await.expect("open");
-    assert!(same(&one, &linked), "whatever its name is");
+    assert!(same(&one, &linked), "the same file under another name");
     assert_eq!(linked.path(), link);
     add(&linked, 7).await.expect("write");
 
-    // Another file of the same name is another one.
+    // A new file at the same path is another database.
     std::fs::rename(&here, there).expect("renamed");
     std::fs::create_dir(&here).expect("a directory");
     let other = Database::open(&path, SCHEMA).await.expect("open");
@@ -403,7 +404,7 @@ async fn all_handles_of_one_file_share_a_connection() {
 }
 
 #[test]
-fn sqlite_failures_say_what_to_do() {
+fn sqlite_codes_give_the_error_kind() {
     let told = |code| {
         let failure = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
         Error::from(SqliteError::sql("/data/flags.db".as_ref(), failure))

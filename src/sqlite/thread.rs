@@ -1,8 +1,8 @@
 //! The thread that owns a database's connection.
 //!
-//! Runs one job after the other; writes that wait at the same time share a transaction, and so an
-//! fsync. A job that panics takes its connection with it, not the thread; the next job finds the
-//! file opened anew, as after an I/O error.
+//! Runs one job after the other. Writes that wait at the same time share a transaction and an fsync.
+//! A job that panics closes the connection but does not end the thread; the next job opens the file
+//! again, as after an I/O error.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,31 +15,32 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Schema,
-    busy::Turns,
     error::{SqliteError, is_io},
+    lock_wait::WriteFairness,
     open::open,
 };
 
-/// What the thread is given to do.
+/// A job of the thread.
 pub(super) enum Job {
-    /// Anything; it answers its caller by itself.
+    /// Any work; the closure sends its own result.
     Any(Box<dyn FnOnce(&mut Worker) + Send>),
-    /// A write, which is answered when it is on the disk.
-    Write(Box<dyn Write>),
+    /// A write, whose result is sent when it is on disk.
+    Write(Box<dyn GroupedWrite>),
 }
 
-/// A part of a transaction.
-pub(super) trait Write: Send {
+/// One write of a transaction that several writes may share.
+pub(super) trait GroupedWrite: Send {
     /// Does the work; called once.
     fn work(&mut self, transaction: &Transaction<'_>) -> rusqlite::Result<()>;
 
-    /// Answers the caller: with what the work came to, where it was committed.
+    /// Sends the caller the work's result, or the error of the write or the commit.
     fn answer(self: Box<Self>, committed: Result<(), SqliteError>);
 }
 
-/// Writes of one transaction: as many as wait, so that a slow disk costs latency and no throughput.
-/// Each takes some ten microseconds, so what comes meanwhile waits for about ten milliseconds.
-const GROUP: usize = 1024;
+/// The maximum number of writes per transaction. All waiting writes share one, so that a slow disk
+/// costs latency and not throughput. A write takes some ten microseconds, so later jobs wait about
+/// ten milliseconds.
+const MAX_GROUP: usize = 1024;
 
 /// The connection's owner.
 #[derive(Debug)]
@@ -47,10 +48,11 @@ pub(crate) struct Worker {
     path: Arc<Path>,
     schema: Schema,
     connection: Option<Connection>,
-    turns: Turns,
+    fairness: WriteFairness,
 }
 
-/// Starts the thread, which opens the file, says so, and works until no sender of jobs is left.
+/// Starts the thread. It opens the file, reports the outcome on `opened`, and runs jobs until all
+/// senders are dropped.
 pub(super) fn start(
     path: Arc<Path>,
     schema: Schema,
@@ -70,7 +72,7 @@ pub(super) fn start(
             path,
             schema,
             connection: Some(connection),
-            turns: Turns::default(),
+            fairness: WriteFairness::default(),
         };
         if opened.send(Ok(())).is_err() {
             return;
@@ -80,14 +82,15 @@ pub(super) fn start(
             let run = || match job {
                 Job::Any(job) => job(&mut worker),
                 Job::Write(first) => {
-                    // Before the others are taken: those that come meanwhile share the commit.
-                    worker.turns.leave_a_gap();
+                    // Before the other writes are taken: those that arrive during the gap share the
+                    // commit.
+                    worker.fairness.leave_a_gap();
                     let (group, other) = gather(first, &mut jobs);
                     next = other;
                     worker.write(group);
                 }
             };
-            // Unwind-safe: the one thing that a job can leave half done is thrown away.
+            // Unwind-safe: only the connection can be left in a broken state, and it is dropped.
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 worker.connection = None;
             }
@@ -103,13 +106,13 @@ pub(super) fn start(
         })
 }
 
-/// Takes the writes that wait already, and the job that ends them.
+/// Takes the waiting writes up to the first other job; returns both.
 fn gather(
-    first: Box<dyn Write>,
+    first: Box<dyn GroupedWrite>,
     jobs: &mut mpsc::Receiver<Job>,
-) -> (Vec<Box<dyn Write>>, Option<Job>) {
+) -> (Vec<Box<dyn GroupedWrite>>, Option<Job>) {
     let mut group = vec![first];
-    while group.len() < GROUP {
+    while group.len() < MAX_GROUP {
         match jobs.try_recv() {
             Ok(Job::Write(write)) => group.push(write),
             Ok(other) => return (group, Some(other)),
@@ -120,42 +123,42 @@ fn gather(
 }
 
 impl Worker {
-    /// Does the writes in one transaction. One that fails takes nothing of the others with it.
-    fn write(&mut self, mut group: Vec<Box<dyn Write>>) {
+    /// Does the writes in one transaction. A failed write does not affect the others.
+    fn write(&mut self, mut group: Vec<Box<dyn GroupedWrite>>) {
         let mut failed: Vec<Option<SqliteError>> = Vec::new();
         let path = Arc::clone(&self.path);
-        let mut turns = std::mem::take(&mut self.turns);
-        let committed = self.connected(|connection| {
+        let mut fairness = std::mem::take(&mut self.fairness);
+        let committed = self.with_connection(|connection| {
             // IMMEDIATE: a transaction that reads first and upgrades later fails at once, without
-            // the busy time-out, where another process wrote in between.
+            // the busy handler, if another process wrote in between.
             let transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            turns.look(&transaction)?;
+            fairness.detect_writers(&transaction)?;
             match &mut group[..] {
                 [alone] => alone.work(&transaction)?,
                 group => {
                     for write in group {
-                        failed.push(part(&transaction, &mut **write, &path)?);
+                        failed.push(run_in_savepoint(&transaction, &mut **write, &path)?);
                     }
                 }
             }
             transaction.commit()
         });
-        turns.committed();
-        self.turns = turns;
+        fairness.committed();
+        self.fairness = fairness;
         let failed = failed.into_iter().chain(std::iter::repeat_with(|| None));
         for (write, failed) in group.into_iter().zip(failed) {
             let outcome = match (&committed, failed) {
                 (_, Some(error)) => Err(error),
                 (Ok(()), None) => Ok(()),
-                (Err(error), None) => Err(error.again()),
+                (Err(error), None) => Err(error.duplicate()),
             };
             write.answer(outcome);
         }
     }
 
-    /// Does the work on a connection that has not seen the disk fail.
-    pub(super) fn connected<T>(
+    /// Runs the work on the connection; opens the file first if the last job closed it.
+    pub(super) fn with_connection<T>(
         &mut self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
     ) -> Result<T, SqliteError> {
@@ -172,25 +175,25 @@ impl Worker {
     }
 }
 
-/// Does one write among others of a transaction; returns why it failed, with nothing of it left
-/// behind.
+/// Does one of several writes of a transaction. If it fails, its effects are rolled back and its
+/// error is returned.
 ///
 /// # Errors
-/// What ended the whole transaction.
-fn part(
+/// An error that ended the whole transaction.
+fn run_in_savepoint(
     transaction: &Transaction<'_>,
-    write: &mut dyn Write,
+    write: &mut dyn GroupedWrite,
     path: &Path,
 ) -> rusqlite::Result<Option<SqliteError>> {
     let run = |sql| transaction.prepare_cached(sql)?.execute([]).map(|_| ());
     run("SAVEPOINT part")?;
-    // Unwind-safe: what it left half done is rolled back.
+    // Unwind-safe: partial effects are rolled back.
     let failed = match catch_unwind(AssertUnwindSafe(|| write.work(transaction))) {
         Ok(Ok(())) => {
             run("RELEASE part")?;
             return Ok(None);
         }
-        // A full disk, for one, has ended all of it already.
+        // Some errors, such as a full disk, have already ended the transaction.
         Ok(Err(error)) if is_io(&error) || transaction.is_autocommit() => return Err(error),
         Ok(Err(error)) => SqliteError::sql(path, error),
         Err(_) => SqliteError::panicked(path),

@@ -1,6 +1,7 @@
-//! The longest poll of any task, in processor time of its thread: how long a worker was kept from
-//! other tasks, whatever else ran on the machine meanwhile. Off unless it is asked for: it costs a
-//! poll about half a microsecond.
+//! The longest poll of any task, in processor time of its thread.
+//!
+//! It shows how long a worker thread was kept from other tasks, independent of other load on the
+//! machine. Off by default, because the measurement costs about half a microsecond per poll.
 
 use std::{
     future::Future,
@@ -17,15 +18,15 @@ static MEASURED: AtomicBool = AtomicBool::new(false);
 /// In microseconds.
 static LONGEST: AtomicU64 = AtomicU64::new(0);
 
-/// A future whose polls are measured.
+/// A future that measures its polls.
 pub(super) struct Measured<F>(Pin<Box<F>>);
 
-/// Has all polls measured of the tasks that are spawned from now on.
+/// Enables the measurement, for all tasks.
 pub(crate) fn measure_polls() {
     MEASURED.store(true, Ordering::Relaxed);
 }
 
-/// Returns the longest poll so far; `None` where they are not measured.
+/// Returns the longest poll so far; `None` if the measurement is off.
 pub(crate) fn longest_poll() -> Option<Duration> {
     let measured = MEASURED.load(Ordering::Relaxed);
     measured.then(|| Duration::from_micros(LONGEST.load(Ordering::Relaxed)))
@@ -52,7 +53,7 @@ impl<F: Future> Future for Measured<F> {
     }
 }
 
-/// Returns the processor time that this thread has had.
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ThreadCPUTime);
     let (seconds, nanos) = (tv_sec.try_into(), tv_nsec.try_into());
@@ -65,7 +66,7 @@ mod tests {
     use crate::task::Scope;
 
     #[tokio::test]
-    async fn a_poll_that_takes_long_is_the_longest() {
+    async fn a_long_poll_is_measured() {
         measure_polls();
         let scope = Scope::new();
         let (ended, end) = tokio::sync::oneshot::channel::<()>();
@@ -75,7 +76,7 @@ mod tests {
             drop(ended);
         });
         end.await.expect_err("dropped");
-        // Its poll has returned when the scope's tasks have ended.
+        // The poll has returned when the scope's tasks have ended.
         scope.shutdown().await;
         let longest = longest_poll().expect("measured");
         assert!(longest >= Duration::from_millis(20), "{longest:?}");

@@ -1,9 +1,9 @@
-//! The contract of work queues, as checks that every back-end passes.
+//! The contract of work queues, as checks for every back-end.
 //!
-//! [`check`] and [`check_races`] panic at the first promise of [`WorkQueue`] that is not kept, and
-//! name it. Each check empties the queue first: give them a queue of their own. Time-outs are the
-//! shortest that the queue takes, and time passes by tokio's clock: a queue that follows it is
-//! checked in no time under `#[tokio::test(start_paused = true)]`, any other in some ten seconds.
+//! [`check`] and [`check_races`] panic at the first broken guarantee of [`WorkQueue`] and name it.
+//! Each check empties the queue first, so use a dedicated queue. The checks use the shortest
+//! time-outs that the queue accepts, and tokio's clock. A queue that uses tokio's clock too is
+//! checked in no time under `#[tokio::test(start_paused = true)]`; any other takes some ten seconds.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,37 +19,37 @@ const LONG: Duration = Duration::from_secs(60);
 /// Runs all checks that need one handle.
 ///
 /// # Panics
-/// Where the queue does not keep the contract, or fails.
+/// If the queue breaks the contract, or a call fails.
 pub async fn check(queue: &dyn WorkQueue) {
     queue.create().await.expect("create");
     assert!(!queue.create().await.expect("create"), "it exists already");
-    what_was_put_is_got_once(queue).await;
+    a_get_returns_each_put_message_once(queue).await;
     each_message_of_a_put_has_its_outcome(queue).await;
-    what_was_got_comes_back_after_its_time_out(queue).await;
-    what_was_deleted_never_comes_back(queue).await;
-    a_receipt_is_good_until_somebody_else_gets_the_message(queue).await;
-    a_renewed_receipt_replaces_the_one_before(queue).await;
-    what_was_released_is_seen_after_its_delay(queue).await;
-    what_nobody_tried_is_given_back_and_not_counted_where_it_says_so(queue).await;
-    what_was_put_with_a_delay_is_seen_after_it(queue).await;
-    only_a_message_with_a_time_to_live_ends_by_itself(queue).await;
-    a_get_takes_no_more_than_a_batch(queue).await;
-    peeking_takes_nothing(queue).await;
+    a_message_is_visible_again_after_its_time_out(queue).await;
+    a_deleted_message_never_comes_back(queue).await;
+    a_receipt_is_valid_until_the_next_get(queue).await;
+    a_renewed_receipt_replaces_the_old_one(queue).await;
+    a_released_message_is_visible_after_its_delay(queue).await;
+    an_untried_release_does_not_count_if_it_returns_true(queue).await;
+    a_delayed_message_is_visible_after_its_delay(queue).await;
+    only_a_message_with_a_time_to_live_expires(queue).await;
+    a_get_returns_at_most_a_batch(queue).await;
+    a_peek_changes_nothing(queue).await;
     any_bytes_are_kept(queue).await;
-    bad_requests_are_refused_and_change_nothing(queue).await;
+    invalid_requests_are_refused_and_change_nothing(queue).await;
 }
 
-/// Runs all checks that need several handles on one queue; they may be the same one, or be of
-/// several connections. Wants a runtime of several threads.
+/// Runs all checks that need several handles on one queue. The handles may be clones, or use
+/// separate connections. Use a multi-threaded runtime.
 ///
 /// # Panics
-/// As [`check`], and for no handle at all.
+/// As [`check`], and for an empty slice.
 pub async fn check_races(queues: &[Arc<dyn WorkQueue>]) {
     queues[0].create().await.expect("create");
     nothing_is_got_twice_by_many(queues).await;
 }
 
-/// The shortest time-out, and a little more than it.
+/// Returns a short visibility time-out, and a time after which it is over.
 fn short(queue: &dyn WorkQueue) -> (Duration, Duration) {
     let least = queue.limits().visibility.0.max(Duration::from_millis(200));
     (least, least + Duration::from_millis(300))
@@ -82,11 +82,11 @@ async fn none(queue: &dyn WorkQueue, why: &str) {
 
 #[track_caller]
 fn assert_lost<T: std::fmt::Debug>(outcome: Result<T>) {
-    let error = outcome.expect_err("the receipt is worth nothing");
+    let error = outcome.expect_err("the receipt is invalid");
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
 }
 
-async fn what_was_put_is_got_once(queue: &dyn WorkQueue) {
+async fn a_get_returns_each_put_message_once(queue: &dyn WorkQueue) {
     empty(queue).await;
     let messages = ["a", "b", "c"].map(NewMessage::new).to_vec();
     let ids = queue.put(messages).await.expect("put");
@@ -96,10 +96,11 @@ async fn what_was_put_is_got_once(queue: &dyn WorkQueue) {
     let put = ids.into_iter().zip(["a", "b", "c"].map(Bytes::from));
     assert_eq!(bodies, put.collect());
     assert!(got.iter().all(|message| message.dequeue_count == 1));
-    let of_its_own = |one: &Message| *one.receipt.message_id() == one.id;
-    assert!(got.iter().all(of_its_own), "a receipt names its message");
+    let names_message = |one: &Message| *one.receipt.message_id() == one.id;
+    assert!(got.iter().all(names_message), "a receipt names its message");
     none(queue, "hidden").await;
-    assert_eq!(queue.depth().await.expect("depth"), 3, "hidden, and there");
+    let depth = queue.depth().await.expect("depth");
+    assert_eq!(depth, 3, "hidden messages count");
 }
 
 async fn each_message_of_a_put_has_its_outcome(queue: &dyn WorkQueue) {
@@ -117,7 +118,7 @@ async fn each_message_of_a_put_has_its_outcome(queue: &dyn WorkQueue) {
     assert!(outcomes[1].is_err(), "too large");
 }
 
-async fn what_was_got_comes_back_after_its_time_out(queue: &dyn WorkQueue) {
+async fn a_message_is_visible_again_after_its_time_out(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "again").await;
     let (timeout, after) = short(queue);
@@ -130,7 +131,7 @@ async fn what_was_got_comes_back_after_its_time_out(queue: &dyn WorkQueue) {
     assert_eq!(second.inserted_at, first.inserted_at);
 }
 
-async fn what_was_deleted_never_comes_back(queue: &dyn WorkQueue) {
+async fn a_deleted_message_never_comes_back(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "gone").await;
     let (timeout, after) = short(queue);
@@ -144,7 +145,7 @@ async fn what_was_deleted_never_comes_back(queue: &dyn WorkQueue) {
     assert_lost(queue.release(&message.receipt, Duration::ZERO).await);
 }
 
-async fn a_receipt_is_good_until_somebody_else_gets_the_message(queue: &dyn WorkQueue) {
+async fn a_receipt_is_valid_until_the_next_get(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "slow").await;
     let (timeout, after) = short(queue);
@@ -155,11 +156,11 @@ async fn a_receipt_is_good_until_somebody_else_gets_the_message(queue: &dyn Work
     assert_lost(queue.renew(&slow.receipt, LONG).await);
     tokio::time::sleep(after).await;
     let late = queue.delete(&other.receipt).await;
-    late.expect("nobody else has got it: what was handled is not handed out again");
+    late.expect("the receipt stays valid after its time-out, until the next get");
     none(queue, "deleted").await;
 }
 
-async fn a_renewed_receipt_replaces_the_one_before(queue: &dyn WorkQueue) {
+async fn a_renewed_receipt_replaces_the_old_one(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "long").await;
     let (timeout, after) = short(queue);
@@ -174,7 +175,7 @@ async fn a_renewed_receipt_replaces_the_one_before(queue: &dyn WorkQueue) {
     assert_eq!(queue.depth().await.expect("depth"), 0);
 }
 
-async fn what_was_released_is_seen_after_its_delay(queue: &dyn WorkQueue) {
+async fn a_released_message_is_visible_after_its_delay(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "back").await;
     let message = one(queue, LONG).await;
@@ -191,7 +192,7 @@ async fn what_was_released_is_seen_after_its_delay(queue: &dyn WorkQueue) {
     assert_eq!(one(queue, LONG).await.dequeue_count, 3);
 }
 
-async fn what_nobody_tried_is_given_back_and_not_counted_where_it_says_so(queue: &dyn WorkQueue) {
+async fn an_untried_release_does_not_count_if_it_returns_true(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "untried").await;
     let mut count = 0;
@@ -212,7 +213,7 @@ async fn what_nobody_tried_is_given_back_and_not_counted_where_it_says_so(queue:
     assert_eq!(one(queue, LONG).await.dequeue_count, count + 1);
 }
 
-async fn what_was_put_with_a_delay_is_seen_after_it(queue: &dyn WorkQueue) {
+async fn a_delayed_message_is_visible_after_its_delay(queue: &dyn WorkQueue) {
     empty(queue).await;
     let delay = Duration::from_secs(1);
     let later = NewMessage::new("later").after(delay);
@@ -224,7 +225,7 @@ async fn what_was_put_with_a_delay_is_seen_after_it(queue: &dyn WorkQueue) {
     assert_eq!(one(queue, LONG).await.body, "later");
 }
 
-async fn only_a_message_with_a_time_to_live_ends_by_itself(queue: &dyn WorkQueue) {
+async fn only_a_message_with_a_time_to_live_expires(queue: &dyn WorkQueue) {
     empty(queue).await;
     let life = Duration::from_secs(1);
     let mortal = NewMessage::new("mortal").expiring(life);
@@ -234,7 +235,7 @@ async fn only_a_message_with_a_time_to_live_ends_by_itself(queue: &dyn WorkQueue
     assert_eq!(one(queue, LONG).await.body, "immortal");
 }
 
-async fn a_get_takes_no_more_than_a_batch(queue: &dyn WorkQueue) {
+async fn a_get_returns_at_most_a_batch(queue: &dyn WorkQueue) {
     empty(queue).await;
     let batch = queue.limits().batch;
     let many = (0..=batch).map(|number| NewMessage::new(number.to_string()));
@@ -244,7 +245,7 @@ async fn a_get_takes_no_more_than_a_batch(queue: &dyn WorkQueue) {
     assert_eq!(get(queue, LONG).await.len(), 1);
 }
 
-async fn peeking_takes_nothing(queue: &dyn WorkQueue) {
+async fn a_peek_changes_nothing(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "here").await;
     for _ in 0..2 {
@@ -271,7 +272,7 @@ async fn any_bytes_are_kept(queue: &dyn WorkQueue) {
     }
 }
 
-async fn bad_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) {
+async fn invalid_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) {
     empty(queue).await;
     put(queue, "kept").await;
     let limits = queue.limits();
@@ -289,7 +290,7 @@ async fn bad_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) {
     refused(queue.put(vec![late]).await.map(|_| ()), "delay");
     let dead = good.expiring(Duration::ZERO);
     refused(queue.put(vec![dead]).await.map(|_| ()), "time_to_live");
-    // It would end before it is seen, as the queue rounds both times.
+    // It would expire before it becomes visible, because the queue rounds both times up.
     let both = limits.resolution.max(tick) * 2;
     let unseen = NewMessage::new("unseen").expiring(both).after(both);
     let put = queue.put(vec![NewMessage::new("not put"), unseen]).await;
@@ -305,7 +306,7 @@ async fn bad_requests_are_refused_and_change_nothing(queue: &dyn WorkQueue) {
     refused(renewed.map(|_| ()), "visibility_timeout");
     let released = queue.release(&got.receipt, limits.delay + tick).await;
     refused(released, "delay");
-    queue.delete(&got.receipt).await.expect("still worth it");
+    queue.delete(&got.receipt).await.expect("still valid");
     assert_eq!(queue.depth().await.expect("depth"), 0);
 }
 

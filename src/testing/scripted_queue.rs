@@ -1,7 +1,7 @@
-//! A queue whose calls go wrong as a test wants them to, and which remembers what was called.
+//! A queue whose calls fail according to a test's script, and which records its calls.
 //!
-//! Below it is a queue in memory, so what is not scripted keeps the contract. Time is tokio's: under
-//! a paused clock a call hangs for no real time.
+//! It wraps a queue in memory, so calls without a script keep the contract. It uses tokio's clock:
+//! with a paused clock, a hanging call takes no real time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,17 +16,17 @@ use crate::{
     clock::{Clock, Tick},
     error::{Error, Result},
     queue::{
-        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt,
-        WorkQueue,
+        Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue,
+        forward::forward,
     },
     sync::lock,
-    words::{GroupName, QueueAddress},
+    words::QueueAddress,
 };
 
-/// A queue in memory with a script. Clones are the same queue, and play the same script.
+/// A queue in memory with a script. Clones are the same queue with the same script.
 ///
-/// What is scripted for one kind of call is played in the order in which it was written, one entry
-/// a call; after its end the calls work.
+/// Each kind of call has its own script. Its entries apply in the order in which they were added,
+/// one entry per call. After the last entry the calls work.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -36,17 +36,17 @@ use crate::{
 /// use reveille::testing::{Call, ScriptedQueue};
 ///
 /// let scripted = ScriptedQueue::new("acct/orders".parse()?);
-/// scripted.fail(Call::Get, 2, Error::new(ErrorKind::Busy, "it turns calls away"));
+/// scripted.fail(Call::Get, 2, Error::new(ErrorKind::Busy, "too many calls"));
 ///
-/// // What is tested: here, the wrapper that tries again.
+/// // The code under test: here, the retry wrapper.
 /// let queue = Retrying::new(scripted.clone(), RetryConfig::default());
 /// queue.put(vec![NewMessage::new("work")]).await?;
 /// let got = queue.get(1, Duration::from_secs(30)).await?;
 /// assert_eq!((got.len(), scripted.count(Call::Get)), (1, 3));
 ///
-/// // Somebody else gets the message.
+/// // Another consumer gets the message.
 /// scripted.steal(&got[0].receipt, Duration::from_secs(30)).await?;
-/// let error = queue.delete(&got[0].receipt).await.expect_err("it is another's now");
+/// let error = queue.delete(&got[0].receipt).await.expect_err("the receipt is invalid now");
 /// assert_eq!(error.kind(), ErrorKind::Conflict);
 /// # Ok(())
 /// # }
@@ -56,7 +56,7 @@ pub struct ScriptedQueue {
     inner: MemoryQueue,
     empty_is_certain: bool,
     clock: Clock,
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<ScriptState>>,
 }
 
 /// A kind of call.
@@ -74,87 +74,87 @@ pub enum Call {
     Purge,
 }
 
-/// A call that was made.
+/// A recorded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Called {
     /// Its kind.
     pub call: Call,
-    /// When it began, by tokio's clock, counted from when the queue was made.
+    /// The start of the call by tokio's clock, since the creation of the queue.
     pub at: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    script: HashMap<Call, VecDeque<Turn>>,
-    faults: VecDeque<Fault>,
+struct ScriptState {
+    scripts: HashMap<Call, VecDeque<ScriptedFault>>,
+    message_faults: VecDeque<Fault>,
     calls: Vec<Called>,
 }
 
-/// What becomes of one call.
+/// The fault of one call.
 #[derive(Debug, Clone)]
-enum Turn {
-    /// It does not happen.
+enum ScriptedFault {
+    /// The call has no effect.
     Refused(Error),
-    /// It happens, and its answer is lost.
+    /// The call takes effect, and its answer is lost.
     AnswerLost(Error),
-    /// It happens after this.
+    /// The call takes effect after this time.
     Hangs(Duration),
-    /// It finds nothing, whatever there is.
+    /// A get that returns no message, even if there are some.
     Empty,
 }
 
 impl ScriptedQueue {
-    /// Makes an empty queue whose calls all work.
+    /// Creates an empty queue without a script.
     pub fn new(address: QueueAddress) -> Self {
         Self {
             inner: MemoryQueue::new(address),
             empty_is_certain: true,
             clock: Clock::new(),
-            shared: Arc::default(),
+            state: Arc::default(),
         }
     }
 
-    /// Makes it say that an empty get is no proof ([`WorkQueue::empty_is_certain`]).
+    /// Makes [`WorkQueue::empty_is_certain`] return `false`.
     #[must_use]
     pub fn uncertain(mut self) -> Self {
         self.empty_is_certain = false;
         self
     }
 
-    /// Lets the next `times` calls of a kind fail; they do not happen.
+    /// Makes the next `times` calls of a kind fail without an effect.
     pub fn fail(&self, call: Call, times: usize, error: Error) {
-        self.add(call, times, &Turn::Refused(error));
+        self.add(call, times, &ScriptedFault::Refused(error));
     }
 
-    /// Lets the next `times` calls of a kind happen and fail all the same, as where the connection
-    /// breaks before the answer.
+    /// Makes the next `times` calls of a kind take effect and fail, as if the connection broke
+    /// before the answer.
     pub fn lose_answers(&self, call: Call, times: usize, error: Error) {
-        self.add(call, times, &Turn::AnswerLost(error));
+        self.add(call, times, &ScriptedFault::AnswerLost(error));
     }
 
-    /// Lets the next `times` calls of a kind hang for so long before they happen;
-    /// [`Duration::MAX`] is for good.
+    /// Makes the next `times` calls of a kind hang for `span` before they take effect;
+    /// [`Duration::MAX`] means for ever.
     pub fn hang(&self, call: Call, times: usize, span: Duration) {
-        self.add(call, times, &Turn::Hangs(span));
+        self.add(call, times, &ScriptedFault::Hangs(span));
     }
 
-    /// Lets the next `times` gets find nothing, whatever there is.
+    /// Makes the next `times` gets return no message, even if there are some.
     pub fn answer_empty(&self, times: usize) {
-        self.add(Call::Get, times, &Turn::Empty);
+        self.add(Call::Get, times, &ScriptedFault::Empty);
     }
 
-    /// Lets the next `times` messages that are got come with a fault ([`Message::payload`]), as from
-    /// a claim check whose blob cannot be had; their bodies stay as they are.
+    /// Adds a fault to the next `times` messages of gets ([`Message::payload`]), as a claim check
+    /// does if it cannot read the blob. The bodies stay unchanged.
     pub fn spoil(&self, times: usize, error: Error) {
         let fault = Fault::from(error);
-        let mut shared = lock(&self.shared);
-        shared.faults.extend(std::iter::repeat_n(fault, times));
+        let mut state = lock(&self.state);
+        let faults = std::iter::repeat_n(fault, times);
+        state.message_faults.extend(faults);
     }
 
-    /// Gets a message that somebody holds, as somebody else would after its time-out: the receipt
-    /// is worth nothing from now on, and the one that is returned is. The message's dequeue count
-    /// stays as it is.
+    /// Takes over a message, as another consumer does after the time-out: `receipt` becomes invalid,
+    /// and the new receipt is returned. The message's dequeue count does not change.
     ///
     /// # Errors
     /// As [`WorkQueue::renew`].
@@ -162,41 +162,41 @@ impl ScriptedQueue {
         self.inner.renew(receipt, visibility_timeout).await
     }
 
-    /// Returns the calls that were made so far, in the order in which they began.
+    /// Returns the calls so far, in the order in which they began.
     pub fn calls(&self) -> Vec<Called> {
-        lock(&self.shared).calls.clone()
+        lock(&self.state).calls.clone()
     }
 
-    /// Returns how many calls of a kind were made so far.
+    /// Returns the number of calls of a kind so far.
     pub fn count(&self, call: Call) -> usize {
-        let shared = lock(&self.shared);
-        shared.calls.iter().filter(|made| made.call == call).count()
+        let state = lock(&self.state);
+        state.calls.iter().filter(|made| made.call == call).count()
     }
 
-    /// Forgets the calls that were made so far, and what is left of the script.
+    /// Removes the recorded calls and the rest of the script.
     pub fn reset(&self) {
-        *lock(&self.shared) = Shared::default();
+        *lock(&self.state) = ScriptState::default();
     }
 
-    fn add(&self, call: Call, times: usize, turn: &Turn) {
-        let mut shared = lock(&self.shared);
-        let script = shared.script.entry(call).or_default();
-        script.extend(std::iter::repeat_n(turn, times).cloned());
+    fn add(&self, call: Call, times: usize, fault: &ScriptedFault) {
+        let mut state = lock(&self.state);
+        let script = state.scripts.entry(call).or_default();
+        script.extend(std::iter::repeat_n(fault, times).cloned());
     }
 
-    /// Remembers a call; returns what becomes of it.
-    fn begin(&self, call: Call) -> Option<Turn> {
+    /// Records a call; returns its scripted fault.
+    fn begin(&self, call: Call) -> Option<ScriptedFault> {
         let at = self.clock.now().since(Tick::default());
-        let mut shared = lock(&self.shared);
-        shared.calls.push(Called { call, at });
-        shared.script.get_mut(&call)?.pop_front()
+        let mut state = lock(&self.state);
+        state.calls.push(Called { call, at });
+        state.scripts.get_mut(&call)?.pop_front()
     }
 
     async fn play<T>(&self, call: Call, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.play_or(call, work, None).await
     }
 
-    /// Does the work as the script says; `empty` is what a turn that finds nothing returns.
+    /// Does the work with its scripted fault; `empty` is the result for [`ScriptedFault::Empty`].
     async fn play_or<T>(
         &self,
         call: Call,
@@ -204,14 +204,14 @@ impl ScriptedQueue {
         empty: Option<T>,
     ) -> Result<T> {
         match (self.begin(call), empty) {
-            (Some(Turn::Refused(error)), _) => Err(error),
-            (Some(Turn::AnswerLost(error)), _) => work.await.and(Err(error)),
-            (Some(Turn::Empty), Some(nothing)) => Ok(nothing),
-            (Some(Turn::Hangs(span)), _) => {
+            (Some(ScriptedFault::Refused(error)), _) => Err(error),
+            (Some(ScriptedFault::AnswerLost(error)), _) => work.await.and(Err(error)),
+            (Some(ScriptedFault::Empty), Some(empty)) => Ok(empty),
+            (Some(ScriptedFault::Hangs(span)), _) => {
                 tokio::time::sleep(span).await;
                 work.await
             }
-            (Some(Turn::Empty) | None, _) => work.await,
+            (Some(ScriptedFault::Empty) | None, _) => work.await,
         }
     }
 }
@@ -219,21 +219,7 @@ impl ScriptedQueue {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl WorkQueue for ScriptedQueue {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn addresses(&self) -> Vec<&QueueAddress> {
-        self.inner.addresses()
-    }
-
-    fn listener_group(&self) -> GroupName {
-        self.inner.listener_group()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
+    forward!(inner: address, addresses, listener_group, limits);
 
     async fn create(&self) -> Result<bool> {
         self.play(Call::Create, self.inner.create()).await
@@ -243,7 +229,7 @@ impl WorkQueue for ScriptedQueue {
         self.play(Call::Put, self.inner.put(messages)).await
     }
 
-    /// Puts them one by one, so that a script fails some of them.
+    /// Puts the messages one by one, so that a script can fail some of them.
     async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
         let mut outcomes = Vec::with_capacity(messages.len());
         for message in messages {
@@ -256,9 +242,9 @@ impl WorkQueue for ScriptedQueue {
     async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
         let got = self.inner.get(max, visibility_timeout);
         let mut got = self.play_or(Call::Get, got, Some(Vec::new())).await?;
-        let mut shared = lock(&self.shared);
+        let mut state = lock(&self.state);
         for message in &mut got {
-            message.fault = shared.faults.pop_front();
+            message.fault = state.message_faults.pop_front();
         }
         Ok(got)
     }
@@ -333,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_script_is_played_in_order_and_by_all_clones() {
+    async fn a_script_applies_in_order_to_all_clones() {
         let queue = filled().await;
         queue.answer_empty(1);
         queue.fail(Call::Get, 2, busy());
@@ -344,12 +330,12 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Busy);
         }
         let got = queue.get(1, LONG).await.expect("the script has ended");
-        assert_eq!(got[0].dequeue_count, 1, "nothing happened before");
+        assert_eq!(got[0].dequeue_count, 1, "the failed gets had no effect");
         assert_eq!((queue.count(Call::Get), queue.count(Call::Put)), (4, 1));
     }
 
     #[tokio::test]
-    async fn what_was_done_stays_done_where_its_answer_is_lost() {
+    async fn a_call_whose_answer_is_lost_has_taken_effect() {
         let queue = filled().await;
         let got = queue.get(1, LONG).await.expect("get");
         queue.lose_answers(Call::Delete, 1, busy());
@@ -359,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_hangs_by_tokios_clock_and_is_dated() {
+    async fn a_call_hangs_by_tokios_clock_and_its_start_is_recorded() {
         let queue = filled().await;
         queue.hang(Call::Renew, 1, LONG);
         queue.hang(Call::Delete, 1, Duration::MAX);
@@ -390,12 +376,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stolen_message_is_somebody_elses() {
+    async fn a_stolen_message_invalidates_the_old_receipt() {
         let queue = filled().await;
         let got = queue.get(1, LONG).await.expect("get");
         let stolen = queue.steal(&got[0].receipt, LONG).await.expect("steal");
         let lost = queue.delete(&got[0].receipt).await;
         assert_eq!(lost.expect_err("lost").kind(), ErrorKind::Conflict);
-        queue.delete(&stolen).await.expect("the thief's");
+        queue.delete(&stolen).await.expect("the new receipt");
     }
 }

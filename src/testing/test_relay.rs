@@ -9,7 +9,7 @@ use crate::{
     words::{Accepted, Notification, Notify, QueueAddress},
 };
 
-/// A relay for one test, on a free loopback port. Ends when it is dropped.
+/// A relay for one test, on a free loopback port. Dropping it ends the relay.
 ///
 /// ```
 /// # #[tokio::main]
@@ -20,7 +20,7 @@ use crate::{
 /// let orders: QueueAddress = "acct/orders".parse()?;
 /// let options = SubscribeOptions::new(ListenerId::new("worker-1")?, [orders.clone()]);
 /// let mut listener = relay.client()?.subscribe(options)?;
-/// let catch_up = listener.next().await.expect("a first look")?; // what was before is not known
+/// let catch_up = listener.next().await.expect("a catch-up")?; // earlier events are unknown
 /// relay.wake(&orders).await?;
 /// assert_eq!(listener.next().await.expect("woken")?.notifications, 1);
 /// # Ok(())
@@ -33,7 +33,7 @@ pub struct TestRelay {
 }
 
 impl TestRelay {
-    /// Starts a relay with the defaults, on a free port, with a store in memory.
+    /// Starts a relay with the default configuration on a free port, with a store in memory.
     ///
     /// # Errors
     /// As [`Node::start`].
@@ -41,8 +41,7 @@ impl TestRelay {
         Self::with_config(NodeConfig::default()).await
     }
 
-    /// Starts a relay with a configuration of its own; its addresses are replaced by free
-    /// loopback ports.
+    /// Starts a relay with a configuration, whose addresses are replaced by free loopback ports.
     ///
     /// # Errors
     /// As [`Node::start`].
@@ -65,12 +64,12 @@ impl TestRelay {
         })
     }
 
-    /// Returns the relay's URL; it stays the same over restarts.
+    /// Returns the relay's URL, which stays the same after restarts.
     pub fn url(&self) -> String {
         format!("http://{}", self.config.listen)
     }
 
-    /// Returns where health and metrics are served.
+    /// Returns the address for health checks and metrics.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.config.admin_listen
     }
@@ -83,7 +82,7 @@ impl TestRelay {
         Client::new(&self.url())
     }
 
-    /// Wakes whoever listens on a queue, as a publisher would.
+    /// Notifies a queue's address, as a publisher does.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] while the relay is stopped.
@@ -96,15 +95,15 @@ impl TestRelay {
         Ok(accepted.first().copied().unwrap_or_default())
     }
 
-    /// Ends the relay gracefully; [`TestRelay::restart`] starts it again.
+    /// Stops the relay gracefully; [`TestRelay::restart`] starts it again.
     pub async fn stop(&mut self) {
         if let Some(node) = self.node.take() {
             node.shutdown(Duration::from_secs(5)).await;
         }
     }
 
-    /// Starts the relay again on the same addresses: another epoch, with nothing remembered. A
-    /// store in memory is empty again; one on disk is not.
+    /// Restarts the relay on the same addresses, with a new epoch and no state. A store in memory is
+    /// empty again; a store on disk keeps its data.
     ///
     /// # Errors
     /// As [`Node::start`].
@@ -114,7 +113,7 @@ impl TestRelay {
         Ok(())
     }
 
-    /// Returns the node, unless it is stopped.
+    /// Returns the node; `None` while the relay is stopped.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }

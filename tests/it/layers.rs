@@ -167,9 +167,12 @@ fn time_is_read_by_the_clock_only() {
 fn tasks_are_spawned_in_one_place() {
     // A database's writer is a thread of its own; the binary runs helpers.
     const ALLOWED: [&str; 3] = ["task", "sqlite", "cli"];
-    const SPAWNS: [&str; 4] = [
+    const SPAWNS: [&str; 7] = [
         "tokio::spawn",
-        "task::spawn",
+        "tokio::task::spawn",
+        "task::spawn(",
+        "task::spawn_blocking",
+        "task::spawn_local",
         "thread::spawn",
         "thread::Builder",
     ];

@@ -317,7 +317,7 @@ async fn an_error_of_azure_names_the_missing_setting_and_no_secret() {
             &right,
             url,
             5,
-            "make it first, as `reveille queue create` does",
+            "create it first, for example with `reveille queue create`",
         ),
         (
             &right,

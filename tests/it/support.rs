@@ -1,4 +1,5 @@
-//! What the tests share: waiting with a deadline, HTTP by hand, a wire that can be cut.
+//! Shared test support: waits with a deadline, plain HTTP requests, a TCP connection that can be
+//! cut.
 
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod azurite;
@@ -27,32 +28,32 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Longer than anything takes that works, on a machine that does other things as well.
+/// The limit for all waits: longer than any correct operation takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for something that must happen.
+/// Awaits a future; panics with `what` after [`PATIENCE`].
 pub(crate) async fn within<T>(what: &str, happening: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, happening).await {
         Ok(happened) => happened,
-        Err(_) => panic!("in vain: {what}"),
+        Err(_) => panic!("not within {PATIENCE:?}: {what}"),
     }
 }
 
-/// Asks again and again until it is true.
+/// Polls the condition until it is true; panics with `what` after [`PATIENCE`].
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let asking = async {
+    let polling = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    within(what, asking).await;
+    within(what, polling).await;
 }
 
 pub(crate) fn queue(text: &str) -> QueueAddress {
     text.parse().expect("an address")
 }
 
-/// What a listener of these queues asks for, with the shortest heartbeat there is.
+/// Returns the options of a listener of these queues, with the shortest heartbeat.
 pub(crate) fn listening(id: &str, queues: &[&str]) -> SubscribeOptions {
     let selectors: Vec<reveille::Selector> = queues
         .iter()
@@ -70,7 +71,7 @@ pub(crate) async fn woken(wakes: &mut impl Wakes) -> WorkDetected {
     work.expect("not ended").expect("not refused")
 }
 
-/// Takes wake-ups until the counts of this queue add up to `notifications`; returns the last one.
+/// Takes wake-ups until their counts add up to `notifications`; returns the last wake-up.
 pub(crate) async fn told(wakes: &mut impl Wakes, notifications: u64) -> WorkDetected {
     let mut sum = 0;
     loop {
@@ -83,7 +84,7 @@ pub(crate) async fn told(wakes: &mut impl Wakes, notifications: u64) -> WorkDete
     }
 }
 
-/// Asks for a page over HTTP/1.1; returns status and body.
+/// Requests a page over HTTP/1.1; returns status and body.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
@@ -110,13 +111,13 @@ pub(crate) async fn figure(address: SocketAddr, name: &str) -> u64 {
         .unwrap_or_else(|| panic!("no figure {name} in {page}"))
 }
 
-/// Where the build puts things; `tests/run` prepares the Python environment beside them.
+/// Returns cargo's target directory. `tests/run` prepares the Python environment in it.
 pub(crate) fn target() -> PathBuf {
     let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     temporary.parent().expect("below target").to_owned()
 }
 
-/// A wire between a client and a relay, which can be cut and can be stalled.
+/// A TCP proxy between a client and a relay that can be cut and stalled.
 #[derive(Debug)]
 pub(crate) struct Wire {
     address: SocketAddr,
@@ -124,23 +125,23 @@ pub(crate) struct Wire {
     connections: Arc<AtomicU64>,
     open: Arc<AtomicU64>,
     target: watch::Sender<SocketAddr>,
-    /// Connections below this number carry nothing more.
+    /// Connections with a lower number forward no more bytes.
     silenced: watch::Sender<u64>,
     _tasks: JoinSet<()>,
 }
 
-/// What a wire does with bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
+    /// Forwards all bytes.
     Carries,
-    /// Holds them, and tells nobody.
+    /// Holds bytes back, with open connections.
     Stalls,
-    /// Closes connections, and takes none.
+    /// Closes all connections, old and new.
     Cut,
 }
 
 impl Wire {
-    /// Lays a wire to `target`.
+    /// Starts a proxy to `target`.
     pub(crate) async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -168,17 +169,17 @@ impl Wire {
         format!("http://{}", self.address)
     }
 
-    /// Returns how many connections were taken so far.
+    /// Returns the number of accepted connections so far.
     pub(crate) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Acquire)
     }
 
-    /// Has new connections lead to another target.
+    /// Forwards new connections to another target.
     pub(crate) fn lead_to(&self, target: SocketAddr) {
         self.target.send_replace(target);
     }
 
-    /// Returns how many connections are open.
+    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
     }
@@ -191,7 +192,7 @@ impl Wire {
         self.mode.send_replace(Mode::Stalls);
     }
 
-    /// Has the connections that there are carry nothing more, and tells nobody; new ones carry.
+    /// Stops forwarding on all existing connections without closing them; new ones work.
     pub(crate) fn silence(&self) {
         self.silenced.send_replace(self.connections());
     }
@@ -201,7 +202,7 @@ impl Wire {
     }
 }
 
-/// What a wire does, and which connections were silenced.
+/// The mode, and the number below which connections are silenced.
 type Signals = (watch::Receiver<Mode>, watch::Receiver<u64>);
 
 async fn carry_all(
@@ -255,7 +256,7 @@ async fn one_way(
         if count == 0 {
             return Ok(());
         }
-        // What comes while the wire stalls is lost to the connection for as long as that lasts.
+        // Bytes that arrive during a stall are held until it ends.
         if mode.wait_for(|mode| *mode != Mode::Stalls).await.is_err() {
             return Ok(());
         }

@@ -75,7 +75,7 @@ impl Args {
         {
             return Ok(PoisonQueue::None);
         }
-        queue::beside(&self.url, POISON_SUFFIX).map(PoisonQueue::Url)
+        queue::with_suffix(&self.url, POISON_SUFFIX).map(PoisonQueue::Url)
     }
 }
 

@@ -1,8 +1,8 @@
-//! How a message's bytes become the text that the service keeps, and back.
+//! The encoding of a message's bytes as the text that the service stores.
 //!
-//! The service keeps text in XML. Programs agree beforehand whether that text is the message or
-//! base64 of it; nothing in a message says which. [`MessageEncoding`] is what this queue's programs
-//! have agreed on.
+//! The service stores text in XML. Whether that text is the message itself or its base64 form is a
+//! convention of a queue's programs, and a message does not state it. [`MessageEncoding`] selects
+//! the convention.
 
 use std::str::FromStr;
 
@@ -11,25 +11,24 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// How messages are written.
+/// The encoding of bodies in Azure Queue Storage.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageEncoding {
-    /// As base64: any bytes, up to 48 KiB of them. What Azure Functions and the older SDKs write
-    /// and expect, and the default: the only one that carries every message. A message that
-    /// somebody wrote as text is handed over as it is, unless it happens to be base64.
+    /// Base64: any bytes, up to 48 KiB. The default, because it carries every body; Azure Functions
+    /// and the older SDKs write and expect it. A message that another program wrote as plain text is
+    /// returned unchanged, unless it happens to be valid base64.
     #[default]
     Base64,
-    /// As it is: text up to 64 KiB. What the newer SDKs write by default. A body that XML cannot
-    /// carry is refused: what is not UTF-8, control characters, and the carriage return, which
-    /// would come back as another one.
+    /// Plain text up to 64 KiB, the default of the newer SDKs. A body that XML cannot carry is
+    /// refused: invalid UTF-8, control characters, and the carriage return, which XML would change.
     Text,
 }
 
 impl MessageEncoding {
-    /// Bytes of the largest body.
+    /// Returns the size of the largest body in bytes.
     pub(super) fn largest(self) -> usize {
-        /// What the service takes.
+        /// The service's limit.
         const TEXT: usize = 64 * 1024;
         match self {
             Self::Base64 => TEXT / 4 * 3,
@@ -47,10 +46,11 @@ impl MessageEncoding {
         }
     }
 
-    /// Reads what stands in a message, whoever wrote it.
+    /// Decodes a message's text, from any producer.
     pub(super) fn decode(self, text: String) -> Bytes {
         match self {
-            // Decoding is lenient; only what this would write as well is taken for base64.
+            // The decoder is lenient, so text counts as base64 only if encoding it again gives the
+            // same text.
             Self::Base64 => match base64::decode(&text) {
                 Ok(bytes) if base64::encode(&bytes) == text => bytes.into(),
                 _ => text.into(),
@@ -72,15 +72,15 @@ impl FromStr for MessageEncoding {
     }
 }
 
-/// Returns whether XML 1.0 carries a character, and hands it back unchanged.
+/// Returns whether XML 1.0 carries a character unchanged.
 fn is_kept(c: char) -> bool {
     matches!(c, '\t' | '\n' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
 #[cold]
 fn not_text() -> Error {
-    let rule = "must be text without control characters in a queue of text; with the encoding \
-                `base64`, anything is carried";
+    let rule = "must be text without control characters in a queue with the encoding `text`; the \
+                encoding `base64` carries any bytes";
     Error::invalid("body", rule)
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_as_text_is_handed_over_as_it_is() {
+    fn plain_text_of_other_programs_is_returned_unchanged() {
         for text in [
             "{\"order\": 7}",
             "hello",

@@ -1,4 +1,4 @@
-//! Against the real Azurite, and against servers that answer as it never does.
+//! Tests against Azurite, and against scripted servers for answers that Azurite never gives.
 
 mod faults;
 mod restart;
@@ -26,7 +26,7 @@ fn text_queue(name: &str) -> AzureQueue {
     AzureQueue::open(&config).expect("a queue")
 }
 
-/// Returns the requests for a queue that Azurite has answered, once there are this many.
+/// Waits until Azurite has answered this many requests for a queue; returns them.
 async fn requests(name: &str, count: usize) -> Vec<String> {
     let path = format!("/{ACCOUNT}/{name}");
     loop {
@@ -70,7 +70,7 @@ async fn it_keeps_the_contract_among_many() {
 }
 
 #[tokio::test]
-async fn text_is_put_as_it_is_and_comes_back_as_it_was() {
+async fn text_is_put_and_returned_unchanged() {
     let queue = text_queue("text");
     queue.create().await.expect("create");
     let largest = "é".repeat(queue.limits().body / 2);
@@ -88,7 +88,7 @@ async fn text_is_put_as_it_is_and_comes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_others_put_as_text_is_not_lost_to_a_queue_of_base64() {
+async fn a_base64_queue_reads_plain_text_of_other_programs() {
     let (text, base64) = (text_queue("others"), queue("others"));
     text.create().await.expect("create");
     let put = text.put(vec![NewMessage::new("{\"order\": 7}")]).await;
@@ -99,7 +99,7 @@ async fn what_others_put_as_text_is_not_lost_to_a_queue_of_base64() {
     assert_eq!(got[0].body, "{\"order\": 7}");
     base64.put(vec![NewMessage::new("hi")]).await.expect("put");
     let got = text.get(1, WEEK).await.expect("get");
-    assert_eq!(got[0].body, "aGk=", "what others read");
+    assert_eq!(got[0].body, "aGk=", "the text that other programs read");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn each_call_is_one_request_in_whole_seconds() {
     let ids = queue.put(messages).await.expect("put");
     assert_eq!(ids.len(), 2);
     let got = queue.get(usize::MAX, short).await.expect("get");
-    assert_eq!(got[0].id, ids[0], "the other one is delayed");
+    assert_eq!(got[0].id, ids[0], "the second is delayed");
     let renewed = queue.renew(&got[0].receipt, short).await.expect("renew");
     queue
         .release(&renewed, Duration::ZERO)
@@ -168,7 +168,7 @@ async fn a_delay_that_outlives_its_message_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let words = "delay: must be shorter than time_to_live, but they are 1s and 1s";
     assert!(error.message().starts_with(words), "{error}");
-    // The service would be asked for two seconds of both.
+    // Rounded up, both are two seconds.
     let millis = Duration::from_millis;
     let rounded = NewMessage::new("never seen");
     let rounded = rounded.after(millis(1_100)).expiring(millis(1_200));
@@ -187,7 +187,7 @@ async fn a_wrong_key_is_denied_in_one_line_without_it() {
     let wrong = StorageAccount::with_key(ACCOUNT, &KEY.replace("Eby8", "AAAA"));
     let wrong = wrong.and_then(|a| a.at_queue_endpoint(&azurite().queue_endpoint()));
     let config = AzureQueueConfig::new(wrong.expect("an account"), "denied");
-    let queue = AzureQueue::open(&config).expect("nothing is sent yet");
+    let queue = AzureQueue::open(&config).expect("opening sends nothing");
     let error = queue.create().await.expect_err("another key");
     assert_eq!(error.kind(), ErrorKind::Denied);
     let words = "queue `azure://devstoreaccount1/denied` refuses the credential";
@@ -197,7 +197,7 @@ async fn a_wrong_key_is_denied_in_one_line_without_it() {
     shows_no_secret(&shown);
     assert!(!shown.contains(&KEY[4..20]), "{shown}");
     let requests = requests("denied", 1).await;
-    assert_eq!(requests.len(), 1, "no second try");
+    assert_eq!(requests.len(), 1, "no second attempt");
 }
 
 #[test]
@@ -232,7 +232,7 @@ async fn a_shared_access_signature_is_a_credential() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_not_there_is_named_with_what_to_do() {
+async fn the_error_for_a_missing_queue_names_it_and_the_remedy() {
     let (here, missing) = (queue("here"), queue("missing"));
     here.create().await.expect("create");
     here.put(vec![NewMessage::new("a")]).await.expect("put");
@@ -250,7 +250,7 @@ async fn a_queue_that_is_not_there_is_named_with_what_to_do() {
     ] {
         let error = error.expect(call);
         assert_eq!(error.kind(), ErrorKind::NotFound, "{call}: {error}");
-        let words = "queue `azure://devstoreaccount1/missing` does not exist: make it first";
+        let words = "queue `azure://devstoreaccount1/missing` does not exist: create it first";
         assert!(error.message().starts_with(words), "{call}: {error}");
         shows_no_secret(&shown(&error));
     }

@@ -1,10 +1,10 @@
-//! What stands in the queue in the place of a large body, and what stands in the blob.
+//! The reference that replaces a large body in the queue, and the encoding of the blob.
 //!
-//! A reference is a line of text, as some services take nothing else:
-//! `reveille-claim 1 gzip 1048576 0123456789abcdef0123456789abcdef`: the marker, the version, how
-//! the blob is coded, the body's length, and the last part of the blob's name. Only the last part,
-//! so that a message can name no blob elsewhere in the store. What is read is not trusted: a length
-//! is checked before anything is made room for.
+//! A reference is one line of text, because some services accept text only:
+//! `reveille-claim 1 gzip 1048576 0123456789abcdef0123456789abcdef`. Its parts are the marker, the
+//! version, the blob's encoding, the body's length, and the last part of the blob's name. Without
+//! the rest of the name, a message cannot refer to a blob elsewhere in the store. References are not
+//! trusted: the length is checked before memory is allocated.
 
 use std::{fmt, io::Read, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A reference to a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
-    coding: Coding,
+    encoding: Encoding,
     length: usize,
     pub(super) id: ClaimId,
 }
@@ -26,45 +26,51 @@ pub(super) struct Claim {
 pub(super) struct ClaimId(Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coding {
-    /// With a checksum, and `gunzip` reads it where somebody looks at a blob by hand.
+enum Encoding {
+    /// Has a checksum, and `gunzip` can read the blob by hand.
     Gzip,
-    /// What does not become smaller is stored as it is.
+    /// Uncompressed, for a body that compression does not make smaller.
     Plain,
 }
 
-/// No body that begins so is put as it is.
+/// The beginning of a reference. A body that begins with it is never put inline.
 const MARKER: &str = "reveille-claim ";
 const VERSION: &str = "1";
 
-/// Returns whether a body begins as a reference does.
 pub(super) fn is_marked(body: &[u8]) -> bool {
     body.starts_with(MARKER.as_bytes())
 }
 
 impl Claim {
-    /// Compresses a body where that is worth it; returns the reference to put, and the blob's bytes.
+    /// Compresses a body if that makes it smaller; returns the reference and the blob's bytes.
     pub(super) fn pack(id: ClaimId, body: Bytes) -> (Self, Bytes) {
         let mut packed = Vec::new();
-        // The fastest level: most of what there is to gain, for a quarter of the time.
+        // The fastest level: most of the gain for a quarter of the time.
         let mut encoder = GzEncoder::new(&body[..], Compression::fast());
         let read = encoder.read_to_end(&mut packed);
         let length = body.len();
-        let (coding, bytes) = match read {
-            Ok(size) if size < length => (Coding::Gzip, packed.into()),
-            _ => (Coding::Plain, body),
+        let (encoding, bytes) = match read {
+            Ok(size) if size < length => (Encoding::Gzip, packed.into()),
+            _ => (Encoding::Plain, body),
         };
-        (Self { coding, length, id }, bytes)
+        (
+            Self {
+                encoding,
+                length,
+                id,
+            },
+            bytes,
+        )
     }
 
-    /// Reads a body from the queue; `None` where it is an ordinary one.
-    pub(super) fn read(body: &[u8]) -> Option<Result<Self>> {
+    /// Parses a body from the queue; `None` for an ordinary body.
+    pub(super) fn parse(body: &[u8]) -> Option<Result<Self>> {
         let rest = body.strip_prefix(MARKER.as_bytes())?;
-        Some(Self::parse(rest))
+        Some(Self::parse_fields(rest))
     }
 
-    fn parse(rest: &[u8]) -> Result<Self> {
-        let bad = || Error::invalid("body", "begins as a claim check does, and is none");
+    fn parse_fields(rest: &[u8]) -> Result<Self> {
+        let bad = || Error::invalid("body", "begins like a claim check but is not one");
         let text = std::str::from_utf8(rest).map_err(|_| bad())?;
         let (version, rest) = text.split_once(' ').ok_or_else(bad)?;
         if version != VERSION {
@@ -74,16 +80,20 @@ impl Claim {
         }
         let mut parts = rest.split(' ');
         let claim = match [parts.next(), parts.next(), parts.next(), parts.next()] {
-            [Some(coding), Some(length), Some(id), None] => Coding::parse(coding)
+            [Some(encoding), Some(length), Some(id), None] => Encoding::parse(encoding)
                 .zip(length.parse().ok())
                 .zip(ClaimId::parse(id))
-                .map(|((coding, length), id)| Self { coding, length, id }),
+                .map(|((encoding, length), id)| Self {
+                    encoding,
+                    length,
+                    id,
+                }),
             _ => None,
         };
         claim.ok_or_else(bad)
     }
 
-    /// Checks the length that it states.
+    /// Checks the stated length.
     pub(super) fn check(&self, max: usize) -> Result<()> {
         if self.length <= max {
             return Ok(());
@@ -92,18 +102,18 @@ impl Claim {
         Err(Error::invalid("body", rule))
     }
 
-    /// Makes the body of the blob's bytes; takes no more memory than the stated length.
+    /// Restores the body from the blob's bytes; allocates no more memory than the stated length.
     pub(super) fn unpack(&self, blob: &Bytes) -> Result<Bytes> {
-        let body = match self.coding {
-            Coding::Plain => blob.clone(),
-            Coding::Gzip => {
+        let body = match self.encoding {
+            Encoding::Plain => blob.clone(),
+            Encoding::Gzip => {
                 let mut body = Vec::with_capacity(self.length + 1);
-                // One more than it may have, so that a longer one shows, however long it is.
+                // One byte more than stated, so that a longer body is detected.
                 let limit = self.length as u64 + 1;
                 let mut decoder = GzDecoder::new(&blob[..]).take(limit);
                 decoder.read_to_end(&mut body).map_err(|error| {
-                    let words = format!("blob `{}` cannot be decompressed", self.id);
-                    Error::new(ErrorKind::Invalid, words).with_source(error)
+                    let message = format!("blob `{}` cannot be decompressed", self.id);
+                    Error::new(ErrorKind::Invalid, message).with_source(error)
                 })?;
                 body.into()
             }
@@ -111,16 +121,16 @@ impl Claim {
         if body.len() == self.length {
             return Ok(body);
         }
-        let words = format!("blob `{}` is no body of {} bytes", self.id, self.length);
-        Err(Error::new(ErrorKind::Invalid, words))
+        let message = format!("blob `{}` is not a body of {} bytes", self.id, self.length);
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 }
 
-impl Coding {
+impl Encoding {
     fn parse(text: &str) -> Option<Self> {
         [Self::Gzip, Self::Plain]
             .into_iter()
-            .find(|coding| coding.as_str() == text)
+            .find(|encoding| encoding.as_str() == text)
     }
 
     fn as_str(self) -> &'static str {
@@ -132,12 +142,12 @@ impl Coding {
 }
 
 impl ClaimId {
-    /// Makes one that nobody can guess, and that no other body has.
+    /// Creates an unguessable, unique id.
     pub(super) fn random() -> Result<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| {
-            let words = "no random numbers from the operating system";
-            Error::new(ErrorKind::Internal, words).with_source(error)
+            let message = "no random numbers from the operating system";
+            Error::new(ErrorKind::Internal, message).with_source(error)
         })?;
         Ok(Self::of(u128::from_be_bytes(bytes)))
     }
@@ -156,7 +166,7 @@ impl ClaimId {
     }
 }
 
-/// As long as all others: for the check of a prefix.
+/// A placeholder of the usual length, to check a prefix.
 impl Default for ClaimId {
     fn default() -> Self {
         Self::of(0)
@@ -165,8 +175,12 @@ impl Default for ClaimId {
 
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { coding, length, id } = self;
-        write!(f, "{MARKER}{VERSION} {} {length} {id}", coding.as_str())
+        let Self {
+            encoding,
+            length,
+            id,
+        } = self;
+        write!(f, "{MARKER}{VERSION} {} {length} {id}", encoding.as_str())
     }
 }
 
@@ -194,7 +208,7 @@ mod tests {
                 prop_assert!(blob.len() <= body.len());
                 let text = claim.to_string();
                 prop_assert!(is_marked(text.as_bytes()));
-                let read = Claim::read(text.as_bytes()).expect("marked").expect("sound");
+                let read = Claim::parse(text.as_bytes()).expect("marked").expect("sound");
                 prop_assert_eq!(&read, &claim);
                 prop_assert_eq!(&read.unpack(&blob).expect("sound")[..], &body[..]);
             }
@@ -203,33 +217,36 @@ mod tests {
         #[test]
         fn nothing_that_is_read_panics(rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let text = [MARKER.as_bytes(), &rest].concat();
-            prop_assert!(Claim::read(&text).is_some());
-            prop_assert!(Claim::read(&rest).is_none() || is_marked(&rest));
+            prop_assert!(Claim::parse(&text).is_some());
+            prop_assert!(Claim::parse(&rest).is_none() || is_marked(&rest));
             let _ = packed(&rest).0.unpack(&Bytes::from(text));
         }
     }
 
     #[test]
-    fn only_a_whole_reference_of_this_version_is_one() {
+    fn only_a_complete_reference_of_this_version_is_accepted() {
         let id = "0123456789abcdef0123456789abcdef";
         let good = format!("{MARKER}1 gzip 70000 {id}");
-        let claim = Claim::read(good.as_bytes())
+        let claim = Claim::parse(good.as_bytes())
             .expect("marked")
             .expect("sound");
         assert_eq!(claim.to_string(), good);
         for (bad, words) in [
             (format!("{MARKER}2 gzip 7 {id}"), "version \"2\", not of 1"),
-            (format!("{MARKER}1 gzip 7 {id} x"), "and is none"),
-            (format!("{MARKER}1 gzip 7 ../{}", &id[3..]), "and is none"),
+            (format!("{MARKER}1 gzip 7 {id} x"), "but is not one"),
+            (
+                format!("{MARKER}1 gzip 7 ../{}", &id[3..]),
+                "but is not one",
+            ),
             (
                 format!("{MARKER}1 gzip 7 {}", id.to_uppercase()),
-                "and is none",
+                "but is not one",
             ),
-            (format!("{MARKER}1 zstd 7 {id}"), "and is none"),
-            (format!("{MARKER}1 gzip -7 {id}"), "and is none"),
-            (MARKER.to_owned(), "and is none"),
+            (format!("{MARKER}1 zstd 7 {id}"), "but is not one"),
+            (format!("{MARKER}1 gzip -7 {id}"), "but is not one"),
+            (MARKER.to_owned(), "but is not one"),
         ] {
-            let error = Claim::read(bad.as_bytes())
+            let error = Claim::parse(bad.as_bytes())
                 .expect("marked")
                 .expect_err(&bad);
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -238,28 +255,30 @@ mod tests {
     }
 
     #[test]
-    fn what_expands_beyond_its_length_is_refused_and_not_made_room_for() {
+    fn a_blob_that_expands_beyond_its_stated_length_is_refused_without_allocating_it() {
         let (claim, bomb) = packed(&vec![0; 64 * 1024 * 1024]);
-        // Its checksum is wrong: whoever reads it to its end says so.
+        // With a wrong checksum, reading it to its end would fail with another error.
         let mut bomb = bomb.to_vec();
         bomb.iter_mut().rev().take(8).for_each(|byte| *byte ^= 1);
         let bomb = Bytes::from(bomb);
         assert!(bomb.len() < 512 * 1024);
-        claim.check(1024).expect_err("it says so itself");
-        let liar = Claim {
+        claim
+            .check(1024)
+            .expect_err("its stated length is too large");
+        let false_length = Claim {
             length: 1024,
             ..claim
         };
-        liar.check(1024).expect("it does not say so");
-        let error = liar.unpack(&bomb).expect_err("longer");
+        false_length.check(1024).expect("its stated length fits");
+        let error = false_length.unpack(&bomb).expect_err("longer");
         assert!(
-            error.message().ends_with("is no body of 1024 bytes"),
+            error.message().ends_with("is not a body of 1024 bytes"),
             "{error}"
         );
     }
 
     #[test]
-    fn a_blob_that_was_changed_is_no_body() {
+    fn a_changed_blob_is_refused() {
         let (claim, blob) = packed(&[7; 5_000]);
         let mut flipped = blob.to_vec();
         *flipped.last_mut().expect("some") ^= 1;

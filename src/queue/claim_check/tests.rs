@@ -1,4 +1,4 @@
-//! Claim checks on a queue and a store in memory, and what is missing or broken in them.
+//! Claim checks on a queue and a store in memory, also with missing or broken blobs.
 
 use std::time::SystemTime;
 
@@ -42,16 +42,16 @@ async fn names(store: &dyn BlobStore) -> Vec<BlobName> {
     page.entries.into_iter().map(|entry| entry.name).collect()
 }
 
-/// A store that fails where it is told to, and keeps no metadata.
+/// A store without metadata that fails on demand.
 #[derive(Debug, Clone, Default)]
-struct Poor {
+struct FaultyStore {
     inner: MemoryStore,
     fails: Arc<std::sync::atomic::AtomicBool>,
-    /// A blob that is never read to its end.
+    /// A blob whose read hangs.
     stuck: Arc<std::sync::OnceLock<BlobName>>,
 }
 
-impl Poor {
+impl FaultyStore {
     fn fail(&self, fails: bool) {
         self.fails.store(fails, std::sync::atomic::Ordering::SeqCst);
     }
@@ -59,19 +59,19 @@ impl Poor {
     fn answer(&self) -> Result<()> {
         match self.fails.load(std::sync::atomic::Ordering::SeqCst) {
             false => Ok(()),
-            true => Err(Error::new(ErrorKind::Unavailable, "the store is away")),
+            true => Err(Error::new(ErrorKind::Unavailable, "the store is down")),
         }
     }
 }
 
-impl Display for Poor {
+impl Display for FaultyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
 #[async_trait]
-impl BlobStore for Poor {
+impl BlobStore for FaultyStore {
     async fn get(&self, name: &BlobName) -> Result<Option<Blob>> {
         self.answer()?;
         if self.stuck.get() == Some(name) {
@@ -110,7 +110,7 @@ impl BlobStore for Poor {
 #[tokio::test(start_paused = true)]
 async fn it_keeps_the_contract() {
     contract::check(&claims().0).await;
-    // Every body by reference.
+    // All bodies go by reference.
     let (queue, memory, store) = claims();
     let config = ClaimConfig {
         inline: 0,
@@ -145,13 +145,13 @@ async fn a_large_body_is_a_blob_until_its_message_is_deleted() {
 }
 
 #[tokio::test]
-async fn ordinary_bodies_pass_and_none_is_taken_for_a_reference() {
+async fn ordinary_bodies_are_unchanged_and_none_is_mistaken_for_a_reference() {
     let (queue, memory, store) = claims();
     put(&queue, "ordinary".into()).await;
     assert_eq!(get(&memory).await[0].body, "ordinary");
     assert_eq!(names(&store).await, []);
 
-    // What reads as a reference to somebody else's body is only a text.
+    // A body that looks like a reference to another body is returned as plain text.
     put(&queue, large()).await;
     let reference = memory.peek(1).await.expect("peek").remove(0).body;
     let forged = get(&queue).await.remove(0);
@@ -165,7 +165,7 @@ async fn ordinary_bodies_pass_and_none_is_taken_for_a_reference() {
 }
 
 #[tokio::test]
-async fn a_message_without_its_blob_is_handed_over_with_its_fault_beside_the_others() {
+async fn a_message_without_its_blob_comes_with_a_fault_beside_the_others() {
     let (queue, memory, store) = claims();
     put(&queue, large()).await;
     put(&queue, "whole".into()).await;
@@ -184,7 +184,7 @@ async fn a_message_without_its_blob_is_handed_over_with_its_fault_beside_the_oth
 }
 
 #[tokio::test]
-async fn typed_messages_say_what_a_fault_is() {
+async fn a_typed_message_carries_its_fault_as_the_error() {
     let (queue, memory, _) = claims();
     put(&memory, "reveille-claim 9 new".into()).await;
     let typed: JsonQueue<u32, _> = JsonQueue::new(queue);
@@ -208,13 +208,13 @@ async fn a_body_above_the_limit_is_an_error_of_its_message_and_its_blob_is_kept(
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.message().contains("at most 50000"), "{error}");
     stricter.delete(&got[0].receipt).await.expect("delete");
-    assert_eq!(names(&store).await.len(), 1, "for whoever looks for it");
+    assert_eq!(names(&store).await.len(), 1, "kept for an analysis");
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_no_fault_of_the_message() {
+async fn a_store_that_does_not_answer_is_a_temporary_fault() {
     let memory = MemoryQueue::new("local/jobs".parse().expect("an address"));
-    let store = Poor::default();
+    let store = FaultyStore::default();
     let queue = ClaimCheck::new(memory.clone(), Arc::new(store.clone()), small());
     let queue = queue.expect("a good prefix");
     put(&queue, large()).await;
@@ -225,23 +225,23 @@ async fn a_store_that_does_not_answer_is_no_fault_of_the_message() {
     let released = queue.release(&got[0].receipt, Duration::ZERO).await;
     released.expect("release");
     let put_now = queue.put(vec![NewMessage::new(large())]).await;
-    let refused = put_now.expect_err("nowhere to put it");
+    let refused = put_now.expect_err("the store is down");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert_eq!(memory.depth().await.expect("depth"), 1);
 
     store.fail(false);
     let got = get(&queue).await;
-    assert_eq!(got[0].payload().expect("it is back"), &large());
+    assert_eq!(got[0].payload().expect("the store is back"), &large());
     store.fail(true);
     let deleted = queue.delete(&got[0].receipt).await;
-    deleted.expect("the blob is left to its end");
+    deleted.expect("the blob stays until its expiry");
     assert_eq!(names(&store).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blob_that_is_never_read_to_its_end_holds_up_nobody_for_ever() {
+async fn a_blob_whose_read_hangs_delays_a_get_for_a_limited_time() {
     let memory = MemoryQueue::new("local/jobs".parse().expect("an address"));
-    let store = Poor::default();
+    let store = FaultyStore::default();
     let queue = ClaimCheck::new(memory, Arc::new(store.clone()), small());
     let queue = queue.expect("a good prefix");
     put(&queue, large()).await;
@@ -255,14 +255,14 @@ async fn a_blob_that_is_never_read_to_its_end_holds_up_nobody_for_ever() {
         (error.kind(), error.is_retryable()),
         (ErrorKind::Timeout, true)
     );
-    assert_eq!(got[1].payload().expect("the other one"), &large());
+    assert_eq!(got[1].payload().expect("the other body"), &large());
     let peeked = tokio::time::timeout(Duration::from_secs(60), queue.peek(9)).await;
     assert!(peeked.expect("in time").is_ok());
 }
 
-/// The first partition takes its message; the second one has gone meanwhile.
+/// The first partition takes its message; the second no longer exists.
 #[tokio::test]
-async fn a_put_that_failed_halfway_costs_no_message_its_body() {
+async fn a_partial_put_deletes_no_blob_of_a_put_message() {
     let good = MemoryQueue::new("local/good".parse().expect("an address"));
     let gone = ScriptedQueue::new("local/gone".parse().expect("an address"));
     let missing = Error::new(ErrorKind::NotFound, "no such queue");
@@ -280,7 +280,7 @@ async fn a_put_that_failed_halfway_costs_no_message_its_body() {
 }
 
 #[tokio::test]
-async fn no_put_that_failed_deletes_a_blob() {
+async fn a_failed_put_deletes_no_blob() {
     let scripted = ScriptedQueue::new("local/jobs".parse().expect("an address"));
     let store = MemoryStore::new();
     let queue = ClaimCheck::new(scripted.clone(), Arc::new(store.clone()), small());
@@ -289,14 +289,14 @@ async fn no_put_that_failed_deletes_a_blob() {
     scripted.fail(Call::Put, 2, missing);
     let messages = || vec![NewMessage::new("small"), NewMessage::new(large())];
     queue.put(messages()).await.expect_err("as scripted");
-    assert_eq!(names(&store).await.len(), 1, "left to its time to live");
+    assert_eq!(names(&store).await.len(), 1, "kept until its expiry");
     let lost = Error::new(ErrorKind::Timeout, "no answer");
     scripted.lose_answers(Call::Put, 2, lost);
     queue.put(messages()).await.expect_err("as scripted");
     let got = get(&queue).await;
     assert_eq!(got[1].payload().expect("it was put"), &large());
 
-    let gone = Error::new(ErrorKind::Conflict, "somebody else's");
+    let gone = Error::new(ErrorKind::Conflict, "another consumer has it");
     scripted.fail(Call::Delete, 1, gone);
     queue
         .delete(&got[1].receipt)
@@ -306,7 +306,7 @@ async fn no_put_that_failed_deletes_a_blob() {
 }
 
 #[tokio::test]
-async fn every_blob_says_from_when_on_it_may_be_swept() {
+async fn every_blob_has_an_expiry() {
     let (queue, _, store) = claims();
     let before = SystemTime::now();
     let messages = vec![
@@ -333,7 +333,7 @@ async fn every_blob_says_from_when_on_it_may_be_swept() {
 }
 
 #[tokio::test]
-async fn a_prefix_that_names_no_blobs_is_refused_and_a_foreign_receipt_is_worth_nothing() {
+async fn an_invalid_prefix_is_refused_and_a_foreign_receipt_is_invalid() {
     let (queue, memory, store) = claims();
     let long = "x".repeat(1_000);
     for prefix in ["", "/", "a//", "..\\", &long] {

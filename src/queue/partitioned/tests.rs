@@ -15,7 +15,7 @@ fn memory(name: &str) -> MemoryQueue {
     MemoryQueue::new(format!("local/{name}").parse().expect("an address"))
 }
 
-/// Returns three queues, and all as one.
+/// Returns three queues, and one queue of all three.
 fn three() -> ([MemoryQueue; 3], Partitioned) {
     let parts = ["jobs-0", "jobs-1", "jobs-2"].map(memory);
     let queue = over(&parts);
@@ -41,16 +41,16 @@ async fn depths(parts: &[MemoryQueue; 3]) -> [u64; 3] {
     depths
 }
 
-/// A limit of its own, and a fault where it is wanted.
+/// A partition with different limits and an optional fault.
 #[derive(Debug)]
-struct Odd {
+struct FaultyQueue {
     inner: MemoryQueue,
     limits: QueueLimits,
     fails: bool,
 }
 
 #[async_trait]
-impl WorkQueue for Odd {
+impl WorkQueue for FaultyQueue {
     fn address(&self) -> &QueueAddress {
         self.inner.address()
     }
@@ -99,7 +99,7 @@ impl WorkQueue for Odd {
     }
 }
 
-impl Odd {
+impl FaultyQueue {
     fn answer(&self) -> Result<()> {
         match self.fails {
             true => Err(Error::new(ErrorKind::Unavailable, "it is down")),
@@ -108,15 +108,15 @@ impl Odd {
     }
 }
 
-impl Display for Odd {
+impl Display for FaultyQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-fn odd(limits: QueueLimits, fails: bool) -> Arc<dyn WorkQueue> {
-    Arc::new(Odd {
-        inner: memory("odd"),
+fn faulty(limits: QueueLimits, fails: bool) -> Arc<dyn WorkQueue> {
+    Arc::new(FaultyQueue {
+        inner: memory("faulty"),
         limits,
         fails,
     })
@@ -136,7 +136,7 @@ async fn it_keeps_the_contract_among_many() {
 }
 
 #[test]
-fn it_is_made_of_one_at_least_and_named_after_the_first() {
+fn it_needs_at_least_one_partition_and_has_the_name_of_the_first() {
     let error = Partitioned::new(Vec::new()).expect_err("none");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let (parts, queue) = three();
@@ -148,7 +148,7 @@ fn it_is_made_of_one_at_least_and_named_after_the_first() {
 }
 
 #[tokio::test]
-async fn what_is_put_is_spread_evenly_whatever_the_sizes_of_the_puts() {
+async fn messages_are_spread_evenly_for_all_sizes_of_puts() {
     let (parts, queue) = three();
     let mut ids = HashSet::new();
     for (count, expected) in [
@@ -170,9 +170,9 @@ async fn what_is_put_is_spread_evenly_whatever_the_sizes_of_the_puts() {
 }
 
 #[tokio::test]
-async fn a_key_belongs_to_one_partition_for_good() {
+async fn a_key_always_has_the_same_partition() {
     let (parts, queue) = three();
-    // By the published values of the hash, modulo 3.
+    // From the published values of the hash, modulo 3.
     for (key, index) in [("", 2), ("a", 1), ("foobar", 0)] {
         let before = depths(&parts).await;
         for _ in 0..2 {
@@ -211,7 +211,7 @@ async fn each_get_starts_at_the_next_partition_and_fills_up_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_receipt_leads_back_to_the_partition_that_gave_it() {
+async fn a_receipt_is_routed_to_its_partition() {
     let (parts, queue) = three();
     queue.put(numbered(3)).await.expect("put");
     let got = queue.get(3, LONG).await.expect("get");
@@ -230,7 +230,7 @@ async fn a_receipt_leads_back_to_the_partition_that_gave_it() {
 }
 
 #[tokio::test]
-async fn a_receipt_of_another_queue_is_worth_nothing() {
+async fn a_receipt_of_another_queue_is_invalid() {
     let (_, queue) = three();
     queue.put(numbered(3)).await.expect("put");
     queue.get(3, LONG).await.expect("get");
@@ -252,7 +252,7 @@ async fn the_strictest_limits_hold_for_all() {
         delay: second * 2,
         resolution: Duration::from_secs(1),
     };
-    let parts = vec![odd(QueueLimits::EMBEDDED, false), odd(narrow, false)];
+    let parts = vec![faulty(QueueLimits::EMBEDDED, false), faulty(narrow, false)];
     let queue = Partitioned::new(parts).expect("two");
     let body = QueueLimits::EMBEDDED.body;
     assert_eq!(queue.limits(), QueueLimits { body, ..narrow });
@@ -269,9 +269,9 @@ async fn the_strictest_limits_hold_for_all() {
 async fn a_partition_that_is_down_hides_no_message_of_the_others() {
     let good = memory("good");
     let parts: Vec<Arc<dyn WorkQueue>> = vec![
-        odd(QueueLimits::EMBEDDED, true),
+        faulty(QueueLimits::EMBEDDED, true),
         Arc::new(good.clone()),
-        odd(QueueLimits::EMBEDDED, true),
+        faulty(QueueLimits::EMBEDDED, true),
     ];
     let queue = Partitioned::new(parts).expect("three");
     for _ in 0..3 {
@@ -286,9 +286,9 @@ async fn a_partition_that_is_down_hides_no_message_of_the_others() {
     assert_eq!(good.depth().await.expect("depth"), 3, "only the first few");
 }
 
-/// The first partition takes its messages; the second one refuses, or does not answer.
+/// The first partition takes its messages; the second refuses them or does not answer.
 #[tokio::test]
-async fn a_put_that_put_a_part_is_never_said_to_be_refused() {
+async fn a_partial_put_never_ends_in_a_refusal() {
     for (failed, kind) in [
         (ErrorKind::NotFound, ErrorKind::Internal),
         (ErrorKind::Invalid, ErrorKind::Internal),
@@ -305,14 +305,14 @@ async fn a_put_that_put_a_part_is_never_said_to_be_refused() {
         let words = "2 of 3 messages were put; then it fails";
         assert_eq!(error.message(), words);
         assert_eq!(good.depth().await.expect("depth"), 2);
-        // It is the second one's turn: nothing was put, and nothing in doubt.
+        // The next put starts at the second partition: nothing was put, and nothing is in doubt.
         let error = queue.put(numbered(1)).await.expect_err("the second one");
         assert_eq!(error.kind(), failed, "{error}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_partition_refused_for_the_moment_is_put_again_and_nothing_else() {
+async fn only_messages_that_a_partition_refused_temporarily_are_put_again() {
     let bad = ScriptedQueue::new("local/bad".parse().expect("an address"));
     bad.fail(Call::Put, 2, Error::new(ErrorKind::Exhausted, "busy"));
     let parts = [memory("first"), memory("last")];
@@ -327,7 +327,7 @@ async fn what_one_partition_refused_for_the_moment_is_put_again_and_nothing_else
 }
 
 #[tokio::test]
-async fn what_one_partition_cannot_keep_is_refused_before_anything_is_put() {
+async fn a_message_that_one_partition_cannot_store_is_refused_before_any_put() {
     let seconds = QueueLimits {
         resolution: Duration::from_secs(1),
         ..QueueLimits::EMBEDDED
@@ -335,7 +335,7 @@ async fn what_one_partition_cannot_keep_is_refused_before_anything_is_put() {
     let good = memory("good");
     let parts = vec![
         Arc::new(good.clone()) as Arc<dyn WorkQueue>,
-        odd(seconds, false),
+        faulty(seconds, false),
     ];
     let queue = Partitioned::new(parts).expect("two");
     let millis = Duration::from_millis;

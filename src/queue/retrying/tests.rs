@@ -1,139 +1,56 @@
-//! A queue whose faults are scripted, and what is made of them.
-
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
+//! Retries of a queue with scripted faults.
 
 use super::*;
 use crate::{
-    clock::{Clock, Tick},
     queue::MemoryQueue,
     testing::{Call, ScriptedQueue, queue_contract as contract},
+    words::QueueAddress,
 };
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug)]
-enum Trouble {
-    /// The call does not happen.
+enum CallFault {
+    /// The call has no effect.
     Refused(Error),
-    /// The call happens, and its answer is lost.
+    /// The call takes effect, and its answer is lost.
     AnswerLost(Error),
 }
 
-/// A queue in memory that fails as its script says, and works after its end.
-#[derive(Debug, Clone)]
-struct Faulty {
-    inner: MemoryQueue,
-    clock: Clock,
-    script: Arc<Mutex<VecDeque<Trouble>>>,
-    calls: Arc<Mutex<Vec<Tick>>>,
+fn address() -> QueueAddress {
+    "local/jobs".parse().expect("an address")
 }
 
-impl Faulty {
-    fn new() -> Self {
-        Self {
-            inner: MemoryQueue::new("local/jobs".parse().expect("an address")),
-            clock: Clock::new(),
-            script: Arc::default(),
-            calls: Arc::default(),
-        }
-    }
+fn queue() -> (ScriptedQueue, Retrying<ScriptedQueue>) {
+    let scripted = ScriptedQueue::new(address());
+    let retrying = Retrying::new(scripted.clone(), RetryConfig::default());
+    (scripted, retrying)
+}
 
-    fn script(&self, script: impl IntoIterator<Item = Trouble>) {
-        *self.script.lock().unwrap() = script.into_iter().collect();
-        self.calls.lock().unwrap().clear();
-    }
-
-    fn calls(&self) -> usize {
-        self.calls.lock().unwrap().len()
-    }
-
-    /// Returns how long was waited before each call but the first.
-    fn waits(&self) -> Vec<Duration> {
-        let calls = self.calls.lock().unwrap();
-        calls.windows(2).map(|two| two[1].since(two[0])).collect()
-    }
-
-    async fn play<T>(&self, call: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        self.calls.lock().unwrap().push(self.clock.now());
-        let next = self.script.lock().unwrap().pop_front();
-        match next {
-            None => call.await,
-            Some(Trouble::Refused(error)) => Err(error),
-            Some(Trouble::AnswerLost(error)) => call.await.and(Err(error)),
+/// Replaces the script by the faults of the next calls of a kind, and forgets earlier calls.
+fn script(queue: &ScriptedQueue, call: Call, faults: impl IntoIterator<Item = CallFault>) {
+    queue.reset();
+    for fault in faults {
+        match fault {
+            CallFault::Refused(error) => queue.fail(call, 1, error),
+            CallFault::AnswerLost(error) => queue.lose_answers(call, 1, error),
         }
     }
 }
 
-#[async_trait]
-impl WorkQueue for Faulty {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
-
-    async fn create(&self) -> Result<bool> {
-        self.play(self.inner.create()).await
-    }
-
-    async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-        self.play(self.inner.put(messages)).await
-    }
-
-    async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
-        self.play(self.inner.get(max, visibility_timeout)).await
-    }
-
-    async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        self.play(self.inner.delete(receipt)).await
-    }
-
-    async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
-        self.play(self.inner.renew(receipt, visibility_timeout))
-            .await
-    }
-
-    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
-        self.play(self.inner.release(receipt, delay)).await
-    }
-
-    async fn depth(&self) -> Result<u64> {
-        self.play(self.inner.depth()).await
-    }
-
-    async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
-        self.play(self.inner.peek(max)).await
-    }
-
-    async fn purge(&self) -> Result<()> {
-        self.play(self.inner.purge()).await
-    }
+/// Returns the waits before all calls but the first.
+fn waits(queue: &ScriptedQueue) -> Vec<Duration> {
+    let calls = queue.calls();
+    calls.windows(2).map(|two| two[1].at - two[0].at).collect()
 }
 
-impl Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
+fn refused(kind: ErrorKind) -> CallFault {
+    CallFault::Refused(Error::new(kind, "refused"))
 }
 
-fn queue() -> (Faulty, Retrying<Faulty>) {
-    let faulty = Faulty::new();
-    let retrying = Retrying::new(faulty.clone(), RetryConfig::default());
-    (faulty, retrying)
-}
-
-fn refused(kind: ErrorKind) -> Trouble {
-    Trouble::Refused(Error::new(kind, "refused"))
-}
-
-fn lost(kind: ErrorKind) -> Trouble {
-    Trouble::AnswerLost(Error::new(kind, "the answer is lost"))
+fn lost(kind: ErrorKind) -> CallFault {
+    CallFault::AnswerLost(Error::new(kind, "the answer is lost"))
 }
 
 async fn got(queue: &impl WorkQueue) -> Receipt {
@@ -145,12 +62,13 @@ async fn got(queue: &impl WorkQueue) -> Receipt {
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_the_contract() {
-    contract::check(&queue().1).await;
+    let queue = MemoryQueue::new(address());
+    contract::check(&Retrying::new(queue, RetryConfig::default())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_for_the_moment_is_healed_in_every_call() {
-    let (faulty, queue) = queue();
+async fn every_call_is_repeated_after_a_temporary_failure() {
+    let (scripted, queue) = queue();
     assert_eq!(queue.to_string(), "memory:jobs");
     const REFUSED: [ErrorKind; 2] = [ErrorKind::Busy, ErrorKind::Exhausted];
     const ANY: [ErrorKind; 4] = [
@@ -160,34 +78,41 @@ async fn what_fails_for_the_moment_is_healed_in_every_call() {
         ErrorKind::Timeout,
     ];
     macro_rules! heals {
-        ($call:expr) => {
-            heals!($call, ANY)
+        ($kind:ident, $call:expr) => {
+            heals!($kind, $call, ANY)
         };
-        ($call:expr, $kinds:ident) => {{
-            faulty.script($kinds.map(refused));
+        ($kind:ident, $call:expr, $faults:ident) => {{
+            script(&scripted, Call::$kind, $faults.map(refused));
             let answer = $call.await.expect(stringify!($call));
-            assert_eq!(faulty.calls(), $kinds.len() + 1, stringify!($call));
+            let calls = scripted.count(Call::$kind);
+            assert_eq!(calls, $faults.len() + 1, stringify!($call));
             answer
         }};
     }
-    assert!(!heals!(queue.create()));
-    heals!(queue.put(vec![NewMessage::new("work")]));
-    assert_eq!(heals!(queue.depth()), 1, "refused is not put");
-    assert_eq!(heals!(queue.peek(1)).len(), 1);
-    let first = heals!(queue.get(1, LONG), REFUSED).pop().expect("just put");
-    let renewed = heals!(queue.renew(&first.receipt, LONG));
-    heals!(queue.release(&renewed, Duration::ZERO));
-    let second = heals!(queue.get(1, LONG), REFUSED)
+    assert!(!heals!(Create, queue.create()));
+    heals!(Put, queue.put(vec![NewMessage::new("work")]));
+    assert_eq!(
+        heals!(Depth, queue.depth()),
+        1,
+        "a refused put has no effect"
+    );
+    assert_eq!(heals!(Peek, queue.peek(1)).len(), 1);
+    let first = heals!(Get, queue.get(1, LONG), REFUSED)
+        .pop()
+        .expect("just put");
+    let renewed = heals!(Renew, queue.renew(&first.receipt, LONG));
+    heals!(Release, queue.release(&renewed, Duration::ZERO));
+    let second = heals!(Get, queue.get(1, LONG), REFUSED)
         .pop()
         .expect("given back");
-    heals!(queue.delete(&second.receipt));
-    heals!(queue.purge());
-    assert_eq!(heals!(queue.depth()), 0);
+    heals!(Delete, queue.delete(&second.receipt));
+    heals!(Purge, queue.purge());
+    assert_eq!(heals!(Depth, queue.depth()), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_will_not_pass_is_returned_at_once() {
-    let (faulty, queue) = queue();
+async fn a_permanent_failure_is_returned_at_once() {
+    let (scripted, queue) = queue();
     for kind in [
         ErrorKind::Invalid,
         ErrorKind::NotFound,
@@ -197,48 +122,52 @@ async fn what_will_not_pass_is_returned_at_once() {
         ErrorKind::Unsupported,
         ErrorKind::Internal,
     ] {
-        faulty.script([refused(kind)]);
+        script(&scripted, Call::Depth, [refused(kind)]);
         let error = queue.depth().await.expect_err("for good");
-        assert_eq!((error.kind(), faulty.calls()), (kind, 1));
+        assert_eq!((error.kind(), scripted.calls().len()), (kind, 1));
     }
-    // A receipt that was worth nothing from the start is not taken for deleted.
+    // A receipt that was invalid from the start does not count as deleted.
     let receipt = got(&queue).await;
     queue.delete(&receipt).await.expect("delete");
-    faulty.script([refused(ErrorKind::Busy)]);
+    script(&scripted, Call::Delete, [refused(ErrorKind::Busy)]);
     let error = queue.delete(&receipt).await.expect_err("gone before");
-    assert_eq!((error.kind(), faulty.calls()), (ErrorKind::Conflict, 2));
+    assert_eq!(
+        (error.kind(), scripted.calls().len()),
+        (ErrorKind::Conflict, 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_gives_up_after_the_last_try_with_the_last_error() {
+async fn it_gives_up_after_the_last_attempt_with_the_last_error() {
     for (tries, calls) in [(0, 1), (1, 1), (3, 3)] {
-        let faulty = Faulty::new();
+        let scripted = ScriptedQueue::new(address());
         let config = RetryConfig {
             tries,
             ..RetryConfig::default()
         };
-        let queue = Retrying::new(faulty.clone(), config);
+        let queue = Retrying::new(scripted.clone(), config);
         let busy = |number: usize| {
             let error = Error::new(ErrorKind::Unavailable, number.to_string());
-            Trouble::Refused(error)
+            CallFault::Refused(error)
         };
-        faulty.script((1..10).map(busy));
-        let error = queue.depth().await.expect_err("no more tries");
+        script(&scripted, Call::Depth, (1..10).map(busy));
+        let error = queue.depth().await.expect_err("no attempts left");
         assert_eq!(error.message(), calls.to_string());
-        assert_eq!(faulty.calls(), calls);
-        assert_eq!(queue.inner().waits().len(), calls - 1);
+        assert_eq!(scripted.calls().len(), calls);
+        assert_eq!(waits(&scripted).len(), calls - 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn waits_grow_up_to_the_longest() {
     fastrand::seed(7);
-    let (faulty, queue) = queue();
+    let (scripted, queue) = queue();
     let mut greatest = [Duration::ZERO; 7];
     for _ in 0..300 {
-        faulty.script((0..7).map(|_| refused(ErrorKind::Unavailable)));
+        let faults = (0..7).map(|_| refused(ErrorKind::Unavailable));
+        script(&scripted, Call::Depth, faults);
         queue.depth().await.expect("the eighth");
-        for (most, wait) in greatest.iter_mut().zip(faulty.waits()) {
+        for (most, wait) in greatest.iter_mut().zip(waits(&scripted)) {
             *most = wait.max(*most);
         }
     }
@@ -251,37 +180,44 @@ async fn waits_grow_up_to_the_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_tried_before_the_service_asked_for_it() {
-    let (faulty, queue) = queue();
+async fn no_attempt_comes_before_the_services_retry_after() {
+    let (scripted, queue) = queue();
     let asked = Duration::from_secs(30);
     for _ in 0..50 {
         let busy = Error::new(ErrorKind::Unavailable, "busy").with_retry_after(asked);
-        faulty.script([Trouble::Refused(busy), refused(ErrorKind::Busy)]);
+        let faults = [CallFault::Refused(busy), refused(ErrorKind::Busy)];
+        script(&scripted, Call::Depth, faults);
         queue.depth().await.expect("healed");
-        let [first, second] = faulty.waits()[..] else {
+        let [first, second] = waits(&scripted)[..] else {
             panic!("two waits")
         };
         assert!(first >= asked && first < asked + Duration::from_millis(102));
-        assert!(second < Duration::from_millis(202), "asked for once");
+        assert!(
+            second < Duration::from_millis(202),
+            "retry_after applies once"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_get_that_may_have_happened_is_not_repeated() {
+async fn a_get_that_may_have_taken_effect_is_not_repeated() {
     for kind in [ErrorKind::Timeout, ErrorKind::Unavailable] {
-        let (faulty, queue) = queue();
+        let (scripted, queue) = queue();
         let put = queue.put(vec![NewMessage::new("work")]).await;
         put.expect("put");
-        faulty.script([refused(ErrorKind::Exhausted), lost(kind)]);
-        let error = queue.get(1, LONG).await.expect_err("who calls must know");
-        assert_eq!((error.kind(), faulty.calls()), (kind, 2));
+        let faults = [refused(ErrorKind::Exhausted), lost(kind)];
+        script(&scripted, Call::Get, faults);
+        let error = queue
+            .get(1, LONG)
+            .await
+            .expect_err("the caller must see it");
+        assert_eq!((error.kind(), scripted.calls().len()), (kind, 2));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_put_only_the_messages_that_failed_are_put_again() {
-    let scripted = ScriptedQueue::new("local/jobs".parse().expect("an address"));
-    let queue = Retrying::new(scripted.clone(), RetryConfig::default());
+async fn only_the_failed_messages_of_a_put_are_put_again() {
+    let (scripted, queue) = queue();
     let busy = Error::new(ErrorKind::Exhausted, "busy");
     scripted.fail(Call::Put, 3, busy.with_retry_after(Duration::from_secs(60)));
     let bodies = ["a", "b", "c", "d", "e"];
@@ -291,35 +227,37 @@ async fn of_a_put_only_the_messages_that_failed_are_put_again() {
     let waited = scripted.calls().last().expect("some").at;
     assert!(
         waited >= Duration::from_secs(60),
-        "as long as was asked for"
+        "not before the service's retry_after"
     );
     let got = queue.get(32, LONG).await.expect("get");
-    assert_eq!(got.len(), 5, "none of them twice");
+    assert_eq!(got.len(), 5, "no message twice");
     for (id, body) in ids.iter().zip(bodies) {
         let message = got.iter().find(|message| message.id == *id);
-        assert_eq!(message.expect("put").body, body, "ids are in their order");
+        assert_eq!(message.expect("put").body, body, "ids are in order");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_that_may_have_happened_is_never_said_to_be_refused() {
-    let (faulty, queue) = queue();
-    faulty.script([lost(ErrorKind::Timeout), refused(ErrorKind::NotFound)]);
+async fn a_put_that_may_have_taken_effect_never_ends_in_a_refusal() {
+    let (scripted, queue) = queue();
+    let faults = [lost(ErrorKind::Timeout), refused(ErrorKind::NotFound)];
+    script(&scripted, Call::Put, faults);
     let error = queue.put(vec![NewMessage::new("work")]).await;
     let error = error.expect_err("the queue is gone");
     assert!(
         !error.kind().is_refusal() && !error.is_retryable(),
         "{error:?}"
     );
-    faulty.script([refused(ErrorKind::Busy), refused(ErrorKind::NotFound)]);
+    let faults = [refused(ErrorKind::Busy), refused(ErrorKind::NotFound)];
+    script(&scripted, Call::Put, faults);
     let error = queue.put(vec![NewMessage::new("work")]).await;
     assert_eq!(error.expect_err("refused").kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_put_without_an_answer_may_put_twice() {
-    let (faulty, queue) = queue();
-    faulty.script([lost(ErrorKind::Timeout)]);
+    let (scripted, queue) = queue();
+    script(&scripted, Call::Put, [lost(ErrorKind::Timeout)]);
     let ids = queue.put(vec![NewMessage::new("work")]).await;
     assert_eq!(ids.expect("put").len(), 1);
     assert_eq!(queue.depth().await.expect("depth"), 2);
@@ -328,20 +266,27 @@ async fn a_put_without_an_answer_may_put_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_delete_without_an_answer_is_done_when_its_message_is_gone() {
     for kind in [ErrorKind::Timeout, ErrorKind::Unavailable] {
-        let (faulty, queue) = queue();
+        let (scripted, queue) = queue();
         let receipt = got(&queue).await;
-        faulty.script([lost(kind), refused(ErrorKind::Busy)]);
-        queue.delete(&receipt).await.expect("done by the first try");
-        assert_eq!(faulty.calls(), 3);
+        script(
+            &scripted,
+            Call::Delete,
+            [lost(kind), refused(ErrorKind::Busy)],
+        );
+        queue
+            .delete(&receipt)
+            .await
+            .expect("the first attempt did it");
+        assert_eq!(scripted.calls().len(), 3);
         assert_eq!(queue.depth().await.expect("depth"), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_without_an_answer_loses_the_receipt() {
-    let (faulty, queue) = queue();
+    let (scripted, queue) = queue();
     let receipt = got(&queue).await;
-    faulty.script([lost(ErrorKind::Timeout)]);
+    script(&scripted, Call::Renew, [lost(ErrorKind::Timeout)]);
     let error = queue.renew(&receipt, LONG).await.expect_err("replaced");
     assert_eq!(error.kind(), ErrorKind::Conflict);
     tokio::time::sleep(LONG).await;

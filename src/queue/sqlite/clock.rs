@@ -1,8 +1,8 @@
-//! The clock of a file of queues: the machine's wall clock, but never set back.
+//! The clock of a queue file: the machine's wall clock, but it never goes back.
 //!
-//! A message that becomes visible at a time would wait for an hour where the machine's clock is set
-//! back by one. The file holds the greatest time that was reckoned with; where the machine's clock
-//! is behind it, the file's clock goes on from there, at the machine's pace.
+//! If the machine's clock were used and set back by an hour, hidden messages would wait an hour
+//! longer. The file stores the greatest time that was used. If the machine's clock is behind it, the
+//! file's clock continues from there at the machine's pace.
 
 use rusqlite::{Connection, Transaction};
 
@@ -11,13 +11,13 @@ use crate::clock::{micros, wall};
 /// Microseconds since 1970.
 pub(super) type Micros = i64;
 
-/// How far time goes on before it is written down: within a queue's resolution.
+/// The time is stored again after this much progress; not more than a queue's resolution.
 const STEP: Micros = 1_000;
 
-/// Returns the present time, and sees to it that it is never earlier again.
+/// Returns the present time, and stores it so that the clock never goes back.
 pub(super) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros> {
     let (seen, was_ahead) = read(transaction)?;
-    let (now, ahead) = reckon(machine(), seen, was_ahead);
+    let (now, ahead) = file_time(machine_time(), seen, was_ahead);
     if now >= seen.saturating_add(STEP) || ahead != was_ahead {
         let update = "UPDATE clock SET seen = ?1, ahead = ?2";
         transaction.prepare_cached(update)?.execute([now, ahead])?;
@@ -25,14 +25,14 @@ pub(super) fn advance(transaction: &Transaction<'_>) -> rusqlite::Result<Micros>
     Ok(now)
 }
 
-/// Returns the present time, for what is only looked at.
+/// Returns the present time without storing it, for reads.
 pub(super) fn now(connection: &Connection) -> rusqlite::Result<Micros> {
     let (seen, ahead) = read(connection)?;
-    Ok(reckon(machine(), seen, ahead).0)
+    Ok(file_time(machine_time(), seen, ahead).0)
 }
 
-/// Returns the machine's own time.
-pub(super) fn machine() -> Micros {
+/// Returns the machine's time.
+pub(super) fn machine_time() -> Micros {
     Micros::try_from(micros(wall())).unwrap_or(Micros::MAX)
 }
 
@@ -42,8 +42,8 @@ fn read(connection: &Connection) -> rusqlite::Result<(Micros, Micros)> {
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// Returns the file's time, and how far it is ahead of the machine's from now on.
-fn reckon(machine: Micros, seen: Micros, ahead: Micros) -> (Micros, Micros) {
+/// Returns the file's time, and how far it is now ahead of the machine's.
+fn file_time(machine: Micros, seen: Micros, ahead: Micros) -> (Micros, Micros) {
     let now = machine.saturating_add(ahead);
     match now >= seen {
         true => (now, ahead),
@@ -66,7 +66,7 @@ mod tests {
             (150, 1_050),
             (1_150, 2_050),
         ] {
-            (seen, ahead) = reckon(machine, seen, ahead);
+            (seen, ahead) = file_time(machine, seen, ahead);
             assert_eq!(seen, expected, "at {machine}");
         }
     }

@@ -1,4 +1,4 @@
-//! The tables of a file of queues, version by version.
+//! The tables of a queue file, version by version.
 
 use crate::sqlite::Schema;
 
@@ -23,17 +23,17 @@ pub(super) const SCHEMA: Schema = Schema {
         ) STRICT;
         CREATE INDEX messages_by_time ON messages (queue, visible_at);
         CREATE INDEX messages_by_end ON messages (ends_at) WHERE ends_at IS NOT NULL",
-        // A depth must not cost a look at every message. What is put is counted by the put, and what
-        // goes, for whatever reason, by a trigger. One for what is put as well would copy three pages
-        // a message into the journal of the savepoint that a put is among others, which is a file as
-        // soon as it has 64 KiB: a third of the messages a second.
+        // A counter, so that a depth need not scan all messages. The put adds to it, and a trigger
+        // subtracts each removed message, for any reason. An insert trigger would copy three
+        // pages per message into the journal of the put's savepoint. That journal becomes a file at
+        // 64 KiB, which would cost a third of the throughput.
         "ALTER TABLE queues ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
         UPDATE queues SET messages = (SELECT count(*) FROM messages WHERE queue = queues.id);
         CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
             UPDATE queues SET messages = messages - 1 WHERE id = old.queue;
         END",
-        // A get passes over messages that have ended, and a depth counts them: both in the index
-        // alone. Of the clock there is one row.
+        // A get skips expired messages and a depth counts them; both need the index only. The clock
+        // has one row.
         "DROP INDEX messages_by_time;
         CREATE INDEX messages_by_time ON messages (queue, visible_at, ends_at);
         DROP INDEX messages_by_end;
@@ -43,7 +43,8 @@ pub(super) const SCHEMA: Schema = Schema {
             ahead INTEGER NOT NULL -- of the machine's clock, in microseconds
         ) STRICT;
         INSERT INTO clock (seen, ahead) SELECT coalesce(max(inserted_at), 0), 0 FROM messages",
-        // Listeners of one file share its wake-ups, and none of another file under the same address.
+        // Listeners of one file share its wake-ups, but not those of another file under the same
+        // address.
         "CREATE TABLE identity (id BLOB NOT NULL) STRICT;
         INSERT INTO identity (id) VALUES (randomblob(16))",
     ],

@@ -1,4 +1,4 @@
-//! Queues in files: the contract, several of them, and what is counted of them.
+//! Queues in files: the contract, several queues of a file, counters, and the clock.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rusqlite::StatementStatus;
 
 use super::*;
-use crate::testing::queue_contract as contract;
+use crate::{error::ErrorKind, testing::queue_contract as contract};
 
 fn address(name: &str) -> QueueAddress {
     QueueAddress::new("local", name).expect("an address")
@@ -25,11 +25,11 @@ async fn it_keeps_the_contract() {
     contract::check(&open(&directory).await).await;
 }
 
-/// Opens a handle with a thread and a connection of its own, as another process has them.
+/// Opens a handle with a separate thread and connection, like another process.
 async fn open_alone(directory: &tempfile::TempDir) -> SqliteQueue {
     let path = directory.path().join("queues.db");
     let database = Database::open_alone(path, SCHEMA).await.expect("open");
-    let queue = SqliteQueue::of(database, address("jobs")).await;
+    let queue = SqliteQueue::with_database(database, address("jobs")).await;
     queue.expect("open")
 }
 
@@ -59,7 +59,7 @@ async fn a_queue_that_does_not_exist_is_named() {
 }
 
 #[tokio::test]
-async fn queues_of_one_file_do_not_mix_and_what_was_put_survives() {
+async fn queues_of_one_file_do_not_mix_and_messages_survive() {
     let directory = tempfile::tempdir().expect("a directory");
     let jobs = open(&directory).await;
     let mails = jobs.another(address("mails"));
@@ -79,7 +79,7 @@ async fn queues_of_one_file_do_not_mix_and_what_was_put_survives() {
     assert_eq!(again.depth().await.expect("depth"), 1, "hidden, and there");
 }
 
-/// What may happen to a queue.
+/// A random operation on a queue.
 #[derive(Debug, Clone)]
 enum Step {
     Put { messages: usize, ends: bool },
@@ -118,7 +118,7 @@ async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
         Step::Get { max } => held.extend(queue.get(max, LONG).await.expect("get")),
         Step::Delete => {
             for message in held.drain(..held.len().min(5)) {
-                // Purged meanwhile, or ended.
+                // The message was purged or has expired.
                 let _ = queue.delete(&message.receipt).await;
             }
         }
@@ -132,7 +132,7 @@ async fn take(queue: &SqliteQueue, step: Step, held: &mut Vec<Message>) {
     }
 }
 
-/// Counts what is there and has not ended, message by message.
+/// Counts the messages that have not expired, one by one.
 async fn count(queue: &SqliteQueue) -> u64 {
     let count = queue.read(|connection, queue| {
         let count = "SELECT count(*) FROM messages
@@ -144,15 +144,15 @@ async fn count(queue: &SqliteQueue) -> u64 {
 }
 
 proptest! {
-    // Each is a file, and some hundred commits.
+    // Each case is a file and some hundred commits.
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_depth_is_what_is_counted_whoever_did_what(steps in steps()) {
+    fn the_depth_equals_an_exact_count_after_any_operations(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let directory = tempfile::tempdir().expect("a directory");
-            // Two queues, each by two handles, as two processes have them.
+            // Two queues with two handles each, like two processes.
             let (one, other) = (open(&directory).await, open_alone(&directory).await);
             let mails = [one.another(address("mails")), other.another(address("mails"))];
             let [mails, others_mails] = mails;
@@ -163,7 +163,7 @@ proptest! {
             let mut held = vec![Vec::new(); 4];
             for (handle, step) in steps {
                 take(&queues[handle], step, &mut held[handle]).await;
-                // What ends has ended, so that nothing ends between the two counts.
+                // All expiries are over, so that no message expires between the two counts.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 for queue in &queues {
                     assert_eq!(count(queue).await, queue.depth().await.expect("depth"));
@@ -173,9 +173,9 @@ proptest! {
     }
 }
 
-/// A file of the version before, with messages in it.
+/// A file of the previous version, with messages in it.
 #[tokio::test]
-async fn what_was_there_before_is_counted() {
+async fn messages_of_an_older_file_are_counted() {
     const BEFORE: crate::sqlite::Schema = crate::sqlite::Schema {
         application_id: SCHEMA.application_id,
         migrations: SCHEMA.migrations.split_at(1).0,
@@ -198,9 +198,9 @@ async fn what_was_there_before_is_counted() {
     assert_eq!(queue.depth().await.expect("depth"), 1);
 }
 
-/// Steps of SQLite's machine, as time is no measure in a test.
+/// Measured in steps of SQLite's virtual machine, because times in tests are not reliable.
 #[tokio::test]
-async fn a_depth_does_not_look_at_every_message() {
+async fn a_depth_does_not_scan_all_messages() {
     const DEEP: usize = 3_000;
     let directory = tempfile::tempdir().expect("a directory");
     let queue = open(&directory).await;
@@ -209,14 +209,14 @@ async fn a_depth_does_not_look_at_every_message() {
     queue.put(vec![message; DEEP]).await.expect("put");
     assert_eq!(queue.depth().await.expect("depth"), DEEP as u64);
     let steps = queue.read(|connection, _| {
-        let statement = connection.prepare_cached(upkeep::COUNTED)?;
+        let statement = connection.prepare_cached(maintenance::COUNT)?;
         Ok(statement.get_status(StatementStatus::VmStep))
     });
     let steps = steps.await.expect("the statement");
     assert!((1..100).contains(&steps), "{steps} steps");
 }
 
-/// Sets the machine's clock back, as the file sees it: all its times are later by so much.
+/// Simulates that the machine's clock is set back: moves all times in the file forward.
 async fn set_back(queue: &SqliteQueue, span: Duration) {
     let moved = queue.write(move |transaction, _| {
         let micros = i64::try_from(span.as_micros()).expect("a short span");
@@ -228,7 +228,7 @@ async fn set_back(queue: &SqliteQueue, span: Duration) {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_strands_no_message() {
+async fn a_clock_that_is_set_back_delays_no_message() {
     const HOUR: Duration = Duration::from_secs(3600);
     let short = Duration::from_millis(300);
     let directory = tempfile::tempdir().expect("a directory");
@@ -240,21 +240,21 @@ async fn a_clock_that_is_set_back_strands_no_message() {
     for _ in 0..2 {
         set_back(&queue, HOUR).await;
         let seen = queue.peek(32).await.expect("peek");
-        assert_eq!(seen.len(), 1, "what was visible is");
+        assert_eq!(seen.len(), 1, "the visible message stays visible");
     }
     let got = queue.get(32, HOUR).await.expect("get");
     assert_eq!(got.len(), 1);
     tokio::time::sleep(short * 2).await;
-    // By another handle, as after a restart.
+    // With another handle, as after a restart.
     let again = open_alone(&directory).await.get(32, HOUR).await;
     let again = again.expect("get");
-    assert_eq!(again.len(), 1, "its time went on");
+    assert_eq!(again.len(), 1, "the file's time went on");
     assert_eq!(again[0].id, held.id);
-    let age = again[0].inserted_at.elapsed().expect("not of the future");
-    assert!(age < HOUR, "what people read is the machine's time");
+    let age = again[0].inserted_at.elapsed().expect("in the past");
+    assert!(age < HOUR, "the insertion time is the machine's");
 }
 
-/// Returns how many rows there are, whatever is counted.
+/// Returns the number of rows, expired ones included.
 async fn rows(queue: &SqliteQueue) -> i64 {
     let rows = queue.read(|connection, _| {
         connection.query_row("SELECT count(*) FROM messages", [], |row| row.get(0))
@@ -263,7 +263,7 @@ async fn rows(queue: &SqliteQueue) -> i64 {
 }
 
 #[tokio::test]
-async fn a_get_removes_a_thousand_of_those_that_have_ended_and_returns_what_has_not() {
+async fn a_get_removes_a_thousand_expired_messages_and_returns_the_others() {
     let directory = tempfile::tempdir().expect("a directory");
     let queue = open(&directory).await;
     queue.create().await.expect("create");
@@ -282,7 +282,7 @@ async fn a_get_removes_a_thousand_of_those_that_have_ended_and_returns_what_has_
 }
 
 #[tokio::test]
-async fn a_counter_that_is_wrong_is_set_right() {
+async fn a_wrong_counter_is_corrected() {
     let directory = tempfile::tempdir().expect("a directory");
     let queue = open(&directory).await;
     queue.create().await.expect("create");
@@ -323,7 +323,7 @@ async fn listeners_of_a_file_are_one_group_and_those_of_another_file_are_not() {
     assert_ne!(first.listener_group(), mails.listener_group());
     let elsewhere = open(&other).await;
     assert_ne!(first.listener_group(), elsewhere.listener_group());
-    // A copy in another place is another queue.
+    // A copy with another path is another queue.
     let copies = tempfile::tempdir().expect("a directory");
     let copy = copies.path().join("queues.db");
     let copied = copy.display().to_string();

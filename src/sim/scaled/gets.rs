@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     queue::{
         RetryConfig,
-        tries::{Repeat, Tries},
+        retry_state::{RetryOn, RetryState},
     },
     scaling::{Begin, Rest, TaskId},
 };
@@ -111,8 +111,8 @@ impl World {
             let scaled = self.listeners[number].scaled.get_mut(&queue);
             let tries = scaled.expect("it has a machine").tries.entry(task);
             let config = RetryConfig::default();
-            let tries = tries.or_insert_with(|| Tries::new(&config, Repeat::Refused, fault));
-            tries.after(&Error::new(kind, "the get failed"), &mut self.rng)
+            let tries = tries.or_insert_with(|| RetryState::new(&config, RetryOn::Refusals, fault));
+            tries.next_wait(&Error::new(kind, "the get failed"), &mut self.rng)
         });
         match wait.flatten() {
             Some(wait) => {

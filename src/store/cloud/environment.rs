@@ -22,7 +22,7 @@ use crate::{
     azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
     duration,
     error::{Error, ErrorKind, Result},
-    https::{self, Patience, Target},
+    https::{self, RequestTimeout, Target},
     store::{BlobName, Variables},
 };
 
@@ -333,7 +333,7 @@ impl HttpConnector for Connector {
         if short.is_none_or(|short| short > SHORT) {
             return Ok(self.usual.clone());
         }
-        let client = https::client(self.target, Patience::Whole(SHORT));
+        let client = https::client(self.target, RequestTimeout::Total(SHORT));
         let client = client.map_err(|error| object_store::Error::Generic {
             store: "HTTP",
             source: Box::new(error),

@@ -11,7 +11,7 @@ use object_store::{
 };
 
 use crate::{
-    azure::words,
+    azure::failure_text,
     error::{Error, ErrorKind},
 };
 
@@ -83,7 +83,7 @@ impl CloudError {
                 "is leased, archived, immutable, of another type, or has snapshots"
             }
             (ErrorKind::Conflict, _) => "has changed since it was read, or exists already",
-            _ => words(kind, matches!(self, Self::Unreachable { .. })),
+            _ => failure_text(kind, matches!(self, Self::Unreachable { .. })),
         };
         Error::new(kind, format!("{subject} {what}")).with_source(self)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use object_store::{ObjectStore, RetryConfig, list::PaginatedListStore};
 
-use crate::https::Patience;
+use crate::https::RequestTimeout;
 
 /// A client that lists by page as well.
 pub(super) trait Client: ObjectStore + PaginatedListStore {}
@@ -43,10 +43,10 @@ impl Purpose {
         }
     }
 
-    pub(super) fn patience(self) -> Patience {
+    pub(super) fn patience(self) -> RequestTimeout {
         match self {
-            Self::Reads | Self::Writes => Patience::Whole(REQUEST),
-            Self::Contents => Patience::Pieces(PIECE),
+            Self::Reads | Self::Writes => RequestTimeout::Total(REQUEST),
+            Self::Contents => RequestTimeout::PerChunk(PIECE),
         }
     }
 }

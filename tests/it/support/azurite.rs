@@ -1,10 +1,9 @@
-//! Azurite, the emulator of Azure Storage, as a process of the tests.
+//! Azurite, the emulator of Azure Storage, as a child process of the tests.
 //!
-//! [`azurite`] starts one for all tests of a test binary, in memory and on free ports; whoever
-//! needs one to kill starts their own by [`Azurite::on_disk`]. `tests/run` installs it: without it
-//! a test fails and says so. The library's own tests include this file as well, so it stands on
-//! std alone. No process outlives the tests, however they end: Azurite runs until its standard
-//! input does.
+//! [`azurite`] starts one for all tests of a test binary, in memory and on free ports. A test that
+//! kills Azurite starts another one with [`Azurite::on_disk`]. `tests/run` installs Azurite; without
+//! it a test fails with a message. The library's unit tests include this file as well, so it uses
+//! only std. No process outlives the tests, however they end: Azurite exits with its standard input.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -14,29 +13,30 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// A running Azurite; killed when it is dropped.
+/// A running Azurite; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Azurite {
     child: Child,
-    /// What it has printed: where it listens, and a line for each request.
+    /// The lines of its output: its addresses, and one line per request.
     printed: Arc<Mutex<Vec<String>>>,
-    /// Of blobs, queues and tables.
+    /// The ports for blobs, queues and tables.
     ports: [u16; 3],
     directory: Option<PathBuf>,
 }
 
-/// The account that every Azurite has.
+/// The account of every Azurite.
 pub(crate) const ACCOUNT: &str = "devstoreaccount1";
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// Longer than it takes to start on a machine that compiles at the same time.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Runs Azurite within this very process, and ends it with its standard input.
+/// The limit for the start, sufficient on a machine that compiles at the same time.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Runs Azurite in the node process itself, and exits with its standard input.
 const START: &str = "process.stdin.resume().on('end', () => process.exit(0)); \
                      require(process.env.AZURITE)";
 
-/// One request by hand, signed by Shared Key: METHOD PATH, a body from stdin. Prints the status.
+/// Sends one request with a Shared Key signature: METHOD PATH, the body from stdin. Prints the
+/// status.
 const BY_HAND: &str = r#"
 import base64, email.utils, hashlib, hmac, sys, urllib.error, urllib.request
 endpoint, account, key, method, path = sys.argv[1:]
@@ -74,7 +74,7 @@ pub(crate) fn azurite() -> &'static Azurite {
 }
 
 impl Azurite {
-    /// Starts one that keeps everything below `directory`, and can be killed and started again.
+    /// Starts an Azurite that stores everything below `directory`, so that it can be restarted.
     pub(crate) fn on_disk(directory: &Path) -> Self {
         Self::start([0; 3], Some(directory.to_owned()))
     }
@@ -85,22 +85,22 @@ impl Azurite {
         self.child.wait().expect("it ends");
     }
 
-    /// Starts it again on the same ports and the same directory, once it was killed.
+    /// Restarts it on the same ports and directory, after [`Azurite::kill`].
     pub(crate) fn restart(&mut self) {
         *self = Self::start(self.ports, self.directory.take());
     }
 
-    /// Returns where its queues are.
+    /// Returns the endpoint of its queues.
     pub(crate) fn queue_endpoint(&self) -> String {
         self.endpoint(self.ports[1])
     }
 
-    /// Returns where its blobs are.
+    /// Returns the endpoint of its blobs.
     pub(crate) fn blob_endpoint(&self) -> String {
         self.endpoint(self.ports[0])
     }
 
-    /// Returns a connection string as a user would write it.
+    /// Returns the connection string.
     pub(crate) fn connection_string(&self) -> String {
         format!(
             "DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};\
@@ -110,7 +110,7 @@ impl Azurite {
         )
     }
 
-    /// Returns a connection string whose blobs are behind another port of this machine.
+    /// Returns a connection string whose blob endpoint has another port of this machine.
     pub(crate) fn connection_string_through(&self, port: u16) -> String {
         let through = self.endpoint(port);
         self.connection_string()
@@ -127,14 +127,14 @@ impl Azurite {
         self.ports[1]
     }
 
-    /// Makes a container, which may be there already.
+    /// Creates a container if it does not exist.
     pub(crate) fn create_container(&self, name: &str) {
         let status = self.by_hand("PUT", &format!("{name}?restype=container"), "");
         assert!(matches!(status, 201 | 409), "{status}");
     }
 
-    /// Makes a request for `CONTAINER/BLOB` as somebody would who has no tool of ours; returns its
-    /// status. Signed by Python, which has what std has not.
+    /// Sends a request for `CONTAINER/BLOB` without the code under test; returns its status. Python
+    /// signs it, because std has no HMAC.
     pub(crate) fn by_hand(&self, method: &str, path: &str, body: &str) -> u16 {
         let mut python = Command::new("python3")
             .args(["-c", BY_HAND, &self.blob_endpoint(), ACCOUNT, KEY])
@@ -151,8 +151,8 @@ impl Azurite {
         said.trim().parse().expect("a status")
     }
 
-    /// Returns whether so many messages are on its disk. It writes down what it has every few
-    /// seconds; what it has not it loses when it is killed, unlike the service.
+    /// Returns whether this number of messages is on its disk. Azurite writes every few seconds and
+    /// loses the rest when it is killed, unlike the service.
     pub(crate) fn has_written_down(&self, messages: usize) -> bool {
         let directory = self.directory.as_deref().expect("one on disk");
         let [kept, extents] = ["", "_extent"].map(|part| {
@@ -162,13 +162,13 @@ impl Azurite {
         kept.matches("\"messageId\":\"").count() == messages && extents.contains("\"locationId\"")
     }
 
-    /// Returns the requests that it has answered so far, as `METHOD PATH?QUERY STATUS`.
+    /// Returns the answered requests so far, as `METHOD PATH?QUERY STATUS`.
     pub(crate) fn requests(&self) -> Vec<String> {
         let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
         printed.iter().filter_map(|line| request(line)).collect()
     }
 
-    /// Starts one on these ports, where 0 is a free one, and waits until it listens.
+    /// Starts Azurite on these ports (0: any free port), and waits until it listens.
     fn start(ports: [u16; 3], directory: Option<PathBuf>) -> Self {
         let mut command = command(ports, directory.as_deref());
         let mut child = command.spawn().expect("node starts");
@@ -206,8 +206,8 @@ impl Azurite {
             if let Some(port) = port {
                 return port;
             }
-            let ended = self.child.try_wait().expect("a process of ours").is_some();
-            let late = began.elapsed().is_ok_and(|waited| waited > PATIENCE);
+            let ended = self.child.try_wait().expect("a child process").is_some();
+            let late = began.elapsed().is_ok_and(|waited| waited > START_TIMEOUT);
             assert!(!ended && !late, "Azurite does not start: {printed:#?}");
             drop(printed);
             std::thread::sleep(Duration::from_millis(20));
@@ -245,7 +245,7 @@ fn command(ports: [u16; 3], directory: Option<&Path>) -> Command {
     command
 }
 
-/// Returns where `tests/run` has put it: beside what cargo builds.
+/// Returns the path where `tests/run` has installed it, below cargo's target directory.
 fn installed() -> PathBuf {
     const AZURITE: &str = "test-env/azurite/node_modules/azurite/dist/src/azurite.js";
     let program = std::env::current_exe().expect("a program");
@@ -254,7 +254,7 @@ fn installed() -> PathBuf {
     found.unwrap_or_else(|| panic!("no {AZURITE} below the target directory: run tests/run once"))
 }
 
-/// Reads a line of the access log: `... "METHOD PATH HTTP/1.1" STATUS ...`.
+/// Parses a line of the access log: `... "METHOD PATH HTTP/1.1" STATUS ...`.
 fn request(line: &str) -> Option<String> {
     let (_, rest) = line.split_once('"')?;
     let (request, rest) = rest.split_once(" HTTP/1.1\" ")?;

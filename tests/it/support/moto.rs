@@ -1,8 +1,8 @@
-//! Moto's S3 as a process of the tests: the protocol of Amazon S3, kept in memory.
+//! Moto's in-memory implementation of Amazon S3, as a child process of the tests.
 //!
-//! `tests/run` installs it into the tests' Python environment: without it a test fails and says so.
-//! The library's own tests include this file as well, so it stands on std alone. It runs until its
-//! standard input ends, and so outlives no test.
+//! `tests/run` installs it into the tests' Python environment; without it a test fails with a
+//! message. The library's unit tests include this file as well, so it uses only std. The server
+//! exits with its standard input, so it does not outlive the tests.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -12,15 +12,15 @@ use std::{
     sync::OnceLock,
 };
 
-/// A running server; killed when it is dropped.
+/// A running server; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Moto {
     child: Child,
     port: u16,
 }
 
-/// Runs the server, and ends it with its standard input. One request at a time: S3 compares an ETag
-/// and writes in one step, and moto in two, between which another thread may write.
+/// Runs the server, and exits with its standard input. It serves one request at a time: S3 compares
+/// an ETag and writes atomically, but in moto another thread may write between the two steps.
 const START: &str = "
 import os, sys, threading
 from moto.server import DomainDispatcherApplication, main
@@ -62,12 +62,12 @@ impl Moto {
             }
             printed.push(line);
         };
-        // It prints a line for each request: read, so that it is never held up.
+        // It prints a line per request. They are read, so that a full pipe does not block it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Self { child, port }
     }
 
-    /// Returns the variables by which it is found, as a user would set them.
+    /// Returns the environment variables for this server.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         Self::environment_through(self.port)
     }
@@ -76,7 +76,7 @@ impl Moto {
         self.port
     }
 
-    /// Returns the variables by which what listens on this port is found instead: a proxy.
+    /// Returns the environment variables for a proxy on this port.
     pub(crate) fn environment_through(port: u16) -> Vec<(String, String)> {
         let pairs = [
             ("AWS_ENDPOINT", &*format!("http://127.0.0.1:{port}")),
@@ -88,13 +88,12 @@ impl Moto {
         pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec()
     }
 
-    /// Makes a bucket.
     pub(crate) fn create_bucket(&self, name: &str) {
         assert_eq!(self.by_hand("PUT", name, ""), 200);
     }
 
-    /// Makes a request for `BUCKET/OBJECT` as somebody would who has no tool of ours; returns its
-    /// status. That it is signed is enough here: nobody looks by whom.
+    /// Sends a request for `BUCKET/OBJECT` without the code under test; returns its status. Moto
+    /// needs a signature but does not check it.
     pub(crate) fn by_hand(&self, method: &str, path: &str, body: &str) -> u16 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         let length = body.len();
@@ -118,7 +117,7 @@ impl Drop for Moto {
     }
 }
 
-/// Returns the Python of the tests' environment, beside what cargo builds.
+/// Returns the Python of the tests' environment, below cargo's target directory.
 fn python() -> PathBuf {
     const PYTHON: &str = "test-env/venv/bin/python";
     let program = std::env::current_exe().expect("a program");

@@ -1,9 +1,9 @@
 //! A proxy in front of a storage service that cuts, delays, repeats and refuses requests.
 //!
-//! What goes wrong is planned, request by request ([`Proxy::plan`]), or comes as seeded, so many
-//! times of a hundred ([`Proxy::set`]). A client connection carries one request and is closed, so
-//! that the end of an answer is the end of its connection. The library's own tests include this
-//! file as well; it stands on std, with a thread for each connection, and so on no runtime.
+//! Faults are planned for single requests ([`Proxy::plan`]), or drawn with a seed and a percentage
+//! ([`Proxy::set`]). A client connection carries one request and is closed, so the end of the answer
+//! is the end of the connection. The library's unit tests include this file as well; it uses std
+//! with one thread per connection, and no runtime.
 
 use std::{
     io::{Read, Write},
@@ -15,32 +15,32 @@ use std::{
     time::Duration,
 };
 
-/// A running proxy; takes no more connections once it is dropped.
+/// A running proxy; accepts no more connections after drop.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyServer>,
 }
 
-/// What goes wrong with one request.
+/// The fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection is cut; the service hears nothing.
+    /// The connection is cut, and the service receives nothing.
     CutBefore,
-    /// The connection is cut on both sides when half of the body has passed; of the head where
+    /// The connection is cut on both sides after half of the body, or after half of the head if
     /// there is no body.
     CutWithin,
-    /// The service does it, and the connection is cut instead of the answer.
+    /// The service handles the request, and the connection is cut instead of the answer.
     CutAfter,
-    /// The service is asked twice, and the second answer is returned.
+    /// The request is sent twice, and the second answer is returned.
     Repeat,
-    /// The service hears nothing, and the proxy answers with this status.
+    /// The service receives nothing, and the proxy answers with this status.
     Answer(u16),
-    /// The request waits for so long before it is passed on.
+    /// The request is delayed by this time.
     Delay(Duration),
 }
 
-/// How often what goes wrong, of a hundred requests; by default nothing does.
+/// The percentage of requests with each fault; 0 by default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) cut_before: u32,
@@ -49,11 +49,11 @@ pub(crate) struct Faults {
     pub(crate) repeat: u32,
     /// Answered with 503.
     pub(crate) busy: u32,
-    /// Each request waits for up to so long.
+    /// The maximum random delay of each request.
     pub(crate) delay: Duration,
 }
 
-/// A request that came by.
+/// A recorded request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     /// `METHOD PATH?QUERY`.
@@ -62,15 +62,15 @@ pub(crate) struct Seen {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyServer {
     target: u16,
-    state: Mutex<State>,
+    script: Mutex<FaultScript>,
     stopped: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
-    /// Headers that are taken out of requests with these methods.
+struct FaultScript {
+    /// Methods, and the headers that are removed from their requests.
     stripped: Vec<(&'static str, &'static str)>,
     planned: Vec<(String, Fault)>,
     faults: Faults,
@@ -78,26 +78,27 @@ struct State {
     seen: Vec<Seen>,
 }
 
-/// A request, as far as a proxy must know it.
+/// A request, parsed as far as the proxy needs.
 #[derive(Debug)]
 struct Request {
     /// `METHOD PATH?QUERY`.
     line: String,
-    /// With what tells the service to close the connection.
+    /// The head, with a header that tells the service to close the connection.
     head: Vec<u8>,
+    /// The length of the whole body.
     length: usize,
-    /// What was read of the body with the head.
+    /// The part of the body that was read so far.
     body: Vec<u8>,
 }
 
 impl Proxy {
-    /// Starts one in front of a port of this machine.
+    /// Starts a proxy to a port of this machine.
     pub(crate) fn start(target: u16, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyServer {
             target,
-            state: Mutex::new(State {
+            script: Mutex::new(FaultScript {
                 stripped: Vec::new(),
                 planned: Vec::new(),
                 faults: Faults::default(),
@@ -113,7 +114,7 @@ impl Proxy {
                     return;
                 }
                 let shared = Arc::clone(&serving);
-                // A broken connection is what this is for.
+                // Errors of connections are expected.
                 std::thread::spawn(move || shared.serve(client).unwrap_or_default());
             }
         });
@@ -124,33 +125,33 @@ impl Proxy {
         self.port
     }
 
-    /// Has this go wrong with the next request that begins with `method` and has `part` in its
-    /// path, before anything that is seeded; once.
+    /// Plans a fault for the next request with this method and `part` in its path. Planned faults
+    /// come before random ones.
     pub(crate) fn plan(&self, method: &str, part: &str, fault: Fault) {
-        let words = format!("{method} {part}");
-        self.shared.state().planned.push((words, fault));
+        let pattern = format!("{method} {part}");
+        self.shared.script().planned.push((pattern, fault));
     }
 
-    /// Has this go wrong with all requests from now on.
+    /// Sets the percentages of random faults.
     pub(crate) fn set(&self, faults: Faults) {
-        self.shared.state().faults = faults;
+        self.shared.script().faults = faults;
     }
 
-    /// Takes a header, named in lower case, out of all requests with this method from now on: as a
-    /// service would act that does not know it.
+    /// Removes a header, named in lower case, from all requests with this method, to simulate a
+    /// service that ignores it.
     pub(crate) fn strip(&self, method: &'static str, header: &'static str) {
-        self.shared.state().stripped.push((method, header));
+        self.shared.script().stripped.push((method, header));
     }
 
-    /// Returns the requests that came by, and what went wrong with them.
+    /// Returns the requests so far with their faults.
     pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.shared.state().seen.clone()
+        self.shared.script().seen.clone()
     }
 
-    /// Returns how many requests this went wrong with.
+    /// Returns the number of requests with this fault.
     pub(crate) fn count(&self, fault: Fault) -> usize {
-        let state = self.shared.state();
-        state
+        let script = self.shared.script();
+        script
             .seen
             .iter()
             .filter(|seen| seen.fault == Some(fault))
@@ -161,23 +162,23 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // It waits for a connection: the last one.
+        // The thread waits for a connection; this one wakes it.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl ProxyServer {
+    fn script(&self) -> MutexGuard<'_, FaultScript> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries one request.
+    /// Serves one request.
     fn serve(&self, mut client: TcpStream) -> std::io::Result<()> {
         let Some(mut request) = Request::read(&mut client)? else {
             return Ok(());
         };
-        request.strip(&self.state().stripped);
-        let (fault, delay) = self.state().judge(&request.line);
+        request.strip(&self.script().stripped);
+        let (fault, delay) = self.script().next_fault(&request.line);
         std::thread::sleep(delay);
         match fault {
             Some(Fault::CutBefore) => return Ok(()),
@@ -186,7 +187,7 @@ impl Shared {
                 request.read_body(&mut client, half)?;
                 let mut service = self.connect()?;
                 match request.length {
-                    // A request without a body is whole with its head.
+                    // Without a body, half of the head.
                     0 => service.write_all(&request.head[..request.head.len() / 2])?,
                     _ => {
                         service.write_all(&request.head)?;
@@ -212,7 +213,7 @@ impl Shared {
         client.shutdown(Shutdown::Write)
     }
 
-    /// Asks the service, and returns its whole answer.
+    /// Sends the request to the service; returns the whole answer.
     fn forward(&self, request: &Request) -> std::io::Result<Vec<u8>> {
         let mut service = self.connect()?;
         service.write_all(&request.head)?;
@@ -227,11 +228,11 @@ impl Shared {
     }
 }
 
-impl State {
-    /// Says what goes wrong with a request, and for how long it waits.
-    fn judge(&mut self, line: &str) -> (Option<Fault>, Duration) {
-        let planned = self.planned.iter().position(|(words, _)| {
-            let (method, part) = words.split_once(' ').unwrap_or((words, ""));
+impl FaultScript {
+    /// Records a request; returns its fault and delay.
+    fn next_fault(&mut self, line: &str) -> (Option<Fault>, Duration) {
+        let planned = self.planned.iter().position(|(pattern, _)| {
+            let (method, part) = pattern.split_once(' ').unwrap_or((pattern, ""));
             line.starts_with(method) && line.contains(part)
         });
         let fault = match planned {
@@ -268,7 +269,7 @@ impl State {
 }
 
 impl Request {
-    /// Reads a request's head; `None` where there is none.
+    /// Reads a request's head; `None` if the connection ends first.
     fn read(client: &mut TcpStream) -> std::io::Result<Option<Self>> {
         const END: &[u8] = b"\r\n\r\n";
         let mut bytes = Vec::new();
@@ -310,7 +311,7 @@ impl Request {
         }))
     }
 
-    /// Takes headers out of the head.
+    /// Removes headers from the head.
     fn strip(&mut self, stripped: &[(&str, &str)]) {
         let method = self.line.split(' ').next().unwrap_or_default().to_owned();
         let is_kept = |line: &&str| {
@@ -324,7 +325,7 @@ impl Request {
         self.head = kept.join("\r\n").into_bytes();
     }
 
-    /// Reads on until so much of the body is there.
+    /// Reads until this much of the body has arrived.
     fn read_body(&mut self, client: &mut TcpStream, length: usize) -> std::io::Result<()> {
         let there = self.body.len();
         if there < length {
@@ -335,7 +336,7 @@ impl Request {
     }
 }
 
-/// What a service says that has enough to do, or refuses the credential.
+/// Returns the answer of a service that is busy, or that refuses the credential.
 fn refusal(status: u16) -> String {
     let code = match status {
         403 => "AuthorizationPermissionMismatch",

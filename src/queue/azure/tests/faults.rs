@@ -1,4 +1,4 @@
-//! What Azurite never answers: a server of the test's own does.
+//! Answers that Azurite never gives, from a scripted server.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use crate::{
     queue::{RetryConfig, Retrying},
 };
 
-/// Answers one request a connection with the next of these, and then never again.
+/// Answers one request per connection with the next scripted answer, then no more.
 struct Server {
     endpoint: String,
     asked: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Opens queues there by either credential.
+    /// Opens queues on this server, one with each kind of credential.
     fn queues(&self) -> [AzureQueue; 2] {
         let by_key = StorageAccount::with_key(ACCOUNT, KEY);
         let by_signature =
@@ -78,7 +78,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn a_fault_that_passes_is_returned_at_once_and_may_be_tried_again() {
+async fn a_temporary_fault_is_returned_at_once_as_retryable() {
     for (answer, kind) in [
         (
             "503 Busy\r\nx-ms-error-code: ServerBusy\r\nretry-after: 7",
@@ -111,11 +111,11 @@ async fn a_large_queue_is_cleared_in_several_steps() {
     let server = Server::start(&[step; 20]).await;
     let error = server.queues()[0].purge().await.expect_err("never");
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(server.asked(), PURGES);
+    assert_eq!(server.asked(), PURGE_ATTEMPTS);
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_has_its_time() {
+async fn a_silent_server_is_a_time_out() {
     let server = Server::start(&[]).await;
     for queue in server.queues() {
         let error = queue.depth().await.expect_err("silence");
@@ -127,11 +127,11 @@ async fn a_server_that_says_nothing_has_its_time() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_said_to_be_with_the_cause() {
+async fn the_error_for_an_unreachable_server_has_the_cause() {
     let mut server = Server::start(&[]).await;
     server.tasks.shutdown().await;
     for queue in server.queues() {
-        let error = queue.depth().await.expect_err("nobody");
+        let error = queue.depth().await.expect_err("no server");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         let words = "queue `azure://devstoreaccount1/faulty` cannot be reached";
         assert_eq!(error.message(), words);
@@ -142,7 +142,7 @@ async fn a_server_that_is_away_is_said_to_be_with_the_cause() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_gone_is_lost_whichever_way_it_is_said() {
+async fn both_codes_for_a_missing_message_are_a_conflict() {
     for answer in [
         "404 Not found\r\nx-ms-error-code: MessageNotFound",
         "400 Bad request\r\nx-ms-error-code: PopReceiptMismatch",
@@ -161,7 +161,7 @@ async fn a_message_that_is_gone_is_lost_whichever_way_it_is_said() {
     }
 }
 
-/// Opens a queue of Azurite behind a proxy; it tries again soon.
+/// Opens a queue of Azurite behind a proxy, with short waits between attempts.
 fn behind(proxy: &Proxy, name: &str) -> Retrying<AzureQueue> {
     let endpoint = format!("http://127.0.0.1:{}/{ACCOUNT}", proxy.port());
     let account = StorageAccount::with_key(ACCOUNT, KEY);
@@ -188,7 +188,7 @@ async fn bodies(queue: &impl WorkQueue) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn of_a_put_only_the_messages_that_were_turned_away_are_sent_again() {
+async fn only_the_refused_messages_of_a_put_are_sent_again() {
     let proxy = Proxy::start(azurite().queue_port(), 7);
     let queue = behind(&proxy, "turned-away");
     queue.create().await.expect("create");
@@ -204,7 +204,7 @@ async fn of_a_put_only_the_messages_that_were_turned_away_are_sent_again() {
 }
 
 #[tokio::test]
-async fn of_a_put_only_a_message_without_an_answer_may_be_there_twice() {
+async fn only_a_message_without_an_answer_may_be_put_twice() {
     let proxy = Proxy::start(azurite().queue_port(), 7);
     let queue = behind(&proxy, "no-answer");
     queue.create().await.expect("create");
@@ -219,7 +219,7 @@ async fn of_a_put_only_a_message_without_an_answer_may_be_there_twice() {
 }
 
 #[tokio::test]
-async fn a_get_that_was_turned_away_is_repeated_and_one_without_an_answer_is_not() {
+async fn a_refused_get_is_repeated_and_one_without_an_answer_is_not() {
     let proxy = Proxy::start(azurite().queue_port(), 7);
     let queue = behind(&proxy, "gets");
     queue.create().await.expect("create");

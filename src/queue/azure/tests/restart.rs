@@ -1,4 +1,4 @@
-//! The service dies and comes back, and nothing is lost.
+//! No message is lost when the service is killed and restarted.
 
 use std::collections::HashSet;
 
@@ -21,10 +21,10 @@ async fn put_all(queue: &Queue, bodies: &HashSet<String>) {
     }
 }
 
-/// Gets and deletes until all of these were seen; says how many, each time that there are more.
+/// Gets and deletes until all of these messages were seen; publishes the count after each change.
 async fn handle_all(queue: &Queue, mut missing: HashSet<String>, left: impl Fn(usize)) {
     while !missing.is_empty() {
-        // A get that may have happened is not repeated inside.
+        // The retry wrapper does not repeat a get that may have taken effect.
         let got = match queue.get(4, Duration::from_secs(2)).await {
             Err(error) if error.is_retryable() => Vec::new(),
             got => got.expect("get"),
@@ -35,7 +35,7 @@ async fn handle_all(queue: &Queue, mut missing: HashSet<String>, left: impl Fn(u
         for message in got {
             match queue.delete(&message.receipt).await {
                 Ok(()) => {}
-                // Its time-out was over before the service was back.
+                // The message's time-out ended before the service was back.
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => panic!("{error}"),
             }

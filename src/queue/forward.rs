@@ -1,4 +1,5 @@
-//! Queues behind an `Arc` or a `Box`, so that a wrapper takes a queue that is chosen while running.
+//! Forwarding implementations of [`WorkQueue`]: single methods for wrappers, and the whole trait for
+//! `Arc` and `Box`, so that a wrapper can take a queue that is chosen at run time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +11,41 @@ use crate::{
     words::{GroupName, QueueAddress},
 };
 
+/// Forwards the named methods to a field of the wrapper: `forward!(inner: address, limits);`.
 macro_rules! forward {
+    ($inner:ident: $($method:ident),+) => {
+        $(forward!(@ $method $inner);)+
+    };
+    (@ address $inner:ident) => {
+        fn address(&self) -> &$crate::words::QueueAddress {
+            self.$inner.address()
+        }
+    };
+    (@ addresses $inner:ident) => {
+        fn addresses(&self) -> Vec<&$crate::words::QueueAddress> {
+            self.$inner.addresses()
+        }
+    };
+    (@ listener_group $inner:ident) => {
+        fn listener_group(&self) -> $crate::words::GroupName {
+            self.$inner.listener_group()
+        }
+    };
+    (@ limits $inner:ident) => {
+        fn limits(&self) -> $crate::queue::QueueLimits {
+            self.$inner.limits()
+        }
+    };
+    (@ empty_is_certain $inner:ident) => {
+        fn empty_is_certain(&self) -> bool {
+            self.$inner.empty_is_certain()
+        }
+    };
+}
+
+pub(crate) use forward;
+
+macro_rules! forward_all {
     ($pointer:ty) => {
         #[async_trait]
         #[deny(clippy::missing_trait_methods)]
@@ -82,8 +117,8 @@ macro_rules! forward {
     };
 }
 
-forward!(Arc<Q>);
-forward!(Box<Q>);
+forward_all!(Arc<Q>);
+forward_all!(Box<Q>);
 
 #[cfg(test)]
 mod tests {
@@ -137,7 +172,7 @@ mod tests {
         assert_eq!(one(0).addresses(), [&address(0)]);
     }
 
-    /// What a wrapper forgot to forward would be the trait's default.
+    /// A method that a wrapper does not forward has the trait's default.
     #[test]
     fn no_wrapper_makes_an_uncertain_queue_certain() {
         let certain: Arc<dyn WorkQueue> = Arc::new(memory());

@@ -1,0 +1,129 @@
+//! The limits of a queue, and the checks of requests against them.
+
+use std::time::Duration;
+
+use super::NewMessage;
+use crate::error::{Error, Result};
+
+/// A queue's limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueLimits {
+    /// The maximum number of messages per get or peek.
+    pub batch: usize,
+    /// The maximum size of a body, in bytes.
+    pub body: usize,
+    /// The shortest and the longest visibility time-out.
+    pub visibility: (Duration, Duration),
+    /// The longest delay of a put and of a release.
+    pub delay: Duration,
+    /// The resolution of all times: a message may become visible this much later.
+    pub resolution: Duration,
+}
+
+pub(super) const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+impl QueueLimits {
+    /// The limits of the embedded queues: those of Azure Queue Storage, so that programs can move
+    /// there. Also the default for the limits of other back-ends.
+    pub const EMBEDDED: Self = Self {
+        batch: 32,
+        body: 64 * 1024,
+        visibility: (Duration::from_millis(1), WEEK),
+        delay: WEEK,
+        resolution: Duration::from_millis(1),
+    };
+
+    /// Checks all messages of a put before any of them is put.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a body or a delay is too long, a time to live is zero, or a time to
+    /// live is not longer than the delay after both are rounded up to [`QueueLimits::resolution`].
+    pub fn check_put(&self, messages: &[NewMessage]) -> Result<()> {
+        messages.iter().try_for_each(|message| {
+            if message.body.len() > self.body {
+                let rule = format_args!(
+                    "must be at most {} bytes, but has {}",
+                    self.body,
+                    message.body.len()
+                );
+                return Err(Error::invalid("body", rule));
+            }
+            self.check_delay(message.delay)?;
+            match message.time_to_live {
+                Some(life) => self.check_life(life, message.delay),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Checks the `max` of a get or a peek; returns it, limited to one batch.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for 0.
+    pub fn check_max(&self, max: usize) -> Result<usize> {
+        match max {
+            0 => Err(Error::invalid("max", "must be at least 1")),
+            max => Ok(max.min(self.batch)),
+        }
+    }
+
+    /// Checks a visibility time-out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is outside of [`QueueLimits::visibility`].
+    pub fn check_visibility(&self, timeout: Duration) -> Result<()> {
+        let (least, most) = self.visibility;
+        if (least..=most).contains(&timeout) {
+            return Ok(());
+        }
+        let rule = format_args!("must be {least:?} to {most:?}, but is {timeout:?}");
+        Err(Error::invalid("visibility_timeout", rule))
+    }
+
+    /// Checks the delay of a put or of a release.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is above [`QueueLimits::delay`].
+    pub fn check_delay(&self, delay: Duration) -> Result<()> {
+        if delay <= self.delay {
+            return Ok(());
+        }
+        let rule = format_args!("must be at most {:?}, but is {delay:?}", self.delay);
+        Err(Error::invalid("delay", rule))
+    }
+
+    /// Checks that a message becomes visible before it expires. The queue rounds both times.
+    fn check_life(&self, life: Duration, delay: Duration) -> Result<()> {
+        if life.is_zero() {
+            return Err(Error::invalid("time_to_live", "must be above zero"));
+        }
+        let (life, delay) = (self.rounded(life), self.rounded(delay));
+        if delay < life {
+            return Ok(());
+        }
+        let rule = format_args!(
+            "must be shorter than time_to_live, but they are {delay:?} and {life:?} when rounded \
+             up to {:?}",
+            self.resolution
+        );
+        Err(Error::invalid("delay", rule))
+    }
+
+    /// Rounds a time up to the queue's resolution.
+    fn rounded(&self, time: Duration) -> Duration {
+        let step = self.resolution.as_nanos();
+        if step == 0 {
+            return time;
+        }
+        let steps = time.as_nanos().div_ceil(step);
+        let nanos = steps.saturating_mul(step);
+        u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
+    }
+}
+
+impl Default for QueueLimits {
+    fn default() -> Self {
+        Self::EMBEDDED
+    }
+}

@@ -1,0 +1,386 @@
+//! One task for a connection and all its streams.
+//!
+//! hyper spawns a task for each stream of a connection. Then each message passes between two tasks,
+//! and HTTP/2 wakes a stream while it is polled, so tokio wakes another thread that takes the stream
+//! over. If one task polls all of them, messages do not go through the scheduler, and an idle stream
+//! needs no separate task. The price: a connection's streams share one core.
+
+use std::{
+    fmt,
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use atomic_waker::AtomicWaker;
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use tokio::task::coop::{has_budget_remaining, poll_proceed};
+
+use super::panic_message;
+
+/// A group of futures that run in one task, beside the main future of [`TaskGroup::run`].
+#[derive(Clone, Default)]
+pub(crate) struct TaskGroup {
+    state: Arc<GroupState>,
+}
+
+struct GroupState {
+    /// The members added since the last turn; `None` after the group's end.
+    added: Mutex<Option<Vec<Member>>>,
+    flags: AtomicU8,
+    task: AtomicWaker,
+}
+
+/// A waker of the members or of the main future.
+struct FlagWaker<const FLAG: u8>(Arc<GroupState>);
+
+type Member = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Ends the group when dropped. A member may hold the group itself, as hyper's streams do: a member
+/// that was added and never polled would keep itself alive for ever.
+struct EndGuard(Arc<GroupState>);
+
+/// The number of turns in one poll of the task, before other tasks run.
+const TURNS: u32 = 8;
+/// Flag: the members must be polled.
+const MEMBERS: u8 = 1;
+/// Flag: the main future must be polled.
+const MAIN: u8 = 2;
+/// Flag: the task is polling and checks the two flags above before it returns, so a wake need not
+/// wake the task.
+const POLLING: u8 = 4;
+
+impl TaskGroup {
+    /// Runs `member` until it or the group ends. A panic ends this member only. A member that is
+    /// added after the group's end is dropped.
+    pub(crate) fn add(&self, member: impl Future<Output = ()> + Send + 'static) {
+        let member = AssertUnwindSafe(member).catch_unwind().map(|ended| {
+            if let Err(panic) = ended {
+                tracing::error!(panic = panic_message(&*panic), "a stream panicked");
+            }
+        });
+        if self.state.push(Box::pin(member)) {
+            self.state.wake(MEMBERS);
+        }
+    }
+
+    /// Runs `main` to its end together with the members; then all members are dropped.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops all members, even if it was never polled.
+    pub(crate) fn run<T>(self, main: impl Future<Output = T>) -> impl Future<Output = T> {
+        // Created before the first poll, and dropped after everything else in the future.
+        let end_guard = EndGuard(Arc::clone(&self.state));
+        async move {
+            let _end_guard = end_guard;
+            self.drive(main).await
+        }
+    }
+
+    async fn drive<T>(self, main: impl Future<Output = T>) -> T {
+        let mut main = std::pin::pin!(main);
+        let mut members = FuturesUnordered::new();
+        let members_waker = Waker::from(Arc::new(FlagWaker::<MEMBERS>(Arc::clone(&self.state))));
+        let main_waker = Waker::from(Arc::new(FlagWaker::<MAIN>(Arc::clone(&self.state))));
+        let mut main_first = false;
+        std::future::poll_fn(|cx| {
+            self.state.task.register(cx.waker());
+            if std::mem::take(&mut main_first) {
+                self.state.begin_main();
+                let mut context = Context::from_waker(&main_waker);
+                if let Poll::Ready(output) = main.as_mut().poll(&mut context) {
+                    return Poll::Ready(output);
+                }
+                if !has_budget_remaining() {
+                    return next_turn(cx);
+                }
+            }
+            for turn in 0..TURNS {
+                if self.state.begin_turn() & MEMBERS != 0 || turn == 0 {
+                    self.state.take_added(&mut members);
+                    let mut context = Context::from_waker(&members_waker);
+                    while let Poll::Ready(Some(())) = members.poll_next_unpin(&mut context) {}
+                }
+                if !has_budget_remaining() {
+                    // The members have spent the budget, and would spend the next one as well.
+                    main_first = true;
+                    return next_turn(cx);
+                }
+                // Polled in the same turn even if the members have just woken it: usually they have
+                // produced a frame that it must write.
+                self.state.begin_main();
+                let mut context = Context::from_waker(&main_waker);
+                if let Poll::Ready(output) = main.as_mut().poll(&mut context) {
+                    return Poll::Ready(output);
+                }
+                if self.state.end_polling() {
+                    return Poll::Pending;
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Schedules another poll of the task after other tasks have run.
+fn next_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
+    // Without a budget this is Pending, and wakes the task after the others.
+    if poll_proceed(cx).is_ready() {
+        cx.waker().wake_by_ref();
+    }
+    Poll::Pending
+}
+
+impl GroupState {
+    fn added(&self) -> MutexGuard<'_, Option<Vec<Member>>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the member will run. Otherwise it is dropped, outside of the lock.
+    fn push(&self, member: Member) -> bool {
+        match &mut *self.added() {
+            Some(added) => added.push(member),
+            None => return false,
+        }
+        true
+    }
+
+    fn take_added(&self, members: &mut FuturesUnordered<Member>) {
+        let mut added = self.added();
+        members.extend(added.iter_mut().flat_map(|added| added.drain(..)));
+    }
+
+    /// Clears the flags and returns them. Acquire and release: this turn must see everything that
+    /// was done before a wake.
+    fn begin_turn(&self) -> u8 {
+        self.flags.swap(POLLING, Ordering::AcqRel)
+    }
+
+    /// Clears the main future's flag, just before it is polled.
+    fn begin_main(&self) {
+        self.flags.fetch_and(!MAIN, Ordering::AcqRel);
+    }
+
+    /// Ends the polling unless a flag was set since the turn began; returns whether it ended.
+    fn end_polling(&self) -> bool {
+        let (idle, seq) = (0, Ordering::SeqCst);
+        self.flags.compare_exchange(POLLING, idle, seq, seq).is_ok()
+    }
+
+    fn wake(&self, flag: u8) {
+        if self.flags.fetch_or(flag, Ordering::AcqRel) == 0 {
+            self.task.wake();
+        }
+    }
+}
+
+impl Default for GroupState {
+    fn default() -> Self {
+        Self {
+            added: Mutex::new(Some(Vec::new())),
+            flags: AtomicU8::new(0),
+            task: AtomicWaker::new(),
+        }
+    }
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        // Dropped outside of the lock: a member's drop may add another.
+        let added = self.0.added().take();
+        drop(added);
+    }
+}
+
+impl<const FLAG: u8> Wake for FlagWaker<FLAG> {
+    fn wake(self: Arc<Self>) {
+        self.0.wake(FLAG);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake(FLAG);
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for TaskGroup {
+    fn execute(&self, stream: F) {
+        self.add(stream);
+    }
+}
+
+impl fmt::Debug for TaskGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskGroup").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_ends_with_its_main_future_and_drops_its_members() {
+        let group = TaskGroup::default();
+        let (held, mut dropped) = mpsc::channel::<()>(1);
+        group.add(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        assert_eq!(group.run(async { 7 }).await, 7);
+        assert_eq!(dropped.recv().await, None);
+    }
+
+    /// A member that holds its own group, as hyper's streams do.
+    fn circular(group: &TaskGroup) -> impl Future<Output = ()> + Send + 'static {
+        let group = group.clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(group);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_that_is_added_too_late_is_dropped_with_the_group() {
+        let group = TaskGroup::default();
+        let last = group.clone();
+        group
+            .clone()
+            .run(async move { last.add(circular(&last)) })
+            .await;
+        group.add(circular(&group));
+        assert_eq!(
+            Arc::strong_count(&group.state),
+            1,
+            "no member holds it any more"
+        );
+    }
+
+    #[test]
+    fn a_group_that_is_never_polled_drops_its_members() {
+        let group = TaskGroup::default();
+        let run = group.clone().run(std::future::pending::<()>());
+        group.add(circular(&group));
+        drop(run);
+        assert_eq!(Arc::strong_count(&group.state), 1);
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_only_its_member() {
+        let group = TaskGroup::default();
+        let (sender, mut receiver) = mpsc::channel(1);
+        group.add(async { panic!("intended") });
+        group.add({
+            let group = group.clone();
+            // Added by a member while the group is polled.
+            async move { group.add(async move { sender.send(7).await.expect("received") }) }
+        });
+        assert_eq!(group.run(async { receiver.recv().await }).await, Some(7));
+    }
+
+    /// Members pass a token around, on threads that wake each other all the time. A single lost wake
+    /// would stop the token.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_is_lost_between_groups() {
+        const ROUNDS: usize = 20_000;
+        let (first, mut inbox) = mpsc::channel::<usize>(1);
+        let passed = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let group = TaskGroup::default();
+            for _ in 0..3 {
+                let (out, next) = mpsc::channel(1);
+                let (mut input, passed) =
+                    (std::mem::replace(&mut inbox, next), Arc::clone(&passed));
+                group.add(async move {
+                    while let Some(token) = input.recv().await {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                        if out.send(token).await.is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            tasks.push(tokio::spawn(group.run(std::future::pending::<()>())));
+        }
+        let round = async {
+            for token in 0..ROUNDS {
+                first.send(token).await.expect("they run");
+                assert_eq!(inbox.recv().await, Some(token));
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(60), round).await;
+        assert!(ended.is_ok(), "stuck after {passed:?} steps");
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test]
+    async fn a_member_that_always_wakes_itself_lets_other_tasks_run() {
+        let group = TaskGroup::default();
+        group.add(std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let task = tokio::spawn(group.run(std::future::pending::<()>()));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+    }
+
+    /// Spends a unit of the budget in each poll that has one, and counts them.
+    async fn spender(turns: Arc<AtomicUsize>, enough: usize) {
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(unit) = poll_proceed(cx) {
+                unit.made_progress();
+                if turns.fetch_add(1, Ordering::Relaxed) + 1 == enough {
+                    return Poll::Ready(());
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn members_that_spend_every_budget_do_not_starve_the_main_future() {
+        const COUNT: usize = 1_000;
+        let group = TaskGroup::default();
+        let spent = Arc::<AtomicUsize>::default();
+        for _ in 0..COUNT {
+            group.add(spender(Arc::default(), 1));
+            // Spends in every turn.
+            group.add(spender(Arc::clone(&spent), usize::MAX));
+        }
+        let served = Arc::<AtomicUsize>::default();
+        let mut run = Box::pin(group.run(spender(Arc::clone(&served), usize::MAX)));
+        let mut polls = 0;
+        // Each poll of the outer future is one poll of the task.
+        std::future::poll_fn(|cx| {
+            assert!(run.as_mut().poll(cx).is_pending());
+            polls += 1;
+            let served = served.load(Ordering::Relaxed);
+            assert!(polls < 2 || served > 0, "the main future starves");
+            match polls < 20 {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        assert!(spent.load(Ordering::Relaxed) > 0, "the members starve");
+    }
+}
