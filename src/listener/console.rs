@@ -1,4 +1,4 @@
-//! Health and metrics of a process that listens to a queue.
+//! Health and metrics of a listener process.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use crate::{
     error::Result,
 };
 
-/// Where a listener's health and metrics are served: `GET /livez`, `/readyz`, `/metrics`. Ends when
-/// it is dropped.
+/// An HTTP server for a listener's health and metrics: `GET /livez`, `/readyz`, `/metrics`.
+/// Dropping it ends it.
 ///
-/// A listener is ready until it is told to end. `/readyz?verbose` also names its relay, without which
-/// it goes on: it polls then.
+/// A listener is ready until it stops. `/readyz?verbose` also names its relay, which is not
+/// required: without it the listener polls.
 #[derive(Debug)]
 pub struct ListenerConsole {
     console: Console,
@@ -23,12 +23,12 @@ pub struct ListenerConsole {
 struct Watched(ListenerMonitor);
 
 impl ListenerConsole {
-    /// Listens; port 0 is any free one. Requests may state `hosts` as their host, beside IP addresses
-    /// and `localhost`.
+    /// Starts the server; port 0 is any free port. A request's host may be an IP address,
+    /// `localhost` or one of `hosts`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the address cannot be listened
-    /// on.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the address cannot be
+    /// bound.
     pub async fn start(
         listener: ListenerMonitor,
         listen: SocketAddr,
@@ -42,7 +42,7 @@ impl ListenerConsole {
         Ok(Self { console })
     }
 
-    /// Returns where it listens.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.console.address()
     }
@@ -66,7 +66,7 @@ impl Subject for Watched {
     async fn unready(&self, part: &str) -> Vec<String> {
         let reason = match part {
             "listener" => self.0.is_stopping().then_some("shutting down"),
-            _ => (!self.is_pushed()).then_some("no relay tells of work: the queue is polled"),
+            _ => (!self.is_pushed()).then_some("no relay sends wake-ups: the queue is polled"),
         };
         reason.map(str::to_owned).into_iter().collect()
     }
@@ -76,7 +76,7 @@ impl Subject for Watched {
         let stats = state.stats;
         Figures {
             counters: vec![
-                ("listener_wake_ups", "Wake-ups heard", stats.wake_ups),
+                ("listener_wake_ups", "Wake-ups received", stats.wake_ups),
                 ("listener_gets", "Gets issued", stats.gets),
                 (
                     "listener_empty_gets",
@@ -115,7 +115,7 @@ impl Subject for Watched {
                 ),
                 (
                     "listener_pushed",
-                    "1 where a relay tells of work, 0 where the queue is polled",
+                    "1 where a relay sends wake-ups, 0 where the queue is polled",
                     u64::from(self.is_pushed()),
                 ),
             ],
