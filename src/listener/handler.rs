@@ -69,8 +69,7 @@ pub struct Postponed(NotTried);
 /// The error of a failed attempt with a chosen delay: the next attempt follows after this delay, at
 /// most the queue's longest, instead of the listener's own wait
 /// ([`ListenerConfig::retry`](super::ListenerConfig::retry)). It counts as an attempt. Recognised
-/// as
-/// [`Rejected`] is.
+/// as [`Rejected`] is.
 #[derive(Debug)]
 pub struct RetryAfter(Mark);
 

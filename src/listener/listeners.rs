@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::{
     BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerBuilder,
     ListenerConfig, ListenerStats, QueryState,
+    builder::{check, json_handler},
     hooks::{AnyHooks, CatchPanics, NoHooks},
     split::split,
 };
@@ -208,7 +209,7 @@ impl ListenersBuilder {
         F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send,
     {
-        self.start(super::json_handler(handler)).await
+        self.start(json_handler(handler)).await
     }
 
     async fn start_each(
@@ -233,7 +234,7 @@ impl ListenersBuilder {
         for builder in &builders {
             builder.validate()?;
             let queue = Arc::clone(&builder.queue);
-            checks.push(async move { super::check(&*queue).await });
+            checks.push(async move { check(&*queue).await });
         }
         try_join_all(checks).await?;
         let mut each = Vec::new();
