@@ -666,7 +666,7 @@ fn a_task_that_was_to_end_goes_on_with_its_places_when_the_listener_does() {
         Begin::Sleep(Tick::NEVER)
     );
     bench.pass(60_000);
-    assert!(bench.scaler.resume(bench.now), "it is roused");
+    assert!(bench.scaler.resume(bench.now), "it is woken early");
     assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }

@@ -280,7 +280,7 @@ impl World {
         // It may not have been handed out at all when the member drained.
         let done = since && shared.sent >= head
             || shared.covered >= head || shared.reassigned >= head
-            // Handed on with what was counted since.
+            // Redelivered with later events.
             || shared.sent > head
             || told >= Some(head);
         if !done {

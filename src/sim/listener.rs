@@ -80,7 +80,7 @@ pub(super) struct Listener {
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub(super) active: bool,
-    /// Nobody asked it to look: it says BUSY before its second get (R8).
+    /// It polls without a wake-up: it reports BUSY before its second get (R8).
     unasked: bool,
     said_busy: bool,
     pub(super) holding: Option<(MessageId, u64)>,

@@ -171,12 +171,12 @@ async fn a_handler_that_never_ends_is_cancelled_and_its_message_retried() {
         ..config()
     };
     let told = Arc::new(AtomicUsize::new(0));
-    let (telling, seen) = (Arc::clone(&told), Seen::default());
+    let (recorder, seen) = (Arc::clone(&told), Seen::default());
     let noting = seen.clone();
     let builder = bench.pushed(config);
     let listener = builder.start(move |delivery: Delivery| {
         noting.note(&delivery);
-        let told = Arc::clone(&telling);
+        let told = Arc::clone(&recorder);
         tokio::spawn(async move {
             delivery.lost().await;
             told.fetch_add(1, Ordering::SeqCst);
@@ -299,10 +299,10 @@ async fn a_handler_whose_message_cannot_be_renewed_is_cancelled() {
     let queue = broken(ErrorKind::Conflict, true);
     queue.put(vec![NewMessage::new("job")]).await.expect("put");
     let told = Arc::new(AtomicUsize::new(0));
-    let telling = Arc::clone(&told);
+    let recorder = Arc::clone(&told);
     let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>).config(config());
     let listener = builder.start(move |delivery: Delivery| {
-        let told = Arc::clone(&telling);
+        let told = Arc::clone(&recorder);
         async move {
             delivery.lost().await;
             told.fetch_add(1, Ordering::SeqCst);

@@ -12,7 +12,7 @@ async fn messages_come_as_a_stream_and_are_deleted_when_they_are_done() {
     }
     drop(messages.next().await.expect("there are three"));
     seconds(1).await;
-    assert_eq!(bench.depth().await, 1, "one was dropped without a word");
+    assert_eq!(bench.depth().await, 1, "one was dropped unanswered");
     messages
         .next()
         .await
