@@ -2,7 +2,7 @@
 //!
 //! Each takes out or weakens one rule of docs/protocol.md, which says what the rules R1 to R23 and
 //! the sections are; docs/reliability.md has the invariants. Outside of this crate's own tests the
-//! type is empty, the question is `false`, and the compiler removes both.
+//! type is empty, `planted!` is `false`, and the compiler removes both.
 
 /// The fault that a core runs with.
 #[cfg(not(test))]
@@ -89,11 +89,12 @@ pub(crate) enum Fault {
     ResumeNumberTooNew,
     /// Resume number: a stream that lacks cursors states one.
     ResumeWithoutCursors,
-    /// Resume number: a pattern that resumes is not told of queues that were forgotten meanwhile.
+    /// Resume number: a pattern that resumes gets no CATCH_UP for queues that were forgotten.
     ResumePastForgotten,
-    /// Resume number: a new entry is taken to be unchanged since ever.
+    /// Resume number: a new entry counts as never changed.
     NewQueueNotStamped,
-    /// Resume number: it is kept when it arrives, and not when the wake-ups before it are handed over.
+    /// Resume number: it is kept when it arrives, and not when the wake-ups before it are handed
+    /// over.
     ResumeBeforeHandOver,
     /// Section 2: what arrived on a broken stream is handed over, and told again by the next.
     BrokenKeepsArrived,
@@ -105,9 +106,9 @@ pub(crate) enum Fault {
     SilentConnectionKept,
     /// A connection's window is that of one stream: an unread stream starves the others.
     ConnectionWindowNarrow,
-    /// Section 2: positions are sent whatever the request's size.
+    /// Section 2: all positions are sent, also in a request that is too large.
     PositionsNotCut,
-    /// Section 2: a request that was refused for its size is sent again as it was.
+    /// Section 2: a request that was refused for its size is sent again unchanged.
     ExhaustedSendsAll,
     /// R19: a request that was refused with RESOURCE_EXHAUSTED is sent again whole.
     ExhaustedRetriedWhole,
@@ -125,20 +126,20 @@ pub(crate) enum Fault {
     BusyNeverLooks,
     /// Section 6: the last task of a queue that is polled leaves like any other.
     LastTaskLeaves,
-    /// Section 6: a listener whose relay is away takes itself to be pushed.
+    /// Section 6: a listener without its relay stays in the mode `Pushed`.
     NeverPolls,
-    /// Section 3: what was reported is not said again after a welcome.
+    /// Section 3: reports are not repeated after a Welcome.
     ReportsNotRepeated,
-    /// Section 3: a get without an answer hides messages that nobody speaks of.
+    /// Section 3: a get without an answer hides messages that are not reported.
     LostGetUnsaid,
     /// Section 3: a get without an answer is repeated by the wrapper that retries, and comes back
     /// empty.
     LostGetRetried,
-    /// Section 6: an announced end of a stream counts as one, however the next attempt fails.
+    /// Section 6: an announced end of a stream counts as one, even after the next attempt fails.
     AnnouncedForever,
-    /// Section 6: the task that looks also handles; no other one looks meanwhile.
+    /// Section 6: the polling task also handles its messages, and no other task polls during that.
     LookerHandles,
-    /// Section 6: a depth that needed no more tasks is not asked for again while all are at work.
+    /// Section 6: after a depth that needed no more tasks, it is not read again while all are busy.
     DepthNotAskedAgain,
     /// R18: a wake-up rouses no task that holds messages and has places left.
     HolderNeverRoused,
@@ -152,23 +153,23 @@ pub(crate) enum Fault {
     PauseForgets,
     /// R18: a task that was to end does not go on when its listener does.
     LeavingStays,
-    /// Attempts: a get that came to no try counts as one.
+    /// Attempts: a get without a try counts as an attempt.
     UntriedGetCounted,
-    /// Attempts: a get that the queue has taken back is taken off by the listener as well.
+    /// Attempts: the listener also subtracts a get that the queue has removed from its count.
     TakenBackTwice,
-    /// Attempts: what a listener that stops gives back counts as tried.
+    /// Attempts: messages that a stopping listener releases count as tried.
     AbandonedGetCounted,
-    /// Attempts: what was got too often goes to the poison queue without a try.
+    /// Attempts: a message with too many gets goes to the poison queue without an attempt.
     PoisonedUntried,
-    /// Attempts: a message's last try shares a run with others.
+    /// Attempts: a message's last attempt shares a run with other messages.
     LastTryShared,
-    /// Attempts: what was handled and could not be deleted is handled again by the same listener.
+    /// Attempts: a handled message that could not be deleted is handled again by the same listener.
     SettledHandledAgain,
     /// R8: who found work unasked does not say BUSY.
     BusyUnsaid,
     /// R8: DRAINED is said while another task holds messages.
     DrainedEarly,
-    /// Section 3: nobody says when messages become visible again.
+    /// Section 3: the time when messages become visible again is not reported.
     HiddenUnsaid,
     /// R11: a listener that was asked counts as one that looked.
     AskedCountsAsLooked,
@@ -204,8 +205,8 @@ pub(crate) enum Fault {
     OverflowUntold,
     /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.
     ChecksOneByOne,
-    /// R11, R12: a queue that waits for a stream is listed after the stream's mark is set. Needs two
-    /// threads.
+    /// R11, R12: a queue that waits for a stream is listed after the stream's mark is set. Needs
+    /// two threads.
     AwaitedBeforeListed,
     /// R8: a report is taken from a subscription that has ended meanwhile. Needs two threads.
     ReportAfterEnd,
@@ -235,7 +236,7 @@ pub(crate) enum Fault {
     TenureNonceIgnored,
     /// Section 9: a renewal has the nonce of what it renews.
     TenureNonceKept,
-    /// Section 9: who takes a lease keeps its token.
+    /// Section 9: a contender that takes a lease keeps its token.
     TenureTokenKept,
     /// Section 9: a challenger counts from before its read.
     TenureSeenFromRequest,
@@ -259,7 +260,7 @@ impl Fault {
     pub(crate) const NONE: Self = Self::None;
 }
 
-/// Asks whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
+/// Returns whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
 macro_rules! planted {
     ($fault:expr, $name:ident) => {{
         #[cfg(test)]

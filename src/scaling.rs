@@ -1,16 +1,17 @@
-//! The dequeue tasks of a queue: how many it needs, who looks, who rests, who leaves, and what the
-//! relay is told of it.
+//! The dequeue tasks of a queue: how many it needs, which task polls, sleeps or ends, and the
+//! reports to the relay.
 //!
-//! Pure: depths and times come in, counts, spans and steps go out; `now` and chance are arguments.
-//! Knows neither queues nor tasks: the listener runs it on tokio, the simulation by seed.
+//! Pure: takes depths and times, returns counts, durations and steps. `now` and random numbers are
+//! arguments. It knows neither queues nor tokio tasks: the listener runs it on tokio, the
+//! simulation by seed.
 
 mod idle;
 mod policy;
+mod reporter;
 mod scaler;
 mod slots;
 mod step;
 mod tasks;
-mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,9 @@ pub use self::{
     scaler::ListenerMode,
 };
 pub(crate) use self::{
+    reporter::PendingReport,
     scaler::{Scaler, ScalerConfig},
     slots::{Slots, Ticket},
-    step::{Begin, Rest, Step},
+    step::{AfterEmpty, Begin, Step},
     tasks::TaskId,
-    telling::Due,
 };

@@ -2,7 +2,7 @@
 //!
 //! A relay (the hub and its feeds) with restarts, listeners and publishers (the sessions) and
 //! model queues exchange messages over a model network on virtual time. Each seed chooses a shape,
-//! a workload and a random half of the faults; what must hold is asserted all the way, and at the
+//! a workload and a random half of the faults. Invariants are checked during the run, and at the
 //! end every message must have been handled. No socket, no thread, no clock: the same seed gives
 //! the same run. `docs/reliability.md` says what is asserted and how to replay a seed.
 
@@ -45,13 +45,13 @@ const SEEDS: u64 = 2_000;
 /// Seeds within which every planted fault must be found.
 const FIND_WITHIN: u64 = 2_500;
 
-/// Runs one seed to its end, or to the first thing that must not be.
+/// Runs one seed to its end, or to the first violation.
 fn run(seed: u64, fault: Fault, print: bool) -> Outcome {
     World::new(seed, fault, print).run()
 }
 
-/// Runs `work` for each number below `count` on two threads, until it returns something; returns
-/// what it returned for the least number.
+/// Runs `work` for each number below `count` on two threads, until it returns a value; returns the
+/// value of the least number.
 fn first<T: Send>(count: u64, work: impl Fn(u64) -> Option<T> + Sync) -> Option<(u64, T)> {
     let (next, limit) = (AtomicU64::new(0), AtomicU64::new(count));
     let found: Mutex<Option<(u64, T)>> = Mutex::new(None);

@@ -1,11 +1,11 @@
-//! What a listener remembers of a message from one get to the next.
+//! The delivery attempts of messages, across several gets.
 //!
-//! A queue counts gets. Not each of them is an attempt: the body may have been away with its blob
-//! store, or the handler put the message off. Those are recorded here, and so are messages that were
-//! rejected together with others, and those that were handled and could not be deleted. Bounded:
-//! what was not recorded anew for long is forgotten, and such a message has fewer attempts. Knows
-//! neither queue nor time: what becomes of a message is decided here, and done by `delivery` and by
-//! the simulation.
+//! A queue counts gets, but not every get is an attempt: the blob store with the body may be away,
+//! or the handler postpones the message. Such gets are recorded here. So are messages that were
+//! rejected together with others, and handled messages that could not be deleted. The records are
+//! bounded: old ones are forgotten, and such a message gets fewer attempts. This module knows
+//! neither queue nor clock. It decides what happens to a message; `delivery` and the simulation do
+//! it.
 
 use std::{
     collections::HashMap,
@@ -22,74 +22,74 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Attempts {
     limits: AttemptLimits,
-    young: HashMap<MessageId, Record>,
-    /// Those that were young when there were too many.
-    old: HashMap<MessageId, Record>,
+    young: HashMap<MessageId, MessageRecord>,
+    /// The previous generation.
+    old: HashMap<MessageId, MessageRecord>,
     fault: Fault,
 }
 
-/// By what a listener judges each message.
+/// The limits by which a listener decides about each message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttemptLimits {
-    /// Attempts of a message.
+    /// The maximum number of attempts.
     pub(crate) max_dequeue_count: u32,
     pub(crate) visibility_timeout: Duration,
     /// There is a poison queue.
     pub(crate) poisons: bool,
 }
 
-/// What is to be done with a message that a get brought.
+/// How to treat a message that a get returned.
 #[derive(Debug, Clone)]
 pub(crate) enum Arrival {
-    /// Nothing is left but its deletion.
+    /// Only its deletion is left to do.
     Delete(Settled),
-    /// Its body is none, for this reason.
+    /// Its body cannot be read, for this reason.
     Unreadable(Error),
-    /// It may be one that ends its process: to the poison queue, without a try.
+    /// It may crash each process that handles it: move it to the poison queue without an attempt.
     PoisonUntried,
-    /// The attempts so far, this one included, as far as is known here; and whether the message
-    /// shares no run with others of its batch.
+    /// Handle it. `attempts` counts the known attempts, this one included. If `alone`, the message
+    /// is not handled together with others of its batch.
     Handle { attempts: u32, alone: bool },
 }
 
-/// What an error says of its message.
+/// The verdict of a handler's error about its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Retry,
     RetryAfter(Duration),
     Rejected,
-    /// Rejected with others of its batch.
+    /// Rejected together with others of its batch.
     RejectedTogether,
     Postponed(Duration),
 }
 
-/// What becomes of a message that was not handled. A wait of `None` is the listener's own.
+/// What to do with a message that was not handled. For `None` the listener chooses the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// It is seen again after this, and its get was no attempt.
-    Spare(Option<Duration>),
-    /// It is seen again after this.
+    /// Release it for this time; its get was no attempt.
+    ReleaseUncounted(Option<Duration>),
+    /// Release it for this time.
     Retry(Option<Duration>),
-    /// It goes to the poison queue.
+    /// Move it to the poison queue.
     Poison,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Record {
+struct MessageRecord {
     /// Gets that were no attempt.
     untried: u32,
-    /// Of these the ones that the queue counts as well.
+    /// Those of them that the queue's own count includes.
     uncounted: u32,
-    /// A try has failed here: it does not end the process.
+    /// An attempt failed here: the message does not crash the process.
     tried: bool,
-    /// It was in a batch that was rejected.
+    /// It was in a rejected batch.
     isolated: bool,
-    /// What was done with a message that is still to be deleted, and when it was put: a queue that
-    /// was made anew may give its id to another one.
+    /// How the message was settled, if only its deletion is left, and when it was put: a queue that
+    /// was recreated may reuse the id for another message.
     settled: Option<(Settled, SystemTime)>,
 }
 
-/// Why nothing but its deletion is left to be done for a message.
+/// Why only the deletion of a message is left to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
     Handled,
@@ -97,12 +97,12 @@ pub(crate) enum Settled {
     Poisoned,
 }
 
-/// Ids of a generation; there are two. With ids of Azure some 3 MiB in all, and more messages than
-/// come round within the five minutes that one is put off.
+/// Ids of one generation; there are two. With Azure's ids about 3 MiB in all, and more messages
+/// than one listener postpones within five minutes.
 const GENERATION: usize = 16_384;
-/// A message that was got this many times as often as it has attempts may be one that ends its
-/// process each time. Far more than attempts: gets of other listeners that were none count in full.
-const UNTRIED: u32 = 20;
+/// A message with this many gets per allowed attempt may crash its process each time. The factor is
+/// high because gets of other listeners count in full, also those that were no attempt.
+const GETS_PER_ATTEMPT: u32 = 20;
 
 impl Attempts {
     pub(crate) fn new(limits: AttemptLimits, fault: Fault) -> Self {
@@ -114,20 +114,20 @@ impl Attempts {
         }
     }
 
-    /// Decides what is to be done with a message that a get brought. One that would go to the poison
-    /// queue next takes no other one there, and one that was rejected with others has to show which
-    /// of them is bad: such a message is handled by itself.
-    pub(crate) fn arrived(&self, message: &Message, now: SystemTime) -> Arrival {
+    /// Decides how to treat a message that a get returned. A message is handled alone on its last
+    /// attempt, so that it takes no other message to the poison queue, and after a rejection
+    /// together with others, to find the bad one.
+    pub(crate) fn on_received(&self, message: &Message, now: SystemTime) -> Arrival {
         if let Some(settled) = self.settled(message) {
             return Arrival::Delete(settled);
         }
         if let Err(error) = message.payload() {
             return Arrival::Unreadable(error);
         }
-        if self.limits.poisons && self.may_be_deadly(message, now) {
+        if self.limits.poisons && self.may_crash_process(message, now) {
             return Arrival::PoisonUntried;
         }
-        let attempts = self.of(message);
+        let attempts = self.attempts_of(message);
         let is_last = self.limits.poisons && self.is_last(attempts);
         let alone = self.record(&message.id).isolated || is_last;
         Arrival::Handle {
@@ -136,8 +136,8 @@ impl Attempts {
         }
     }
 
-    /// Decides what becomes of a message whose handler returned an error, and records it.
-    pub(crate) fn judge(
+    /// Decides what to do after a handler returned an error, and records it.
+    pub(crate) fn on_failed(
         &mut self,
         message: &Message,
         attempts: u32,
@@ -146,19 +146,19 @@ impl Attempts {
         let wait = match verdict {
             Verdict::Postponed(delay) => {
                 self.uncount(&message.id);
-                return Disposition::Spare(Some(delay));
+                return Disposition::ReleaseUncounted(Some(delay));
             }
             Verdict::Rejected if self.limits.poisons => return Disposition::Poison,
             Verdict::RejectedTogether => {
-                self.change(&message.id, |record| record.isolated = true);
+                self.update(&message.id, |record| record.isolated = true);
                 None
             }
             Verdict::RetryAfter(delay) => Some(delay),
             Verdict::Retry | Verdict::Rejected => None,
         };
-        // Only what was got often needs to be known.
-        if message.dequeue_count >= UNTRIED {
-            self.change(&message.id, |record| record.tried = true);
+        // Only needed for messages with many gets.
+        if message.dequeue_count >= GETS_PER_ATTEMPT {
+            self.update(&message.id, |record| record.tried = true);
         }
         match self.limits.poisons && self.is_last(attempts) {
             true => Disposition::Poison,
@@ -166,22 +166,21 @@ impl Attempts {
         }
     }
 
-    /// Decides what becomes of a message whose handler was not run, or not to its end, and records
-    /// it.
-    pub(crate) fn abandon(&mut self, message: &Message) -> Disposition {
+    /// Decides what to do with a message whose handler did not run to its end, and records it.
+    pub(crate) fn on_abandoned(&mut self, message: &Message) -> Disposition {
         if planted!(self.fault, AbandonedGetCounted) {
             return Disposition::Retry(Some(Duration::ZERO));
         }
         self.uncount(&message.id);
-        Disposition::Spare(Some(Duration::ZERO))
+        Disposition::ReleaseUncounted(Some(Duration::ZERO))
     }
 
-    /// Decides what becomes of a message whose body is none, and records it. What passes is no fault
-    /// of the message's, however often it was got meanwhile.
-    pub(crate) fn unreadable(&mut self, message: &Message, error: &Error) -> Disposition {
+    /// Decides what to do with a message whose body cannot be read, and records it. After a
+    /// temporary error the get is no attempt, however many such gets there were.
+    pub(crate) fn on_unreadable(&mut self, message: &Message, error: &Error) -> Disposition {
         if error.is_retryable() {
             self.uncount(&message.id);
-            return Disposition::Spare(None);
+            return Disposition::ReleaseUncounted(None);
         }
         match self.limits.poisons {
             true => Disposition::Poison,
@@ -189,8 +188,8 @@ impl Attempts {
         }
     }
 
-    /// Returns how often a message was tried, this time included, as far as is known here.
-    fn of(&self, message: &Message) -> u32 {
+    /// Returns the known attempts of a message, this one included.
+    fn attempts_of(&self, message: &Message) -> u32 {
         let uncounted = self.record(&message.id).uncounted;
         message.dequeue_count.saturating_sub(uncounted).max(1)
     }
@@ -199,27 +198,30 @@ impl Attempts {
         attempts >= self.limits.max_dequeue_count
     }
 
-    /// Returns whether a message may end the process of each listener that handles it: it was got
-    /// very often, its age has room for as many time-outs, and no attempt at it ended here.
-    fn may_be_deadly(&self, message: &Message, now: SystemTime) -> bool {
+    /// Returns whether a message may crash each process that handles it: it has very many gets, it
+    /// is old enough for as many visibility time-outs, and no attempt at it ended here.
+    fn may_crash_process(&self, message: &Message, now: SystemTime) -> bool {
         if planted!(self.fault, PoisonedUntried) {
             return message.dequeue_count > self.limits.max_dequeue_count;
         }
-        let gets = self.limits.max_dequeue_count.saturating_mul(UNTRIED);
+        let gets = self
+            .limits
+            .max_dequeue_count
+            .saturating_mul(GETS_PER_ATTEMPT);
         let age = now.duration_since(message.inserted_at).unwrap_or_default();
-        // A process that ends releases nothing: each of its messages is hidden for one time-out.
+        // A crashed process releases no message: each stays hidden for one time-out.
         let time_outs = age.as_nanos() / self.limits.visibility_timeout.as_nanos().max(1);
         message.dequeue_count > gets
             && time_outs >= u128::from(gets)
             && self.find(&message.id).is_none()
     }
 
-    /// The get of a message was no attempt.
+    /// Records that the last get of a message was no attempt.
     pub(crate) fn uncount(&mut self, id: &MessageId) {
         if planted!(self.fault, UntriedGetCounted) {
             return;
         }
-        self.change(id, |record| {
+        self.update(id, |record| {
             record.untried = record.untried.saturating_add(1);
             record.uncounted = record.uncounted.saturating_add(1);
         });
@@ -230,24 +232,24 @@ impl Attempts {
         self.record(id).untried
     }
 
-    /// The queue has taken back the get of a message itself.
+    /// The queue has removed the last get from its own count.
     pub(crate) fn count_again(&mut self, id: &MessageId) {
         if planted!(self.fault, TakenBackTwice) {
             return;
         }
-        self.change(id, |record| {
+        self.update(id, |record| {
             record.uncounted = record.uncounted.saturating_sub(1);
         });
     }
 
-    /// A message is still to be deleted, and nothing else.
+    /// Records that only the deletion of a message is left to do.
     pub(crate) fn settle(&mut self, message: &Message, settled: Settled) {
-        self.change(&message.id, |record| {
+        self.update(&message.id, |record| {
             record.settled = Some((settled, message.inserted_at));
         });
     }
 
-    /// Returns why nothing but its deletion is left to be done for a message.
+    /// Returns how the message was settled, if only its deletion is left to do.
     fn settled(&self, message: &Message) -> Option<Settled> {
         if planted!(self.fault, SettledHandledAgain) {
             return None;
@@ -256,23 +258,23 @@ impl Attempts {
         settled.and_then(|(settled, put)| (put == message.inserted_at).then_some(settled))
     }
 
-    /// A message is gone.
+    /// Drops the record of a deleted message.
     pub(crate) fn forget(&mut self, id: &MessageId) {
         self.young.remove(id);
         self.old.remove(id);
     }
 
-    fn find(&self, id: &MessageId) -> Option<Record> {
+    fn find(&self, id: &MessageId) -> Option<MessageRecord> {
         self.young.get(id).or_else(|| self.old.get(id)).copied()
     }
 
-    fn record(&self, id: &MessageId) -> Record {
+    fn record(&self, id: &MessageId) -> MessageRecord {
         self.find(id).unwrap_or_default()
     }
 
-    fn change(&mut self, id: &MessageId, change: impl FnOnce(&mut Record)) {
+    fn update(&mut self, id: &MessageId, update: impl FnOnce(&mut MessageRecord)) {
         let mut record = self.record(id);
-        change(&mut record);
+        update(&mut record);
         self.forget(id);
         if self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
@@ -300,53 +302,59 @@ mod tests {
         Message::new(receipt, "body", dequeue_count, SystemTime::UNIX_EPOCH)
     }
 
-    /// Has a message come, and returns how many attempts it had, and whether it is tried by itself.
+    /// Receives a message; returns its attempts, and whether it is handled alone.
     fn comes(attempts: &Attempts, message: &Message) -> (u32, bool) {
-        match attempts.arrived(message, SystemTime::UNIX_EPOCH) {
+        match attempts.on_received(message, SystemTime::UNIX_EPOCH) {
             Arrival::Handle { attempts, alone } => (attempts, alone),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_get_that_came_to_no_try_is_no_attempt_and_the_last_one_is_by_itself() {
+    fn a_get_without_a_try_is_no_attempt_and_the_last_attempt_is_alone() {
         let mut attempts = attempts(2);
         let later = Verdict::Postponed(Duration::from_secs(5));
-        let spared = attempts.judge(&got(1), 1, later);
-        assert_eq!(spared, Disposition::Spare(Some(Duration::from_secs(5))));
+        let uncounted = attempts.on_failed(&got(1), 1, later);
+        assert_eq!(
+            uncounted,
+            Disposition::ReleaseUncounted(Some(Duration::from_secs(5)))
+        );
         assert_eq!(comes(&attempts, &got(2)), (1, false));
-        let abandoned = attempts.abandon(&got(2));
-        assert_eq!(abandoned, Disposition::Spare(Some(Duration::ZERO)));
-        // The queue has taken this one back itself.
+        let abandoned = attempts.on_abandoned(&got(2));
+        assert_eq!(
+            abandoned,
+            Disposition::ReleaseUncounted(Some(Duration::ZERO))
+        );
+        // The queue has removed this get from its count.
         attempts.count_again(&got(2).id);
         assert_eq!(comes(&attempts, &got(2)), (1, false));
-        let failed = attempts.judge(&got(2), 1, Verdict::Retry);
+        let failed = attempts.on_failed(&got(2), 1, Verdict::Retry);
         assert_eq!(failed, Disposition::Retry(None));
         assert_eq!(comes(&attempts, &got(3)), (2, true));
-        let failed = attempts.judge(&got(3), 2, Verdict::Retry);
+        let failed = attempts.on_failed(&got(3), 2, Verdict::Retry);
         assert_eq!(failed, Disposition::Poison);
     }
 
     #[test]
-    fn a_message_that_was_got_too_often_elsewhere_has_one_try_by_itself() {
+    fn a_message_with_too_many_gets_elsewhere_has_one_attempt_alone() {
         let mut attempts = attempts(2);
         assert_eq!(comes(&attempts, &got(9)), (9, true));
-        let failed = attempts.judge(&got(9), 9, Verdict::Retry);
+        let failed = attempts.on_failed(&got(9), 9, Verdict::Retry);
         assert_eq!(failed, Disposition::Poison);
     }
 
     #[test]
-    fn what_was_rejected_with_others_is_tried_by_itself() {
+    fn a_message_rejected_with_others_is_tried_alone() {
         let mut attempts = attempts(5);
-        let rejected = attempts.judge(&got(1), 1, Verdict::RejectedTogether);
+        let rejected = attempts.on_failed(&got(1), 1, Verdict::RejectedTogether);
         assert_eq!(rejected, Disposition::Retry(None));
         assert_eq!(comes(&attempts, &got(2)), (2, true));
-        let rejected = attempts.judge(&got(2), 2, Verdict::Rejected);
+        let rejected = attempts.on_failed(&got(2), 2, Verdict::Rejected);
         assert_eq!(rejected, Disposition::Poison);
     }
 
     #[test]
-    fn what_was_not_recorded_anew_for_long_is_forgotten_and_the_rest_kept() {
+    fn old_records_are_forgotten_and_new_ones_kept() {
         let mut attempts = attempts(5);
         let id = |number: usize| MessageId::new(&number.to_string());
         for number in 0..10 * GENERATION {

@@ -1,9 +1,9 @@
 //! One run of a handler for all messages of a get.
 //!
-//! Each message keeps its own way (`delivery`): hidden, deleted, given back by itself. What is shared
-//! is the run: a table at which each of a batch's messages has a seat. When every seat is taken or
-//! given up, by a message that was poisoned or lost before its turn, the handler runs once for those
-//! who sit, and all of them get its answer.
+//! Each message has its own `delivery`: it is hidden, deleted and released separately. The messages
+//! of a batch share a barrier with one slot for each of them. A message enters its slot, or drops
+//! it because it was poisoned or lost before. When no slot is pending, the handler runs once for
+//! all messages that entered, and each of them gets the result.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,9 @@ use tokio::sync::oneshot;
 
 use super::{
     attempts::Verdict,
-    handler::{AnyHandler, Delivery, Erased, HandlerError, HandlerResult, Handling, causes},
+    handler::{
+        AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult, causes,
+    },
 };
 use crate::{
     queue::MessageId,
@@ -30,14 +32,14 @@ use crate::{
 /// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =
 /// HandlerResult>` is one.
 pub trait BatchHandler: Send + Sync + 'static {
-    /// Handles the messages of one get together: `Ok` deletes all of them, an error has all of them
-    /// handed out again; an error that is or wraps [`BatchFailures`] says which of them failed, each in
-    /// its own way, and the others are deleted. A message's last try before the poison queue is a batch of its own, so that
-    /// it does not take the others with it.
+    /// Handles the messages of one get together. `Ok` deletes all of them; an error releases all of
+    /// them for a retry. An error that is or wraps [`BatchFailures`] names the messages that
+    /// failed, each with its reason, and the others are deleted. On its last attempt before the
+    /// poison queue a message is a batch by itself, so that it does not take others with it.
     ///
-    /// [`Rejected`](super::Rejected) does not say which of several messages is the bad one: they are handed out again
-    /// as well, each as a batch of its own, and only a message that is rejected alone goes to the
-    /// poison queue at once.
+    /// [`Rejected`](super::Rejected) does not name the bad message among several: all of them are retried,
+    /// each as a batch by itself. Only a message that is rejected alone goes to the poison queue at
+    /// once.
     fn handle(&self, batch: Vec<Delivery>) -> impl Future<Output = HandlerResult> + Send;
 }
 
@@ -57,72 +59,72 @@ pub trait BatchHandler: Send + Sync + 'static {
 /// }
 /// ```
 ///
-/// Each reason says what becomes of its message, as an error of a [`Handler`](super::Handler) does:
+/// Each reason decides about its message, as an error of a [`Handler`](super::Handler) does:
 /// [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter),
-/// [`Postponed`](super::Postponed). Where one names a message that is not of the batch, nothing is
-/// taken to be handled: all of the batch are handed out again.
+/// [`Postponed`](super::Postponed). If an id on the list is not of the batch, no message counts as
+/// handled: the whole batch is retried.
 #[derive(Debug, Default)]
 pub struct BatchFailures(Failures);
 
-/// What makes the list recognisable that was wrapped: its cause, as with other errors that say what
-/// becomes of a message.
+/// The list itself. It is the source of [`BatchFailures`], so that it is found in a wrapped error,
+/// as with other errors that decide about a message.
 #[derive(Debug, Default)]
 struct Failures {
     failed: BTreeMap<MessageId, Failure>,
 }
 
-/// Why one message of a batch failed; told to its delivery once.
+/// Why one message of a batch failed; its delivery takes it once.
 type Failure = Mutex<Option<HandlerError>>;
 
-/// How messages are handled.
+/// The handler of a listener.
 pub(super) enum Handlers {
-    /// Each by itself.
+    /// Handles each message separately.
     Each(AnyHandler),
-    /// Those of a get together.
-    Together(Arc<dyn ErasedBatch>),
+    /// Handles the messages of a get together.
+    Together(Arc<dyn ErasedBatchHandler>),
 }
 
-/// A table's run; to be polled beside those who sit there.
+/// The run of a barrier; polled concurrently with the deliveries that wait for it.
 pub(super) type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub(super) trait ErasedBatch: Send + Sync {
-    fn handle(&self, batch: Vec<Delivery>) -> Handling<'_>;
+pub(super) trait ErasedBatchHandler: Send + Sync {
+    fn handle(&self, batch: Vec<Delivery>) -> HandlerFuture<'_>;
 }
 
-/// Where messages wait for each other.
-struct Table(Mutex<Seats>);
+/// A barrier at which the messages of a batch wait for each other.
+struct BatchBarrier(Mutex<Waiting>);
 
-struct Seats {
-    /// Seats that are neither taken nor given up.
-    open: usize,
-    taken: Vec<Seated>,
-    /// Hears once that no seat is open any more.
-    full: Option<oneshot::Sender<Vec<Seated>>>,
+struct Waiting {
+    /// Slots that are neither entered nor dropped.
+    pending: usize,
+    entered: Vec<Entrant>,
+    /// Receives the entrants when no slot is pending any more.
+    complete: Option<oneshot::Sender<Vec<Entrant>>>,
 }
 
-struct Seated {
-    /// Where its message stands in the batch.
+struct Entrant {
+    /// The position of the message in the batch.
     place: usize,
     delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
 }
 
-/// A place for one message; given up when it is dropped.
-struct Seat {
+/// The slot of one message; dropping it without entering releases it.
+struct BarrierSlot {
     place: usize,
-    table: Arc<Table>,
-    taken: AtomicBool,
+    barrier: Arc<BatchBarrier>,
+    entered: AtomicBool,
 }
 
-/// One of several messages that were rejected together: nobody knows whose fault it is.
+/// The error of messages that were rejected together: it is not known which of them is bad.
 #[derive(Debug)]
-pub(super) struct RejectedTogether(Shared);
+pub(super) struct RejectedTogether(SharedError);
 
-/// One error, told to all of a batch.
+/// One error that all messages of a batch share.
 #[derive(Debug, Clone)]
-struct Shared(Arc<dyn std::error::Error + Send + Sync>);
+struct SharedError(Arc<dyn std::error::Error + Send + Sync>);
 
-/// The run was given up.
+/// The error of a run that was dropped.
 const GIVEN_UP: &str = "the batch was given up";
 
 impl BatchFailures {
@@ -131,7 +133,7 @@ impl BatchFailures {
         Self::default()
     }
 
-    /// Notes that a message failed, instead of what was noted of it before.
+    /// Adds a failed message; replaces an earlier reason of the same message.
     pub fn add(&mut self, delivery: &Delivery, reason: impl Into<HandlerError>) {
         let reason = Mutex::new(Some(reason.into()));
         self.0.failed.insert(delivery.message.id.clone(), reason);
@@ -142,7 +144,7 @@ impl BatchFailures {
         self.0.failed.is_empty()
     }
 
-    /// Returns what a batch handler is to return: `Ok` where no message failed.
+    /// Returns the result for a batch handler: `Ok` where no message failed.
     ///
     /// # Errors
     /// The list itself, unless it is empty.
@@ -155,15 +157,15 @@ impl BatchFailures {
 }
 
 impl Failures {
-    /// Returns the list where an error or one of its causes is one, and every message on it is of
-    /// the batch.
+    /// Returns the list if an error or one of its causes is a list, and all its messages are of the
+    /// batch.
     fn of<'a>(error: &'a HandlerError, batch: &[MessageId]) -> Option<&'a Self> {
         let failures = causes(error).find_map(|cause| cause.downcast_ref::<Self>())?;
         let known = |id: &MessageId| batch.contains(id);
         failures.failed.keys().all(known).then_some(failures)
     }
 
-    /// Takes what is said of a message.
+    /// Takes the result of one message.
     fn take(&self, id: &MessageId) -> HandlerResult {
         let Some(failure) = self.failed.get(id) else {
             return Ok(());
@@ -198,102 +200,103 @@ impl fmt::Display for Failures {
 impl std::error::Error for Failures {}
 
 impl Handlers {
-    /// Returns a handler for each message of a batch, and what is to run beside them. Those that are
-    /// to be `alone` share no run.
-    pub(super) fn seat(&self, alone: &[bool]) -> (Vec<AnyHandler>, Vec<Run>) {
+    /// Returns a handler for each message of a batch, and the runs to poll concurrently. Messages
+    /// that are `alone` get a run of their own.
+    pub(super) fn enter(&self, alone: &[bool]) -> (Vec<AnyHandler>, Vec<Run>) {
         let handler = match self {
             Self::Each(handler) => return (vec![Arc::clone(handler); alone.len()], Vec::new()),
             Self::Together(handler) => handler,
         };
         let together = alone.iter().filter(|alone| !**alone).count();
-        let (table, run) = Table::of(together, handler);
+        let (barrier, run) = BatchBarrier::of(together, handler);
         let mut runs = vec![run];
-        let seats = alone.iter().enumerate().map(|(place, alone)| {
+        let slots = alone.iter().enumerate().map(|(place, alone)| {
             if !alone {
-                return Seat::at(&table, place);
+                return BarrierSlot::at(&barrier, place);
             }
-            let (table, run) = Table::of(1, handler);
+            let (barrier, run) = BatchBarrier::of(1, handler);
             runs.push(run);
-            Seat::at(&table, place)
+            BarrierSlot::at(&barrier, place)
         });
-        (seats.collect(), runs)
+        (slots.collect(), runs)
     }
 }
 
-impl Table {
-    fn of(seats: usize, handler: &Arc<dyn ErasedBatch>) -> (Arc<Self>, Run) {
-        let (full, filled) = oneshot::channel();
-        let table = Self(Mutex::new(Seats {
-            open: seats,
-            taken: Vec::with_capacity(seats),
-            full: Some(full),
+impl BatchBarrier {
+    fn of(slots: usize, handler: &Arc<dyn ErasedBatchHandler>) -> (Arc<Self>, Run) {
+        let (complete, completed) = oneshot::channel();
+        let barrier = Self(Mutex::new(Waiting {
+            pending: slots,
+            entered: Vec::with_capacity(slots),
+            complete: Some(complete),
         }));
-        let run = run(Arc::clone(handler), filled);
-        (Arc::new(table), Box::pin(run))
+        let run = run(Arc::clone(handler), completed);
+        (Arc::new(barrier), Box::pin(run))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seats> {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seats {
-    /// One seat is open no more.
+impl Waiting {
+    /// One slot is no longer pending.
     fn close(&mut self) {
-        self.open -= 1;
-        if self.open == 0
-            && let Some(full) = self.full.take()
+        self.pending -= 1;
+        if self.pending == 0
+            && let Some(complete) = self.complete.take()
         {
-            // Where nobody runs any more, those who sit are given up with the senders they wait for.
-            let _ = full.send(std::mem::take(&mut self.taken));
+            // If the run was dropped, the entrants drop here, and their deliveries see closed
+            // channels.
+            let _ = complete.send(std::mem::take(&mut self.entered));
         }
     }
 }
 
-impl Seat {
-    fn at(table: &Arc<Table>, place: usize) -> AnyHandler {
+impl BarrierSlot {
+    fn at(barrier: &Arc<BatchBarrier>, place: usize) -> AnyHandler {
         Arc::new(Self {
             place,
-            table: Arc::clone(table),
-            taken: AtomicBool::new(false),
+            barrier: Arc::clone(barrier),
+            entered: AtomicBool::new(false),
         })
     }
 }
 
-impl Erased for Seat {
-    fn handle(&self, delivery: Delivery) -> Handling<'_> {
+impl ErasedHandler for BarrierSlot {
+    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_> {
         let (answer, answered) = oneshot::channel();
-        if !self.taken.swap(true, Ordering::Relaxed) {
-            let mut seats = self.table.lock();
-            seats.taken.push(Seated {
+        if !self.entered.swap(true, Ordering::Relaxed) {
+            let mut slots = self.barrier.lock();
+            slots.entered.push(Entrant {
                 place: self.place,
                 delivery,
                 answer,
             });
-            seats.close();
+            slots.close();
         }
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(GIVEN_UP.into())) })
     }
 }
 
-impl Drop for Seat {
+impl Drop for BarrierSlot {
     fn drop(&mut self) {
-        if !self.taken.load(Ordering::Relaxed) {
-            self.table.lock().close();
+        if !self.entered.load(Ordering::Relaxed) {
+            self.barrier.lock().close();
         }
     }
 }
 
-/// Waits until a table is full, handles its batch, and tells everybody.
-async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated>>) {
-    let mut seated = filled.await.unwrap_or_default();
-    if seated.is_empty() {
+/// Waits until no slot is pending, handles the batch, and sends each message its result.
+async fn run(handler: Arc<dyn ErasedBatchHandler>, completed: oneshot::Receiver<Vec<Entrant>>) {
+    let mut entrants = completed.await.unwrap_or_default();
+    if entrants.is_empty() {
         return;
     }
-    // They sat down as their tasks came; they are handed over as they were got.
-    seated.sort_unstable_by_key(|one| one.place);
-    let seated = seated.into_iter().map(|one| (one.delivery, one.answer));
-    let (batch, answers): (Vec<_>, Vec<_>) = seated.unzip();
+    // Entrants come in the order of their tasks; the batch has the order of the get.
+    entrants.sort_unstable_by_key(|one| one.place);
+    let entrants = entrants.into_iter().map(|one| (one.delivery, one.answer));
+    let (batch, answers): (Vec<_>, Vec<_>) = entrants.unzip();
     let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
     let outcome = match task::spawn_scoped(async move { handler.handle(batch).await }).await {
         TaskOutcome::Done(outcome) => outcome,
@@ -307,7 +310,7 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
         }
         return;
     }
-    let outcome = outcome.map_err(Told::from);
+    let outcome = outcome.map_err(BatchError::from);
     let together = answers.len() > 1;
     for answer in answers {
         let told = outcome.as_ref().copied();
@@ -315,23 +318,23 @@ async fn run(handler: Arc<dyn ErasedBatch>, filled: oneshot::Receiver<Vec<Seated
     }
 }
 
-/// A batch's error, by what it says of its messages.
-struct Told {
+/// A batch's error with its verdict.
+struct BatchError {
     verdict: Verdict,
-    error: Shared,
+    error: SharedError,
 }
 
-impl From<HandlerError> for Told {
+impl From<HandlerError> for BatchError {
     fn from(error: HandlerError) -> Self {
         Self {
             verdict: Verdict::of(&error),
-            error: Shared(error.into()),
+            error: SharedError(error.into()),
         }
     }
 }
 
-impl Told {
-    /// Returns the error for one of the messages, which says what the batch's says by its causes.
+impl BatchError {
+    /// Returns the error for one of the messages; its causes carry the batch's verdict.
     fn error(&self, together: bool) -> HandlerError {
         let error = self.error.clone();
         match self.verdict {
@@ -353,13 +356,13 @@ impl std::error::Error for RejectedTogether {
     }
 }
 
-impl fmt::Display for Shared {
+impl fmt::Display for SharedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for Shared {
+impl std::error::Error for SharedError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source()
     }
@@ -375,8 +378,8 @@ where
     }
 }
 
-impl<H: BatchHandler> ErasedBatch for H {
-    fn handle(&self, batch: Vec<Delivery>) -> Handling<'_> {
+impl<H: BatchHandler> ErasedBatchHandler for H {
+    fn handle(&self, batch: Vec<Delivery>) -> HandlerFuture<'_> {
         Box::pin(BatchHandler::handle(self, batch))
     }
 }

@@ -1,4 +1,4 @@
-//! Slots that the listeners of a process share.
+//! The slots for dequeue tasks that the listeners of a process share.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 
 use crate::scaling::{Slots, Ticket};
 
-/// How many dequeue tasks may be at work at one time, over all listeners that share it. Cloning it
-/// shares it.
+/// Limits the dequeue tasks that work at one time, over all listeners that share it. Clones share
+/// one budget.
 ///
-/// A free slot goes to the queue that holds the fewest. A listener that finds none keeps what it was
-/// woken for, and a task of the busiest queue gives its slot back between two batches. Tasks that
-/// sleep hold none.
+/// A free slot goes to the queue that holds the fewest slots. A listener without a slot keeps its
+/// pending wake-up, and a task of the busiest queue gives its slot back between two batches.
+/// Sleeping tasks hold no slot.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -24,15 +24,15 @@ struct Inner {
     next: AtomicU64,
 }
 
-/// A slot; given back when it is dropped.
+/// A slot; dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Slot {
     budget: Budget,
     queue: u64,
 }
 
-/// A request in the line; leaves it when it is dropped.
-struct InLine<'a> {
+/// A waiting request; dropping it withdraws it.
+struct WaitingRequest<'a> {
     budget: &'a Budget,
     ticket: Ticket,
     queue: u64,
@@ -47,12 +47,12 @@ impl Budget {
         }))
     }
 
-    /// Makes a budget that never keeps anybody waiting.
+    /// Makes a budget without a limit.
     pub fn unlimited() -> Self {
         Self::new(usize::MAX)
     }
 
-    /// Returns how many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.lock().total()
     }
@@ -65,7 +65,7 @@ impl Budget {
     /// Waits for a slot.
     ///
     /// # Cancel safety
-    /// Whoever gives up leaves the line.
+    /// Safe: dropping the future withdraws the request.
     pub(super) async fn acquire(&self, queue: u64) -> Slot {
         let slot = || Slot {
             budget: self.clone(),
@@ -77,20 +77,20 @@ impl Budget {
                 return slot();
             }
             let (granted, wait) = oneshot::channel();
-            (slots.ask(queue, granted), wait)
+            (slots.enqueue(queue, granted), wait)
         };
-        let in_line = InLine {
+        let waiting = WaitingRequest {
             budget: self,
             ticket,
             queue,
         };
-        // The sender is kept until the slot was granted.
+        // The sender is kept until the slot is granted.
         let _ = wait.await;
-        std::mem::forget(in_line);
+        std::mem::forget(waiting);
         slot()
     }
 
-    /// Returns whether the queue's task is to give its slot back between two batches.
+    /// Returns whether a task of the queue must give its slot back between two batches.
     pub(super) fn should_yield(&self, queue: u64) -> bool {
         self.lock().should_yield(queue)
     }
@@ -108,12 +108,12 @@ impl Default for Budget {
 
 fn grant(slots: &mut Slots<oneshot::Sender<()>>) {
     while let Some(granted) = slots.grant() {
-        // A request that was given up finds that out by itself, and gives the slot back.
+        // A request that was dropped gives the slot back itself.
         let _ = granted.send(());
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         let mut slots = self.budget.lock();
         if !slots.withdraw(self.ticket) {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_gives_up_waiting_loses_no_slot() {
+    async fn a_dropped_request_loses_no_slot() {
         let budget = Budget::new(1);
         let slot = budget.acquire(1).await;
         {
@@ -144,13 +144,13 @@ mod tests {
             tokio::pin!(waiting);
             assert!(futures_util::poll!(&mut waiting).is_pending());
             drop(slot);
-            // Granted, and given up before it was taken.
+            // The slot is granted, and the request dropped before it takes the slot.
         }
         drop(budget.acquire(3).await);
     }
 
     #[tokio::test]
-    async fn a_slot_goes_round_among_those_who_wait() {
+    async fn a_slot_goes_round_among_waiting_queues() {
         let budget = Budget::new(1);
         let first = budget.acquire(1).await;
         assert!(!budget.should_yield(1));

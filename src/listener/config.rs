@@ -1,4 +1,4 @@
-//! How a listener behaves.
+//! The configuration of a listener.
 
 use std::{
     fmt::Debug,
@@ -15,79 +15,80 @@ use crate::{
     words::{GroupName, Limits, ListenerId, SubscribeOptions},
 };
 
-/// How a listener behaves.
+/// The configuration of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenerConfig {
-    /// Messages of one get, and those that a task holds at most: its places. At least 1; more than
-    /// the queue's own limit are never got at once. A task gets more when half of its places are
-    /// free, so a slow message keeps its own place only; where messages are handled in batches, or
-    /// with a [`dequeue_interval`](Self::dequeue_interval), when all are.
+    /// The maximum number of messages of one get, and of messages that a task holds: its places. At
+    /// least 1, and capped at the queue's own limit. A task gets more when half of its places are
+    /// free, so a slow message occupies only its own place. With batch handlers, or with a
+    /// [`dequeue_interval`](Self::dequeue_interval), it gets more when all places are free.
     pub dequeue_batch_size: usize,
-    /// Messages of one task that are handled at the same time; 0 is the whole batch.
+    /// The number of messages of one task that are handled at the same time; 0 is the whole batch.
     pub concurrency: usize,
     /// The pause of a task between two batches.
     pub dequeue_interval: Duration,
-    /// For how long a message is hidden that was got. Renewed while it is handled, so it need not
-    /// cover the handling: it is how long a message of a process that died stays away. Renewed after
-    /// a third of it, where that takes long after half of it, each time with a sixth of it to succeed.
+    /// How long a get hides a message. It is renewed during the handling, so it need not cover the
+    /// handling: it is the time after which the message of a crashed process becomes visible. It is
+    /// renewed after a third of this time, during a long handling after half of it. Each renewal
+    /// may take a sixth of it.
     pub visibility_timeout: Duration,
-    /// A handler that takes longer has failed: it is told, and the message is handed out again.
+    /// A slower handler has failed: it is told to end, and the message is retried.
     pub max_handling_time: Duration,
-    /// After so many tries a message goes to the poison queue, where there is one.
+    /// After this many attempts a message goes to the poison queue, if there is one.
     ///
-    /// A try is a get, as queues count these, but for those that came to no try: the body could not
-    /// be had for a reason that passes, such as a claim check's blob store that is away, the handler
-    /// [postponed](super::Postponed) it, its turn did not come, or a shutdown had no time for it. The
-    /// queues of this crate take such a get back from the count
-    /// ([`release_untried`](crate::queue::WorkQueue::release_untried)). On others, Azure's among
-    /// them, a listener remembers its own gets of 16,384 messages at least, the latest, until it
-    /// ends; those of other listeners and of earlier processes count in full. Therefore a message
-    /// that was got more often has one try here all the same, by itself where messages are handled
-    /// in batches.
+    /// An attempt is a get, as queues count them, except a get without a try: a temporary error
+    /// kept the body away (for example the blob store of a claim check), the handler
+    /// [postponed](super::Postponed) it, its handler did not start in time, or a shutdown
+    /// had no time for it. The queues of this crate remove such a get from their count
+    /// ([`release_untried`](crate::queue::WorkQueue::release_untried)). For other queues, such as
+    /// Azure's, a listener remembers its own gets without a try, for at least the 16,384 most
+    /// recent messages, until it ends. Those of other listeners and of earlier processes count in
+    /// full. Therefore a message with more gets still has one attempt here, alone where messages
+    /// are handled in batches.
     ///
-    /// Without any try goes only what may have ended the process of each listener that had it: a
-    /// message that was got more than 20 times as often, that is old enough for as many
-    /// [`visibility_timeout`](Self::visibility_timeout)s, and that no try of this listener has ended
-    /// for.
+    /// Only a message that may have crashed every process that had it goes there without an
+    /// attempt: it has more than 20 times as many gets, it is old enough for as many
+    /// [`visibility_timeout`](Self::visibility_timeout)s, and no attempt of this listener has ended.
     pub max_dequeue_count: u32,
-    /// The wait before a message is handed out again after a handler failed: up to `0` the first
-    /// time, doubled each time, never over `1`.
+    /// The wait before a retry after a failed handler: at most `.0` the first time, doubled each
+    /// time, never more than `.1`.
     pub retry: (Duration, Duration),
-    /// When an idle task looks again, where no relay tells it.
+    /// The back-off of an idle task without wake-ups.
     pub idle: IdleBackoff,
-    /// The longest sleep of the task that stays while the relay is away; a day at most.
+    /// The longest sleep of the task that polls while the relay is away; at most a day.
     pub away: Duration,
-    /// Dequeue tasks at most.
+    /// The maximum number of dequeue tasks.
     pub max_tasks: usize,
-    /// How many tasks a depth needs.
+    /// Decides how many tasks a depth needs.
     pub policy: Arc<dyn ScalePolicy>,
-    /// What the listeners of a process share.
+    /// The slots for dequeue tasks; clones share them between listeners.
     pub budget: Budget,
     /// How long a shutdown waits for the handlers.
     pub grace: Duration,
-    /// How long a handler goes on that was told to end, by [`Delivery::lost`], because it takes too
-    /// long or because the grace of a shutdown is over; the message stays hidden for as long.
+    /// How long a handler may still run after it was told to end by [`Delivery::lost`], because it
+    /// takes too long or the grace of a shutdown is over. The message stays hidden during this
+    /// time.
     ///
     /// [`Delivery::lost`]: super::Delivery::lost
     pub wind_down: Duration,
-    /// Seeds the listener's chance; `None` draws it from the system.
+    /// The seed of the listener's random numbers; `None` takes one from the system.
     pub seed: Option<u64>,
 }
 
-/// A longer sleep would be the same as not to look.
-const LONGEST_SLEEP: Duration = Duration::from_secs(24 * 3600);
+/// A longer sleep would amount to no polling.
+const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 
 impl Default for ListenerConfig {
     fn default() -> Self {
         Self {
-            // Half of what Azure allows: few calls under load, and a slow handler does not keep
-            // too many messages from the other tasks.
+            // Half of Azure's limit: few calls under load, and a slow handler does not hold too
+            // many messages that other tasks could handle.
             dequeue_batch_size: 16,
             concurrency: 0,
             dequeue_interval: Duration::ZERO,
             visibility_timeout: Limits::VISIBILITY,
             max_handling_time: Duration::from_secs(3600),
-            // As Azure Functions and Service Bus have it, roughly.
+            // About the defaults of Azure Functions and Service Bus.
             max_dequeue_count: 5,
             retry: (Duration::from_secs(1), Duration::from_secs(300)),
             idle: IdleBackoff::default(),
@@ -96,7 +97,7 @@ impl Default for ListenerConfig {
             policy: Arc::new(StepPolicy::default()),
             budget: Budget::unlimited(),
             grace: Duration::from_secs(30),
-            // For a last word to whatever works for it; who needs longer says so.
+            // Enough to cancel a call; a handler that needs longer sets this field.
             wind_down: Duration::from_secs(2),
             seed: None,
         }
@@ -104,21 +105,21 @@ impl Default for ListenerConfig {
 }
 
 impl ListenerConfig {
-    /// Makes the options of a subscription for a listener with this configuration: a member of the
-    /// queue's [group](WorkQueue::listener_group), so that the listeners of one queue share its
-    /// wake-ups, and as many of them are woken as there is work for. Set
-    /// [`group`](SubscribeOptions::group) to `None` for a listener that is to be told of every one,
-    /// because it is the only one for what it does.
+    /// Makes the options of a subscription for a listener with this configuration. The listener is
+    /// a member of the queue's [group](WorkQueue::listener_group): the listeners of one queue share
+    /// its wake-ups, and only as many are woken as the work needs. Set
+    /// [`group`](SubscribeOptions::group) to `None` for a listener that must get every wake-up,
+    /// because no other listener does its work.
     ///
-    /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles at
-    /// the same time: the next member is woken for what is beyond it.
+    /// A member's capacity is [`max_tasks`](Self::max_tasks) times the messages that a task handles
+    /// at the same time: the next member is woken for messages beyond it.
     pub fn subscription(&self, listener_id: ListenerId, queue: &dyn WorkQueue) -> SubscribeOptions {
         let options = SubscribeOptions::new(listener_id, [queue.address()]);
         self.member(options, Some(queue.listener_group()))
     }
 
-    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues: a
-    /// member of a group of those that read the very same queues.
+    /// Makes the options of one subscription for [`Listeners`](super::Listeners) of several queues.
+    /// The group consists of listeners that read exactly the same queues.
     pub fn subscription_of(
         &self,
         listener_id: ListenerId,
@@ -130,7 +131,7 @@ impl ListenerConfig {
         groups.hash(&mut hasher);
         let group = GroupName::new(&format!("listeners-{:016x}", hasher.finish()));
         let addresses = queues.iter().map(|queue| queue.address());
-        // The name keeps the rule.
+        // The name is always valid.
         self.member(SubscribeOptions::new(listener_id, addresses), group.ok())
     }
 
@@ -153,8 +154,8 @@ impl ListenerConfig {
         }
     }
 
-    /// Checks it against a queue, and caps what may be capped.
-    pub(super) fn fit(mut self, queue: &dyn WorkQueue) -> Result<Self> {
+    /// Checks the configuration against a queue; caps values that are too large.
+    pub(super) fn validate(mut self, queue: &dyn WorkQueue) -> Result<Self> {
         let limits: QueueLimits = queue.limits();
         for (field, count) in [
             ("dequeue_batch_size", self.dequeue_batch_size),
@@ -175,16 +176,16 @@ impl ListenerConfig {
             }
         }
         for (field, span) in [("away", &mut self.away), ("idle.most", &mut self.idle.most)] {
-            if *span > LONGEST_SLEEP {
-                tracing::warn!(%queue, field, "a task that is to look sleeps for a day at most");
-                *span = LONGEST_SLEEP;
+            if *span > MAX_SLEEP {
+                tracing::warn!(%queue, field, "a task that polls sleeps for a day at most");
+                *span = MAX_SLEEP;
             }
         }
         limits.check_visibility(self.visibility_timeout)?;
         if self.dequeue_batch_size > limits.batch {
             tracing::warn!(
                 %queue, asked = self.dequeue_batch_size, limit = limits.batch,
-                "dequeue_batch_size is above what the queue gives at once; getting fewer"
+                "dequeue_batch_size is above the queue's limit for one get; using the limit"
             );
             self.dequeue_batch_size = limits.batch;
         }

@@ -1,5 +1,5 @@
-//! One message's way: handled while it is kept hidden, then deleted, given back, or moved to the
-//! poison queue.
+//! The delivery of one message: it is handled while it is kept hidden, then deleted, released, or
+//! moved to the poison queue.
 
 mod settling;
 
@@ -24,16 +24,16 @@ use crate::{
     task::{self, TaskOutcome},
 };
 
-/// How a try ended.
-enum Ending {
+/// The end of an attempt.
+enum AttemptEnd {
     Handled,
     Failed(HandlerError, Verdict),
-    /// Not tried to its end: it is no attempt.
+    /// The handler did not run to its end: it is no attempt.
     Abandoned,
 }
 
-impl Ending {
-    fn told(&self) -> HandlingEnd<'_> {
+impl AttemptEnd {
+    fn for_hooks(&self) -> HandlingEnd<'_> {
         match self {
             Self::Handled => HandlingEnd::Handled,
             Self::Abandoned | Self::Failed(_, Verdict::Postponed(_)) => HandlingEnd::NotTried,
@@ -42,8 +42,8 @@ impl Ending {
     }
 }
 
-/// A message that a get brought, and what is to be done with it.
-pub(super) struct Got {
+/// A message that a get returned, and how to treat it.
+pub(super) struct ReceivedMessage {
     pub(super) message: Message,
     pub(super) arrival: Arrival,
     /// When the get was issued.
@@ -55,109 +55,111 @@ struct InFlightMessage<'a> {
     shared: &'a Shared,
     message: &'a Message,
     receipt: Receipt,
-    /// It stays hidden until then at least, and until then at most, by our clock: the queue counts
-    /// from when it served the call.
-    until: Instant,
-    back_by: Instant,
+    /// Earliest (`hidden_until`) and latest (`visible_by`) end of the time-out, by this machine's
+    /// clock: the queue counts from the moment at which it served the call.
+    hidden_until: Instant,
+    visible_by: Instant,
     renew_at: Instant,
     renewals: u32,
     lost: CancellationToken,
-    /// Somebody else has got it.
-    gone: bool,
+    /// Another listener got the message.
+    taken_elsewhere: bool,
 }
 
-/// A call that takes longer has failed, or nobody knows.
+/// A slower call has failed, or its outcome is unknown.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
-/// A message is renewed after a third of its time-out, and each renewal has a sixth of it: where one
-/// hangs, three more fit in before the message is seen again.
+/// A message is renewed after a third of its time-out, and each renewal may take a sixth of it: if
+/// one hangs, three more fit in before the message becomes visible.
 const RENEW_AFTER: u32 = 3;
-const RENEW_PATIENCE: u32 = 6;
-/// A message that was renewed so often is handled for long: from then on after half of its time-out,
-/// which leaves room for two more tries. The time-out itself does not grow: the relay wakes others
-/// after as long where this process ends (R8).
+const RENEW_TIMEOUT_PART: u32 = 6;
+/// After this many renewals the handling counts as long: from then on a message is renewed after
+/// half of its time-out, which leaves room for two more tries. The time-out itself does not grow:
+/// the relay wakes others after as long where this process ends (R8).
 const LONG_HANDLING: u32 = 4;
 const RENEW_LONG_AFTER: u32 = 2;
 
-/// Sees one message through. `turns` bounds how many are handled at a time; `prefetched` is given
-/// back when a reader takes the message from its stream.
+/// Runs one message to its end. `concurrency` limits how many are handled at a time; the permit
+/// `prefetched` is released when a reader takes the message from its stream.
 pub(super) async fn deliver(
     shared: &Arc<Shared>,
-    turns: &Semaphore,
-    got: Got,
+    concurrency: &Semaphore,
+    got: ReceivedMessage,
     handler: AnyHandler,
     prefetched: Option<OwnedSemaphorePermit>,
 ) {
-    let Got {
+    let ReceivedMessage {
         message,
         arrival,
         asked,
     } = got;
     let timeout = shared.config.visibility_timeout;
-    let mut held = InFlightMessage {
+    let mut in_flight = InFlightMessage {
         shared,
         receipt: message.receipt.clone(),
         message: &message,
-        until: far(asked, timeout),
-        back_by: far(Instant::now(), timeout),
+        hidden_until: far(asked, timeout),
+        visible_by: far(Instant::now(), timeout),
         renew_at: far(asked, timeout / RENEW_AFTER),
         renewals: 0,
         lost: CancellationToken::new(),
-        gone: false,
+        taken_elsewhere: false,
     };
     let attempts = match arrival {
         Arrival::Handle { attempts, .. } => attempts,
         Arrival::Delete(settled) => {
-            // Nobody waits for it in vain.
+            // Before the calls: the other messages of its batch must not wait for it.
             drop(handler);
-            return held.delete(settled).await;
+            return in_flight.delete(settled).await;
         }
         Arrival::Unreadable(fault) => {
             drop(handler);
-            return held.unreadable(fault).await;
+            return in_flight.unreadable(fault).await;
         }
         Arrival::PoisonUntried => {
             drop(handler);
             let gets = message.dequeue_count;
             let error = format!("was got {gets} times, and not tried here");
-            return held.poison(error.into()).await;
+            return in_flight.poison(error.into()).await;
         }
     };
-    match held.handle(turns, handler, prefetched).await {
-        Ending::Handled => held.delete(Settled::Handled).await,
-        Ending::Abandoned | Ending::Failed(_, Verdict::Postponed(_)) if held.gone => {
+    match in_flight.handle(concurrency, handler, prefetched).await {
+        AttemptEnd::Handled => in_flight.delete(Settled::Handled).await,
+        AttemptEnd::Abandoned | AttemptEnd::Failed(_, Verdict::Postponed(_))
+            if in_flight.taken_elsewhere =>
+        {
             shared.attempts().uncount(&message.id);
         }
-        // Whoever has got it since judges it.
-        Ending::Failed(error, _) if held.gone => {
+        // The listener that got the message since decides about it.
+        AttemptEnd::Failed(error, _) if in_flight.taken_elsewhere => {
             count(&shared.counters.failed);
             let text = format!("message `{}`: {error}", message.id);
-            held.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
+            in_flight.report_error(Action::Handle, Error::new(ErrorKind::Internal, text));
         }
-        Ending::Failed(error, verdict) => held.judge(error, verdict, attempts).await,
-        Ending::Abandoned => held.abandon().await,
+        AttemptEnd::Failed(error, verdict) => in_flight.judge(error, verdict, attempts).await,
+        AttemptEnd::Abandoned => in_flight.abandon().await,
     }
 }
 
 impl InFlightMessage<'_> {
-    /// Runs the handler when it is its turn, and keeps the message hidden all the while.
+    /// Runs the handler when a permit is free, and keeps the message hidden the whole time.
     async fn handle(
         &mut self,
-        turns: &Semaphore,
+        concurrency: &Semaphore,
         handler: AnyHandler,
         prefetched: Option<OwnedSemaphorePermit>,
-    ) -> Ending {
+    ) -> AttemptEnd {
         let shared = self.shared;
-        let turn = turns.acquire();
-        tokio::pin!(turn);
-        let _turn = loop {
+        let permit = concurrency.acquire();
+        tokio::pin!(permit);
+        let _permit = loop {
             tokio::select! {
                 biased;
-                () = shared.stopping.cancelled() => return Ending::Abandoned,
-                turn = &mut turn => break turn.expect("never closed"),
+                () = shared.stopping.cancelled() => return AttemptEnd::Abandoned,
+                permit = &mut permit => break permit.expect("never closed"),
                 () = tokio::time::sleep_until(self.renew_at) => self.renew().await,
             }
             if self.lost.is_cancelled() {
-                return Ending::Abandoned;
+                return AttemptEnd::Abandoned;
             }
         };
         self.run_handler(handler, prefetched).await
@@ -167,7 +169,7 @@ impl InFlightMessage<'_> {
         &mut self,
         handler: AnyHandler,
         prefetched: Option<OwnedSemaphorePermit>,
-    ) -> Ending {
+    ) -> AttemptEnd {
         let shared = self.shared;
         let pickup = prefetched.is_some().then(|| Arc::new(Pickup::default()));
         let delivery = Delivery::new(
@@ -176,34 +178,34 @@ impl InFlightMessage<'_> {
             self.lost.clone(),
             pickup.clone(),
         );
-        // A task of its own: a handler that blocks its thread does not keep the message from being
-        // renewed, and its end does not cut off a renewal whose receipt would be lost with it.
+        // A separate task: a handler that blocks its thread does not delay a renewal, and the
+        // handler's end does not cancel a renewal, whose receipt would be lost.
         let handling = task::spawn_scoped(async move { handler.handle(delivery).await });
         tokio::pin!(handling);
         if let Some(pickup) = pickup
-            && let Some(ending) = self.ends_untaken(&pickup, &mut handling).await
+            && let Some(ending) = self.await_pickup(&pickup, &mut handling).await
         {
             return ending;
         }
-        // What is hidden and not taken is little: one more may be got.
+        // The message is taken, so another one may be prefetched.
         drop(prefetched);
         let began = Instant::now();
         shared.hooks.on_start(self.message);
-        let ending = self.see_through(handling, began).await;
+        let ending = self.await_handler(handling, began).await;
         let took = began.elapsed();
-        if !matches!(ending, Ending::Abandoned) {
+        if !matches!(ending, AttemptEnd::Abandoned) {
             shared.counters.handling.add(took);
         }
-        shared.hooks.on_end(self.message, &ending.told(), took);
+        shared.hooks.on_end(self.message, &ending.for_hooks(), took);
         ending
     }
 
-    /// Keeps the message hidden until its handler ends, or is given up.
-    async fn see_through(
+    /// Keeps the message hidden until its handler ends or is dropped.
+    async fn await_handler(
         &mut self,
         mut handling: Pin<&mut impl Future<Output = TaskOutcome<HandlerResult>>>,
         began: Instant,
-    ) -> Ending {
+    ) -> AttemptEnd {
         let shared = self.shared;
         let most = shared.config.max_handling_time;
         let overdue = tokio::time::sleep_until(far(began, most));
@@ -211,12 +213,12 @@ impl InFlightMessage<'_> {
         let given_up = loop {
             tokio::select! {
                 biased;
-                ended = &mut handling => return ending(ended),
-                () = shared.abandoning.cancelled() => break Ending::Abandoned,
+                ended = &mut handling => return attempt_end(ended),
+                () = shared.abandoning.cancelled() => break AttemptEnd::Abandoned,
                 () = &mut overdue => {
-                    break Ending::Failed(format!("took longer than {most:?}").into(), Verdict::Retry);
+                    break AttemptEnd::Failed(format!("took longer than {most:?}").into(), Verdict::Retry);
                 }
-                () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
+                () = tokio::time::sleep_until(self.renew_at), if !self.taken_elsewhere => self.renew().await,
             }
         };
         self.lost.cancel();
@@ -225,25 +227,25 @@ impl InFlightMessage<'_> {
         loop {
             tokio::select! {
                 biased;
-                ended = &mut handling => match ending(ended) {
-                    // Just in time.
-                    Ending::Handled => return Ending::Handled,
+                ended = &mut handling => match attempt_end(ended) {
+                    // It ended in time.
+                    AttemptEnd::Handled => return AttemptEnd::Handled,
                     _ => return given_up,
                 },
                 () = &mut latest => return given_up,
-                () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
+                () = tokio::time::sleep_until(self.renew_at), if !self.taken_elsewhere => self.renew().await,
             }
         }
     }
 
-    /// Waits until a reader takes the message from its stream, and returns `None`; or how it ended
-    /// before: the listener stops, the message is lost, or others are to have it, because it waited
-    /// for as long as handling it may take.
-    async fn ends_untaken(
+    /// Waits until a reader takes the message from its stream, and returns `None`. Returns the end
+    /// of the attempt if that comes first: the listener stops, the message is lost, or it has
+    /// waited for `max_handling_time`, so that another listener should get it.
+    async fn await_pickup(
         &mut self,
         pickup: &Pickup,
         handling: &mut (impl Future<Output = TaskOutcome<HandlerResult>> + Unpin),
-    ) -> Option<Ending> {
+    ) -> Option<AttemptEnd> {
         let shared = self.shared;
         let overdue = far(Instant::now(), shared.config.max_handling_time);
         let overdue = tokio::time::sleep_until(overdue);
@@ -252,7 +254,7 @@ impl InFlightMessage<'_> {
             tokio::select! {
                 biased;
                 () = pickup.taken() => return None,
-                ended = &mut *handling => return Some(ending(ended)),
+                ended = &mut *handling => return Some(attempt_end(ended)),
                 () = shared.stopping.cancelled() => break,
                 () = &mut overdue => break,
                 () = tokio::time::sleep_until(self.renew_at) => self.renew().await,
@@ -261,21 +263,21 @@ impl InFlightMessage<'_> {
                 break;
             }
         }
-        pickup.withdraw().then_some(Ending::Abandoned)
+        pickup.withdraw().then_some(AttemptEnd::Abandoned)
     }
 
-    /// Keeps the message hidden for one more time-out from now on.
+    /// Extends the message's time-out from now on.
     async fn renew(&mut self) {
         let (queue, timeout) = (&self.shared.queue, self.shared.config.visibility_timeout);
         let began = Instant::now();
-        let patience = (timeout / RENEW_PATIENCE).min(LONGEST_CALL);
+        let patience = (timeout / RENEW_TIMEOUT_PART).min(LONGEST_CALL);
         let renewed = tokio::time::timeout(patience, queue.renew(&self.receipt, timeout)).await;
         let late = || Err(Error::new(ErrorKind::Timeout, "renewing took too long"));
         match renewed.unwrap_or_else(|_| late()) {
             Ok(receipt) => {
                 self.receipt = receipt;
-                self.until = far(began, timeout);
-                self.back_by = far(Instant::now(), timeout);
+                self.hidden_until = far(began, timeout);
+                self.visible_by = far(Instant::now(), timeout);
                 self.renewals = self.renewals.saturating_add(1);
                 let after = match self.renewals < LONG_HANDLING {
                     true => RENEW_AFTER,
@@ -283,51 +285,54 @@ impl InFlightMessage<'_> {
                 };
                 self.renew_at = far(began, timeout / after);
             }
-            Err(error) if error.kind() == ErrorKind::Conflict => self.lose(),
+            Err(error) if error.kind() == ErrorKind::Conflict => self.on_lost(),
             Err(error) => {
-                self.complain(Action::Renew, error);
-                // It may have happened all the same.
-                self.back_by = far(Instant::now(), timeout);
-                // Still hidden for a while; and beyond, as long as nobody else has got it.
-                self.renew_at = far(began, timeout / RENEW_PATIENCE);
-                if self.renew_at >= self.until {
+                self.report_error(Action::Renew, error);
+                // The outcome is unknown: the renewal may have happened.
+                self.visible_by = far(Instant::now(), timeout);
+                // The message is still hidden, and its receipt stays valid until another listener
+                // gets it.
+                self.renew_at = far(began, timeout / RENEW_TIMEOUT_PART);
+                if self.renew_at >= self.hidden_until {
                     self.lost.cancel();
                 }
             }
         }
     }
 
-    fn lose(&mut self) {
+    fn on_lost(&mut self) {
         let (queue, message) = (&self.shared.queue, &self.message.id);
-        tracing::info!(%queue, %message, "somebody else has got the message");
+        tracing::info!(%queue, %message, "another listener got the message");
         count(&self.shared.counters.lost);
-        self.gone = true;
+        self.taken_elsewhere = true;
         self.lost.cancel();
-        // Or a renewal of ours did happen whose answer was lost: it comes back, and nobody else says
-        // so.
-        self.shared.hidden(self.shared.config.visibility_timeout);
+        // Or an earlier renewal succeeded and its answer was lost: then the message becomes visible
+        // again, and only this listener can report that.
+        self.shared
+            .report_hidden(self.shared.config.visibility_timeout);
     }
 
-    fn complain(&self, action: Action, error: Error) {
-        self.shared.complain(action, Some(&self.message.id), error);
+    fn report_error(&self, action: Action, error: Error) {
+        self.shared
+            .report_error(action, Some(&self.message.id), error);
     }
 }
 
-/// Returns `span` later, or what tokio holds for the far future.
+/// Returns `from + span`, at most 30 years, which tokio's timer can represent.
 fn far(from: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     from + span.min(FAR)
 }
 
-fn ending(ended: TaskOutcome<HandlerResult>) -> Ending {
+fn attempt_end(ended: TaskOutcome<HandlerResult>) -> AttemptEnd {
     match ended {
-        TaskOutcome::Done(Ok(())) => Ending::Handled,
+        TaskOutcome::Done(Ok(())) => AttemptEnd::Handled,
         TaskOutcome::Done(Err(error)) => {
             let verdict = Verdict::of(&error);
-            Ending::Failed(error, verdict)
+            AttemptEnd::Failed(error, verdict)
         }
         TaskOutcome::Panicked(text) => {
-            Ending::Failed(format!("panicked: {text}").into(), Verdict::Retry)
+            AttemptEnd::Failed(format!("panicked: {text}").into(), Verdict::Retry)
         }
     }
 }

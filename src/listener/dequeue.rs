@@ -1,9 +1,9 @@
-//! One dequeue task: get messages for its places, handle them, delete what was handled; get more when
-//! half of the places are free; rest or leave when there is nothing.
+//! One dequeue task: gets messages for its places, handles them, deletes handled messages. It gets
+//! more when half of the places are free, and sleeps or ends when the queue is empty.
 //!
-//! A place is room for one message, [`dequeue_batch_size`] of them. Gets and sleeps go on beside the
-//! messages at hand, so that a slow one keeps its own place only. A batch that is handled as one keeps
-//! all places to its end.
+//! A place is room for one message; a task has [`dequeue_batch_size`] of them. Gets and sleeps run
+//! concurrently with the messages in flight, so a slow message occupies only its own place. A batch
+//! that is handled as one occupies all places to its end.
 //!
 //! [`dequeue_batch_size`]: super::ListenerConfig::dequeue_batch_size
 
@@ -25,7 +25,7 @@ use super::{
     attempts::Arrival,
     batch::{Handlers, Run},
     budget::Slot,
-    delivery::{self, Got},
+    delivery::{self, ReceivedMessage},
     hooks::Action,
     shared::{Shared, count},
 };
@@ -33,37 +33,37 @@ use crate::{
     clock::wall,
     error::{Error, ErrorKind, Result},
     queue::Message,
-    scaling::{Begin, Idle, ListenerMode, Rest, TaskId},
+    scaling::{AfterEmpty, Begin, Idle, ListenerMode, TaskId},
 };
 
 /// A dequeue task and the messages that it holds.
 struct DequeueTask<'a> {
     shared: &'a Arc<Shared>,
     id: TaskId,
-    /// How many messages are handled at a time.
-    turns: &'a Semaphore,
+    /// One permit for each message that may be handled at the same time.
+    concurrency: &'a Semaphore,
     slot: Option<Slot>,
     deliveries: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    /// Runs of a batch handler; each ends with the deliveries that wait for it.
+    /// Runs of a batch handler; each ends together with the deliveries that wait for it.
     runs: FuturesUnordered<Run>,
-    /// Another queue waits for the slot: it gets nothing more before all that it holds is handled.
-    yields: bool,
+    /// Another queue waits for the slot: the task gets no more before all its messages are handled.
+    yields_slot: bool,
 }
 
-/// A get that takes longer has failed; its messages, if there were any, come back by themselves.
+/// A slower get has failed; messages that it hid become visible again by themselves.
 const GET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs a dequeue task to its end.
 pub(super) async fn run(shared: Arc<Shared>, id: TaskId) {
-    let turns = Semaphore::new(shared.config.handled_at_once());
+    let concurrency = Semaphore::new(shared.config.handled_at_once());
     let task = DequeueTask {
         shared: &shared,
         id,
-        turns: &turns,
+        concurrency: &concurrency,
         slot: None,
         deliveries: FuturesUnordered::new(),
         runs: FuturesUnordered::new(),
-        yields: false,
+        yields_slot: false,
     };
     task.run().await;
 }
@@ -73,59 +73,59 @@ impl DequeueTask<'_> {
         while !self.shared.stopping.is_cancelled() {
             let sleeps = self
                 .shared
-                .ask(|core, now| core.scaler.sleeps_until(self.id, now).is_some());
-            let rest = match sleeps {
+                .with_core(|core, now| core.scaler.sleeps_until(self.id, now).is_some());
+            let next = match sleeps {
                 true => self.sleep().await,
-                false => self.look().await,
+                false => self.poll_queue().await,
             };
-            if rest == Rest::Leave {
+            if next == AfterEmpty::Leave {
                 return;
             }
         }
         while !self.deliveries.is_empty() {
-            self.one_ended().await;
+            self.delivery_ended().await;
         }
     }
 
-    /// Sleeps until the task looks again; what it holds goes on.
-    async fn sleep(&mut self) -> Rest {
+    /// Sleeps until the next poll, while the messages in flight are handled.
+    async fn sleep(&mut self) -> AfterEmpty {
         if self.deliveries.is_empty() {
             self.slot = None;
         }
         let (shared, id) = (self.shared, self.id);
         tokio::select! {
             biased;
-            // First: places that are free at the same time are filled by one get.
-            () = self.one_ended() => {}
-            () = sleep(shared, id) => return Rest::Again,
+            // First, so that one get fills all places that become free at the same time.
+            () = self.delivery_ended() => {}
+            () = sleep(shared, id) => return AfterEmpty::Again,
         }
         if self.deliveries.is_empty() {
             return self.finish().await;
         }
         self.use_places();
-        Rest::Again
+        AfterEmpty::Again
     }
 
-    /// Gets messages for the places that are free.
-    async fn look(&mut self) -> Rest {
+    /// Gets messages for the free places.
+    async fn poll_queue(&mut self) -> AfterEmpty {
         let shared = self.shared;
         if !self.deliveries.is_empty() && shared.config.budget.should_yield(shared.number) {
-            self.yields = true;
-            shared.ask(|core, _| core.scaler.only_handles(self.id));
-            // Another one of its tasks may look instead.
-            shared.stirred.notify_one();
-            return Rest::Again;
+            self.yields_slot = true;
+            shared.with_core(|core, _| core.scaler.stop_polling(self.id));
+            // Another task of this listener may poll instead.
+            shared.changed.notify_one();
+            return AfterEmpty::Again;
         }
         if self.deliveries.len() >= shared.config.dequeue_batch_size {
-            // It goes on after it was to end, and has no place left.
-            shared.ask(|core, _| core.scaler.only_handles(self.id));
-            return Rest::Again;
+            // A kept task that was about to end may have no free place.
+            shared.with_core(|core, _| core.scaler.stop_polling(self.id));
+            return AfterEmpty::Again;
         }
         let Some((places, prefetched)) = self.reserve().await else {
-            return Rest::Again;
+            return AfterEmpty::Again;
         };
         let holds_nothing = self.deliveries.is_empty();
-        let begin = shared.ask(|core, now| {
+        let begin = shared.with_core(|core, now| {
             if holds_nothing {
                 core.scaler.holds_nothing(self.id);
             }
@@ -133,28 +133,28 @@ impl DequeueTask<'_> {
         });
         match begin {
             Begin::Get => {}
-            Begin::Sleep(_) => return Rest::Again,
-            Begin::Leave => return Rest::Leave,
+            Begin::Sleep(_) => return AfterEmpty::Again,
+            Begin::Leave => return AfterEmpty::Leave,
         }
         count(&shared.counters.gets);
         let asked = Instant::now();
-        let got = self.beside(get(shared, places)).await;
+        let got = self.while_handling(get(shared, places)).await;
         if self.deliveries.is_empty() {
-            shared.ask(|core, _| core.scaler.holds_nothing(self.id));
+            shared.with_core(|core, _| core.scaler.holds_nothing(self.id));
         }
         match got {
-            Ok(batch) if batch.is_empty() => empty(shared, self.id),
+            Ok(batch) if batch.is_empty() => on_empty(shared, self.id),
             Ok(batch) => {
-                self.take(batch, places, prefetched, asked);
-                Rest::Again
+                self.start_deliveries(batch, places, prefetched, asked);
+                AfterEmpty::Again
             }
-            Err(error) => failed(shared, self.id, error),
+            Err(error) => on_failed(shared, self.id, error),
         }
     }
 
-    /// Waits until messages may be got: for a slot, and with a stream for readers that take others.
-    /// Returns how many may be. Neither is kept while the other is waited for, or two tasks might wait
-    /// for each other. `None` where the listener stops.
+    /// Waits for a slot, and with a stream also for prefetch permits. Returns how many messages may
+    /// be got; `None` when the listener stops. It keeps neither while it waits for the other:
+    /// otherwise two tasks could wait for each other.
     async fn reserve(&mut self) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
         let shared = self.shared;
         loop {
@@ -165,7 +165,7 @@ impl DequeueTask<'_> {
             let reserved = tokio::select! {
                 biased;
                 reserved = prefetch(shared, places) => reserved?,
-                () = self.one_ended() => continue,
+                () = self.delivery_ended() => continue,
             };
             if self.slot.is_some() {
                 return Some(reserved);
@@ -186,9 +186,9 @@ impl DequeueTask<'_> {
         }
     }
 
-    /// Takes in what a get found: all messages are kept hidden from the start, and so many of them
-    /// are handled at a time.
-    fn take(
+    /// Starts a delivery for each message of a get. All are kept hidden from the start; the handler
+    /// runs for a limited number at a time.
+    fn start_deliveries(
         &mut self,
         batch: Vec<Message>,
         asked_for: usize,
@@ -199,54 +199,54 @@ impl DequeueTask<'_> {
         let full = batch.len() >= asked_for;
         let received = &shared.counters.received;
         received.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        let (detected, mode) =
-            shared.ask(|core, now| (core.scaler.found(self.id, full, now), core.scaler.mode()));
+        let (detected, mode) = shared
+            .with_core(|core, now| (core.scaler.found(self.id, full, now), core.scaler.mode()));
         if detected && mode != ListenerMode::Pushed {
             shared.hooks.on_work_detected(None);
         }
         let arrivals = arrivals(shared, &batch);
         let alone = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone: true, .. });
         let alone: Vec<bool> = arrivals.iter().map(alone).collect();
-        let (handlers, runs) = shared.handlers.seat(&alone);
+        let (handlers, runs) = shared.handlers.enter(&alone);
         self.runs.extend(runs);
-        let turns = self.turns;
+        let concurrency = self.concurrency;
         let got = std::iter::zip(batch, arrivals);
         for ((message, arrival), handler) in std::iter::zip(got, handlers) {
             let one = prefetched.as_mut().and_then(|permits| permits.split(1));
-            let got = Got {
+            let got = ReceivedMessage {
                 message,
                 arrival,
                 asked,
             };
-            let delivery = delivery::deliver(shared, turns, got, handler, one);
+            let delivery = delivery::deliver(shared, concurrency, got, handler, one);
             self.deliveries.push(Box::pin(delivery));
         }
         self.use_places();
-        // With those places in mind: another task may be needed, or not.
-        shared.stirred.notify_one();
+        // After the free places are known: they decide whether another task is needed.
+        shared.changed.notify_one();
     }
 
-    /// Says that places are free, where they may be used before all messages are handled.
+    /// Tells the scaler about free places, if they may be used before all messages are handled.
     fn use_places(&mut self) {
         let (shared, held) = (self.shared, self.deliveries.len());
         let config = &shared.config;
         let together = matches!(shared.handlers, Handlers::Together(_));
-        let waits = together || self.yields || !config.dequeue_interval.is_zero();
+        let waits = together || self.yields_slot || !config.dequeue_interval.is_zero();
         if waits || held >= config.dequeue_batch_size {
             return;
         }
         let half = held * 2 <= config.dequeue_batch_size;
-        shared.ask(|core, now| {
+        shared.with_core(|core, now| {
             let chance = core.chance();
             core.scaler.places_free(self.id, half, now, chance);
         });
     }
 
-    /// All messages are handled: lets the time between two batches pass, and is ready for the next.
-    async fn finish(&mut self) -> Rest {
+    /// All messages are handled: waits for the interval between two batches, then asks the scaler.
+    async fn finish(&mut self) -> AfterEmpty {
         let (shared, interval) = (self.shared, self.shared.config.dequeue_interval);
-        self.yields = false;
-        // Whoever pauses needs no slot.
+        self.yields_slot = false;
+        // A pausing task needs no slot.
         if !interval.is_zero() || shared.config.budget.should_yield(shared.number) {
             self.slot = None;
         }
@@ -256,26 +256,26 @@ impl DequeueTask<'_> {
                 () = shared.stopping.cancelled() => {}
             }
         }
-        let rest = shared.ask(|core, now| core.scaler.done(self.id, now));
-        // What it was too busy to look for is looked for next.
-        shared.stirred.notify_one();
-        rest
+        let next = shared.with_core(|core, now| core.scaler.done(self.id, now));
+        // A poll that waited for a free task comes next.
+        shared.changed.notify_one();
+        next
     }
 
-    /// Awaits a call while the messages at hand go on.
-    async fn beside<T>(&mut self, call: impl Future<Output = T>) -> T {
+    /// Awaits a call while the messages in flight are handled.
+    async fn while_handling<T>(&mut self, call: impl Future<Output = T>) -> T {
         tokio::pin!(call);
         loop {
             tokio::select! {
                 biased;
                 outcome = &mut call => return outcome,
-                () = self.one_ended() => {}
+                () = self.delivery_ended() => {}
             }
         }
     }
 
-    /// Waits until one of the messages at hand is done with; for ever where there is none.
-    async fn one_ended(&mut self) {
+    /// Waits until one delivery ends; for ever without any.
+    async fn delivery_ended(&mut self) {
         if self.deliveries.is_empty() {
             return pending().await;
         }
@@ -283,28 +283,28 @@ impl DequeueTask<'_> {
             tokio::select! {
                 biased;
                 _ = self.deliveries.next() => break,
-                // It has told all that wait for it.
+                // The run has answered all its deliveries.
                 Some(()) = self.runs.next() => {}
             }
         }
         if self.deliveries.is_empty() {
-            // No delivery waits for them any more.
+            // No delivery waits for a run any more.
             self.runs.clear();
         }
     }
 }
 
-/// Sleeps until the machine's time, or until that may be another one.
+/// Sleeps until the scaler's deadline, or until that may have changed.
 async fn sleep(shared: &Shared, id: TaskId) {
-    let roused = shared.roused.notified();
-    tokio::pin!(roused);
-    roused.as_mut().enable();
-    // Asked now that the signal is heard: for good where it only handles what it holds.
-    let until = shared.ask(|core, now| core.scaler.sleeps_until(id, now));
+    let woken_early = shared.sleep_changed.notified();
+    tokio::pin!(woken_early);
+    woken_early.as_mut().enable();
+    // Read after the signal is enabled. `Tick::NEVER` while the task only handles its messages.
+    let until = shared.with_core(|core, now| core.scaler.sleeps_until(id, now));
     let Some(until) = until else { return };
     tokio::select! {
         () = tokio::time::sleep_until(shared.clock.instant(until)) => {}
-        () = roused => {}
+        () = woken_early => {}
         () = shared.stopping.cancelled() => {}
     }
 }
@@ -322,39 +322,40 @@ async fn get(shared: &Shared, places: usize) -> Result<Vec<Message>> {
     tokio::time::timeout(GET_TIMEOUT, get)
         .await
         .unwrap_or_else(|_| {
-            let message = format!("`{}` gave no answer within {GET_TIMEOUT:?}", shared.queue);
+            let message = format!("`{}` did not answer within {GET_TIMEOUT:?}", shared.queue);
             Err(Error::new(ErrorKind::Timeout, message))
         })
 }
 
-/// Asks the hook, then does what it said, in so far as nothing has happened meanwhile.
-fn empty(shared: &Shared, id: TaskId) -> Rest {
+/// Asks the hook for a decision, and applies it unless a wake arrived since the get.
+fn on_empty(shared: &Shared, id: TaskId) -> AfterEmpty {
     count(&shared.counters.empty_gets);
-    let (idle_count, proposed) = shared.ask(|core, now| {
+    let (idle_count, proposed) = shared.with_core(|core, now| {
         let chance = core.chance();
         core.scaler.idle(id, now, chance)
     });
     let idle: Idle = shared.hooks.on_queue_empty(idle_count, proposed);
-    let rest = shared.ask(|core, now| {
+    let next = shared.with_core(|core, now| {
         let chance = core.chance();
-        core.scaler.rest(id, idle, now, chance)
+        core.scaler.after_empty(id, idle, now, chance)
     });
-    shared.stirred.notify_one();
-    rest
+    shared.changed.notify_one();
+    next
 }
 
-fn failed(shared: &Shared, id: TaskId, error: Error) -> Rest {
+fn on_failed(shared: &Shared, id: TaskId, error: Error) -> AfterEmpty {
     let kind = error.kind();
-    shared.complain(Action::Get, None, error);
+    shared.report_error(Action::Get, None, error);
     let resolution = shared.queue.limits().resolution;
     let visibility = shared.config.visibility_timeout.saturating_add(resolution);
-    let rest = shared.ask(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
-    shared.stirred.notify_one();
-    rest
+    let next =
+        shared.with_core(|core, now| core.scaler.failed(id, kind, visibility, now, &mut core.rng));
+    shared.changed.notify_one();
+    next
 }
 
-/// Waits until readers of a stream have taken so many messages that more may be got; returns how
-/// many, up to `places`. `None` where the listener stops.
+/// Waits for prefetch permits of a stream; returns how many messages may be got, up to `places`.
+/// `None` when the listener stops.
 async fn prefetch(shared: &Shared, places: usize) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
     let Some(prefetch) = &shared.prefetch else {
         return Some((places, None));
@@ -372,10 +373,10 @@ async fn prefetch(shared: &Shared, places: usize) -> Option<(usize, Option<Owned
     Some((permits.num_permits(), Some(permits)))
 }
 
-/// Decides what is done with the messages of a batch, for all of it at one time: a message that is
-/// to share no run and one that goes to the poison queue next are the same.
+/// Decides how to treat the messages of a batch, under one lock and at one time: the decision to
+/// handle a message alone and the decision about its last attempt must agree.
 fn arrivals(shared: &Shared, batch: &[Message]) -> Vec<Arrival> {
     let (attempts, now) = (shared.attempts(), wall());
-    let arrived = |message: &Message| attempts.arrived(message, now);
+    let arrived = |message: &Message| attempts.on_received(message, now);
     batch.iter().map(arrived).collect()
 }

@@ -1,4 +1,4 @@
-//! What is done with a message.
+//! Handlers of messages, and the errors by which they decide about a message.
 
 use std::{
     error::Error as StdError,
@@ -17,18 +17,17 @@ use crate::{queue::Message, words::QueueAddress};
 /// Why a handler did not handle a message.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a handler returns: `Ok` deletes the message, an error has it handed out again.
+/// The result of a handler: `Ok` deletes the message, an error releases it for a retry.
 pub type HandlerResult = Result<(), HandlerError>;
 
 /// Handles messages. Every `Fn(Delivery) -> impl Future<Output = HandlerResult>` is one.
 pub trait Handler: Send + Sync + 'static {
-    /// Handles one message. It is deleted after that returned `Ok`. After an error, a panic or the
-    /// end of the process it is handed out again, here or elsewhere: handle it in such a way that a
-    /// second time does no harm.
+    /// Handles one message. After `Ok` the message is deleted. After an error, a panic or the end
+    /// of the process it is handled again, here or elsewhere: a second handling must do no harm.
     fn handle(&self, delivery: Delivery) -> impl Future<Output = HandlerResult> + Send;
 }
 
-/// A message on its way through a handler.
+/// A message that a handler receives.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Delivery {
@@ -37,11 +36,11 @@ pub struct Delivery {
     /// The message.
     pub message: Message,
     lost: CancellationToken,
-    /// Of a stream's message: a reader has to take it.
+    /// For a stream's message: the reader must take it.
     pub(super) pickup: Option<Arc<Pickup>>,
 }
 
-/// Says that no further try would help: the message goes to the poison queue at once.
+/// The error of a message that no retry would help: it goes to the poison queue at once.
 ///
 /// ```
 /// use reveille::listener::{HandlerResult, Rejected};
@@ -53,28 +52,28 @@ pub struct Delivery {
 /// # assert!(check(b"fine").is_ok());
 /// ```
 ///
-/// It is recognised anywhere among the causes of the handler's error ([`source`]), so that it may be
-/// wrapped on its way: by `anyhow` and `?`, by an enum's `#[from]`.
+/// It is recognised anywhere among the causes of the handler's error ([`source`]), so it may be
+/// wrapped: by `anyhow` and `?`, or by an enum's `#[from]`.
 ///
 /// [`source`]: std::error::Error::source
 #[derive(Debug)]
 pub struct Rejected(Mark);
 
-/// Says that the message was not tried: it is handed out again after a while, here or elsewhere, and
-/// nothing has failed. Its get does not count towards
+/// The error of a message that was not tried: it is released for this delay, and nothing has
+/// failed. Its get does not count towards
 /// [`max_dequeue_count`](super::ListenerConfig::max_dequeue_count), as far as the queue or this
 /// listener can know. Recognised as [`Rejected`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Postponed(NotTried);
 
-/// Says that this try failed, and when the next one is to be: after this span, or after the queue's
-/// longest delay, and not after the wait that the listener would choose
-/// ([`ListenerConfig::retry`](super::ListenerConfig::retry)). It counts as a try. Recognised as
-/// [`Rejected`] is.
+/// The error of a failed attempt with a chosen delay: the next attempt follows after this delay, at
+/// most the queue's longest, instead of the listener's own wait
+/// ([`ListenerConfig::retry`](super::ListenerConfig::retry)). It counts as an attempt. Recognised
+/// as [`Rejected`] is.
 #[derive(Debug)]
 pub struct RetryAfter(Mark);
 
-/// What became of a message, for handlers that would rather return a value than an error.
+/// The result of a handling as a value, for handlers that do not return errors.
 ///
 /// ```
 /// use std::time::Duration;
@@ -92,42 +91,41 @@ pub struct RetryAfter(Mark);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is handled: it is deleted.
+    /// Handled: delete the message.
     Done,
-    /// This try failed: it is handed out again, later each time, and goes to the poison queue after
-    /// its last try.
+    /// The attempt failed: retry with a growing wait; to the poison queue after the last attempt.
     Retry(HandlerError),
-    /// The same, handed out again after so long.
+    /// The attempt failed: retry after this delay.
     RetryAfter(Duration, HandlerError),
-    /// No further try would help: it goes to the poison queue at once.
+    /// No retry would help: to the poison queue at once.
     Reject(HandlerError),
-    /// It was not tried: it is handed out again after so long, and nothing has failed.
+    /// Not tried: release it for this delay; nothing has failed.
     Postpone(Duration),
 }
 
-/// What makes an error recognisable that was wrapped: its outermost cause. Wrappers such as
-/// `anyhow::Error` as a boxed error, or a transparent variant of an enum, show the causes of what
-/// they hold, and not itself.
+/// The verdict of a [`Rejected`] or [`RetryAfter`], as its outermost cause. Some wrappers (a boxed
+/// `anyhow::Error`, a transparent variant of an enum) show the causes of the inner error, and not
+/// the inner error itself.
 #[derive(Debug)]
 struct Mark {
     verdict: Verdict,
     reason: HandlerError,
 }
 
-/// The same of a message that is postponed.
+/// The verdict of a [`Postponed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NotTried(Duration);
 
-/// Causes that are looked at; a chain may be a circle.
-const DEEPEST: usize = 64;
+/// The maximum number of causes to read; a chain may be a circle.
+const MAX_CAUSES: usize = 64;
 
-/// A handler without its type.
-pub(super) type AnyHandler = Arc<dyn Erased>;
+/// A type-erased handler.
+pub(super) type AnyHandler = Arc<dyn ErasedHandler>;
 
-pub(super) type Handling<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
+pub(super) type HandlerFuture<'a> = Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
 
-pub(super) trait Erased: Send + Sync {
-    fn handle(&self, delivery: Delivery) -> Handling<'_>;
+pub(super) trait ErasedHandler: Send + Sync {
+    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_>;
 }
 
 impl Delivery {
@@ -145,11 +143,10 @@ impl Delivery {
         }
     }
 
-    /// Returns whether the message was lost: somebody else may have it by now, the handler has taken
-    /// too long, or the listener shuts down and will wait no longer. A handler that still runs
-    /// [`wind_down`](super::ListenerConfig::wind_down) after one of the latter two is dropped. An
-    /// `Ok` that it returns until then counts if nobody else has got the message; any other outcome
-    /// does not.
+    /// Returns whether the message was lost: another listener may have it by now, the handler took
+    /// too long, or the grace period of a shutdown is over. In the latter two cases a handler that
+    /// still runs after [`wind_down`](super::ListenerConfig::wind_down) is dropped. Until then an
+    /// `Ok` counts if no other listener has got the message; no other result counts.
     pub fn is_lost(&self) -> bool {
         self.lost.is_cancelled()
     }
@@ -174,19 +171,19 @@ impl Rejected {
 }
 
 impl Postponed {
-    /// Makes it seen again after this, or after the queue's longest delay.
+    /// Releases the message for this delay, at most the queue's longest.
     pub fn by(delay: Duration) -> Self {
         Self(NotTried(delay))
     }
 
-    /// Returns after how long it is seen again.
+    /// Returns the delay.
     pub fn delay(self) -> Duration {
         self.0.0
     }
 }
 
 impl RetryAfter {
-    /// Wraps the reason why this try failed.
+    /// Wraps the reason why this attempt failed.
     pub fn because(delay: Duration, reason: impl Into<HandlerError>) -> Self {
         Self(Mark {
             verdict: Verdict::RetryAfter(delay),
@@ -208,7 +205,7 @@ impl From<Outcome> for HandlerResult {
 }
 
 impl Verdict {
-    /// Returns what an error or the first of its causes that says something says.
+    /// Returns the verdict of an error or of the first of its causes that has one.
     pub(super) fn of(error: &HandlerError) -> Self {
         causes(error).find_map(Self::of_one).unwrap_or(Self::Retry)
     }
@@ -227,18 +224,19 @@ impl Verdict {
 /// Returns an error and its causes.
 pub(super) fn causes(error: &HandlerError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     let error: &(dyn StdError + 'static) = &**error;
-    std::iter::successors(Some(error), cause_of).take(DEEPEST)
+    std::iter::successors(Some(error), cause_of).take(MAX_CAUSES)
 }
 
 fn cause_of<'a>(error: &&'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
     (*error).source()
 }
 
-/// Returns an error's text with those of its causes, each once: many errors repeat their cause's.
+/// Returns an error's text and those of its causes, each once: many errors repeat the text of their
+/// cause.
 pub(super) fn text_of(error: &HandlerError) -> String {
     let mut text = error.to_string();
     let causes = std::iter::successors(error.source(), cause_of);
-    for cause in causes.take(DEEPEST) {
+    for cause in causes.take(MAX_CAUSES) {
         let cause = cause.to_string();
         if !text.contains(&cause) {
             text = format!("{text}: {cause}");
@@ -313,8 +311,8 @@ where
     }
 }
 
-impl<H: Handler> Erased for H {
-    fn handle(&self, delivery: Delivery) -> Handling<'_> {
+impl<H: Handler> ErasedHandler for H {
+    fn handle(&self, delivery: Delivery) -> HandlerFuture<'_> {
         Box::pin(Handler::handle(self, delivery))
     }
 }

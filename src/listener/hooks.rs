@@ -1,4 +1,4 @@
-//! What a program hears of its listener, and may decide.
+//! Hooks: a program observes its listener and may decide what an idle task does.
 
 use std::{
     fmt,
@@ -15,44 +15,44 @@ use crate::{
     words::WorkDetected,
 };
 
-/// Hears what a listener does. Every method has a default; none may block, or it holds up the task
+/// Observes a listener. Every method has a default. A method must not block: it delays the task
 /// that calls it.
 pub trait Hooks: Send + Sync + 'static {
-    /// A get found nothing, for the `idle_count`th time in a row: decides what its task does next.
-    /// `proposed` is what happens without this hook. `Stop` ends the task, unless there was a cause
-    /// to look since its get, or it is the last one and no relay tells of work.
+    /// Decides what a task does after `idle_count` empty gets in a row. `proposed` is the decision
+    /// without this hook. `Stop` ends the task, unless a wake-up arrived since its get, or it is
+    /// the last task and no relay sends wake-ups.
     fn on_queue_empty(&self, idle_count: u32, proposed: Idle) -> Idle {
         let _ = idle_count;
         proposed
     }
 
-    /// There is work: the relay said so, or, with `None`, a get found some after idleness.
+    /// There is work: a wake-up arrived, or, with `None`, a get found messages after an idle
+    /// period.
     fn on_work_detected(&self, work: Option<&WorkDetected>) {
         let _ = work;
     }
 
-    /// It hears of work in another way than before.
+    /// The listener's mode changed.
     fn on_mode_changed(&self, mode: ListenerMode) {
         let _ = mode;
     }
 
-    /// A handler is handed a message; one of a batch joins it.
+    /// A handler receives a message; a message of a batch joins its batch.
     fn on_start(&self, message: &Message) {
         let _ = message;
     }
 
-    /// The handler is done with a message that it had begun with, before it is deleted or given back:
-    /// how that ended, and after how long.
+    /// The handling of a message ended, before the message is deleted or released.
     fn on_end(&self, message: &Message, end: &HandlingEnd<'_>, duration: Duration) {
         let _ = (message, end, duration);
     }
 
-    /// A message went to the poison queue, for this reason.
+    /// A message was moved to the poison queue, for this reason.
     fn on_poisoned(&self, message: &Message, error: &HandlerError) {
         let _ = (message, error);
     }
 
-    /// Something failed. The listener goes on, and what is said to the log is bounded.
+    /// A call failed. The listener continues, and its log lines are rate-limited.
     fn on_error(&self, error: &ListenerError) {
         let _ = error;
     }
@@ -64,26 +64,26 @@ pub trait Hooks: Send + Sync + 'static {
 pub enum HandlingEnd<'a> {
     /// The handler returned `Ok`.
     Handled,
-    /// It returned this error, panicked, or took too long. The error may say more of what becomes of
-    /// the message: [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter).
+    /// It returned this error, panicked, or took too long. The error may decide about the message:
+    /// [`Rejected`](super::Rejected), [`RetryAfter`](super::RetryAfter).
     Failed(&'a HandlerError),
-    /// It did not try: it said [`Postponed`](super::Postponed), or the listener had no time left.
+    /// It did not try: it returned [`Postponed`](super::Postponed), or the listener stopped.
     NotTried,
 }
 
-/// What failed, and at which message.
+/// An error of a listener, with its action and message.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ListenerError {
-    /// What the listener was about to do.
+    /// The action that failed.
     pub action: Action,
-    /// With which message; `None` where it was none in particular.
+    /// The message; `None` where the action concerns no single message.
     pub message_id: Option<MessageId>,
-    /// Why it failed.
+    /// The cause.
     pub error: Error,
 }
 
-/// What a listener does that may fail.
+/// An action of a listener that may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
@@ -91,39 +91,39 @@ pub enum Action {
     Get,
     /// Handling a message: the handler's error or panic, or it took too long.
     Handle,
-    /// Deleting a message that was handled.
+    /// Deleting a handled message.
     Delete,
     /// Keeping a message hidden while it is handled.
     Renew,
-    /// Giving a message back.
+    /// Releasing a message.
     Release,
     /// Moving a message to the poison queue.
     Poison,
-    /// Asking for the depth.
+    /// Reading the depth.
     Depth,
     /// Reporting to the relay.
     Report,
-    /// Hearing wake-ups: the relay, or something before it, has refused the subscription.
+    /// Receiving wake-ups: the relay, or a proxy before it, refused the subscription.
     Listen,
 }
 
-/// Hooks whose panics go no further: the listener must not end by a program's mistake.
-pub(super) struct Caught<H>(H);
+/// Catches panics of hooks: a bug in a program's hook must not end its listener.
+pub(super) struct CatchPanics<H>(H);
 
-impl<H> Caught<H> {
+impl<H> CatchPanics<H> {
     pub(super) fn new(hooks: H) -> Self {
         Self(hooks)
     }
 
     fn call<T>(&self, name: &str, otherwise: T, call: impl FnOnce(&H) -> T) -> T {
         catch_unwind(AssertUnwindSafe(|| call(&self.0))).unwrap_or_else(|_| {
-            tracing::error!(hook = name, "a hook panicked; the listener goes on");
+            tracing::error!(hook = name, "a hook panicked; the listener continues");
             otherwise
         })
     }
 }
 
-impl<H: Hooks> Hooks for Caught<H> {
+impl<H: Hooks> Hooks for CatchPanics<H> {
     fn on_queue_empty(&self, idle_count: u32, proposed: Idle) -> Idle {
         self.call("on_queue_empty", proposed, |hooks| {
             hooks.on_queue_empty(idle_count, proposed)
@@ -155,7 +155,6 @@ impl<H: Hooks> Hooks for Caught<H> {
     }
 }
 
-/// No hooks.
 #[derive(Debug, Default)]
 pub(super) struct NoHooks;
 
@@ -164,7 +163,7 @@ impl Hooks for NoHooks {}
 pub(super) type AnyHooks = Arc<dyn Hooks>;
 
 impl Action {
-    /// Every action, for whoever counts by it.
+    /// The number of actions, for counters by action.
     pub(super) const COUNT: usize = 9;
 
     /// Returns its name.

@@ -1,12 +1,12 @@
-//! What a listener does, for who looks on while another part of the program holds it.
+//! A read-only view of a listener that another part of the program owns.
 
 use std::{fmt, sync::Arc};
 
 use super::{shared::Shared, state::QueryState};
 use crate::histogram::HistogramSnapshot;
 
-/// Looks on at a [`Listener`](super::Listener): a cheap clone that neither keeps it running nor ends
-/// it. After its end the figures stay what they were.
+/// A read-only view of a [`Listener`](super::Listener). Clones are cheap, and neither keep the
+/// listener running nor end it. After its end the figures stay unchanged.
 #[derive(Clone)]
 pub struct ListenerMonitor(Arc<Shared>);
 
@@ -15,17 +15,17 @@ impl ListenerMonitor {
         Self(Arc::clone(shared))
     }
 
-    /// Returns what the listener does just now, without a depth: asks nobody.
+    /// Returns the present state without a depth: makes no call to the queue.
     pub fn state(&self) -> QueryState {
         self.0.state()
     }
 
-    /// Returns whether the listener was told to end.
+    /// Returns whether the listener is stopping.
     pub fn is_stopping(&self) -> bool {
         self.0.stopping.is_cancelled()
     }
 
-    /// Returns how long handling took, of all messages or batches so far.
+    /// Returns the handling times of all messages or batches so far.
     pub(crate) fn handling_times(&self) -> HistogramSnapshot {
         self.0.counters.handling.times()
     }

@@ -1,4 +1,4 @@
-//! Messages that cannot be handled, kept apart with what was wrong with them.
+//! Messages that cannot be handled: they are moved to a poison queue with their errors.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,40 +16,40 @@ use crate::{
     words::Notification,
 };
 
-/// What stands in the poison queue, as JSON: a message and why it could not be handled.
+/// An entry of the poison queue, as JSON: a message and its error.
 ///
-/// A message that would be too long with its error, or whose body is no UTF-8, is put as it is. One
-/// that is too long for the poison queue by itself is put with the beginning of its body: the rest is
-/// lost, and [`body_bytes`](Self::body_bytes) says so.
+/// A message that would be too long with its error, or whose body is no UTF-8, is put unchanged. A
+/// message that is too long for the poison queue even then is put with the beginning of its body:
+/// the rest is lost, and [`body_bytes`](Self::body_bytes) is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoisonedMessage {
     /// The queue that it came from.
     pub queue: String,
-    /// Its name there.
+    /// Its id there.
     pub id: String,
     /// How often it was got.
     pub dequeue_count: u32,
     /// Seconds since 1970 when it was put there.
     pub inserted_at: u64,
-    /// What was wrong at last.
+    /// The last error.
     pub error: String,
-    /// What it says; of bytes that are no UTF-8, with a `\u{fffd}` for each that is none.
+    /// The body; a byte that is no UTF-8 becomes a `\u{fffd}`.
     pub body: String,
-    /// Bytes of the whole body, where `body` is its beginning only.
+    /// The length of the whole body in bytes, if `body` is only its beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<usize>,
 }
 
-/// An error's text, with what caused it; the rest is of no use to anybody. In a poison queue for
-/// short messages it has a quarter of the room.
-const LONGEST_ERROR: usize = 2048;
-/// A put into the poison queue that takes longer has failed: its task has other messages to see to.
+/// The maximum length of an error's text with its causes, in bytes. In a poison queue for short
+/// messages a quarter of the message limit applies.
+const MAX_ERROR: usize = 2048;
+/// A slower put into the poison queue has failed: its task has other messages to handle.
 const PUT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Nobody waits longer for who watches over a poison queue.
+/// Time limit for the notification of the poison queue's listeners.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Puts a message into the poison queue, which is made where it is missing.
+/// Puts a message into the poison queue, which is created if it is missing.
 pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError) -> Result<()> {
     let Some(poison) = &shared.poison else {
         return Ok(());
@@ -57,7 +57,7 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
     let (body, cut) = envelope(shared, message, error, poison.limits().body);
     let put = tokio::time::timeout(PUT_TIMEOUT, put_or_create(&**poison, body));
     put.await.unwrap_or_else(|_| {
-        let message = format!("`{poison}` gave no answer within {PUT_TIMEOUT:?}");
+        let message = format!("`{poison}` did not answer within {PUT_TIMEOUT:?}");
         Err(Error::new(ErrorKind::Timeout, message))
     })?;
     let (queue, id) = (&shared.queue, &message.id);
@@ -65,10 +65,10 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
         let bytes = message.body.len();
         tracing::error!(
             %queue, message = %id, %poison, bytes,
-            "a message was too long for the poison queue: only its beginning is there"
+            "a message was too long for the poison queue: only its beginning was put"
         );
     }
-    tracing::warn!(%queue, message = %id, %poison, %error, "a message went to the poison queue");
+    tracing::warn!(%queue, message = %id, %poison, %error, "a message was moved to the poison queue");
     shared.hooks.on_poisoned(message, error);
     Ok(())
 }
@@ -82,7 +82,7 @@ async fn put_or_create(poison: &dyn WorkQueue, body: Bytes) -> Result<()> {
     put.map(|_| ())
 }
 
-/// Tells the poison queue's listeners.
+/// Notifies the poison queue's listeners.
 pub(super) async fn notify(shared: &Shared) {
     let (Some(publisher), Some(poison)) = (&shared.publisher, &shared.poison) else {
         return;
@@ -95,16 +95,16 @@ pub(super) async fn notify(shared: &Shared) {
     let late = || {
         Err(Error::new(
             ErrorKind::Timeout,
-            "the relay gave no answer in time",
+            "the relay did not answer in time",
         ))
     };
     if let Err(error) = told.unwrap_or_else(|_| late()) {
-        shared.complain(Action::Poison, None, error);
+        shared.report_error(Action::Poison, None, error);
     }
 }
 
-/// Returns what is put into a poison queue for messages up to `limit` bytes, and whether it is the
-/// beginning of the message only.
+/// Returns the body for a poison queue with messages of up to `limit` bytes, and whether it holds
+/// only the beginning of the message.
 fn envelope(
     shared: &Shared,
     message: &Message,
@@ -113,7 +113,7 @@ fn envelope(
 ) -> (Bytes, bool) {
     let since = message.inserted_at.duration_since(SystemTime::UNIX_EPOCH);
     let mut text = text_of(error);
-    text.truncate(text.floor_char_boundary(LONGEST_ERROR.min(limit / 4)));
+    text.truncate(text.floor_char_boundary(MAX_ERROR.min(limit / 4)));
     let mut poisoned = PoisonedMessage {
         queue: shared.queue.address().to_string(),
         id: message.id.as_str().to_owned(),
@@ -138,8 +138,8 @@ fn envelope(
     (longest(poisoned, &beginning, limit), true)
 }
 
-/// Returns the JSON with as much of the body as there is room for; without a byte of it where even
-/// that is too long, which the queue then says.
+/// Returns the JSON with the longest beginning of the body that fits. If even an empty body does
+/// not fit, the queue refuses the message.
 fn longest(mut poisoned: PoisonedMessage, body: &str, limit: usize) -> Bytes {
     let (mut fits, mut too_long) = (0, body.len() + 1);
     while too_long - fits > 1 {

@@ -1,8 +1,8 @@
-//! A scale policy in a file, which is read again while the listener runs.
+//! A scale policy in a file that is reloaded while the listener runs.
 //!
-//! Whoever asks for a number of tasks has the file looked at, at most once a second, without a task
-//! of its own. Its content is compared, not its times: no editor that replaces it, no copy that
-//! keeps its times and no coarse clock hides a change. What the keys mean is `policy_file/format`'s.
+//! A call of the policy reads the file, at most once a second; there is no background task. The
+//! content is compared, not the file times: an editor that replaces the file, a copy with old times
+//! or a coarse clock hides no change. `policy_file/format` defines the keys.
 
 mod format;
 #[cfg(test)]
@@ -23,9 +23,9 @@ use crate::{
     scaling::{Load, ScalePolicy},
 };
 
-/// A scale policy that stands in a TOML file, and follows it.
+/// A scale policy in a TOML file; changes of the file apply at run time.
 ///
-/// Steps, each "below so many messages, so many tasks", and the tasks from the last of them on:
+/// Steps, each "below this depth, this many tasks", and the number of tasks from the last step on:
 ///
 /// ```toml
 /// policy = "steps"
@@ -33,7 +33,7 @@ use crate::{
 /// most = 100
 /// ```
 ///
-/// Or as many tasks as empty the queue within a span, by how long the handling took lately:
+/// Or as many tasks as empty the queue within a target time, by the recent mean handling time:
 ///
 /// ```toml
 /// policy = "target-latency"
@@ -42,11 +42,11 @@ use crate::{
 /// most = 100
 /// ```
 ///
-/// A key that is left out has the policy's own default, these very values; a key that the policy
-/// does not have is an error. A change holds from the first question that comes a second or more
-/// after the last look at the file; a listener asks when it finds work, and every few seconds under
-/// load. A file that becomes bad, or vanishes, leaves the last good policy in force, and the log is
-/// told once of each such change. Keep it on a local disk: it is read where the policy is asked.
+/// A missing key has the policy's default, which is the value above; an unknown key is an error. A
+/// change applies at the first call that comes a second or more after the last check of the file. A
+/// listener calls the policy when it finds work, and every few seconds under load. If the file
+/// becomes invalid or is removed, the last valid policy stays, and each such change is logged once.
+/// Keep the file on a local disk: the caller's thread reads it.
 ///
 /// ```
 /// use reveille::{listener::{ListenerConfig, PolicyFile}, scaling::{Load, ScalePolicy}};
@@ -65,22 +65,22 @@ use crate::{
 #[derive(Debug)]
 pub struct PolicyFile {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<Loaded>,
 }
 
 #[derive(Debug)]
-struct State {
-    /// The last good one.
+struct Loaded {
+    /// The last valid policy.
     policy: Arc<dyn ScalePolicy>,
-    /// What was found at the last look: the text, or why there is none.
+    /// The result of the last check: the text, or the error.
     found: Result<String, String>,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
-/// The file is looked at no more often.
-const EVERY: Duration = Duration::from_secs(1);
-/// A policy is a few lines: whatever is longer is another file.
-const LONGEST: u64 = 64 * 1024;
+/// The minimum time between two checks of the file.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A policy has a few lines: a longer file is not a policy.
+const MAX_BYTES: u64 = 64 * 1024;
 
 impl PolicyFile {
     /// Reads a policy.
@@ -90,28 +90,28 @@ impl PolicyFile {
     /// rule.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let looked_at = Instant::now();
+        let checked_at = Instant::now();
         let text = read(&path).map_err(|rule| invalid(&path, &rule))?;
         let policy = format::parse(&text).map_err(|rule| invalid(&path, &rule))?;
-        let state = Mutex::new(State {
+        let state = Mutex::new(Loaded {
             policy,
             found: Ok(text),
-            looked_at,
+            checked_at,
         });
         Ok(Self { path, state })
     }
 
-    /// Returns the file's policy as it is now, or as it was when it was good.
+    /// Returns the file's present policy, or its last valid one.
     fn current(&self) -> Arc<dyn ScalePolicy> {
-        // Held while the file is read: whoever else asks would have to wait for the same answer.
+        // Held while the file is read: a concurrent caller would wait for the same result.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked_at.elapsed() >= EVERY {
-            self.look(&mut state);
+        if state.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.reload(&mut state);
         }
         Arc::clone(&state.policy)
     }
 
-    fn look(&self, state: &mut State) {
+    fn reload(&self, state: &mut Loaded) {
         let found = read(&self.path);
         if found != state.found {
             let parsed = found.as_deref().map_err(Clone::clone);
@@ -122,13 +122,13 @@ impl PolicyFile {
                 }
                 Err(rule) => {
                     let error = invalid(&self.path, &rule);
-                    tracing::warn!(%error, "the scale policy stays as it was");
+                    tracing::warn!(%error, "the scale policy is unchanged");
                 }
             }
             state.found = found;
         }
-        // After the read: a slow disk is not asked all the time.
-        state.looked_at = Instant::now();
+        // After the read, so that a slow disk is not read continuously.
+        state.checked_at = Instant::now();
     }
 }
 
@@ -138,19 +138,19 @@ impl ScalePolicy for PolicyFile {
     }
 }
 
-/// Reads the file's text, or says why there is none.
+/// Reads the file's text; an error is one line.
 fn read(path: &Path) -> Result<String, String> {
     let meta = std::fs::metadata(path).map_err(|error| error.to_string())?;
-    // Opening a pipe would wait for whoever writes into it.
+    // Opening a named pipe would block until a writer opens it.
     if !meta.is_file() {
         return Err("is no file".to_owned());
     }
     let mut text = String::new();
     let file = File::open(path).map_err(|error| error.to_string())?;
-    let length = file.take(LONGEST + 1).read_to_string(&mut text);
+    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text);
     match length.map_err(|error| error.to_string())? as u64 {
-        0..=LONGEST => Ok(text),
-        _ => Err(format!("must be at most {LONGEST} bytes")),
+        0..=MAX_BYTES => Ok(text),
+        _ => Err(format!("must be at most {MAX_BYTES} bytes")),
     }
 }
 

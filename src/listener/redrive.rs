@@ -1,4 +1,4 @@
-//! Messages moved from one queue into another: most often from a poison queue back to their source.
+//! Moves messages from one queue into another, mostly from a poison queue back to their source.
 
 use std::time::Duration;
 
@@ -10,42 +10,42 @@ use crate::{
     queue::{Message, NewMessage, WorkQueue},
 };
 
-/// What is moved, and how.
+/// Options of [`redrive`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedriveOptions {
-    /// How many messages at most; `None` moves as many as the queue holds when it begins, so that
-    /// what comes meanwhile, or comes back, ends no move late.
+    /// The maximum number of messages; `None` moves as many as the queue holds at the start, so
+    /// that messages that arrive or return during the move do not prolong it.
     pub count: Option<u64>,
-    /// Whether a [`PoisonedMessage`] is moved as it stands, with its error, instead of the message
-    /// that it holds.
+    /// Whether a [`PoisonedMessage`] is moved unchanged, with its error, instead of the message
+    /// inside.
     pub as_is: bool,
 }
 
-/// What was moved.
+/// The result of [`redrive`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redriven {
-    /// Messages that are in the other queue now.
+    /// Messages that were moved.
     pub moved: u64,
-    /// Bytes of these.
+    /// The bytes of their bodies.
     pub bytes: u64,
-    /// Messages that stay where they were: their body cannot be read, or is too long for the other
-    /// queue. They are seen again after a minute.
+    /// Messages that stay in their queue: their body cannot be read, or is too long for the other
+    /// queue. They become visible again after a minute.
     pub left: u64,
 }
 
-/// A message that is neither moved nor left by then is seen by others again.
+/// A message that is not moved by then becomes visible again.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Moves messages from one queue into another. Each is put there before it is deleted here: where
-/// this is interrupted, a message may be in both, and none is in neither.
+/// Moves messages from one queue into another. Each message is put before it is deleted: after an
+/// interruption a message may be in both queues, and none is lost.
 ///
 /// A [`PoisonedMessage`] becomes the message that could not be handled, under a new id and with a
-/// dequeue count that begins anew. Nobody is notified: that is the caller's to do.
+/// new dequeue count. No listener is notified: the caller does that.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where both are the same queue; whatever kept one of the queues from
-/// answering, after which some messages may have been moved.
+/// [`ErrorKind::Invalid`] where both are the same queue; else the error of a queue. Some
+/// messages may have been moved by then.
 ///
 /// # Cancel safety
 /// As an interruption.
@@ -102,7 +102,7 @@ async fn move_batch(
             continue;
         }
         match from.delete(receipt).await {
-            // Gone already: another one moved it as well, and it is handled twice.
+            // Already deleted: another process moved it as well, and it will be handled twice.
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             deleted => deleted?,
         }
@@ -112,7 +112,7 @@ async fn move_batch(
     failed.map_or(Ok(()), Err)
 }
 
-/// Returns the body that is put into the other queue; `None` where the whole of it is not here.
+/// Returns the body for the other queue; `None` where a part of it is missing.
 fn original(message: &Message, as_is: bool) -> Option<Bytes> {
     let body = message.payload().ok()?;
     match serde_json::from_slice::<PoisonedMessage>(body) {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_could_not_be_put_stays_and_what_was_put_is_not_moved_again() {
+    async fn a_failed_message_stays_and_a_moved_one_is_not_moved_again() {
         let poison = queue("orders-poison");
         let orders = ScriptedQueue::new("local/orders".parse().expect("an address"));
         put(&poison, (0..3).map(|number| poisoned(&number.to_string()))).await;

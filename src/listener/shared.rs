@@ -1,4 +1,5 @@
-//! What the tasks of one listener share: the machine behind a lock, the queue, the counters.
+//! The state that the tasks of one listener share: the scaler behind a lock, the queue, the
+//! counters.
 
 use std::{
     fmt,
@@ -29,7 +30,7 @@ use crate::{
     words::Notify,
 };
 
-/// What the tasks of one listener share.
+/// The state that the tasks of one listener share.
 pub(super) struct Shared {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
@@ -38,34 +39,35 @@ pub(super) struct Shared {
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
     pub(super) clock: Clock,
-    /// Its number in the budget.
+    /// The queue's number in the budget.
     pub(super) number: u64,
     pub(super) counters: Counters,
-    /// The conductor has something to do.
-    pub(super) stirred: Signal,
-    /// A sleeping task is to look at how long it sleeps.
-    pub(super) roused: Signal,
-    /// No message is got any more.
+    /// The supervisor must run the scaler.
+    pub(super) changed: Signal,
+    /// A sleeping task must read its deadline again.
+    pub(super) sleep_changed: Signal,
+    /// The listener gets no more messages.
     pub(super) stopping: CancellationToken,
-    /// Handlers are waited for no longer.
+    /// The grace period of a shutdown is over.
     pub(super) abandoning: CancellationToken,
-    /// Messages of a stream that may still be got before one is taken.
+    /// Permits of a stream: messages that may be got before the reader takes one.
     pub(super) prefetch: Option<Arc<Semaphore>>,
     core: Mutex<Core>,
     log_limiter: Mutex<LogLimiter<{ Action::COUNT }>>,
     attempts: Mutex<Attempts>,
 }
 
-/// The log has one line of a kind of error in this span.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+/// The log has at most one line per kind of error in this time.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the lock guards. A leaf: nothing else is locked and nothing is called under it.
+/// The state behind the lock. A leaf: while it is held, no other lock is taken and no foreign code
+/// is called.
 pub(super) struct Core {
     pub(super) scaler: Scaler,
     pub(super) rng: fastrand::Rng,
 }
 
-/// What a listener is made of.
+/// The parts of a new listener.
 pub(super) struct Parts {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
@@ -73,7 +75,7 @@ pub(super) struct Parts {
     pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
-    /// Messages of a stream that are hidden and not taken, at most.
+    /// The maximum number of a stream's messages that are hidden and not taken.
     pub(super) prefetch: Option<usize>,
 }
 
@@ -107,13 +109,13 @@ impl Shared {
             config,
             clock: Clock::new(),
             counters: Counters::default(),
-            stirred: Signal::new(),
-            roused: Signal::new(),
+            changed: Signal::new(),
+            sleep_changed: Signal::new(),
             stopping: CancellationToken::new(),
             abandoning: CancellationToken::new(),
             prefetch: prefetch.map(|most| Arc::new(Semaphore::new(most))),
             core: Mutex::new(Core { scaler, rng }),
-            log_limiter: Mutex::new(LogLimiter::new(LOG_EVERY)),
+            log_limiter: Mutex::new(LogLimiter::new(LOG_INTERVAL)),
             attempts: Mutex::new(Attempts::new(limits, Fault::NONE)),
         }
     }
@@ -122,11 +124,11 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what the listener does just now, without a depth.
+    /// Returns the present state without a depth.
     pub(super) fn state(&self) -> QueryState {
-        let (mode, (active, total), is_idle, is_paused) = self.ask(|core, _| {
+        let (mode, (active, total), is_idle, is_paused) = self.with_core(|core, _| {
             let scaler = &core.scaler;
-            let (is_idle, is_paused) = (scaler.nobody_works(), scaler.is_paused());
+            let (is_idle, is_paused) = (scaler.is_idle(), scaler.is_paused());
             (scaler.mode(), scaler.active(), is_idle, is_paused)
         });
         QueryState {
@@ -140,40 +142,45 @@ impl Shared {
         }
     }
 
-    /// Asks the machine something that needs the time.
-    pub(super) fn ask<T>(&self, question: impl FnOnce(&mut Core, Tick) -> T) -> T {
-        question(&mut self.core(), self.clock.now())
+    /// Calls `f` with the locked core and the present time.
+    pub(super) fn with_core<T>(&self, f: impl FnOnce(&mut Core, Tick) -> T) -> T {
+        f(&mut self.core(), self.clock.now())
     }
 
-    /// Returns what is remembered of single messages; a leaf as well.
+    /// Returns the locked records of single messages; this lock is a leaf as well.
     pub(super) fn attempts(&self) -> MutexGuard<'_, Attempts> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has nothing more got.
+    /// Stops getting messages.
     pub(super) fn stop(&self) {
-        self.ask(|core, _| core.scaler.stop());
+        self.with_core(|core, _| core.scaler.stop());
         self.stopping.cancel();
     }
 
-    /// Has the conductor look, and, where one was `roused`, the tasks that sleep.
-    pub(super) fn stir(&self, roused: bool) {
-        if roused {
-            self.roused.notify_waiters();
+    /// Wakes the supervisor, and, if a task was `woken_early`, the sleeping tasks.
+    pub(super) fn notify_changed(&self, woken_early: bool) {
+        if woken_early {
+            self.sleep_changed.notify_waiters();
         }
-        self.stirred.notify_one();
+        self.changed.notify_one();
     }
 
-    /// Messages become visible after `delay`, and nobody else says so.
-    pub(super) fn hidden(&self, delay: Duration) {
-        // A queue that counts whole seconds may show it one later than asked.
+    /// Messages become visible after `delay`, and no other process reports them.
+    pub(super) fn report_hidden(&self, delay: Duration) {
+        // A queue that counts whole seconds may show a message a second late.
         let shown = delay.saturating_add(self.queue.limits().resolution);
-        self.ask(|core, now| core.scaler.hidden(shown, now));
-        self.stirred.notify_one();
+        self.with_core(|core, now| core.scaler.add_hidden(shown, now));
+        self.changed.notify_one();
     }
 
-    /// Tells the hooks, and the log so far as it is no flood.
-    pub(super) fn complain(&self, action: Action, message_id: Option<&MessageId>, error: Error) {
+    /// Counts an error, and passes it to the hooks and the rate-limited log.
+    pub(super) fn report_error(
+        &self,
+        action: Action,
+        message_id: Option<&MessageId>,
+        error: Error,
+    ) {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         let now = self.clock.now();
         let limiter = self.log_limiter.lock();
@@ -183,7 +190,7 @@ impl Shared {
         if let Some(silent) = silent {
             let queue = &self.queue;
             let message = message_id.map(MessageId::as_str);
-            tracing::warn!(%queue, %action, message, silent, %error, "the listener goes on");
+            tracing::warn!(%queue, %action, message, silent, %error, "a call failed; the listener continues");
         }
         let message_id = message_id.cloned();
         self.hooks.on_error(&ListenerError {
@@ -195,7 +202,7 @@ impl Shared {
 }
 
 impl Core {
-    /// Returns a chance: uniform in 0..1.
+    /// Returns a random number, uniform in 0..1.
     pub(super) fn chance(&mut self) -> f64 {
         self.rng.f64()
     }
@@ -209,7 +216,6 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Adds one.
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
 //! One subscription of several queues, split into wake-ups for each of them.
 //!
-//! A task owns the subscription. What it brings goes to the queues it is about, and each queue hears of
-//! the link in line with its wake-ups: a sequence is never taken for one of a later stream, where it
-//! might cover work that nobody looked for.
+//! A task owns the subscription. It forwards each wake-up to the queues that it concerns. Link
+//! changes and wake-ups share one channel per queue, so their order is kept: a sequence is never
+//! attributed to a later stream, where it could cover work that no listener polled for.
 
 use std::{collections::HashMap, future::ready, time::Duration};
 
@@ -15,20 +15,20 @@ use crate::{
     words::{LinkState, QueueAddress, Report, Reported, Wakes, WorkDetected},
 };
 
-/// A subscription that was refused asks again after this.
-const REFUSED: Duration = Duration::from_secs(60);
+/// Wait before a refused subscription is tried again.
+const RETRY_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
-/// What a queue hears.
-enum Heard {
+/// An event for one queue.
+enum QueueEvent {
     Link(LinkState),
     Work(WorkDetected),
-    /// The relay refuses the subscription; the second says whether it is asked again.
+    /// The relay refused the subscription; the flag says whether it is tried again.
     Refused(Error, bool),
 }
 
-/// What a queue says.
-enum Said {
-    /// On the stream of this number: on another one it would speak of what it has not heard.
+/// A command of one queue.
+enum QueueCommand {
+    /// A report for the stream of this number; on another stream its sequence would be wrong.
     Report(u64, Report, oneshot::Sender<Reported>),
     Pause(usize, bool),
 }
@@ -37,43 +37,43 @@ enum Said {
 #[derive(Debug)]
 struct QueueWakes {
     number: usize,
-    heard: mpsc::UnboundedReceiver<Heard>,
-    said: mpsc::UnboundedSender<Said>,
+    events: mpsc::UnboundedReceiver<QueueEvent>,
+    commands: mpsc::UnboundedSender<QueueCommand>,
     link: watch::Sender<LinkState>,
-    asks_again: bool,
+    will_retry: bool,
 }
 
-/// The task's side.
+/// The task that owns the subscription.
 struct Splitter {
     wakes: Box<dyn Wakes>,
     link: watch::Receiver<LinkState>,
     by_address: HashMap<QueueAddress, Vec<usize>>,
     addresses: Vec<QueueAddress>,
-    queues: Vec<mpsc::UnboundedSender<Heard>>,
-    said: mpsc::UnboundedReceiver<Said>,
+    queues: Vec<mpsc::UnboundedSender<QueueEvent>>,
+    commands: mpsc::UnboundedReceiver<QueueCommand>,
     paused: Vec<bool>,
 }
 
-/// Splits wake-ups; those of a queue are returned in the order of the addresses. The task that does
-/// it belongs to `scope`.
+/// Splits wake-ups by queue; returns them in the order of the addresses. The forwarding task
+/// belongs to `scope`.
 pub(super) fn split(
     wakes: Box<dyn Wakes>,
     addresses: Vec<QueueAddress>,
     scope: &Scope,
 ) -> Vec<Box<dyn Wakes>> {
-    let (say, said) = mpsc::unbounded_channel();
+    let (say, commands) = mpsc::unbounded_channel();
     let mut by_address = HashMap::<_, Vec<_>>::new();
     let (mut queues, mut parts) = (Vec::new(), Vec::<Box<dyn Wakes>>::new());
     for (number, address) in addresses.iter().enumerate() {
         by_address.entry(address.clone()).or_default().push(number);
-        let (tell, heard) = mpsc::unbounded_channel();
+        let (tell, events) = mpsc::unbounded_channel();
         queues.push(tell);
         parts.push(Box::new(QueueWakes {
             number,
-            heard,
-            said: say.clone(),
+            events,
+            commands: say.clone(),
             link: watch::Sender::new(LinkState::default()),
-            asks_again: true,
+            will_retry: true,
         }));
     }
     let mut link = wakes.link();
@@ -85,30 +85,30 @@ pub(super) fn split(
         paused: vec![false; addresses.len()],
         addresses,
         queues,
-        said,
+        commands,
     };
     scope.spawn(splitter.run());
     parts
 }
 
 impl Splitter {
-    /// Ends when the relay tells nothing any more, or no queue is left.
+    /// Ends when the wake-ups end, or when no queue is left.
     async fn run(mut self) {
         loop {
             tokio::select! {
                 biased;
-                Ok(()) = self.link.changed() => self.tell_link(),
-                said = self.said.recv() => match said {
-                    Some(said) => self.take(said),
+                Ok(()) = self.link.changed() => self.send_link(),
+                commands = self.commands.recv() => match commands {
+                    Some(commands) => self.execute(commands),
                     None => return,
                 },
                 work = self.wakes.next() => {
-                    // It may have come with its stream's welcome.
+                    // It may have come together with its stream's Welcome.
                     if self.link.has_changed().unwrap_or(false) {
-                        self.tell_link();
+                        self.send_link();
                     }
                     match work {
-                        Some(Ok(work)) => self.tell_work(&work),
+                        Some(Ok(work)) => self.send_work(&work),
                         Some(Err(refusal)) => {
                             if !self.refused(&refusal) {
                                 return;
@@ -121,49 +121,49 @@ impl Splitter {
         }
     }
 
-    fn tell_link(&mut self) {
+    fn send_link(&mut self) {
         let link = *self.link.borrow_and_update();
         for queue in &self.queues {
-            // One that is gone needs none.
-            let _ = queue.send(Heard::Link(link));
+            // A queue whose listener has ended needs no event.
+            let _ = queue.send(QueueEvent::Link(link));
         }
     }
 
-    fn tell_work(&self, work: &WorkDetected) {
+    fn send_work(&self, work: &WorkDetected) {
         if let Some(address) = work.queue.as_address() {
             for number in self.by_address.get(&address).into_iter().flatten() {
-                let _ = self.queues[*number].send(Heard::Work(work.clone()));
+                let _ = self.queues[*number].send(QueueEvent::Work(work.clone()));
             }
             return;
         }
         for (queue, address) in std::iter::zip(&self.queues, &self.addresses) {
             if work.queue.matches(address) {
-                let _ = queue.send(Heard::Work(work.clone()));
+                let _ = queue.send(QueueEvent::Work(work.clone()));
             }
         }
     }
 
-    /// Returns whether the relay is asked again.
+    /// Returns whether the subscription is tried again.
     fn refused(&mut self, refusal: &Error) -> bool {
-        let asks = self.wakes.ask_again(REFUSED);
+        let will_retry = self.wakes.ask_again(RETRY_AFTER_REFUSAL);
         for queue in &self.queues {
-            let _ = queue.send(Heard::Refused(refusal.clone(), asks));
+            let _ = queue.send(QueueEvent::Refused(refusal.clone(), will_retry));
         }
-        asks
+        will_retry
     }
 
-    fn take(&mut self, said: Said) {
-        match said {
-            Said::Report(stream, report, sent) => {
+    fn execute(&mut self, commands: QueueCommand) {
+        match commands {
+            QueueCommand::Report(stream, report, sent) => {
                 let reported = match self.link.borrow().welcomes == stream {
                     true => self.wakes.report(report),
                     false => Box::pin(ready(Err(stream_has_ended()))),
                 };
                 let _ = sent.send(reported);
             }
-            Said::Pause(number, paused) => {
+            QueueCommand::Pause(number, paused) => {
                 self.paused[number] = paused;
-                // The stream is that of the others as well.
+                // All queues share the stream: it closes when all are paused.
                 self.wakes.pause(self.paused.iter().all(|paused| *paused));
             }
         }
@@ -180,13 +180,13 @@ fn stream_has_ended() -> Error {
 impl Wakes for QueueWakes {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
         loop {
-            match self.heard.recv().await? {
-                Heard::Link(link) => {
+            match self.events.recv().await? {
+                QueueEvent::Link(link) => {
                     self.link.send_replace(link);
                 }
-                Heard::Work(work) => return Some(Ok(work)),
-                Heard::Refused(refusal, asks) => {
-                    self.asks_again = asks;
+                QueueEvent::Work(work) => return Some(Ok(work)),
+                QueueEvent::Refused(refusal, will_retry) => {
+                    self.will_retry = will_retry;
                     return Some(Err(refusal));
                 }
             }
@@ -196,16 +196,18 @@ impl Wakes for QueueWakes {
     fn report(&mut self, report: Report) -> Reported {
         let (sent, sending) = oneshot::channel();
         let stream = self.link.borrow().welcomes;
-        let _ = self.said.send(Said::Report(stream, report, sent));
+        let _ = self
+            .commands
+            .send(QueueCommand::Report(stream, report, sent));
         Box::pin(async move { sending.await.map_err(|_| stream_has_ended())?.await })
     }
 
     fn ask_again(&mut self, _after: Duration) -> bool {
-        self.asks_again
+        self.will_retry
     }
 
     fn pause(&mut self, paused: bool) {
-        let _ = self.said.send(Said::Pause(self.number, paused));
+        let _ = self.commands.send(QueueCommand::Pause(self.number, paused));
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {
@@ -220,15 +222,15 @@ mod tests {
     use super::*;
     use crate::words::{ConnectionState, ReportState};
 
-    /// A subscription that tells nothing, and takes reports.
+    /// A subscription without wake-ups that records reports.
     #[derive(Debug)]
-    struct Silent {
+    struct SilentWakes {
         link: watch::Sender<LinkState>,
         reported: Arc<Mutex<Vec<u64>>>,
     }
 
     #[async_trait]
-    impl Wakes for Silent {
+    impl Wakes for SilentWakes {
         async fn next(&mut self) -> Option<Result<WorkDetected>> {
             std::future::pending().await
         }
@@ -254,17 +256,17 @@ mod tests {
         }
     }
 
-    /// Has a queue hear what there is.
+    /// Makes a queue process its pending events.
     async fn hear(wakes: &mut dyn Wakes) {
-        let heard = tokio::time::timeout(Duration::from_millis(10), wakes.next()).await;
-        assert!(heard.is_err(), "it tells of no work");
+        let events = tokio::time::timeout(Duration::from_millis(10), wakes.next()).await;
+        assert!(events.is_err(), "there is no wake-up");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_report_of_an_older_stream_is_not_sent_on_the_next_one() {
         let (link, scope) = (watch::Sender::new(stream(1)), Scope::new());
         let reported = Arc::default();
-        let silent = Silent {
+        let silent = SilentWakes {
             link: link.clone(),
             reported: Arc::clone(&reported),
         };

@@ -1,4 +1,4 @@
-//! What can be asked of a listener while it runs.
+//! The state and the totals of a running listener.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,31 +10,31 @@ use crate::{
     scaling::ListenerMode,
 };
 
-/// A listener at one moment.
+/// A snapshot of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueryState {
-    /// How it hears of work.
+    /// How it learns of work.
     pub mode: ListenerMode,
-    /// About how many messages are in the queue; `None` where it could not be asked.
+    /// The approximate number of messages in the queue; `None` where it was not read.
     pub current_queue_depth: Option<u64>,
     /// Dequeue tasks that work or wait for work.
     pub active_dequeue_tasks: usize,
-    /// The most that were ever active at one time.
+    /// The highest number of tasks that were active at one time.
     pub total_dequeue_tasks: usize,
-    /// No task holds a message, or may come to hold one by a get on its way.
+    /// No task holds a message or may receive one from a get in flight.
     pub is_idle: bool,
-    /// It gets nothing until it is [resumed](super::Listener::resume).
+    /// It gets no messages until it is [resumed](super::Listener::resume).
     pub is_paused: bool,
-    /// What it has done so far.
+    /// The totals so far.
     pub stats: ListenerStats,
 }
 
-/// What a listener has done so far.
+/// The totals of a listener so far.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStats {
-    /// Wake-ups heard.
+    /// Wake-ups received.
     pub wake_ups: u64,
     /// Gets issued, empty ones included.
     pub gets: u64,
@@ -48,14 +48,14 @@ pub struct ListenerStats {
     pub failed: u64,
     /// Messages moved to the poison queue.
     pub poisoned: u64,
-    /// Messages that somebody else has got while they were handled here.
+    /// Messages that another listener got while they were handled here.
     pub lost: u64,
     /// Errors of all kinds.
     pub errors: u64,
-    /// How long handling takes, lately; `None` before the first.
+    /// The recent mean handling time; `None` before the first.
     pub mean_handling_time: Option<Duration>,
-    /// How long a wake-up takes from its publisher, lately, by both machines' clocks; `None` before
-    /// the first.
+    /// The recent mean time of a wake-up from its publisher, by both machines' clocks; `None`
+    /// before the first.
     pub mean_wake_latency: Option<Duration>,
 }
 
@@ -70,18 +70,19 @@ pub(super) struct Counters {
     pub(super) poisoned: AtomicU64,
     pub(super) lost: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// The depth that was known last, and whether there is one.
+    /// The last known depth; 0 before the first.
     pub(super) depth: AtomicU64,
-    pub(super) handling: Handling,
-    pub(super) wake_latency: Mean,
+    pub(super) handling: HandlingTimes,
+    pub(super) wake_latency: MovingMean,
 }
 
-/// A moving mean of spans in microseconds; one more than that, as 0 is none yet.
+/// A moving mean in microseconds. The stored value is one higher: 0 means no value yet.
 #[derive(Debug, Default)]
-pub(super) struct Mean(AtomicU64);
+pub(super) struct MovingMean(AtomicU64);
 
-impl Mean {
-    /// Adds one: the newest counts for an eighth. Two at a time may lose one; it is a mean.
+impl MovingMean {
+    /// Adds a value with a weight of one eighth. Of two concurrent calls one may be lost, which a
+    /// mean tolerates.
     pub(super) fn add(&self, span: Duration) {
         let new = u64::try_from(span.as_micros()).unwrap_or(u64::MAX / 16);
         let next = match self.0.load(Ordering::Relaxed) {
@@ -97,15 +98,15 @@ impl Mean {
     }
 }
 
-/// How long handling takes: a moving mean, and all of it by length.
+/// Handling times: a moving mean and a histogram.
 #[derive(Debug)]
-pub(super) struct Handling {
-    mean: Mean,
+pub(super) struct HandlingTimes {
+    mean: MovingMean,
     times: Histogram,
 }
 
-/// From a quick function to an hour, which is the longest handling by default.
-const HANDLING_TIMES: [Duration; 16] = [
+/// Histogram bounds: from a quick function to an hour, the default `max_handling_time`.
+const HANDLING_BUCKETS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_micros(2_500),
     Duration::from_millis(5),
@@ -124,22 +125,22 @@ const HANDLING_TIMES: [Duration; 16] = [
     Duration::from_secs(3600),
 ];
 
-impl Default for Handling {
+impl Default for HandlingTimes {
     fn default() -> Self {
         Self {
-            mean: Mean::default(),
-            times: Histogram::new(&HANDLING_TIMES),
+            mean: MovingMean::default(),
+            times: Histogram::new(&HANDLING_BUCKETS),
         }
     }
 }
 
-impl Handling {
+impl HandlingTimes {
     pub(super) fn add(&self, duration: Duration) {
         self.mean.add(duration);
         self.times.observe(duration);
     }
 
-    /// Returns the mean of lately.
+    /// Returns the recent mean.
     pub(super) fn get(&self) -> Option<Duration> {
         self.mean.get()
     }
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_mean_follows_what_is_added() {
-        let mean = Mean::default();
+        let mean = MovingMean::default();
         assert_eq!(mean.get(), None);
         mean.add(Duration::from_millis(8));
         assert_eq!(mean.get(), Some(Duration::from_millis(8)));

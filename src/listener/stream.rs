@@ -1,4 +1,4 @@
-//! A listener's messages as a stream, for programs that would rather pull.
+//! A listener's messages as a stream, for programs that pull.
 
 use std::{
     fmt,
@@ -20,49 +20,49 @@ use super::{
 };
 use crate::error::Result;
 
-/// Messages of a [`Listener`], each kept hidden until it is done with. Ends when the listener does.
+/// The messages of a [`Listener`], each kept hidden until it is done. Ends with the listener.
 ///
-/// Few messages are got before they are taken out: 4 at a time, or
-/// [`dequeue_batch_size`](super::ListenerConfig::dequeue_batch_size) where that is less. One that
-/// nobody took within [`max_handling_time`](super::ListenerConfig::max_handling_time) is given back
-/// as not tried; its handling begins when it is taken.
+/// Few messages are got before they are taken: at most 4, or
+/// [`dequeue_batch_size`](super::ListenerConfig::dequeue_batch_size) if that is less. The handling of a
+/// message begins when it is taken. A message that is not taken within
+/// [`max_handling_time`](super::ListenerConfig::max_handling_time) is released as not tried.
 ///
-/// Dropping it gives back at once what was not taken out, as not tried, and has the listener get
-/// nothing more: nobody would take it. Shut that down as well, so that its relay knows.
+/// Dropping the stream releases all messages that were not taken, as not tried, and stops the
+/// listener from getting more. Shut the listener down as well, so that it reports to its relay.
 #[derive(Debug)]
 pub struct Messages {
     offered: mpsc::Receiver<Received>,
-    // Weak: the listener holds the other end, by which this one hears of its end.
+    // Weak: the listener owns the sender, and the stream ends when that is dropped.
     listener: Weak<Shared>,
 }
 
-/// A message taken from a stream. Dropping it without a word counts as a failure; after the stream
-/// itself was dropped it only gives the message back.
+/// A message taken from a stream. Dropping it without `done` or `failed` counts as a failure; after
+/// the stream was dropped it only releases the message.
 #[derive(Debug)]
 pub struct Received {
-    /// The message, and whether it was lost meanwhile.
+    /// The message; it may become lost.
     pub delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
 }
 
-/// Whether a reader has taken a message from its stream, or the listener has withdrawn it: one of
-/// the two happens, once.
+/// Decides whether a reader takes a message from its stream or the listener withdraws it: exactly
+/// one of the two happens.
 #[derive(Debug, Default)]
 pub(super) struct Pickup {
     ended: AtomicBool,
     taken: CancellationToken,
 }
 
-/// Messages of a stream that are hidden and not taken: one that the reader has next, and some more
-/// so that not every message costs a get.
+/// The number of a stream's messages that are hidden and not taken: the reader's next message, and
+/// some more so that not every message costs a get.
 const PREFETCH: usize = 4;
 
-/// It was dropped without a word.
+/// The error of a message that was dropped without `done` or `failed`.
 #[derive(Debug)]
 struct Dropped;
 
 impl ListenerBuilder {
-    /// Starts the listener, and returns its messages as a stream besides.
+    /// Starts the listener, and returns it with its messages as a stream.
     ///
     /// # Errors
     /// As [`ListenerBuilder::start`].
@@ -109,7 +109,7 @@ impl Messages {
 }
 
 impl Pickup {
-    /// Takes the message; returns whether it is there.
+    /// Takes the message; returns false if it was withdrawn.
     fn take(&self) -> bool {
         let first = !self.ended.swap(true, Ordering::AcqRel);
         if first {
@@ -118,7 +118,7 @@ impl Pickup {
         first
     }
 
-    /// Withdraws the message; returns whether it was not taken.
+    /// Withdraws the message; returns false if it was taken.
     pub(super) fn withdraw(&self) -> bool {
         !self.ended.swap(true, Ordering::AcqRel)
     }
@@ -130,18 +130,18 @@ impl Pickup {
 }
 
 impl Received {
-    /// Takes it from the stream; returns whether it is still there.
+    /// Takes the message from the stream; returns false if it was withdrawn.
     fn is_taken(&self) -> bool {
         let pickup = self.delivery.pickup.as_ref();
         pickup.is_none_or(|pickup| pickup.take())
     }
 
-    /// It was handled: it is deleted.
+    /// Ends the handling: the message is deleted.
     pub fn done(self) {
         let _ = self.answer.send(Ok(()));
     }
 
-    /// It was not handled: it is handed out again.
+    /// Ends the handling with an error: the message is retried.
     pub fn failed(self, error: impl Into<HandlerError>) {
         let _ = self.answer.send(Err(error.into()));
     }
@@ -162,14 +162,14 @@ impl Stream for Messages {
 
 impl Drop for Messages {
     fn drop(&mut self) {
-        // First, or what is given back would be got again by ourselves.
+        // First: otherwise this listener would get the released messages again.
         if let Some(listener) = self.listener.upgrade() {
             listener.stop();
         }
     }
 }
 
-/// Nobody takes messages any more: others may have it at once.
+/// The stream was dropped: another listener may get the message at once.
 fn not_taken() -> HandlerResult {
     Err(Postponed::by(Duration::ZERO).into())
 }

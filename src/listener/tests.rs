@@ -5,6 +5,7 @@ mod budgets;
 mod failing;
 mod faulty;
 mod foreign;
+mod listeners;
 mod modes;
 mod outcomes;
 mod pausing;
@@ -13,9 +14,8 @@ mod poisoning;
 mod polling;
 mod retrying;
 mod scaling;
-mod several;
-mod spared;
 mod streams;
+mod uncounted;
 
 use std::{
     sync::{Arc, Mutex},
@@ -29,13 +29,13 @@ use crate::{
     words::{ListenerId, Notification, Notify},
 };
 
-/// A queue whose calls are counted, and a relay.
+/// A queue with counted calls, and a relay.
 struct Bench {
     queue: Arc<Metered<MemoryQueue>>,
     relay: Relay,
 }
 
-/// What a handler was handed, in order.
+/// The messages that a handler received, in order.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -44,7 +44,7 @@ impl Bench {
         let queue = MemoryQueue::new("local/jobs".parse().expect("an address"));
         Self {
             queue: Arc::new(Metered::new(queue)),
-            // Off, so that what is counted is the listener's own doing.
+            // Off, so that only the listener's own calls are counted.
             relay: Relay::start(RelayConfig {
                 sentinel_interval: Duration::ZERO,
                 ..RelayConfig::default()
@@ -94,7 +94,7 @@ impl Seen {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// Returns a handler that notes what it is handed.
+    /// Returns a handler that records its messages.
     fn handler(&self) -> impl Handler {
         let seen = self.clone();
         move |delivery: Delivery| {
@@ -103,7 +103,7 @@ impl Seen {
         }
     }
 
-    /// Waits until so many were handed over.
+    /// Waits until this many messages were handled.
     async fn wait(&self, count: usize) {
         let waited = async {
             while self.all().len() < count {

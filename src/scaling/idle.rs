@@ -1,36 +1,36 @@
-//! When an idle dequeue task looks again, and when it has looked for long enough.
+//! The back-off of an idle dequeue task: when it polls again, and when it ends.
 //!
-//! The back-off of the queue's contract: randomized and exponential, from a tenth of a second to
-//! about one. Chance is an argument, a number from 0 to 1.
+//! Randomized and exponential, from 100 ms to about 1 s, as the queue's contract requires. `chance`
+//! is an argument, a random number from 0 to 1.
 
 use std::time::Duration;
 
-/// When an idle dequeue task looks again, and when it ends.
+/// The back-off of an idle dequeue task: when it polls again, and when it ends.
 ///
-/// After n gets in a row that found nothing, the task sleeps for `least` + (2^n - 1) x
-/// random(0.8..1.2) x `step`; where that reaches `most`, it is time to end.
+/// After n empty gets in a row the task sleeps for `least` + (2^n - 1) x random(0.8..1.2) x `step`.
+/// When that reaches `most`, the task ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleBackoff {
     /// The shortest sleep.
     pub least: Duration,
-    /// What grows.
+    /// The part that grows exponentially.
     pub step: Duration,
-    /// The longest sleep; a task that would sleep for so long may end instead.
+    /// The longest sleep; a task that would sleep this long may end instead.
     pub most: Duration,
 }
 
-/// What an idle task does next.
+/// The next action of an idle task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// Sleep, then look again.
+    /// Sleep, then poll again.
     Sleep(Duration),
-    /// It has looked for long enough: end. The last task of a listener that polls stays all the
-    /// same, and sleeps for about the longest time.
+    /// End. The last task of a listener that polls stays instead, and sleeps for about the longest
+    /// time.
     Stop,
 }
 
 impl Default for IdleBackoff {
-    /// From 100 ms to about a second, as the queue's contract has it.
+    /// From 100 ms to about a second, as the queue's contract requires.
     fn default() -> Self {
         Self {
             least: Duration::from_millis(100),
@@ -41,12 +41,11 @@ impl Default for IdleBackoff {
 }
 
 impl IdleBackoff {
-    /// Returns what to do after `idle_count` gets in a row that found nothing; `chance` is uniform
-    /// in 0..1.
+    /// Returns the action after `idle_count` empty gets in a row; `chance` is uniform in 0..1.
     pub fn after(&self, idle_count: u32, chance: f64) -> Idle {
         let factor = 2_f64.powi(i32::try_from(idle_count).unwrap_or(i32::MAX)) - 1.0;
         let delta = factor * spread(chance) * self.step.as_secs_f64();
-        // Beyond what a span can say it is more than any `most`.
+        // A value that overflows a `Duration` exceeds any `most`.
         let delta = Duration::try_from_secs_f64(delta).unwrap_or(Duration::MAX);
         match self.least.saturating_add(delta) {
             sleep if sleep < self.most => Idle::Sleep(sleep),
@@ -54,15 +53,15 @@ impl IdleBackoff {
         }
     }
 
-    /// Returns how long a task sleeps that has to stay: `most`, give or take a fifth, so that a
-    /// fleet does not look all at once.
+    /// Returns the sleep of a task that must stay: `most` +/- 20%, so that a fleet does not poll
+    /// all at once.
     pub fn longest(&self, chance: f64) -> Duration {
         let longest = self.most.as_secs_f64() * spread(chance);
         Duration::try_from_secs_f64(longest).unwrap_or(self.most)
     }
 }
 
-/// Returns what a span is multiplied with: 0.8 to 1.2.
+/// Returns the random factor of a sleep: 0.8 to 1.2.
 fn spread(chance: f64) -> f64 {
     0.8 + 0.4 * chance.clamp(0.0, 1.0)
 }

@@ -1,7 +1,7 @@
 //! How many dequeue tasks a queue should have.
 //!
-//! Pure: depth and times come in, counts go out. Knows neither queues nor tasks: the listener asks,
-//! and starts only the difference to those that are active.
+//! Pure: takes depth and times, returns counts. It knows neither queues nor tasks: the listener
+//! calls it, and starts only the tasks that are missing.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -9,53 +9,53 @@ use crate::error::{Error, Result};
 
 /// Decides how many dequeue tasks a queue should have.
 pub trait ScalePolicy: Debug + Send + Sync + 'static {
-    /// Returns the tasks that such a load needs, those that are active included. A wake-up always
-    /// ends in at least one get, so 0 counts as 1 where there was one.
+    /// Returns how many tasks this load needs, active ones included. A wake-up always leads to at
+    /// least one get, so after a wake-up 0 counts as 1.
     fn tasks(&self, load: &Load) -> usize;
 }
 
-/// What is known of a queue when it is asked.
+/// The load of a queue, as a policy sees it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
-    /// About how many messages are in it.
+    /// The approximate number of messages in the queue.
     pub depth: u64,
     /// Messages that one task handles at the same time; 0 counts as 1.
     pub concurrency: usize,
-    /// How long the handling of one took lately; `None` before the first.
+    /// The recent mean handling time of a message; `None` before the first.
     pub handling_time: Option<Duration>,
 }
 
 /// A number of tasks for each range of depths.
 ///
-/// By default, as the queue's contract has it: 10 tasks below 100 messages, 50 below 1,000, and
-/// else 100.
+/// The default is that of the queue's contract: 10 tasks below 100 messages, 50 below 1,000, and
+/// 100 from there on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepPolicy {
-    /// Ascending: below so many messages, so many tasks.
+    /// Pairs of a depth (exclusive upper bound) and a number of tasks, ascending.
     steps: Vec<(u64, usize)>,
     /// Tasks from the last step on.
     most: usize,
 }
 
-/// As many tasks as empty the queue within a span, by how long the handling took lately.
+/// As many tasks as empty the queue within a target time, by the recent mean handling time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TargetLatencyPolicy {
-    /// The last message that is there now is to be handled within this.
+    /// All messages that are in the queue now should be handled within this time.
     pub target: Duration,
-    /// What handling is taken to last before the first was measured.
+    /// The assumed handling time before the first measurement.
     pub assumed: Duration,
-    /// Tasks at most.
+    /// The maximum number of tasks.
     pub most: usize,
 }
 
 impl StepPolicy {
-    /// Makes a policy of steps, each "below so many messages, so many tasks", and the tasks from
-    /// the last of them on.
+    /// Makes a policy of steps, each "below this depth, this many tasks", and the number of tasks
+    /// from the last step on.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the steps do not ascend, or one of
-    /// them has no task.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where the steps do not ascend, or a step
+    /// has no task.
     pub fn new(steps: impl Into<Vec<(u64, usize)>>, most: usize) -> Result<Self> {
         let steps = steps.into();
         if !steps.is_sorted_by(|one, next| one.0 < next.0) {
@@ -85,7 +85,7 @@ impl ScalePolicy for StepPolicy {
 }
 
 impl Default for TargetLatencyPolicy {
-    /// Ten seconds for all that is there: soon for a batch, and few tasks for little work.
+    /// Ten seconds for all messages: soon enough for a batch, with few tasks for little work.
     fn default() -> Self {
         Self {
             target: Duration::from_secs(10),

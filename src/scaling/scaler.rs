@@ -1,21 +1,22 @@
 //! The dequeue tasks of one queue, as a machine.
 //!
-//! Each cause to look (a wake-up, say) is counted. A task reads that count before its get, and may
-//! leave only if the count has not moved when the get came back empty: "check and leave" is one
-//! call, under its owner's lock (R17: a task leaves only if no wake-up came since its get). R18:
-//! every wake-up ends in a get, so a cause that no get was issued after stays pending. Tasks and
-//! calls are its driver's; it says when to start one, to ask for the depth and to report.
+//! Each wake (a wake-up, a resume, new tasks) is counted. A task reads that count before its get,
+//! and may leave only if the count is unchanged when the get returns empty: "check and leave" is
+//! one call, under its owner's lock (R17: a task leaves only if no wake-up came since its get).
+//! R18: every wake-up ends in a get, so a wake without a later get stays pending. The driver owns
+//! tasks and calls; this machine decides when to start a task, to read the depth and to report.
 
-mod fewer;
+mod gets;
+mod pause;
 mod places;
 
 use std::time::Duration;
 
 use super::{
-    idle::{Idle, IdleBackoff},
-    step::{Begin, Rest, Step},
-    tasks::{Doing, Task, TaskId, Tasks},
-    telling::{Place, Telling},
+    idle::IdleBackoff,
+    reporter::{Reporter, Snapshot},
+    step::{AfterEmpty, Step},
+    tasks::{Task, TaskId, TaskState, Tasks},
 };
 use crate::{
     backoff::Backoff,
@@ -25,30 +26,30 @@ use crate::{
     words::LinkState,
 };
 
-/// How a listener hears of work.
+/// How a listener learns of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ListenerMode {
-    /// The relay tells it: no task while there is no work.
+    /// By the relay's wake-ups: no task runs while there is no work.
     Pushed,
-    /// The relay cannot be reached, or cannot hear all publishers: one task stays and looks, less
-    /// and less often.
+    /// The relay cannot be reached, or not all publishers can reach it: one task stays and polls,
+    /// less and less often.
     Polling,
-    /// There is no relay: one task stays and looks about once a second.
+    /// There is no relay: one task stays and polls about once a second.
     PullOnly,
 }
 
-/// How the tasks of a queue behave.
+/// Settings of a queue's tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct ScalerConfig {
-    /// Tasks at most.
+    /// The maximum number of tasks.
     pub(crate) max_tasks: usize,
-    /// The back-off where there is no relay.
+    /// The back-off without a relay.
     pub(crate) idle: IdleBackoff,
-    /// The longest sleep while the relay is away: a thousand listeners must not hammer the queue
-    /// because one relay restarts.
+    /// The longest sleep while the relay is away: a thousand listeners must not overload the queue
+    /// when one relay restarts.
     pub(crate) away: Duration,
-    /// An empty get means that there was no visible message.
+    /// An empty get proves that no message was visible.
     pub(crate) empty_is_certain: bool,
     pub(crate) fault: Fault,
 }
@@ -59,79 +60,74 @@ pub(crate) struct Scaler {
     config: ScalerConfig,
     mode: ListenerMode,
     tasks: Tasks,
-    /// Causes to look so far.
-    causes: u64,
-    /// The newest cause that a get was issued after.
-    looked: u64,
-    /// The newest cause whose get was answered by the queue.
-    answered: u64,
-    /// Tasks that the last look at the depth asked for.
+    /// Number of wakes so far.
+    wake_count: u64,
+    /// The wake count at the newest get that was issued.
+    issued_wake: u64,
+    /// The wake count at the newest get that the queue answered.
+    answered_wake: u64,
+    /// The number of tasks wanted at the last depth query.
     target: usize,
-    /// An armed get found nothing, and there was no cause and no message since: where it stood.
-    emptied: Option<Place>,
-    /// The last get that was answered found as many messages as it asked for.
+    /// The snapshot of the last empty get, if no wake and no message came since it was issued.
+    emptied: Option<Snapshot>,
+    /// The last answered get returned as many messages as requested.
     backlog: bool,
-    /// Tasks that the policy had at most for the depth that was known last.
-    allowed: usize,
+    /// The policy's number of tasks for the last known depth.
+    policy_limit: usize,
     /// Messages were found in this mode.
     found_in_mode: bool,
     /// No task is started any more.
     stopped: bool,
-    /// None is until it is resumed.
+    /// No task is started until it is resumed.
     paused: bool,
-    asking: Asking,
-    /// When the depth was known last.
+    depth_query: DepthQuery,
+    /// The time of the last depth query.
     depth_at: Option<Tick>,
     most_active: usize,
-    telling: Telling,
+    reporter: Reporter,
 }
 
-/// Whether the depth is being asked for.
+/// The state of the depth query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asking {
-    No,
+enum DepthQuery {
+    Idle,
     Wanted,
-    Asked,
+    Running,
 }
 
-/// Under steady load the depth is asked this often.
-const DEPTH_EVERY: Duration = Duration::from_secs(5);
-/// Who starts, and who has come back to its relay, looks within this: the relay's own CATCH_UP
-/// usually comes first, and a fleet does not look all at once.
+/// A listener that starts or reconnects to its relay polls within this time. The relay's CATCH_UP
+/// usually comes first, and a fleet does not poll all at once.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Waits after errors: soon back when it was a blink, and 12 calls a minute when it was not.
-const FAILED: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// And the wait after one that will not pass by itself: wrong credentials, no such queue.
-const REFUSED: Duration = Duration::from_secs(30);
-/// A hook that sleeps for nothing would keep the thread to itself.
-const LEAST_SLEEP: Duration = Duration::from_millis(1);
+/// Waits after errors: short after a brief outage, and 12 calls a minute during a long one.
+const RETRY_AFTER_ERROR: (Duration, Duration) =
+    (Duration::from_millis(200), Duration::from_secs(5));
 
 impl Scaler {
-    /// Makes the tasks of a queue; `relay` where there is one to be heard.
+    /// Makes the tasks of a queue; `relay` says whether there are wake-ups.
     pub(crate) fn new(config: ScalerConfig, relay: bool) -> Self {
-        let (mode, causes) = match relay {
+        let (mode, wake_count) = match relay {
             true => (ListenerMode::Polling, 0),
             false => (ListenerMode::PullOnly, 1),
         };
-        let telling = Telling::new(config.fault);
+        let reporter = Reporter::new(config.fault);
         Self {
             config,
             mode,
             tasks: Tasks::default(),
-            causes,
-            looked: 0,
-            answered: 0,
+            wake_count,
+            issued_wake: 0,
+            answered_wake: 0,
             target: 0,
             emptied: None,
             backlog: false,
-            allowed: usize::MAX,
+            policy_limit: usize::MAX,
             found_in_mode: false,
             stopped: false,
             paused: false,
-            asking: Asking::No,
+            depth_query: DepthQuery::Idle,
             depth_at: None,
             most_active: 0,
-            telling,
+            reporter,
         }
     }
 
@@ -139,58 +135,58 @@ impl Scaler {
         self.mode
     }
 
-    /// Returns the tasks that work or wait for work now, and the most that ever did at one time.
+    /// Returns the number of tasks that work or wait for work now, and the highest number so far.
     pub(crate) fn active(&self) -> (usize, usize) {
         (self.tasks.count_active(), self.most_active)
     }
 
-    /// Returns what to do next.
+    /// Returns the next step.
     pub(crate) fn step(&mut self, now: Tick, chance: f64) -> Step {
-        if let Some((task, until)) = self.appoint(now, chance) {
-            return Step::Appoint(task, until);
+        if let Some((task, until)) = self.assign_poller(now, chance) {
+            return Step::WakeTask(task, until);
         }
         if self.wants_task(now) {
             return Step::Start(self.start(now, chance));
         }
-        let depth_at = self.look_at_depth_at();
-        if self.asking == Asking::Wanted || depth_at.is_some_and(|at| at <= now) {
-            self.asking = Asking::Asked;
-            return Step::AskDepth;
+        let depth_at = self.next_depth_query_at();
+        if self.depth_query == DepthQuery::Wanted || depth_at.is_some_and(|at| at <= now) {
+            self.depth_query = DepthQuery::Running;
+            return Step::QueryDepth;
         }
-        if let Some(due) = self.telling.take(now) {
+        if let Some(due) = self.reporter.take(now) {
             return Step::Report(due);
         }
-        let report = self.telling.next(now).unwrap_or(Tick::NEVER);
+        let report = self.reporter.next(now).unwrap_or(Tick::NEVER);
         let slow = self
             .tasks
             .all_slow_at()
-            .filter(|at| self.is_owed() && *at > now);
-        let line = self.waits_in_line_until(now);
-        let others = [slow, depth_at, line].into_iter().flatten().min();
+            .filter(|at| self.has_unserved_wake() && *at > now);
+        let slot_wait = self.slot_wait_ends_at(now);
+        let others = [slow, depth_at, slot_wait].into_iter().flatten().min();
         Step::Wait(report.min(others.unwrap_or(Tick::NEVER)))
     }
 
-    /// The relay said that there is work, or may be. Returns whether a sleeping task was roused.
-    pub(crate) fn woken(&mut self, sequence: u64, now: Tick) -> bool {
+    /// A wake-up arrived. Returns whether a sleeping task was woken early.
+    pub(crate) fn on_wake_up(&mut self, sequence: u64, now: Tick) -> bool {
         let forgets = self.paused && planted!(self.config.fault, PauseForgets);
-        let roused = !forgets && self.cause(now);
-        self.telling.woken(sequence, self.causes);
-        roused
+        let woken_early = !forgets && self.count_wake(now);
+        self.reporter.on_wake_up(sequence, self.wake_count);
+        woken_early
     }
 
-    /// The link to the relay moved. Returns whether a sleeping task is to sleep less.
-    pub(crate) fn linked(&mut self, link: LinkState, now: Tick, chance: f64) -> bool {
+    /// The link to the relay changed. Returns whether the sleep of a task was shortened.
+    pub(crate) fn on_link_changed(&mut self, link: LinkState, now: Tick, chance: f64) -> bool {
         let connected = link.connection == crate::words::ConnectionState::Connected;
-        self.telling.linked(connected, link.welcomes, now);
+        self.reporter.on_link_changed(connected, link.welcomes, now);
         let mode = match self.mode {
             ListenerMode::PullOnly => ListenerMode::PullOnly,
             _ if link.is_pushed() => ListenerMode::Pushed,
-            // The next stream tells what is notified until it is there.
+            // The next stream reports all notifications that arrive until it is open.
             ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
             _ if planted!(self.config.fault, NeverPolls) => self.mode,
             _ => ListenerMode::Polling,
         };
-        // Who sleeps has slept by the rules of the mode before.
+        // Sleeping tasks follow the rules of the previous mode.
         let latest = match mode {
             ListenerMode::Pushed => SETTLE,
             _ => self.config.away,
@@ -200,235 +196,80 @@ impl Scaler {
         moved && self.tasks.wake_up(now + latest.mul_f64(chance)) > 0
     }
 
-    /// Starts `count` more tasks, so far as there may be so many.
-    /// Returns whether a sleeping task was roused.
+    /// Starts `count` more tasks, up to the limit.
+    /// Returns whether a sleeping task was woken early.
     pub(crate) fn start_more(&mut self, count: usize, now: Tick) -> bool {
-        let roused = self.cause(now);
+        let woken_early = self.count_wake(now);
         self.target = self.tasks.len().saturating_add(count);
-        roused
+        woken_early
     }
 
-    /// Starts no task any more. It stays as busy as it was told to be: whatever it has not looked
-    /// for is somebody else's.
+    /// Starts no more tasks. The reported state stays: another listener gets the remaining
+    /// messages.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// The policy has so many tasks at most for the depth that is known, however few batches there
-    /// are: a task that only looks is none too many.
-    pub(crate) fn allow(&mut self, most: usize) {
-        self.allowed = most.max(1);
+    /// Sets the policy's number of tasks for the known depth. It may exceed the number of batches:
+    /// a task that only polls stays allowed.
+    pub(crate) fn set_policy_limit(&mut self, most: usize) {
+        self.policy_limit = most.max(1);
     }
 
-    /// The depth is known: so many tasks are wanted; `None` where it could not be read.
-    pub(crate) fn scaled(&mut self, tasks: Option<usize>, now: Tick) {
-        (self.asking, self.depth_at) = (Asking::No, Some(now));
+    /// The depth query ended: `tasks` are wanted; `None` where the depth could not be read.
+    pub(crate) fn on_depth(&mut self, tasks: Option<usize>, now: Tick) {
+        (self.depth_query, self.depth_at) = (DepthQuery::Idle, Some(now));
         if let Some(tasks) = tasks.filter(|_| self.emptied.is_none()) {
             self.target = tasks;
         }
     }
 
-    /// A task has a slot, and asks what to do. R17: its get covers the causes that are
-    /// counted by now.
-    pub(crate) fn begin(&mut self, id: TaskId, now: Tick) -> Begin {
-        if self.is_one_too_many(id) {
-            return self.dismiss(id);
-        }
-        let surplus = self.emptied.is_some() && !self.is_owed() && self.may_leave(id);
-        let others = self.tasks.count_busy_others(id);
-        let Some(task) = self.tasks.get_mut(id) else {
-            return Begin::Leave;
-        };
-        if task.looks_beside && !task.holds && others >= self.allowed {
-            // The policy has no task for what it would find.
-            self.tasks.remove(id);
-            return Begin::Leave;
-        }
-        match task.doing {
-            Doing::Starting { .. } if surplus => {
-                self.tasks.remove(id);
-                return Begin::Leave;
-            }
-            Doing::Sleeping { until } | Doing::Failing { until } if until > now => {
-                return Begin::Sleep(until);
-            }
-            _ => {}
-        }
-        task.leaving = false;
-        task.doing = Doing::Getting { since: now };
-        task.place = self.telling.place(self.causes);
-        self.looked = self.causes;
-        self.most_active = self.most_active.max(self.tasks.count_active());
-        Begin::Get
+    /// A task ended without leaving, mostly by a panic: its pending poll becomes a new wake. No
+    /// effect for a task that left. Returns whether a sleeping task was woken early.
+    pub(crate) fn on_task_panicked(&mut self, id: TaskId, now: Tick) -> bool {
+        self.tasks.remove(id).is_some() && self.count_wake(now)
     }
 
-    /// A get found messages: `full` where it found as many as it asked for. Returns whether this is
-    /// work detected after idleness.
-    pub(crate) fn found(&mut self, id: TaskId, full: bool, now: Tick) -> bool {
-        (self.emptied, self.found_in_mode) = (None, true);
-        let Some(task) = self.tasks.get_mut(id) else {
-            return false;
-        };
-        task.doing = Doing::Handling;
-        (task.holds, task.full) = (true, full);
-        task.idle_count = 0;
-        task.failures.reset();
-        let (detected, place) = (std::mem::take(&mut task.look), task.place);
-        // A get that was issued before says nothing of what a later one left.
-        self.backlog = full || (self.backlog && place.cause < self.answered);
-        self.answered = self.answered.max(place.cause);
-        self.telling.found(place, now);
-        // A batch with room left was all that there was: the depth would say nothing new.
-        let rest = full || self.mode != ListenerMode::Pushed || !self.config.empty_is_certain;
-        let old = full && self.depth_at.is_none_or(|at| now.since(at) >= DEPTH_EVERY);
-        if self.asking == Asking::No && rest && (detected || old) {
-            self.asking = Asking::Wanted;
-        }
-        detected
-    }
-
-    /// A get found nothing. Returns how often in a row by now, and what is to be done by default.
-    pub(crate) fn idle(&mut self, id: TaskId, now: Tick, chance: f64) -> (u32, Idle) {
-        let certain = self.mode == ListenerMode::Pushed && self.config.empty_is_certain;
-        let backoff = self.backoff();
-        let another_looks = self.tasks.another_surely_looks(Some(id), now);
-        let Some(task) = self.tasks.get_mut(id) else {
-            return (0, Idle::Stop);
-        };
-        task.idle_count = task.idle_count.saturating_add(1);
-        let idle = match certain || (task.holds && another_looks) {
-            true => Idle::Stop,
-            false => backoff.after(task.idle_count, chance),
-        };
-        (task.idle_count, idle)
-    }
-
-    /// Does what was decided for a task that found nothing. R17: it goes on if there was a cause
-    /// since its get was issued. The last task of a queue that is polled stays.
-    pub(crate) fn rest(&mut self, id: TaskId, idle: Idle, now: Tick, chance: f64) -> Rest {
-        let longest = self.backoff().longest(chance);
-        let Some(task) = self.tasks.get_mut(id) else {
-            return Rest::Leave;
-        };
-        (task.look, task.full) = (true, false);
-        task.failures.reset();
-        let (place, holds) = (task.place, task.holds);
-        self.answered = self.answered.max(place.cause);
-        if place.cause != self.causes && !planted!(self.config.fault, LeaveUnarmed) {
-            task.doing = Doing::Ready;
-            return Rest::Again;
-        }
-        // What it leaves behind is owed no less; the fault forgets that, and reports it as seen.
-        let place = match planted!(self.config.fault, LeaveUnarmed) {
-            true => {
-                (self.looked, self.answered) = (self.causes, self.causes);
-                self.telling.place(self.causes)
-            }
-            false => place,
-        };
-        (self.emptied, self.backlog, self.target) = (Some(place), false, 0);
-        let holds = holds && !planted!(self.config.fault, LeavesWhileHolding);
-        let rest = match idle {
-            Idle::Stop if holds && self.may_only_handle(id, now) => self.sleep(id, Tick::NEVER),
-            Idle::Stop if !holds && self.may_leave(id) => {
-                self.tasks.remove(id);
-                Rest::Leave
-            }
-            Idle::Stop => self.sleep(id, now + longest),
-            Idle::Sleep(span) => self.sleep(id, now + span.max(LEAST_SLEEP)),
-        };
-        if self.tasks.nobody_works() || planted!(self.config.fault, DrainedEarly) {
-            self.telling.drained(place, now);
-        }
-        rest
-    }
-
-    /// A get failed. The task tries again after a growing wait, unless another one already does.
-    /// Where it may have happened all the same, messages come back after `visibility` that nobody
-    /// knows of.
-    pub(crate) fn failed(
-        &mut self,
-        id: TaskId,
-        kind: ErrorKind,
-        visibility: Duration,
-        now: Tick,
-        rng: &mut fastrand::Rng,
-    ) -> Rest {
-        let refused = matches!(
-            kind,
-            ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
-        );
-        let certain = refused || matches!(kind, ErrorKind::Busy | ErrorKind::Exhausted);
-        if !certain && !planted!(self.config.fault, LostGetUnsaid) {
-            self.telling.hidden(visibility, now);
-        }
-        let failing = |task: &Task| matches!(task.doing, Doing::Failing { .. });
-        if self.tasks.any(failing) {
-            if self.tasks.get(id).is_some_and(|task| task.holds) {
-                return self.sleep(id, Tick::NEVER);
-            }
-            self.tasks.remove(id);
-            return Rest::Leave;
-        }
-        let Some(task) = self.tasks.get_mut(id) else {
-            return Rest::Leave;
-        };
-        // What was wanted for the depth would fail as well.
-        self.target = 0;
-        let wait = match refused {
-            false => task.failures.next(rng),
-            true => crate::backoff::about(REFUSED, rng),
-        };
-        let until = now + wait;
-        (task.doing, task.look) = (Doing::Failing { until }, true);
-        Rest::Sleep(until)
-    }
-
-    /// A task has ended without a word: it panicked. What it was to look for is owed again.
-    /// Returns whether a sleeping task was roused for it.
-    pub(crate) fn vanished(&mut self, id: TaskId, now: Tick) -> bool {
-        self.tasks.remove(id).is_some() && self.cause(now)
-    }
-
-    /// Returns until when a task is to sleep, for good where it only handles what it holds; `None`
-    /// where it is to look.
+    /// Returns the end of a task's sleep, [`Tick::NEVER`] while it only handles its messages;
+    /// `None` if it must poll now.
     pub(crate) fn sleeps_until(&self, id: TaskId, now: Tick) -> Option<Tick> {
-        match self.tasks.get(id)?.doing {
-            Doing::Sleeping { until } | Doing::Failing { until } => Some(until),
-            Doing::Handling => Some(Tick::NEVER),
+        match self.tasks.get(id)?.state {
+            TaskState::Sleeping { until } | TaskState::Failing { until } => Some(until),
+            TaskState::Handling => Some(Tick::NEVER),
             _ => None,
         }
         .filter(|until| *until > now)
     }
 
-    /// Messages become visible after `delay` that nobody else speaks of.
-    pub(crate) fn hidden(&mut self, delay: Duration, now: Tick) {
-        self.telling.hidden(delay, now);
+    /// Messages become visible after `delay`, and no other process reports them.
+    pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
+        self.reporter.add_hidden(delay, now);
     }
 
     /// Returns whether a report waits to be sent or answered.
-    pub(crate) fn has_to_say(&self, now: Tick) -> bool {
-        self.telling.has_to_say(now)
+    pub(crate) fn has_pending_report(&self, now: Tick) -> bool {
+        self.reporter.has_pending_report(now)
     }
 
-    /// The report on its way was answered.
-    pub(crate) fn answered(&mut self, error: Option<ErrorKind>, now: Tick) {
-        self.telling.answered(error, now);
+    /// The report in flight was answered.
+    pub(crate) fn on_report_answered(&mut self, error: Option<ErrorKind>, now: Tick) {
+        self.reporter.on_answered(error, now);
     }
 
-    /// Counts a cause to look; returns whether a sleeping task was roused for it.
-    fn cause(&mut self, now: Tick) -> bool {
-        self.causes += 1;
+    /// Counts a wake; returns whether a sleeping task was woken early for it.
+    fn count_wake(&mut self, now: Tick) -> bool {
+        self.wake_count += 1;
         self.emptied = None;
         let holding = !planted!(self.config.fault, HolderNeverRoused);
         self.tasks.wake_up_one(now, holding)
     }
 
-    /// Returns whether there is a cause that no get was issued after, or one only that hangs: a
-    /// second one is worth its while, a third would be a storm.
-    fn is_owed(&self) -> bool {
-        self.looked < self.causes
-            || (self.answered < self.causes && self.tasks.count_getting(self.causes) < 2)
+    /// Returns whether a wake has no later get, or only one that hangs. A second get is worthwhile;
+    /// a third one would add load to a slow queue.
+    fn has_unserved_wake(&self) -> bool {
+        self.issued_wake < self.wake_count
+            || (self.answered_wake < self.wake_count
+                && self.tasks.count_getting(self.wake_count) < 2)
     }
 
     fn backoff(&self) -> IdleBackoff {
@@ -445,73 +286,73 @@ impl Scaler {
     fn wants_task(&self, now: Tick) -> bool {
         let count = self.tasks.len();
         if self.stopped || self.paused || count >= self.config.max_tasks {
-            // What is owed stays so: whoever is done first looks.
+            // The wake stays pending: the first task that is done polls.
             return false;
         }
-        let last_left = self.mode != ListenerMode::Pushed
-            && !self.tasks.another_looks(None)
-            && count < self.allowed
-            && !planted!(self.config.fault, LastTaskLeaves);
-        let alone = planted!(self.config.fault, LookerHandles) && count > 0;
-        let last_left = last_left && !alone;
-        let trusts = planted!(self.config.fault, BusyNeverLooks) && count > 0;
-        let look = self.is_owed() && !self.tasks.somebody_will_look(now) && !trusts;
-        last_left || look || self.target > count
+        let fault_keeps_none = planted!(self.config.fault, LastTaskLeaves)
+            || (planted!(self.config.fault, LookerHandles) && count > 0);
+        let fault_ignores_wake = planted!(self.config.fault, BusyNeverLooks) && count > 0;
+        let no_poller_left = self.mode != ListenerMode::Pushed
+            && !self.tasks.another_polls(None)
+            && count < self.policy_limit;
+        let wake_waits = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
+        (no_poller_left && !fault_keeps_none)
+            || (wake_waits && !fault_ignores_wake)
+            || self.target > count
     }
 
     fn start(&mut self, now: Tick, chance: f64) -> TaskId {
-        // Nothing is owed: it looks because no other task does.
-        let unasked = !self.is_owed() && self.target <= self.tasks.len();
-        let waits = unasked && self.mode != ListenerMode::Pushed;
+        // No wake is pending: this task polls because no other task does.
+        let no_reason = !self.has_unserved_wake() && self.target <= self.tasks.len();
+        let waits = no_reason && self.mode != ListenerMode::Pushed;
         let (until, idle_count) = match waits {
-            true => self.first_look(now, chance),
+            true => self.first_poll(now, chance),
             false => (now, 0),
         };
-        let doing = match waits {
-            true => Doing::Sleeping { until },
-            false => Doing::Starting { since: now },
+        let state = match waits {
+            true => TaskState::Sleeping { until },
+            false => TaskState::Starting { since: now },
         };
         let task = Task {
-            doing,
+            state,
             holds: false,
             leaving: false,
             full: false,
-            looks_beside: waits && self.tasks.len() > 0,
+            extra_poller: waits && self.tasks.len() > 0,
             idle_count,
-            failures: Backoff::new(FAILED.0, FAILED.1),
-            look: waits || self.is_owed(),
-            place: Place::default(),
+            failures: Backoff::new(RETRY_AFTER_ERROR.0, RETRY_AFTER_ERROR.1),
+            was_idle: waits || self.has_unserved_wake(),
+            snapshot: Snapshot::default(),
         };
         let id = self.tasks.add(task);
         self.most_active = self.most_active.max(self.tasks.count_active());
         id
     }
 
-    fn sleep(&mut self, id: TaskId, until: Tick) -> Rest {
+    fn sleep(&mut self, id: TaskId, until: Tick) -> AfterEmpty {
         if let Some(task) = self.tasks.get_mut(id) {
-            task.doing = Doing::Sleeping { until };
+            task.state = TaskState::Sleeping { until };
         }
-        Rest::Sleep(until)
+        AfterEmpty::Sleep(until)
     }
 
-    /// Returns whether a task with messages in its hands need not look: another one does, or the relay
-    /// tells.
+    /// Returns whether a task that holds messages need not poll: another task polls, or the relay
+    /// sends wake-ups.
     fn may_only_handle(&self, id: TaskId, now: Tick) -> bool {
-        !self.needs_looker() || self.tasks.another_surely_looks(Some(id), now)
+        !self.needs_poller() || self.tasks.another_polls_soon(Some(id), now)
     }
 
     fn may_leave(&self, id: TaskId) -> bool {
         self.mode == ListenerMode::Pushed
-            || self.tasks.another_looks(Some(id))
+            || self.tasks.another_polls(Some(id))
             || planted!(self.config.fault, LastTaskLeaves)
     }
 
-    /// Returns whether no task holds a message, or may come to hold one by a get on its way.
-    pub(crate) fn nobody_works(&self) -> bool {
-        self.tasks.nobody_works()
+    /// Returns whether no task holds a message or may receive one from a get in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_idle()
     }
 
-    /// Returns the tasks.
     #[cfg(test)]
     pub(crate) fn tasks(&self) -> &Tasks {
         &self.tasks

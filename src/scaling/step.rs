@@ -1,41 +1,42 @@
-//! What the machine of a queue's tasks tells its driver to do.
+//! The steps that the scaling machine returns to its driver.
 
-use super::{tasks::TaskId, telling::Due};
+use super::{reporter::PendingReport, tasks::TaskId};
 use crate::clock::Tick;
 
-/// What the driver does next.
+/// The driver's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Start a task: it calls [`Scaler::begin`] when it has a slot.
+    /// Start a task; it calls [`Scaler::begin`] when it has a slot.
     Start(TaskId),
-    /// Let a task that sleeps look then: nothing else would have had it look.
-    Appoint(TaskId, Tick),
-    /// Ask the queue for its depth, and the policy for a number; then [`Scaler::scaled`].
-    AskDepth,
-    /// Send a report; then [`Scaler::answered`].
-    Report(Due),
-    /// Nothing before then, unless something happens.
+    /// Have a sleeping task poll at this time; its sleep was changed.
+    WakeTask(TaskId, Tick),
+    /// Read the queue's depth, ask the policy for a number of tasks, then call
+    /// [`Scaler::on_depth`].
+    QueryDepth,
+    /// Send a report, then call [`Scaler::on_report_answered`].
+    Report(PendingReport),
+    /// Wait until this time or until the next event.
     Wait(Tick),
 }
 
-/// What a task does when it has a slot.
+/// The action of a task that got a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// Get a batch.
     Get,
-    /// Sleep until then, without the slot.
+    /// Release the slot and sleep until this time.
     Sleep(Tick),
-    /// End: it was started for work that is gone. It is no task any more.
+    /// End: the work that it was started for is gone. The machine has removed the task.
     Leave,
 }
 
-/// What a task does after it has found nothing.
+/// The action of a task after an empty get, a failed get, or when all its messages are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// Look again at once: there was a cause meanwhile.
+pub(crate) enum AfterEmpty {
+    /// Poll again at once: a wake arrived since the get.
     Again,
-    /// Sleep until then, or until it is roused, without the slot.
+    /// Release the slot and sleep until this time, or until an earlier wake.
     Sleep(Tick),
-    /// End. It is no task any more.
+    /// End. The machine has removed the task.
     Leave,
 }

@@ -1,10 +1,10 @@
-//! The tasks of a queue, and what each of them does.
+//! The tasks of a queue and their states.
 //!
-//! Plain data: the machine decides.
+//! Plain data: the [`Scaler`](super::Scaler) decides.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::telling::Place;
+use super::reporter::Snapshot;
 use crate::{backoff::Backoff, clock::Tick};
 
 /// One dequeue task.
@@ -18,30 +18,30 @@ pub(crate) struct Tasks {
     started: u64,
 }
 
-/// What is known of a task.
+/// The state of one task.
 #[derive(Debug)]
 pub(super) struct Task {
-    pub(super) doing: Doing,
-    /// It holds messages, whatever else it does.
+    pub(super) state: TaskState,
+    /// It holds messages, in any state.
     pub(super) holds: bool,
-    /// It gets nothing more, and ends when it holds nothing.
+    /// It gets no more messages, and ends when all its messages are handled.
     pub(super) leaving: bool,
-    /// Its last get found as many messages as it asked for.
+    /// Its last get returned as many messages as requested.
     pub(super) full: bool,
-    /// It was started only because no other task looked.
-    pub(super) looks_beside: bool,
-    /// Gets in a row that found nothing, and that failed.
+    /// It was started only because no other task polled.
+    pub(super) extra_poller: bool,
+    /// Empty gets in a row, and the back-off after failed gets.
     pub(super) idle_count: u32,
     pub(super) failures: Backoff,
-    /// Its next find is one after idleness: the depth is asked.
-    pub(super) look: bool,
-    /// Where it stood among the causes when it issued its get.
-    pub(super) place: Place,
+    /// The next messages that it finds end an idle period: the depth is read then.
+    pub(super) was_idle: bool,
+    /// The wake-up counters when it issued its last get.
+    pub(super) snapshot: Snapshot,
 }
 
-/// What a task does.
+/// The activity of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum TaskState {
     /// Waits for its first slot: not active yet.
     Starting {
         since: Tick,
@@ -51,26 +51,27 @@ pub(super) enum Doing {
     Getting {
         since: Tick,
     },
-    /// Has no place left, or looks no more before all that it holds is handled.
+    /// Has no free place, or polls no more before all its messages are handled.
     Handling,
-    /// Looks again then; [`Tick::NEVER`] of a task that holds messages and has places left, while
-    /// another one looks or the relay tells.
+    /// Polls again at this time. [`Tick::NEVER`] for a task with messages and free places, while
+    /// another task polls or the relay sends wake-ups.
     Sleeping {
         until: Tick,
     },
-    /// Sleeps after an error. A cause rouses it no sooner, or an outage would be a storm.
+    /// Sleeps after an error. A wake does not shorten this sleep: gets would flood the queue during
+    /// an outage.
     Failing {
         until: Tick,
     },
 }
 
-/// A get that takes longer holds up no cause: another task looks.
+/// A slower get blocks no wake: another task polls.
 const SLOW_GET: Duration = Duration::from_secs(1);
-/// A task that has waited longer for a slot may do so for as long as others' messages take.
-const IN_LINE: Duration = Duration::from_secs(1);
+/// After this wait for a slot, a task may have to wait until other queues' messages are handled.
+const LONG_SLOT_WAIT: Duration = Duration::from_secs(1);
 
 impl Tasks {
-    /// Adds a task; returns its name.
+    /// Adds a task; returns its id.
     pub(super) fn add(&mut self, task: Task) -> TaskId {
         self.started += 1;
         let id = TaskId(self.started);
@@ -103,122 +104,124 @@ impl Tasks {
         self.list.values().any(test)
     }
 
-    /// Counts the gets on their way that were issued after this cause.
-    pub(super) fn count_getting(&self, cause: u64) -> usize {
-        let gets =
-            |task: &&Task| matches!(task.doing, Doing::Getting { .. }) && task.place.cause == cause;
+    /// Counts the gets in flight that were issued at this wake count.
+    pub(super) fn count_getting(&self, wake_count: u64) -> usize {
+        let gets = |task: &&Task| {
+            matches!(task.state, TaskState::Getting { .. })
+                && task.snapshot.wake_count == wake_count
+        };
         self.list.values().filter(gets).count()
     }
 
-    /// Returns the tasks that are to sleep no longer.
+    /// Returns the tasks whose sleep is over.
     #[cfg(test)]
-    pub(crate) fn roused(&self, now: Tick) -> Vec<TaskId> {
-        let over = |task: &Task| matches!(task.doing, Doing::Sleeping { until } if until <= now);
+    pub(crate) fn due(&self, now: Tick) -> Vec<TaskId> {
+        let over =
+            |task: &Task| matches!(task.state, TaskState::Sleeping { until } if until <= now);
         let tasks = self.list.iter();
         tasks.filter(|(_, t)| over(t)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns whether a task is at work: it has a batch or waits for one.
+    /// Returns whether a task is working: it holds a batch or waits for one.
     #[cfg(test)]
     pub(crate) fn works(&self, id: TaskId) -> bool {
-        let doing = self.list.get(&id).map(|task| task.doing);
-        matches!(doing, Some(Doing::Getting { .. } | Doing::Handling))
+        let state = self.list.get(&id).map(|task| task.state);
+        matches!(state, Some(TaskState::Getting { .. } | TaskState::Handling))
     }
 
-    /// Returns whether a get of a task is on its way.
+    /// Returns whether a get of the task is in flight.
     #[cfg(test)]
     pub(crate) fn is_getting(&self, id: TaskId) -> bool {
-        let doing = self.list.get(&id).map(|task| task.doing);
-        matches!(doing, Some(Doing::Getting { .. }))
+        let state = self.list.get(&id).map(|task| task.state);
+        matches!(state, Some(TaskState::Getting { .. }))
     }
 
-    /// Returns whether a task will issue a get soon, by itself.
-    pub(super) fn somebody_will_look(&self, now: Tick) -> bool {
-        self.list.values().any(|task| match task.doing {
-            Doing::Starting { .. } | Doing::Ready | Doing::Failing { .. } => true,
-            Doing::Sleeping { until } => until <= now,
-            Doing::Getting { since } => now.since(since) < SLOW_GET,
-            Doing::Handling => false,
+    /// Returns whether some task will issue a get soon without a wake.
+    pub(super) fn will_poll_soon(&self, now: Tick) -> bool {
+        self.list.values().any(|task| match task.state {
+            TaskState::Starting { .. } | TaskState::Ready | TaskState::Failing { .. } => true,
+            TaskState::Sleeping { until } => until <= now,
+            TaskState::Getting { since } => now.since(since) < SLOW_GET,
+            TaskState::Handling => false,
         })
     }
 
-    /// Returns when all gets on their way are slow.
+    /// Returns when the last get in flight becomes slow.
     pub(super) fn all_slow_at(&self) -> Option<Tick> {
-        let getting = self.list.values().filter_map(|task| match task.doing {
-            Doing::Getting { since } => Some(since + SLOW_GET),
+        let getting = self.list.values().filter_map(|task| match task.state {
+            TaskState::Getting { since } => Some(since + SLOW_GET),
             _ => None,
         });
         getting.max()
     }
 
-    /// Lets a task that sleeps look now, and reckon its idleness from then on: the one that sleeps
-    /// longest of those that hold no message, or else, where `holding` says so, one that has places
-    /// left.
+    /// Ends the sleep of one task now, and resets its idle count: the task without messages that
+    /// sleeps longest, or else, if `holding`, a task with messages and free places.
     pub(super) fn wake_up_one(&mut self, now: Tick, holding: bool) -> bool {
         let tasks = self.list.values_mut().filter(|task| holding || !task.holds);
-        let sleeping = tasks.filter_map(|task| match task.doing {
-            Doing::Sleeping { until } => Some((!task.holds, until, task)),
+        let sleeping = tasks.filter_map(|task| match task.state {
+            TaskState::Sleeping { until } => Some((!task.holds, until, task)),
             _ => None,
         });
         let Some((_, until, task)) = sleeping.max_by_key(|(idle, until, _)| (*idle, *until)) else {
             return false;
         };
         let until = now.min(until);
-        (task.doing, task.idle_count) = (Doing::Sleeping { until }, 0);
+        (task.state, task.idle_count) = (TaskState::Sleeping { until }, 0);
         true
     }
 
-    /// Returns whether a task other than `id` looks by itself, now or later.
-    pub(super) fn another_looks(&self, id: Option<TaskId>) -> bool {
+    /// Returns whether a task other than `id` will poll without a wake, now or later.
+    pub(super) fn another_polls(&self, id: Option<TaskId>) -> bool {
         let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
-        others.any(|(_, task)| match task.doing {
-            Doing::Handling => false,
-            Doing::Sleeping { until } => until != Tick::NEVER,
+        others.any(|(_, task)| match task.state {
+            TaskState::Handling => false,
+            TaskState::Sleeping { until } => until != Tick::NEVER,
             _ => true,
         })
     }
 
-    /// The same, but for those that have waited for their slot for long: it may be long in coming.
-    pub(super) fn another_surely_looks(&self, id: Option<TaskId>, now: Tick) -> bool {
+    /// As [`Self::another_polls`], without tasks that have waited long for a slot.
+    pub(super) fn another_polls_soon(&self, id: Option<TaskId>, now: Tick) -> bool {
         let mut others = self.list.iter().filter(|(other, _)| Some(**other) != id);
-        others.any(|(_, task)| match task.doing {
-            Doing::Handling => false,
-            Doing::Sleeping { until: Tick::NEVER } => false,
-            Doing::Sleeping { .. } if task.holds => true,
-            Doing::Starting { since: from } | Doing::Sleeping { until: from } => {
-                now < from + IN_LINE
+        others.any(|(_, task)| match task.state {
+            TaskState::Handling => false,
+            TaskState::Sleeping { until: Tick::NEVER } => false,
+            TaskState::Sleeping { .. } if task.holds => true,
+            TaskState::Starting { since: from } | TaskState::Sleeping { until: from } => {
+                now < from + LONG_SLOT_WAIT
             }
             _ => true,
         })
     }
 
-    /// Returns when the first of the tasks that may wait for a slot has done so for long.
-    pub(super) fn in_line_until(&self, now: Tick) -> Option<Tick> {
+    /// Returns when the first of the tasks that may wait for a slot has waited long.
+    pub(super) fn slot_wait_ends_at(&self, now: Tick) -> Option<Tick> {
         let tasks = self.list.values().filter(|task| !task.holds);
-        let until = tasks.filter_map(|task| match task.doing {
-            Doing::Starting { since: from } | Doing::Sleeping { until: from } => {
-                Some(from + IN_LINE)
+        let until = tasks.filter_map(|task| match task.state {
+            TaskState::Starting { since: from } | TaskState::Sleeping { until: from } => {
+                Some(from + LONG_SLOT_WAIT)
             }
             _ => None,
         });
         until.filter(|until| *until > now).min()
     }
 
-    /// Counts the tasks other than `id` that hold messages, or have a get on its way.
+    /// Counts the tasks other than `id` that hold messages or have a get in flight.
     pub(super) fn count_busy_others(&self, id: TaskId) -> usize {
         let busy = |(other, task): &(&TaskId, &Task)| {
-            **other != id && (task.holds || matches!(task.doing, Doing::Getting { .. }))
+            **other != id && (task.holds || matches!(task.state, TaskState::Getting { .. }))
         };
         self.list.iter().filter(busy).count()
     }
 
-    /// Has tasks that were to end go on with the places that they have left; returns whether there are
-    /// any.
-    pub(super) fn keep_leaving(&mut self, now: Tick) -> bool {
+    /// Keeps the tasks that were about to end, so that they use their free places; returns whether
+    /// there were any.
+    pub(super) fn cancel_leaving(&mut self, now: Tick) -> bool {
         let leaving = self.list.values_mut().filter(|task| task.leaving);
         let kept = leaving.map(|task| {
             task.leaving = false;
-            task.doing = Doing::Sleeping { until: now };
+            task.state = TaskState::Sleeping { until: now };
         });
         kept.count() > 0
     }
@@ -234,43 +237,45 @@ impl Tasks {
         self.list.values().filter(|task| !task.leaving).count()
     }
 
-    /// Returns a task that has places left, and does not look by itself; where `leaving` says so, also
-    /// one that was to end and may have some.
-    pub(super) fn with_places(&mut self, leaving: bool) -> Option<(TaskId, &mut Task)> {
-        let never = Doing::Sleeping { until: Tick::NEVER };
-        let has = |task: &Task| task.holds && (task.doing == never || (leaving && task.leaving));
+    /// Returns a task with messages and free places that does not poll; if `leaving`, also a task
+    /// that was about to end.
+    pub(super) fn with_free_places(&mut self, leaving: bool) -> Option<(TaskId, &mut Task)> {
+        let never = TaskState::Sleeping { until: Tick::NEVER };
+        let has = |task: &Task| task.holds && (task.state == never || (leaving && task.leaving));
         let found = self.list.iter_mut().find(|(_, task)| has(task));
         found.map(|(id, task)| (*id, task))
     }
 
-    /// Returns a task that gets nothing more and ends when it holds nothing.
+    /// Returns a task that is about to end.
     pub(super) fn leaving(&mut self) -> Option<(TaskId, &mut Task)> {
         let found = self.list.iter_mut().find(|(_, task)| task.leaving);
         found.map(|(id, task)| (*id, task))
     }
 
-    /// Lets no task that looks by itself sleep longer than until then; returns how many would have.
+    /// Limits all timed sleeps to `latest`; returns how many were longer.
     pub(super) fn wake_up(&mut self, latest: Tick) -> usize {
         let tasks = self.list.values_mut();
-        let longer = tasks.filter_map(|task| match &mut task.doing {
-            Doing::Sleeping { until } if *until > latest && *until != Tick::NEVER => Some(until),
+        let longer = tasks.filter_map(|task| match &mut task.state {
+            TaskState::Sleeping { until } if *until > latest && *until != Tick::NEVER => {
+                Some(until)
+            }
             _ => None,
         });
         longer.map(|until| *until = latest).count()
     }
 
     pub(super) fn count_active(&self) -> usize {
-        let active = |task: &&Task| !matches!(task.doing, Doing::Starting { .. });
+        let active = |task: &&Task| !matches!(task.state, TaskState::Starting { .. });
         self.list.values().filter(active).count()
     }
 
-    /// Returns whether no task holds a message or may come to hold one by a get on its way.
-    pub(super) fn nobody_works(&self) -> bool {
+    /// Returns whether no task holds a message or may receive one from a get in flight.
+    pub(super) fn is_idle(&self) -> bool {
         let works = |task: &Task| {
             task.holds
                 || matches!(
-                    task.doing,
-                    Doing::Getting { .. } | Doing::Handling | Doing::Ready
+                    task.state,
+                    TaskState::Getting { .. } | TaskState::Handling | TaskState::Ready
                 )
         };
         !self.list.values().any(works)

@@ -1,4 +1,4 @@
-//! The machine of a queue's tasks, a sentence per rule.
+//! The scaling machine: one test per rule.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     words::{ConnectionState, LinkState, ReportState},
 };
 
-/// A machine and its time; chance is always a half.
+/// A scaler and its time; the random number is always 0.5.
 struct Bench {
     scaler: Scaler,
     now: Tick,
@@ -37,7 +37,7 @@ impl Bench {
         }
     }
 
-    /// Makes one that is pushed and has no task.
+    /// Makes a pushed scaler without tasks.
     fn pushed() -> Self {
         let mut bench = Self::new(true);
         bench.link(1, ConnectionState::Connected);
@@ -52,7 +52,7 @@ impl Bench {
             welcomes,
             announced: false,
         };
-        self.scaler.linked(link, self.now, 0.5);
+        self.scaler.on_link_changed(link, self.now, 0.5);
     }
 
     fn pass(&mut self, millis: u64) {
@@ -76,18 +76,18 @@ impl Bench {
         task
     }
 
-    fn finds_nothing(&mut self, task: TaskId) -> Rest {
+    fn finds_nothing(&mut self, task: TaskId) -> AfterEmpty {
         let (_, idle) = self.scaler.idle(task, self.now, 0.5);
-        self.scaler.rest(task, idle, self.now, 0.5)
+        self.scaler.after_empty(task, idle, self.now, 0.5)
     }
 
-    /// Takes the report that is due, and has it accepted.
-    fn told(&mut self) -> Due {
+    /// Takes the report that is due, and answers it with success.
+    fn told(&mut self) -> PendingReport {
         let due = match self.step() {
             Step::Report(due) => due,
             other => panic!("nothing is reported: {other:?}"),
         };
-        self.scaler.answered(None, self.now);
+        self.scaler.on_report_answered(None, self.now);
         due
     }
 
@@ -100,16 +100,20 @@ impl Bench {
 }
 
 #[test]
-fn a_wake_up_starts_one_look_and_a_second_one_while_it_is_on_its_way_none() {
+fn a_wake_up_starts_one_get_and_a_second_wake_up_during_it_none() {
     let mut bench = Bench::pushed();
     assert_eq!(bench.waits(), Tick::NEVER, "nothing to do");
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     bench.waits();
-    assert_eq!(bench.finds_nothing(task), Rest::Again, "R17: it moved");
+    assert_eq!(
+        bench.finds_nothing(task),
+        AfterEmpty::Again,
+        "R17: it moved"
+    );
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Leave);
     let due = bench.told();
     assert_eq!((due.state, due.sequence), (ReportState::Drained, 2));
     assert_eq!(bench.scaler.active(), (0, 1));
@@ -118,46 +122,46 @@ fn a_wake_up_starts_one_look_and_a_second_one_while_it_is_on_its_way_none() {
 #[test]
 fn a_stop_from_a_hook_does_not_override_the_generation() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
-    bench.scaler.woken(2, bench.now);
-    let rest = bench.scaler.rest(task, Idle::Stop, bench.now, 0.5);
-    assert_eq!(rest, Rest::Again);
+    bench.scaler.on_wake_up(2, bench.now);
+    let rest = bench.scaler.after_empty(task, Idle::Stop, bench.now, 0.5);
+    assert_eq!(rest, AfterEmpty::Again);
 }
 
 #[test]
-fn a_wake_up_while_all_tasks_are_at_work_starts_a_look() {
+fn a_wake_up_while_all_tasks_are_busy_starts_a_get() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     bench.waits();
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     bench.gets();
 }
 
 #[test]
-fn what_finds_no_room_for_a_look_stays_owed() {
+fn a_wake_up_without_a_free_task_stays_pending() {
     let mut bench = Bench::pushed();
     let mut working = Vec::new();
     for sequence in 1..=5 {
-        bench.scaler.woken(sequence, bench.now);
+        bench.scaler.on_wake_up(sequence, bench.now);
         let task = bench.gets();
         bench.scaler.found(task, false, bench.now);
         working.push(task);
     }
-    bench.scaler.woken(6, bench.now);
+    bench.scaler.on_wake_up(6, bench.now);
     bench.waits();
     bench.scaler.done(working[0], bench.now);
     assert_eq!(bench.scaler.begin(working[0], bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(working[0]), Rest::Leave);
+    assert_eq!(bench.finds_nothing(working[0]), AfterEmpty::Leave);
     bench.waits();
 }
 
 #[test]
 fn a_get_that_hangs_holds_up_no_wake_up_for_longer_than_a_second() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     bench.gets();
     assert_eq!(bench.waits(), bench.now + Duration::from_secs(1));
     bench.pass(1_000);
@@ -169,18 +173,18 @@ fn a_get_that_hangs_holds_up_no_wake_up_for_longer_than_a_second() {
 #[test]
 fn a_full_batch_after_idleness_asks_for_the_depth_and_the_difference_is_started() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     assert!(bench.scaler.found(task, true, bench.now), "work detected");
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.scaled(Some(3), bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.on_depth(Some(3), bench.now);
     bench.gets();
     let late = bench.started();
     bench.waits();
-    // The queue is empty before the third one has a slot.
+    // The queue is empty before the third task has a slot.
     bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Leave);
     assert_eq!(
         bench.scaler.begin(late, bench.now),
         Begin::Leave,
@@ -189,9 +193,9 @@ fn a_full_batch_after_idleness_asks_for_the_depth_and_the_difference_is_started(
 }
 
 #[test]
-fn a_batch_with_room_left_asks_for_no_depth_where_the_relay_tells_of_more() {
+fn a_batch_that_is_not_full_reads_no_depth_while_wake_ups_come() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     bench.waits();
@@ -199,48 +203,52 @@ fn a_batch_with_room_left_asks_for_no_depth_where_the_relay_tells_of_more() {
     let task = alone.gets();
     alone.scaler.found(task, false, alone.now);
     alone.started();
-    assert_eq!(alone.step(), Step::AskDepth, "nobody else would say");
+    assert_eq!(
+        alone.step(),
+        Step::QueryDepth,
+        "no other source reports more work"
+    );
 }
 
 #[test]
 fn a_depth_that_cannot_be_read_changes_nothing() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, true, bench.now);
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.scaled(None, bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.on_depth(None, bench.now);
     bench.waits();
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     bench.gets();
 }
 
 #[test]
-fn the_last_task_stays_where_nobody_tells_of_work() {
+fn the_last_task_stays_without_wake_ups() {
     let mut bench = Bench::new(false);
     let task = bench.gets();
     for idle_count in 1..=3 {
-        let Rest::Sleep(until) = bench.finds_nothing(task) else {
+        let AfterEmpty::Sleep(until) = bench.finds_nothing(task) else {
             panic!("it ends after {idle_count}");
         };
         assert_eq!(bench.scaler.begin(task, bench.now), Begin::Sleep(until));
         bench.now = until;
         assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     }
-    let Rest::Sleep(until) = bench.finds_nothing(task) else {
+    let AfterEmpty::Sleep(until) = bench.finds_nothing(task) else {
         panic!("it is the last one");
     };
     assert_eq!(until.since(bench.now), Duration::from_secs(1));
 }
 
 #[test]
-fn a_listener_whose_relay_goes_away_looks_within_half_a_minute_and_leaves_when_it_is_back() {
+fn a_listener_without_its_relay_polls_within_half_a_minute_until_it_is_back() {
     let mut bench = Bench::pushed();
     bench.link(1, ConnectionState::Reconnecting);
     assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
     let task = bench.started();
     let Begin::Sleep(until) = bench.scaler.begin(task, bench.now) else {
-        panic!("a fleet does not look all at once");
+        panic!("a fleet does not poll all at once");
     };
     assert!(until.since(bench.now) <= Duration::from_secs(30));
     bench.link(2, ConnectionState::Connected);
@@ -250,7 +258,7 @@ fn a_listener_whose_relay_goes_away_looks_within_half_a_minute_and_leaves_when_i
     assert!(soon.since(bench.now) <= Duration::from_secs(2));
     bench.now = soon;
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Leave);
 }
 
 #[test]
@@ -265,22 +273,25 @@ fn an_error_has_one_task_try_again_and_the_others_leave() {
         bench.scaler.failed(task, kind, VISIBILITY, now, rng)
     });
     assert!(
-        matches!(rests, [Rest::Sleep(_), Rest::Leave, Rest::Leave]),
+        matches!(
+            rests,
+            [AfterEmpty::Sleep(_), AfterEmpty::Leave, AfterEmpty::Leave]
+        ),
         "{rests:?}"
     );
     let due = bench.told();
     let visible_in = due.visible_in.expect("what they may have got comes back");
     assert!(visible_in >= VISIBILITY, "{visible_in:?}");
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     bench.waits();
     bench.pass(5_000);
     assert_eq!(bench.scaler.begin(tasks[0], bench.now), Begin::Get);
 }
 
 #[test]
-fn quick_work_is_told_once_and_long_work_twice() {
+fn quick_work_is_reported_once_and_long_work_twice() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(7, bench.now);
+    bench.scaler.on_wake_up(7, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     assert_eq!(bench.waits(), bench.now + Duration::from_millis(250));
@@ -289,13 +300,13 @@ fn quick_work_is_told_once_and_long_work_twice() {
     assert_eq!((due.state, due.sequence), (ReportState::Busy, 7));
     bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Leave);
     assert_eq!(bench.told().state, ReportState::Drained);
     bench.waits();
 }
 
 #[test]
-fn who_finds_work_unasked_says_so_at_once() {
+fn work_found_without_a_wake_up_is_reported_at_once() {
     let mut bench = Bench::pushed();
     bench.scaler.start_more(1, bench.now);
     let task = bench.gets();
@@ -307,27 +318,27 @@ fn who_finds_work_unasked_says_so_at_once() {
 #[test]
 fn nothing_is_drained_while_another_task_holds_messages() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let holds = bench.gets();
     bench.scaler.found(holds, false, bench.now);
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     let looks = bench.gets();
-    assert_eq!(bench.finds_nothing(looks), Rest::Leave);
+    assert_eq!(bench.finds_nothing(looks), AfterEmpty::Leave);
     bench.pass(250);
     assert_eq!(bench.told().state, ReportState::Busy);
     bench.scaler.done(holds, bench.now);
     assert_eq!(bench.scaler.begin(holds, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(holds), Rest::Leave);
+    assert_eq!(bench.finds_nothing(holds), AfterEmpty::Leave);
     assert_eq!(bench.told().state, ReportState::Drained);
 }
 
 #[test]
-fn another_stream_is_told_again_what_holds_and_no_sequence_of_the_one_before() {
+fn a_new_stream_gets_all_valid_reports_and_no_older_sequence() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(40, bench.now);
+    bench.scaler.on_wake_up(40, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
-    bench.scaler.hidden(Duration::from_secs(60), bench.now);
+    bench.scaler.add_hidden(Duration::from_secs(60), bench.now);
     let due = bench.told();
     assert_eq!((due.state, due.sequence), (ReportState::Busy, 40));
     assert!(due.visible_in >= Some(Duration::from_secs(60)));
@@ -345,9 +356,11 @@ fn another_stream_is_told_again_what_holds_and_no_sequence_of_the_one_before() {
 #[test]
 fn a_report_that_found_no_stream_waits_for_the_next_welcome() {
     let mut bench = Bench::pushed();
-    bench.scaler.hidden(Duration::ZERO, bench.now);
+    bench.scaler.add_hidden(Duration::ZERO, bench.now);
     assert!(matches!(bench.step(), Step::Report(_)));
-    bench.scaler.answered(Some(ErrorKind::NotFound), bench.now);
+    bench
+        .scaler
+        .on_report_answered(Some(ErrorKind::NotFound), bench.now);
     bench.pass(60_000);
     bench.waits();
     bench.link(2, ConnectionState::Connected);
@@ -357,9 +370,11 @@ fn a_report_that_found_no_stream_waits_for_the_next_welcome() {
 #[test]
 fn a_report_without_an_answer_is_made_again() {
     let mut bench = Bench::pushed();
-    bench.scaler.hidden(Duration::ZERO, bench.now);
+    bench.scaler.add_hidden(Duration::ZERO, bench.now);
     assert!(matches!(bench.step(), Step::Report(_)));
-    bench.scaler.answered(Some(ErrorKind::Timeout), bench.now);
+    bench
+        .scaler
+        .on_report_answered(Some(ErrorKind::Timeout), bench.now);
     assert_eq!(bench.waits(), bench.now + Duration::from_secs(1));
     bench.pass(1_000);
     assert_eq!(bench.told().visible_in, Some(Duration::ZERO));
@@ -368,7 +383,7 @@ fn a_report_without_an_answer_is_made_again() {
 #[test]
 fn a_lease_is_renewed_by_gets() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     bench.pass(250);
@@ -393,11 +408,11 @@ fn a_lease_is_renewed_by_gets() {
 }
 
 #[test]
-fn what_became_visible_while_nobody_could_be_told_is_one_report() {
+fn messages_that_became_visible_without_a_stream_are_one_report() {
     let mut bench = Bench::pushed();
     bench.link(1, ConnectionState::Reconnecting);
     for _ in 0..10_000 {
-        bench.scaler.hidden(Duration::from_secs(1), bench.now);
+        bench.scaler.add_hidden(Duration::from_secs(1), bench.now);
         bench.pass(100);
     }
     bench.pass(10_000);
@@ -409,14 +424,14 @@ fn what_became_visible_while_nobody_could_be_told_is_one_report() {
 #[test]
 fn a_refusal_that_may_pass_forgets_no_timer() {
     let mut bench = Bench::pushed();
-    bench.scaler.hidden(Duration::from_secs(600), bench.now);
+    bench.scaler.add_hidden(Duration::from_secs(600), bench.now);
     assert!(matches!(bench.step(), Step::Report(_)));
     bench
         .scaler
-        .answered(Some(ErrorKind::Unsupported), bench.now);
+        .on_report_answered(Some(ErrorKind::Unsupported), bench.now);
     assert_eq!(bench.waits(), bench.now + Duration::from_secs(30));
     assert!(
-        !bench.scaler.has_to_say(bench.now),
+        !bench.scaler.has_pending_report(bench.now),
         "no shutdown waits for it"
     );
     bench.pass(30_000);
@@ -424,7 +439,7 @@ fn a_refusal_that_may_pass_forgets_no_timer() {
 }
 
 #[test]
-fn work_that_is_found_while_drained_is_on_its_way_is_told() {
+fn work_found_while_drained_is_in_flight_is_reported() {
     let mut bench = Bench::pushed();
     bench.scaler.start_more(1, bench.now);
     let task = bench.gets();
@@ -432,24 +447,24 @@ fn work_that_is_found_while_drained_is_on_its_way_is_told() {
     assert_eq!(bench.told().state, ReportState::Busy);
     bench.scaler.done(task, bench.now);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Leave);
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Leave);
     assert!(matches!(bench.step(), Step::Report(_)), "drained");
     bench.scaler.start_more(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
-    bench.scaler.answered(None, bench.now);
+    bench.scaler.on_report_answered(None, bench.now);
     assert_eq!(bench.told().state, ReportState::Busy);
 }
 
 #[test]
 fn a_sleep_that_was_right_while_pushed_is_cut_short_when_the_relay_goes_away() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     let hour = Idle::Sleep(Duration::from_secs(3600));
     assert!(matches!(
-        bench.scaler.rest(task, hour, bench.now, 0.5),
-        Rest::Sleep(_)
+        bench.scaler.after_empty(task, hour, bench.now, 0.5),
+        AfterEmpty::Sleep(_)
     ));
     bench.link(1, ConnectionState::Reconnecting);
     let until = bench
@@ -460,7 +475,7 @@ fn a_sleep_that_was_right_while_pushed_is_cut_short_when_the_relay_goes_away() {
 }
 
 #[test]
-fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_look() {
+fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_get() {
     let mut bench = Bench::pushed();
     let announced = |connection, welcomes, announced| LinkState {
         connection,
@@ -469,31 +484,31 @@ fn a_stream_that_ends_as_announced_changes_no_mode_and_costs_no_look() {
         announced,
     };
     let next = announced(ConnectionState::Reconnecting, 1, true);
-    assert!(!bench.scaler.linked(next, bench.now, 0.5));
+    assert!(!bench.scaler.on_link_changed(next, bench.now, 0.5));
     assert_eq!(bench.scaler.mode(), ListenerMode::Pushed);
     bench.pass(1_000);
     bench.waits();
     bench.link(2, ConnectionState::Connected);
     bench.waits();
-    assert_eq!(bench.scaler.active(), (0, 0), "nothing has looked");
-    // Where the next attempt fails, the relay is away.
-    bench.scaler.linked(next, bench.now, 0.5);
+    assert_eq!(bench.scaler.active(), (0, 0), "nothing has issued_wake");
+    // When the next attempt fails, the relay counts as away.
+    bench.scaler.on_link_changed(next, bench.now, 0.5);
     bench.link(2, ConnectionState::Reconnecting);
     assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
     bench.started();
-    // One that was polling has to be told again that it need not.
-    bench.scaler.linked(next, bench.now, 0.5);
+    // A polling listener stays in its mode until the next Welcome.
+    bench.scaler.on_link_changed(next, bench.now, 0.5);
     assert_eq!(bench.scaler.mode(), ListenerMode::Polling);
 }
 
 #[test]
 fn a_task_gets_more_when_half_of_its_places_are_free_and_there_was_more() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, true, bench.now);
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.scaled(Some(1), bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.on_depth(Some(1), bench.now);
     bench.scaler.places_free(task, false, bench.now, 0.5);
     let soon = bench.scaler.sleeps_until(task, bench.now).expect("not yet");
     assert!(
@@ -505,43 +520,43 @@ fn a_task_gets_more_when_half_of_its_places_are_free_and_there_was_more() {
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     assert_eq!(
         bench.finds_nothing(task),
-        Rest::Sleep(Tick::NEVER),
+        AfterEmpty::Sleep(Tick::NEVER),
         "it holds some"
     );
     bench.pass(250);
     assert_eq!(bench.told().state, ReportState::Busy);
     assert_eq!(
         bench.scaler.done(task, bench.now),
-        Rest::Leave,
-        "it has looked"
+        AfterEmpty::Leave,
+        "it has issued_wake"
     );
     assert_eq!(bench.told().state, ReportState::Drained);
     bench.waits();
 }
 
 #[test]
-fn a_task_whose_get_found_nothing_while_it_handled_looks_again_after_a_cause() {
+fn a_task_with_an_empty_get_while_it_handled_polls_again_after_a_wake() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, true, bench.now);
     bench.step();
-    bench.scaler.scaled(Some(1), bench.now);
+    bench.scaler.on_depth(Some(1), bench.now);
     bench.scaler.places_free(task, true, bench.now, 0.5);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
     bench.finds_nothing(task);
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     assert_eq!(bench.scaler.sleeps_until(task, bench.now), None, "itself");
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
-    assert_eq!(bench.finds_nothing(task), Rest::Sleep(Tick::NEVER));
-    bench.scaler.woken(3, bench.now);
-    assert_ne!(bench.scaler.done(task, bench.now), Rest::Leave, "R17");
+    assert_eq!(bench.finds_nothing(task), AfterEmpty::Sleep(Tick::NEVER));
+    bench.scaler.on_wake_up(3, bench.now);
+    assert_ne!(bench.scaler.done(task, bench.now), AfterEmpty::Leave, "R17");
     assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }
 
 #[test]
-fn where_it_polls_one_task_looks_whatever_the_others_handle() {
+fn while_polling_one_task_polls_although_others_handle_messages() {
     let mut bench = Bench::new(false);
     let mut task = bench.started();
     for _ in 0..4 {
@@ -554,18 +569,18 @@ fn where_it_polls_one_task_looks_whatever_the_others_handle() {
 }
 
 #[test]
-fn no_task_looks_beside_those_that_the_policy_has() {
+fn no_task_polls_beyond_the_number_of_the_policy() {
     let mut bench = Bench::new(false);
     let task = bench.gets();
     bench.scaler.found(task, true, bench.now);
     let beside = bench.started();
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.allow(1);
-    bench.scaler.scaled(Some(1), bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.set_policy_limit(1);
+    bench.scaler.on_depth(Some(1), bench.now);
     bench.pass(500);
     assert_eq!(bench.scaler.begin(beside, bench.now), Begin::Leave);
     bench.waits();
-    assert_eq!(bench.scaler.done(task, bench.now), Rest::Again);
+    assert_eq!(bench.scaler.done(task, bench.now), AfterEmpty::Again);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }
 
@@ -575,9 +590,9 @@ fn where_all_tasks_that_the_policy_had_hold_messages_the_depth_is_asked_again() 
     let task = bench.gets();
     bench.scaler.found(task, true, bench.now);
     let beside = bench.started();
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.allow(1);
-    bench.scaler.scaled(Some(1), bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.set_policy_limit(1);
+    bench.scaler.on_depth(Some(1), bench.now);
     bench.pass(500);
     assert_eq!(bench.scaler.begin(beside, bench.now), Begin::Leave);
     let until = bench.waits();
@@ -586,9 +601,9 @@ fn where_all_tasks_that_the_policy_had_hold_messages_the_depth_is_asked_again() 
         "{until:?}"
     );
     bench.now = until;
-    assert_eq!(bench.step(), Step::AskDepth);
-    bench.scaler.allow(3);
-    bench.scaler.scaled(Some(3), bench.now);
+    assert_eq!(bench.step(), Step::QueryDepth);
+    bench.scaler.set_policy_limit(3);
+    bench.scaler.on_depth(Some(3), bench.now);
     bench.gets();
 }
 
@@ -632,7 +647,7 @@ fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing(
     );
     assert_eq!(bench.scaler.begin(tasks[1], bench.now), Begin::Get);
     bench.scaler.found(tasks[1], false, bench.now);
-    assert_eq!(bench.scaler.done(tasks[0], bench.now), Rest::Again);
+    assert_eq!(bench.scaler.done(tasks[0], bench.now), AfterEmpty::Again);
     assert_eq!(bench.scaler.begin(tasks[0], bench.now), Begin::Leave);
     assert_eq!(bench.scaler.tasks().len(), 2);
 }
@@ -640,18 +655,18 @@ fn a_task_that_is_one_too_many_gets_nothing_more_and_ends_when_it_holds_nothing(
 #[test]
 fn a_task_that_was_to_end_goes_on_with_its_places_when_the_listener_does() {
     let mut bench = Bench::pushed();
-    bench.scaler.woken(1, bench.now);
+    bench.scaler.on_wake_up(1, bench.now);
     let task = bench.gets();
     bench.scaler.found(task, false, bench.now);
     bench.scaler.places_free(task, true, bench.now, 0.5);
     bench.scaler.pause();
-    bench.scaler.woken(2, bench.now);
+    bench.scaler.on_wake_up(2, bench.now);
     assert_eq!(
         bench.scaler.begin(task, bench.now),
         Begin::Sleep(Tick::NEVER)
     );
     bench.pass(60_000);
-    assert!(bench.scaler.resume(bench.now), "it is roused");
+    assert!(bench.scaler.resume(bench.now), "it is woken early");
     assert_eq!(bench.scaler.sleeps_until(task, bench.now), None);
     assert_eq!(bench.scaler.begin(task, bench.now), Begin::Get);
 }

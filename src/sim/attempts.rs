@@ -1,9 +1,10 @@
 //! Attempts: listeners that share one queue and its counts, and a poison queue.
 //!
-//! Listeners decide by the production's [`Attempts`](crate::listener::attempts::Attempts). The model's
-//! own opinion stands on how each get of a message ended, whoever made it: a message goes to the
-//! poison queue after as many attempts as it has, or rejected by itself, or got so often that it may
-//! end its process each time; what can be handled is handled, and nothing is deleted before.
+//! Listeners decide by the production's [`Attempts`](crate::listener::attempts::Attempts). The
+//! model's expectation follows from the ends of all gets of a message, by any listener. A message
+//! goes to the poison queue after its maximum of attempts, or after a rejection alone, or after so
+//! many gets that it may crash its process each time. Every other message is handled, and none is
+//! deleted before.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,31 +21,31 @@ use crate::{
     words::{GroupName, Selector},
 };
 
-/// What a seed chose of the queue that listeners share, and of its messages.
+/// A seed's choices for the shared queue and its messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttemptPlan {
     /// Attempts of a message.
     pub(super) max: u32,
-    /// The queue takes a get that was no try back from its count.
+    /// The queue removes gets without a try from its count.
     pub(super) takes_back: bool,
     /// The messages of a get are handled by one run.
     pub(super) together: bool,
     /// Its messages are of several kinds.
     kinds: Option<u64>,
-    /// Some messages end their process.
+    /// Some messages crash their process.
     deadly: bool,
 }
 
-/// What is away just now, and until when.
+/// The present outages and their ends.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     /// The blob store with the bodies of half of the messages.
     pub(super) store: Tick,
-    /// What handlers need: they postpone each message.
+    /// A dependency of the handlers: they postpone each message.
     pub(super) handlers: Tick,
 }
 
-/// How the handler of a message ends, by itself.
+/// How the handler of a message ends, without outages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Good,
@@ -52,11 +53,11 @@ pub(super) enum Kind {
     Shaky,
     Bad,
     Rejected,
-    /// Its process ends.
+    /// It crashes its process.
     Deadly,
 }
 
-/// Above so many times its attempts a message may be one that ends its process.
+/// With more gets than this many times its attempts, a message may crash its process.
 const DEADLY: u32 = 20;
 
 const TROUBLES: [Trouble; 14] = [
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Returns a message as its get brought it.
+    /// Returns a message as a get returned it.
     pub(super) fn as_got(&self, id: MessageId, receipt: u64) -> queue::Message {
         let message = &self.queues.messages[id];
         let name = queue::MessageId::new(&id.to_string());
@@ -186,8 +187,8 @@ impl World {
         })
     }
 
-    /// A listener puts a message into the poison queue, for what its handler said; `None`: without a
-    /// try.
+    /// A listener puts a message into the poison queue because of its handler's verdict; `None`:
+    /// without an attempt.
     pub(super) fn check_poisoned(
         &mut self,
         number: usize,
@@ -216,8 +217,8 @@ impl World {
         }
     }
 
-    /// A listener gives a message back after a try that failed: it has attempts left, as far as its
-    /// listener knew when it came.
+    /// A listener releases a message after a failed attempt: it had attempts left, as far as the
+    /// listener knew at its get.
     pub(super) fn check_tried_again(
         &mut self,
         number: usize,

@@ -1,7 +1,7 @@
-//! What must hold, and by when.
+//! The invariants and their deadlines.
 //!
-//! The bounds follow from two promises that are checked apart: who can reach the relay holds a
-//! stream again within so long (W1, W2), and who holds a stream that nothing is wrong with is woken
+//! The bounds follow from two promises that are checked separately: a node that can reach the relay
+//! holds a stream again within a limit (W1, W2), and a listener with a healthy stream is woken
 //! within a second of every cause (W0).
 
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::{
     words::{WakeReason, WorkDetected},
 };
 
-/// A listener that can reach the relay holds a stream within this: 2.5 heartbeats until silence is
-/// noticed, two attempts that time out, and the longest waits between them.
+/// A listener that can reach the relay holds a stream within this time: 2.5 heartbeats until
+/// silence is noticed, two attempts that time out, and the longest waits between them.
 const BACK: Duration = Duration::from_secs(25 + 2 * 5 + 2 * 10 + 1);
-/// A publisher that can reach the relay is heard within this: an answer's and an attempt's
-/// time-outs, and the longest waits after them.
+/// A notification of a publisher that can reach the relay arrives within this time: the time-outs
+/// of an answer and of an attempt, and the longest waits after them.
 const HEARD: Duration = Duration::from_secs(5 + 5 + 2 * 5 + 1);
-/// CATCH_UPs after a change of epoch are spread over this.
+/// CATCH_UPs after a change of epoch are spread over this time.
 const SPREAD: Duration = Duration::from_secs(2);
-/// How often all is looked at.
+/// The interval between two checks.
 const EVERY: Duration = Duration::from_millis(500);
 
 impl World {
-    /// Nothing is promised of this listener before `until`; then all that is owed comes at once.
+    /// Makes no promises for this listener before `until`; then all pending wake-ups come at once.
     pub(super) fn impair(&mut self, number: usize, until: Tick) {
         let listener = &mut self.listeners[number];
         listener.ok_from = listener.ok_from.max(until);
@@ -54,7 +54,7 @@ impl World {
         self.report_again(number);
     }
 
-    /// Looks at every message, stream and connection.
+    /// Checks every message, stream and connection.
     pub(super) fn check(&mut self) {
         self.after(EVERY, Event::Check);
         self.note_full_table();
@@ -68,7 +68,7 @@ impl World {
         self.check_relay();
     }
 
-    /// Everybody who listens on the queue has been told of this sequence by now.
+    /// Each listener of the queue has received this sequence by now.
     pub(super) fn check_cause(&mut self, queue: usize, life: u64, sequence: u64) {
         if life != self.relay.life {
             return;
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// A listener that nothing has been wrong with for a while knows all that it must.
+    /// A listener that has been healthy for a while has received all sequences.
     pub(super) fn check_listener(&mut self, number: usize, life: u64) {
         let listener = &self.listeners[number];
         if !listener.is_alive(life) || !self.is_well(number) || self.is_member(number) {
@@ -122,14 +122,14 @@ impl World {
         }
     }
 
-    /// A wake-up is handed over: its counts are exactly what was counted since the last.
+    /// A wake-up is handed over: its counts are exactly the difference to the last one.
     pub(super) fn check_token(&mut self, number: usize, queue: usize, work: &WorkDetected) {
         let Some((counters, here)) = Counters::read(&work.token.0, self.relay.epoch) else {
             self.violate(|| format!("a token that cannot be read: {work:?}"));
             return;
         };
         let life = self.listeners[number].stream_life;
-        // As of its sending: it may have lain with a listener that was paused.
+        // As of its sending: it may have waited in a paused listener.
         let sent = self.relay.sent.get(&(queue, counters.sequence));
         let forgotten = sent.copied().unwrap_or_default();
         let told = Told {
@@ -139,7 +139,7 @@ impl World {
             stated: true,
         };
         let before = self.listeners[number].tokens.insert(queue, told);
-        // What a pattern's name told of is in no sum of its queue's.
+        // Events under a pattern's own name are in no sum of their queue.
         let summed = !self.is_member(number) && !self.is_told_by_pattern(number);
         let same = before.filter(|before| before.stated && summed);
         let same = same.filter(|before| {
@@ -204,8 +204,8 @@ impl World {
         }
     }
 
-    /// Returns whether the listener's patterns may lack cursors: it is told of some queues under their
-    /// names only, and looks at all that it knows.
+    /// Returns whether the listener's patterns may lack cursors: for some queues it is woken under
+    /// the patterns' own names only, and polls all queues that it knows.
     fn is_told_by_pattern(&self, number: usize) -> bool {
         let mut selectors = self.plan.listeners[number].selectors.iter();
         self.plan.cursors.is_some() && selectors.any(|selector| selector.is_pattern())
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// A message that is visible, and of which the relay or a publisher knows, is looked for.
+    /// A visible message that the relay or a publisher knows of is handled in time.
     fn check_message(&mut self, id: usize) {
         let (now, message) = (self.now, &self.queues.messages[id]);
         let (queue, put_at) = (message.queue, message.put_at);
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// Who can reach the relay holds a stream in time.
+    /// A listener that can reach the relay holds a stream in time.
     fn check_connection(&mut self, number: usize) {
         let listener = &self.listeners[number];
         let frozen = listener.paused_until.max(listener.partition_until);
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// Returns whether nothing is wrong between this listener and the relay just now.
+    /// Returns whether the path between this listener and the relay is healthy now.
     pub(super) fn is_well(&self, number: usize) -> bool {
         let (now, listener) = (self.now, &self.listeners[number]);
         let Some(conn) = listener.conn.map(|id| &self.conns[id]) else {
@@ -361,7 +361,7 @@ impl World {
             && !conn.cut_down
     }
 
-    /// A listener has been told of the queue in this life, up to the sequence.
+    /// A listener has received the queue's wake-ups of this life, up to the sequence.
     fn check_told(&mut self, number: usize, queue: usize, sequence: Option<u64>) {
         if self.is_told_by_pattern(number) {
             return;

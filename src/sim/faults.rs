@@ -1,4 +1,4 @@
-//! Troubles: what goes wrong, to whom, and for how long.
+//! Troubles: their kinds, targets and durations.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ impl World {
         self.unanswered(listener, until);
     }
 
-    /// All troubles end: who was away comes back, who was frozen goes on.
+    /// All troubles end: crashed nodes start again, frozen nodes continue.
     pub(super) fn heal(&mut self) {
         self.log.note(self.now, "heal", &[]);
         self.healed = true;
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// A break that is seen, of a stream that has lasted: it is back within 3 s (W1).
+    /// A visible break of a stream that has lasted: the stream is back within 3 s (W1).
     fn expect_back(&mut self, number: usize, id: ConnId) {
         let now = self.now;
         let conn = &self.conns[id];
@@ -237,13 +237,13 @@ impl World {
         self.after_millis(wait, Event::RelayStarts);
     }
 
-    /// The relay comes back from a copy of its first moment, with its epoch, while nothing goes on.
+    /// The relay is restored from a copy of its first moment, with its epoch, while no call runs.
     fn restore(&mut self) {
         let busy = self.queues.open().any(|id| {
             let queue = self.queues.messages[id].queue;
             !self.queues.list[queue].forbidden
         });
-        // One that stands still may have something on its way.
+        // A frozen publisher may have a request in flight.
         let speaks = |p: &Publisher| p.session.has_work() || p.paused_until > self.now;
         let speaks = self.publishers.iter().any(speaks);
         let away = self.relay.hub.is_none() || self.relay.draining;
@@ -260,7 +260,7 @@ impl World {
         self.within_millis(2_000, Event::RelayStarts);
     }
 
-    /// The relay's ping finds nobody until then: it may end the stream before.
+    /// The relay's ping gets no answer until then: it may end the stream before.
     fn unanswered(&mut self, listener: usize, until: Tick) {
         let wait = Duration::from_millis(self.rng.u64(10_000..20_000));
         if let Some(id) = self.listeners[listener].conn

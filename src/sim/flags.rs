@@ -1,9 +1,10 @@
 //! The flags' part of the simulation: R20 to R22 among writers, watchers, failures and restarts.
 //!
-//! A relay's production `Flags` work on a store that rests and fails (`store`). Every unleash,
-//! leash, refresh, expiry and settling is a future, polled when the seed says so; others write the
-//! same store: another relay, and somebody by hand. A watcher is asked only when its waker was
-//! woken. A few operations, then silence: in the end each watcher must know what is in the store.
+//! A relay's production `Flags` work on a store that pauses and fails (`store`). Every unleash,
+//! leash, refresh, expiry and settling is a future, polled in the order that the seed chooses.
+//! Another relay and an operator by hand write to the same store. A watcher is polled only when its
+//! waker was woken. A few operations, then silence: at the end each watcher must know the store's
+//! content.
 
 mod store;
 
@@ -28,7 +29,7 @@ use crate::{
 
 /// Seeds of a plain run.
 const SEEDS: u64 = 500;
-/// Steps after which a run that has not come to rest never will: they need some 200.
+/// A run that is not idle after this many steps never will be: runs need about 200.
 const STEPS: u32 = 20_000;
 
 /// One run.
@@ -45,33 +46,33 @@ struct World {
     elsewhere: Flags,
     tasks: Vec<Task>,
     watchers: Vec<Watcher>,
-    /// What was unleashed here in this life of the relay, and answered.
+    /// The unleashes that were answered in this life of the relay.
     unleashed: Arc<Mutex<Vec<Unleashed>>>,
-    /// Whether the store may hold, since this life began, what the relay cannot know before it
-    /// refreshes: another's write, or one of its own that failed.
+    /// Whether the store may hold a write of this life that the relay cannot know before a refresh:
+    /// a foreign write, or an own write that failed.
     unknown: Arc<AtomicBool>,
     shape: Shape,
     step: u32,
     operations: u32,
 }
 
-/// What a seed chooses beforehand.
+/// The choices of a seed.
 #[derive(Debug)]
 struct Shape {
     operations: u32,
     watchers: u32,
     /// Whether others write too.
     foreign: bool,
-    /// One operation in so many is a crash; 0: none.
+    /// One operation in this many is a crash; 0: none.
     crashes: u32,
-    /// One step in so many moves the clock; 0: it stands still, and generations must differ by
-    /// themselves.
+    /// One step in this many moves the clock; 0: the clock stands still, and generations must
+    /// differ without it.
     clock: u32,
-    /// Whether flags end by themselves.
+    /// Whether flags expire.
     expiring: bool,
 }
 
-/// What is under way.
+/// A running operation.
 struct Task {
     who: Who,
     work: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -105,7 +106,7 @@ struct Watcher {
 
 type Settling = Pin<Box<dyn Future<Output = crate::error::Result<()>> + Send>>;
 
-/// Whether somebody is to be polled.
+/// Whether a future must be polled.
 #[derive(Debug)]
 struct Woken(AtomicBool);
 
@@ -131,12 +132,12 @@ impl Woken {
     }
 }
 
-/// Runs one seed to its end, or to the first thing that must not be, which it returns.
+/// Runs one seed to its end, or to the first violation, which it returns.
 pub(super) fn run(seed: u64, fault: Fault, print: bool) -> Option<String> {
     World::new(seed, fault, print).run().err()
 }
 
-/// Every other seed refreshes by lists of the store, however few flags are watched.
+/// Every other seed refreshes by lists of the store, even with few watched flags.
 fn config(seed: u64, fault: Fault) -> FlagsConfig {
     let mut config = FlagsConfig {
         fault,
@@ -202,8 +203,7 @@ impl World {
         }
         self.store.stop_failing();
         self.come_to_rest()?;
-        // By now nothing is missed that this relay did itself: only what others did, or what
-        // failed, needs a refreshment.
+        // By now all own changes are known: only foreign and failed writes need a refresh.
         self.begin_expiry();
         self.come_to_rest()?;
         if !self.unknown.load(Ordering::Relaxed) {
@@ -214,7 +214,7 @@ impl World {
         self.check_all("I6", "after the last refreshment")
     }
 
-    /// Begins something, or lets time pass.
+    /// Begins an operation, or lets time pass.
     fn act(&mut self) {
         if self.shape.clock > 0 && self.rng.u32(..self.shape.clock) == 0 {
             let span = Duration::from_millis(self.rng.u64(1..8_000));
@@ -279,11 +279,11 @@ impl World {
         self.begin(Who::Admin, work);
     }
 
-    /// Lets somebody else write: another relay, or whoever knows the container.
+    /// Begins a foreign write: by another relay, or by hand in the container.
     fn begin_elsewhere(&mut self) {
         self.unknown.store(true, Ordering::Relaxed);
-        // Two relays that have not heard of each other share a generation where they share a
-        // microsecond: clocks that stand still are for one relay.
+        // Two relays without contact make the same generation in the same microsecond: a clock that
+        // stands still is for one relay.
         self.store.advance(Duration::from_millis(1));
         let (relay, flag, options) = (self.elsewhere.clone(), self.flag.clone(), self.options());
         let wall = self.store.wall() + Duration::from_micros(500);
@@ -299,7 +299,7 @@ impl World {
                 } else {
                     drop(relay.unleash(&flag, &options, wall).await);
                 }
-                // Once more: the relay here may have had a crash since.
+                // A second time: the relay here may have crashed since.
                 unknown.store(true, Ordering::Relaxed);
             }),
         }
@@ -329,10 +329,10 @@ impl World {
         self.tasks.iter().any(|task| task.who == who)
     }
 
-    /// Each one is told from every other by who set it.
+    /// Makes options that identify each unleash by its setter.
     fn options(&mut self) -> UnleashOptions {
         let ends = self.shape.expiring && self.rng.bool();
-        // One that states no ttl keeps the end that there is.
+        // An unleash without a ttl keeps the present end.
         let ttl = ends.then(|| Duration::from_secs(self.rng.u64(1..10)));
         UnleashOptions {
             ttl,
@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// The relay dies half-way through whatever it did, and another life of it begins.
+    /// The relay crashes during its operations, and its next life begins.
     fn crash(&mut self) {
         self.log(|| "the relay dies and comes back".to_owned());
         self.tasks.retain(|task| task.who == Who::Elsewhere);
@@ -383,7 +383,7 @@ impl World {
         });
     }
 
-    /// Polls one of those that were woken; returns whether there was one.
+    /// Polls one woken future; returns whether there was one.
     fn poll_one(&mut self) -> Result<bool, String> {
         self.step += 1;
         let tasks = self.tasks.iter().enumerate();
@@ -439,7 +439,7 @@ impl World {
         }
     }
 
-    /// Gives a watcher what it is owed, and asserts what it must know and must not.
+    /// Delivers a watcher's pending events, and checks them.
     fn drain(&mut self, index: usize) -> Result<(), String> {
         let watcher = &mut self.watchers[index];
         let waker = watcher.woken.rearm();
@@ -461,7 +461,7 @@ impl World {
         self.check_unleashed(watcher)
     }
 
-    /// R21: whoever watched before an unleash that was answered knows of it, or of a later set.
+    /// R21: a watcher that existed before an answered unleash knows of it, or of a later set.
     fn check_unleashed(&self, watcher: &Watcher) -> Result<(), String> {
         let sets = watcher.told.iter().filter(|state| state.set);
         let newest = sets
@@ -479,7 +479,7 @@ impl World {
         Ok(())
     }
 
-    /// Polls until nobody has anything to do.
+    /// Polls until no future is woken.
     fn come_to_rest(&mut self) -> Result<(), String> {
         for _ in 0..STEPS {
             if self.poll_one()? {
@@ -497,7 +497,7 @@ impl World {
         Err("it never comes to rest".to_owned())
     }
 
-    /// The last thing that each watcher was told is what is in the store.
+    /// The last event of each watcher equals the store's content.
     fn check_all(&self, rule: &str, when: &str) -> Result<(), String> {
         let present = self.store.present();
         for watcher in &self.watchers {
@@ -517,7 +517,7 @@ impl World {
     }
 }
 
-/// In any order of steps every watcher hears what it must, and no expiry removes too much.
+/// In any order of steps every watcher gets its events, and no expiry removes too much.
 #[test]
 fn no_watcher_misses_a_flag() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {
@@ -535,7 +535,7 @@ fn no_watcher_misses_a_flag() {
 
 #[test]
 fn a_set_that_an_older_read_saw_first_is_told_to_a_later_watcher_as_well() {
-    // A watcher's read saw the write of an unleash before that ended, and a second watcher, which
-    // had come in between, was told of the clearing only.
+    // A watcher's read saw the write of an unleash before that ended. A second watcher registered
+    // between the two, and received the clearing only.
     assert_eq!(run(26_266, Fault::None, false), None);
 }

@@ -1,9 +1,9 @@
-//! What the relay owes to the groups of a queue, each for itself.
+//! The relay's duties towards each group of a queue.
 //!
-//! The model's own opinion, written from the protocol: a message that is due is looked for by one
-//! member of each group at once; later by a claim time-out for each stream that may have been asked in
-//! vain; or where a member that is alive said BUSY, when its lease has ended. A group is told of each
-//! event, wakes no more members than its messages need, and hands on what a busy member leaves.
+//! The model's expectation, written from the protocol: for a due message one member of each group
+//! polls at once. It polls later by a claim time-out for each stream that may have been asked in
+//! vain, or, if a live member reported BUSY, when the lease has ended. A group receives each event,
+//! wakes no more members than its messages need, and redelivers the work that a busy member leaves.
 
 use std::collections::BTreeMap;
 
@@ -26,12 +26,12 @@ use crate::{
 /// A queue, and a group that shares its wake-ups.
 type Fleet = (usize, GroupName);
 
-/// What the model knows of fleets in this life of the relay.
+/// The model's state of fleets in this life of the relay.
 #[derive(Debug, Default)]
 pub(super) struct Fleets {
-    /// Until when a stream is believed to be busy with a queue.
+    /// Until when a stream counts as busy with a queue.
     leases: BTreeMap<(usize, ConnId), Tick>,
-    /// When a queue was last told to a member's stream.
+    /// When a wake-up of a queue was last sent to a member's stream.
     told: BTreeMap<(usize, ConnId), Tick>,
     groups: BTreeMap<Fleet, Shared>,
     /// When a listener last reported a queue.
@@ -62,7 +62,7 @@ impl Fleets {
         self.groups.entry((queue, group.clone())).or_default()
     }
 
-    /// Timers have fired, of whatever queues.
+    /// Timers of any queues have fired.
     pub(super) fn timed(&mut self) {
         for shared in self.groups.values_mut() {
             shared.counted = shared.counted.saturating_add(TIMED);
@@ -79,7 +79,7 @@ impl World {
         self.group_of(listener).is_some()
     }
 
-    /// Adds what a fleet's member states to its subscription.
+    /// Adds a fleet member's options to its subscription.
     pub(super) fn as_member(&self, number: usize, options: SubscribeOptions) -> SubscribeOptions {
         let plan = &self.plan.listeners[number];
         SubscribeOptions {
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Returns the groups of a queue, whether their members are there or not.
+    /// Returns the groups of a queue, with or without connected members.
     fn groups_of(&self, queue: usize) -> Vec<GroupName> {
         let listening = self.listening_on(queue).into_iter();
         let mut groups: Vec<_> = listening
@@ -106,7 +106,7 @@ impl World {
         all
     }
 
-    /// A queue was notified of: every group needs members for its messages.
+    /// A queue was notified: every group needs members for its messages.
     pub(super) fn counted_for_groups(&mut self, queue: usize, notification: &Notification) {
         let needs = notification.messages.max(notification.notifications).max(1);
         for group in self.groups_of(queue) {
@@ -216,8 +216,8 @@ impl World {
         }
     }
 
-    /// Returns whether another member of the group was told of the queue since, or none could be: no
-    /// more is asked where not all of the others are well.
+    /// Returns whether another member of the group received a wake-up for the queue since, or none
+    /// could: no more is required if not all of the others are healthy.
     fn is_handed_on(&self, id: ConnId, queue: usize, since: Tick) -> bool {
         let Client::Listener(number, _) = self.conns[id].client else {
             return true;
@@ -249,8 +249,7 @@ impl World {
         told.next().is_some()
     }
 
-    /// What was counted after a member drained has been handed out by now, unless it is covered
-    /// (R15).
+    /// Events after a member's drain have been assigned by now, unless they are covered (R15).
     pub(super) fn check_rest(
         &mut self,
         number: usize,
@@ -281,7 +280,7 @@ impl World {
         // It may not have been handed out at all when the member drained.
         let done = since && shared.sent >= head
             || shared.covered >= head || shared.reassigned >= head
-            // Handed on with what was counted since.
+            // Redelivered with later events.
             || shared.sent > head
             || told >= Some(head);
         if !done {
@@ -312,8 +311,8 @@ impl World {
         }
     }
 
-    /// A member subscribed. Where its group is a new one, it must be told of each queue that the member
-    /// names (R2).
+    /// A member subscribed. Where its group is a new one, it must be told of each queue that the
+    /// member names (R2).
     pub(super) fn member_came(&mut self, id: ConnId, options: &SubscribeOptions) {
         let Client::Listener(number, _) = self.conns[id].client else {
             return;
@@ -369,7 +368,7 @@ impl World {
         }
     }
 
-    /// A member's stream ended: what it was busy with is another one's.
+    /// A member's stream ended: its work goes to another member.
     pub(super) fn member_was_lost(&mut self, id: ConnId, busy: &[usize]) {
         let (now, life) = (self.now, self.relay.life);
         let Client::Listener(number, _) = self.conns[id].client else {
@@ -389,11 +388,11 @@ impl World {
         }
     }
 
-    /// A message that is due in a fleet's queue is looked for, by a member of each group.
+    /// A member of each group polls for a due message in a fleet's queue.
     pub(super) fn check_fleet(&mut self, id: MessageId, due: Tick) {
         let queue = self.queues.messages[id].queue;
         if self.was_full() && !self.is_remembered(queue) {
-            // It is told of under a pattern's name only, which no claim covers.
+            // It is reported under a pattern's name only, which no claim covers.
             return;
         }
         for group in self.groups_of(queue) {
@@ -411,7 +410,7 @@ impl World {
             let ended = self.relay.fleets.of(queue, &group).ended;
             let from = believed.into_iter().chain(ended);
             let from = from.fold(self.calm(&members, due), Tick::max);
-            // A machine looks by its tasks.
+            // A production scaler polls with its tasks.
             let within = match self.plan.attempts.is_own() {
                 true => LOOKED,
                 false => SOON,

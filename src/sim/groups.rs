@@ -1,7 +1,7 @@
 //! Fleets in the simulation: members of groups that share queues, and the sentinel.
 //!
-//! A message that nobody told the relay of is found by the sentinel (R11). What the relay owes to a
-//! group is in `fleets`.
+//! The sentinel finds messages without a notification (R11). The relay's duties towards a group are
+//! in `fleets`.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::{
     words::{GroupName, QueueAddress, Selector},
 };
 
-/// A wake-up that one listener alone is sent and does not cover goes to another after this: longer
-/// than anything takes that works.
+/// A wake-up that its single receiver does not cover goes to another listener after this time:
+/// longer than any healthy handling.
 pub(super) const CLAIM: Duration = Duration::from_secs(2);
 /// Shorter than a frozen listener's stream lasts.
 pub(super) const LEASE: Duration = Duration::from_secs(4);
@@ -75,7 +75,8 @@ pub(super) fn keep(rng: &mut fastrand::Rng) -> Duration {
     }
 }
 
-/// Chooses the sentinel's interval: mostly none, because it hides what others miss.
+/// Chooses the sentinel's interval: mostly none, because a sentinel hides the faults of other
+/// parts.
 pub(super) fn sentinel(rng: &mut fastrand::Rng) -> Duration {
     match rng.u32(0..8) {
         0 => seconds(5),
@@ -85,9 +86,9 @@ pub(super) fn sentinel(rng: &mut fastrand::Rng) -> Duration {
 }
 
 impl Plan {
-    /// Now and then makes a fleet in which nothing hides what a busy member leaves behind: each
-    /// takes on a whole batch and says so, then dies or freezes at its first messages; and long
-    /// after that nothing new wakes anybody.
+    /// Now and then makes a fleet in which no later event hides the messages that a busy member
+    /// leaves. Each member takes a whole batch and reports it, then crashes or freezes at its first
+    /// messages. Long after that no new event wakes a member.
     pub(super) fn strain(&mut self, rng: &mut fastrand::Rng) {
         match rng.u32(0..6) {
             0 | 1 => {}
@@ -113,8 +114,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// A fleet of two or three members, or a listener outside of the group where there is a sentinel:
-    /// members freeze, hang or do not read, and others must be asked in their place.
+    /// A fleet of two or three members, or a listener outside of the group where there is a
+    /// sentinel: members freeze, hang or do not read, and others must be asked in their place.
     fn hang(&mut self, rng: &mut fastrand::Rng) {
         self.listeners.truncate(3);
         let beside = rng.bool();
@@ -122,8 +123,8 @@ impl Plan {
             listener.group = (!(beside && number == 0)).then(|| group(0));
             (listener.mute, listener.terse) = (false, false);
         }
-        // Streams that are not read and applications that hang, in turn: what waits for one stream
-        // must find another one.
+        // Unread streams and hanging applications, in turn: a wake-up that waits for one stream
+        // must go to another one.
         let unread = rng.bool();
         let first = match unread {
             true => Trouble::SlowReader,
@@ -154,16 +155,16 @@ impl Plan {
         (self.work_gap, self.trouble_gap, self.aimed) = (40_000, 30_000, false);
         for listener in &mut self.listeners {
             listener.capacity = rng.u32(1..=2);
-            // A heartbeat soon is the frame in which it stops.
+            // A short heartbeat interval: a heartbeat is the frame in which the client stops.
             listener.heartbeat = seconds(5);
         }
     }
 }
 
 impl World {
-    /// All members of the fleet stop at once. Where nobody else is there, they stop in the middle of a
-    /// frame, then something is put, and one of them goes on soon: what the others are given when they
-    /// read again must become its.
+    /// All members of the fleet stop at once. If there is no other listener, they stop in the
+    /// middle of a frame, then a message is put, and one member continues soon: wake-ups that the
+    /// others are given when they read again must go to this member.
     pub(super) fn stop_fleet(&mut self) {
         let members = (0..self.listeners.len()).filter(|number| self.is_member(*number));
         let members: Vec<_> = members.collect();
@@ -183,7 +184,7 @@ impl World {
         self.after(Duration::from_millis(5_200), Event::Operate);
     }
 
-    /// Puts a message of which nobody will ever tell.
+    /// Puts a message that is never notified.
     pub(super) fn put_untold(&mut self, queue: usize) {
         let message = self
             .queues
@@ -208,7 +209,7 @@ impl World {
         self.put(number, queue);
     }
 
-    /// A message that nobody told the relay of is found by the sentinel (R11).
+    /// The sentinel finds a message without a notification (R11).
     pub(super) fn check_orphan(&mut self, id: MessageId) {
         let now = self.now;
         let message = &self.queues.messages[id];
@@ -222,7 +223,7 @@ impl World {
             return;
         }
         if !self.is_known(queue) {
-            // Its interval begins with its entry, which may have been refused for want of room.
+            // Its interval begins with its entry, which may have been refused by a full relay.
             self.relay.orphans.insert(id, now);
             return;
         }
@@ -257,8 +258,8 @@ impl World {
         }
     }
 
-    /// Returns whether the relay has heard of the queue, or no pattern is concerned: a new queue is
-    /// looked for under a pattern's own name only where that knows no other.
+    /// Returns whether the relay knows the queue, or no pattern is concerned: the sentinel checks
+    /// under a pattern's own name only if the pattern has no known queue.
     pub(super) fn is_known(&self, queue: usize) -> bool {
         let address = &self.queues.list[queue].address;
         let Some(hub) = &self.relay.hub else {
@@ -285,13 +286,14 @@ impl World {
         (0..self.listeners.len()).filter(wants).collect()
     }
 
-    /// Returns whether somebody reads the queue who can.
+    /// Returns whether a healthy listener reads the queue.
     pub(super) fn works(&self, queue: usize, listeners: &[usize]) -> bool {
         listeners.iter().any(|number| {
             let listener = &self.listeners[*number];
             let worker = listener.workers.get(&queue);
             let awake = listener.session.is_some() && listener.paused_until <= self.now;
-            // With each of its tasks at work it has no slot free to look: the next free one does (R18).
+            // With each of its tasks at work it has no slot free to look: the next free one does
+            // (R18).
             let full = listener.scaled.get(&queue).is_some_and(|scaled| {
                 scaled.is_full() || self.plan.attempts.is_own() && scaled.is_excused(self.now)
             });
@@ -299,7 +301,7 @@ impl World {
         })
     }
 
-    /// Returns since when nothing has been wrong with those that are well now.
+    /// Returns since when the now healthy listeners have been healthy.
     pub(super) fn calm(&self, listeners: &[usize], from: Tick) -> Tick {
         let settled = listeners.iter().filter(|number| self.is_settled(**number));
         let ok = settled.map(|number| self.listeners[*number].ok_from);
@@ -310,8 +312,8 @@ impl World {
         self.is_well(number) && self.listeners[number].ok_from <= self.now
     }
 
-    /// Returns how many may be asked in vain: streams whose listeners are not well, and those that
-    /// are about to have one.
+    /// Returns how many streams may be asked in vain: those of unhealthy listeners, and those that
+    /// such listeners are about to open.
     pub(super) fn tries(&self, listeners: &[usize]) -> u32 {
         let well = |number: usize| self.is_settled(number);
         let ghosts = self.relay.streams.iter().filter(|(id, stream)| {

@@ -1,9 +1,10 @@
-//! The leases' part of the simulation: several contenders, one blob, and never two who believe.
+//! The leases' part of the simulation: several contenders, one blob, and never two holders at a
+//! time.
 //!
 //! The production machine (`lease::machine`) is stepped by each contender on its own clock, which runs
 //! up to a twentieth too fast or too slow. The store (`store`) answers late, twice or not at all,
-//! and what is written arrives late, after newer writes; contenders stand still, crash, are cut off
-//! and release. Then the troubles end, and somebody must hold the lease, keep it, and hand it on.
+//! and writes arrive late, after newer ones. Contenders freeze, crash, are cut off and release.
+//! Then the troubles end, and one contender must hold the lease, keep it, and hand it on.
 
 mod store;
 
@@ -19,12 +20,12 @@ use crate::{
 
 /// Seeds of a plain run.
 const SEEDS: u64 = 1_000;
-/// For how many of the longest duration there are troubles.
+/// The time of troubles, in multiples of the longest duration.
 const TROUBLED: u64 = 12;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// One run. Times are true nanoseconds, which nobody in it knows.
+/// One run. Times are true nanoseconds, which no contender knows.
 struct World {
     rng: fastrand::Rng,
     fault: Fault,
@@ -35,24 +36,24 @@ struct World {
     count: u64,
     blob: Blob,
     nodes: Vec<Node>,
-    /// The greatest token that anybody believed in.
+    /// The greatest token of any holder so far.
     token: u64,
     totals: Totals,
 }
 
-/// What a seed chooses beforehand.
+/// The choices of a seed.
 #[derive(Debug)]
 struct Shape {
-    /// Each contender's own.
+    /// The lease duration of each contender.
     durations: Vec<u64>,
     poll: u64,
-    /// Clocks run this many thousandths too fast or too slow at most.
+    /// The maximum error of a clock, in thousandths.
     skew: i64,
-    /// One request in so many; 0: none.
+    /// One request in this many is lost; 0: none.
     lost: u32,
     late: u32,
     twice: u32,
-    /// A trouble of a whole contender or of the store begins every so many milliseconds.
+    /// The interval between troubles of a contender or of the store, in milliseconds.
     troubles: u64,
     pauses: bool,
     crashes: bool,
@@ -64,29 +65,29 @@ struct Shape {
 /// A contender.
 struct Node {
     machine: LeaseMachine,
-    /// Of this life; what belongs to another is dropped.
+    /// The present life; events of another life are dropped.
     life: u32,
     alive: bool,
     /// Thousandths of the true rate.
     rate: u64,
     offset: u64,
     wall: u64,
-    /// The number of what was asked and is not answered.
+    /// The number of the request that is not answered yet.
     asked: Option<u64>,
     paused: u64,
     cut: u64,
-    /// A write that somebody on the way holds back for the worst moment.
+    /// A write that the network holds back for the worst moment.
     held_back: Option<Ask>,
-    /// The token that it is known to believe in.
+    /// The token of the lease that it believes to hold.
     believes: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A contender looks at what it has to do.
+    /// A contender steps its machine.
     Turn(usize, u32),
     Arrives(usize, u32, u64, Ask),
-    /// The store's answer; `None`: it is waited for no longer.
+    /// The store's answer; `None`: the request timed out.
     Answers(usize, u32, u64, Option<store::Said>),
     Trouble,
     Begins(usize),
@@ -95,7 +96,7 @@ enum Event {
     Outage(u64),
 }
 
-/// What happened, over all seeds: what never happens is not tested.
+/// Counts of events over all seeds: an event that never happens is not tested.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Totals {
     taken: u64,
@@ -115,7 +116,7 @@ impl Shape {
             .collect();
         let shortest = durations.iter().min().expect("some");
         let one_in = |rng: &mut fastrand::Rng, n: u32| if rng.bool() { rng.u32(2..n) } else { 0 };
-        // A fleet that hardly looks away leaves no room beyond the margin.
+        // A fleet that polls often leaves no room beyond the margin.
         let seldom = shortest / if rng.bool() { 3 } else { 50 };
         Self {
             poll: rng.u64(10 * MILLI..seldom),
@@ -146,7 +147,7 @@ impl Shape {
 impl Node {
     fn new(number: usize, world_rng: &mut fastrand::Rng, shape: &Shape, fault: Fault) -> Self {
         let skew = world_rng.i64(-shape.skew..=shape.skew);
-        // The greatest difference is the one that counts.
+        // The greatest difference is the worst case.
         let skew = if world_rng.bool() {
             skew
         } else {
@@ -167,7 +168,7 @@ impl Node {
         }
     }
 
-    /// Returns what its clock shows.
+    /// Returns the time of its clock.
     fn local(&self, now: u64) -> Tick {
         Tick::from_nanos(self.offset + now / 1_000 * self.rate + now % 1_000 * self.rate / 1_000)
     }
@@ -243,8 +244,8 @@ impl World {
                 self.begin(node);
             }
         }
-        // The longest duration by the slowest clock, what a holder who just died has left, and the
-        // way there.
+        // The longest duration by the slowest clock, the remaining lease of a holder that just
+        // crashed, and the request's time.
         let settled = self.shape.longest() * 6 / 5 + self.shape.poll * 5 / 4 + 2 * SECOND;
         self.run_until(self.now + settled)?;
         let holder = self.holder().ok_or("liveness: nobody holds it")?;
@@ -257,7 +258,7 @@ impl World {
         self.release(holder);
         let handed_on = self.shape.poll * 5 / 4 + SECOND / 2;
         self.run_until(self.now + handed_on)?;
-        // Be it by itself, in its next life.
+        // Possibly the same contender in its next life.
         if self.holder().is_none() || self.token == token {
             return Err("liveness: what was released is not taken".to_owned());
         }
@@ -319,7 +320,7 @@ impl World {
         self.after(span, event);
     }
 
-    /// Steps a machine, and asks for what it wants.
+    /// Steps a machine, and sends its request.
     fn turn(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         if !node.alive {
@@ -354,7 +355,7 @@ impl World {
         }
     }
 
-    /// Returns how long a request or an answer is on its way, or `None` where it is lost.
+    /// Returns the time of a request or an answer in flight; `None` if it is lost.
     fn way(&mut self, number: usize) -> Option<u64> {
         let plain = self.rng.u64(MILLI..30 * MILLI);
         if !self.troubled() {
@@ -367,7 +368,7 @@ impl World {
         if !one_in(&mut self.rng, self.shape.late) {
             return Some(plain);
         }
-        // Mostly around the time for which an answer is waited; all is there when troubles end.
+        // Mostly around the time-out of an answer; all requests arrive before the troubles end.
         let longest = self.shape.durations[number] * if self.rng.u8(..4) == 0 { 3 } else { 1 } / 2;
         let span = self.rng.u64(MILLI..longest);
         Some(span.min(self.shape.quiet() - self.now))
@@ -378,7 +379,7 @@ impl World {
         let twice = self.troubled() && one_in > 0 && self.rng.u32(..one_in) == 0;
         let mut said = self.blob.ask(self.now, ask);
         if twice {
-            // Somebody on the way sends it again, and answers with what came of that.
+            // A proxy sends the request again, and returns the second result.
             said = self.blob.ask(self.now, ask);
         }
         let mut slowly = 0;
@@ -386,8 +387,8 @@ impl World {
             && *ask == Ask::Read
             && let Some(late) = self.nodes[number].held_back.take()
         {
-            // Right behind a read that does not show it, and the answer takes its time. Once it has
-            // learned of it, it can do nothing more: what it believes then must be right.
+            // Directly after a read that does not show it, with a slow answer. When the contender
+            // learns of it, it cannot act any more: its belief at that time must be right.
             self.blob.ask(self.now, &late);
             let eighth = self.shape.durations[number] / 8;
             slowly = self.rng.u64(..eighth);
@@ -427,7 +428,7 @@ impl World {
         match end {
             EndReason::Lapsed => self.totals.lapsed += 1,
             EndReason::Released => self.totals.released += 1,
-            // Not known, or seen by `check` already.
+            // The outcome is unknown, or `check` has seen it already.
             _ => {}
         }
         self.nodes[number].alive = false;
@@ -455,14 +456,14 @@ impl World {
         self.after(0, Event::Turn(number, life));
     }
 
-    /// Something happens to a contender or to the store.
+    /// A trouble of a contender or of the store begins.
     fn trouble(&mut self) {
         if !self.troubled() {
             return;
         }
         let next = self.rng.u64(..self.shape.troubles * 2) * MILLI;
         self.after(next, Event::Trouble);
-        // Whoever holds it is the one to whom it matters.
+        // Mostly the holder, for which a trouble matters most.
         let any = self.rng.usize(..self.nodes.len());
         let number = self
             .holder()
@@ -506,7 +507,7 @@ impl World {
         (0..self.nodes.len()).find(|number| self.nodes[*number].believed(self.now).is_some())
     }
 
-    /// No two believe at any moment, and tokens grow.
+    /// At most one contender believes to hold the lease at any moment, and tokens grow.
     fn check(&mut self) -> Result<(), String> {
         let mut holder = None;
         for number in 0..self.nodes.len() {
@@ -558,12 +559,12 @@ impl Totals {
     }
 }
 
-/// Runs one seed to its end, or to the first thing that must not be, which it returns.
+/// Runs one seed to its end, or to the first violation, which it returns.
 pub(super) fn run(seed: u64, fault: Fault, print: bool) -> Option<String> {
     World::new(seed, fault, print).run().err()
 }
 
-/// In any order of steps at most one contender believes, and in the end one does.
+/// In any order of steps at most one contender believes to hold the lease, and at the end one does.
 #[test]
 fn no_two_hold_a_lease() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {

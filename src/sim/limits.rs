@@ -1,8 +1,8 @@
 //! The relay's limits: a table of queues that is full, and requests of a bounded size.
 //!
-//! The table is the hub's own. A foreign publisher fills it with queues that have a pending timer and
-//! so cannot give way. The model knows which requests may be refused, and that a refused one leaves
-//! nothing behind.
+//! The table is the hub's own. A foreign publisher fills it with queues that have a pending timer
+//! and so cannot give way. The model knows which requests may be refused, and that a refused one
+//! leaves nothing behind.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -22,7 +22,7 @@ use crate::{
     words::{Notification, Position, QueueAddress, Selector, SubscribeOptions},
 };
 
-/// What the model knows of the relay's table of queues, where that is small.
+/// The model's state of the relay's table of queues, if that is small.
 #[derive(Debug, Default)]
 pub(super) struct FullTable {
     /// When a new queue would have been refused last.
@@ -33,12 +33,12 @@ pub(super) struct FullTable {
     refused: BTreeSet<usize>,
 }
 
-/// What a subscribe request may hold of positions, in bytes.
+/// The limit for positions in a subscribe request, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PositionRoom {
-    /// As the client knows it.
+    /// The limit that the client knows.
     pub(super) known: usize,
-    /// As the relay has it.
+    /// The relay's limit.
     pub(super) taken: usize,
 }
 
@@ -74,7 +74,7 @@ impl World {
         self.note_full_table();
     }
 
-    /// Returns by when a publisher sends again what it has set aside of this queue.
+    /// Returns by when a publisher sends its set-aside entries of this queue again.
     pub(super) fn retried_by(&self, queue: usize) -> Option<Tick> {
         let refused = self.full.refused.contains(&queue);
         refused.then_some(self.full.full_at + RETRIED)
@@ -85,7 +85,7 @@ impl World {
         self.plan.max_queues.map(|limit| limit as u64)
     }
 
-    /// Returns whether the relay may have refused something lately for want of room.
+    /// Returns whether a full relay may have refused a request recently.
     pub(super) fn was_full(&self) -> bool {
         self.plan.max_queues.is_some() && self.now < self.full.full_at + RETRIED
     }
@@ -99,7 +99,7 @@ impl World {
             .is_some_and(|hub| is_known(hub, address))
     }
 
-    /// Returns since when a listener can subscribe, whatever it names.
+    /// Returns since when a listener can subscribe to any queues.
     pub(super) fn has_room_since(&self) -> Tick {
         self.full.full_at
     }
@@ -148,7 +148,7 @@ impl World {
     ) {
         let (lately, count) = (self.was_refused_lately(), new.len());
         self.note_refusal();
-        // A group that is kept keeps its queue, and no view says so.
+        // A remembered group keeps its queue, and no statistic shows that.
         let grouped = self.plan.listeners.iter().any(|one| one.group.is_some());
         if !lately && !grouped && room.is_none_or(|room| count <= room) {
             self.violate(|| format!("R19: {count} new queues are refused, and {room:?} have room"));
@@ -239,15 +239,15 @@ impl World {
         }
     }
 
-    /// Returns whether a stream that began without some places may still tell of their queues.
+    /// Returns whether a stream that began without some positions may still report their queues.
     pub(super) fn is_being_told(&self, listener: usize) -> bool {
         let plan = &self.plan;
         let few = plan.room.is_some() || plan.few.is_some() || plan.max_queues.is_some();
         few && self.listeners[listener].ok_from + SOON > self.now
     }
 
-    /// Returns whether a listener may be refused before it is taken: for the size of its request, or
-    /// for want of room.
+    /// Returns whether a listener may be refused before it is accepted, because its request is too
+    /// large or the relay is full.
     pub(super) fn may_be_refused(&self) -> bool {
         let too_large = self.plan.room.is_some_and(|room| room.known > room.taken);
         too_large || self.plan.max_queues.is_some()
@@ -256,8 +256,8 @@ impl World {
 
 impl Plan {
     /// Returns how many queues a run may use. A queue that waits for room gets it when another one
-    /// was idle for a minute: where streams that rotate report their queues again, or the sentinel has
-    /// them checked, none ever is.
+    /// was idle for a minute: where streams that rotate report their queues again, or the sentinel
+    /// has them checked, none ever is.
     pub(super) fn most_queues_in_use(&self) -> usize {
         let reported = self.listeners.iter().any(|one| one.talkative);
         let rests = !reported || self.max_age > Duration::from_secs(100);
@@ -266,8 +266,8 @@ impl Plan {
             .map_or(41, |limit| limit + if rests { 2 } else { 0 })
     }
 
-    /// Has the run meet limits: the table is small and full at times, the listeners share connections, or
-    /// there is room for a few positions only, which the client may not know.
+    /// Has the run meet limits: the table is small and full at times, the listeners share
+    /// connections, or there is room for a few positions only, which the client may not know.
     pub(super) fn limit(&mut self, rng: &mut fastrand::Rng) {
         let small = matches!(self.shape, Shape::Sparse | Shape::Fleet);
         if small && rng.bool() {
@@ -286,7 +286,8 @@ impl Plan {
         }
     }
 
-    /// Two listeners on one pattern whose streams rotate, and more queues than the relay may remember.
+    /// Two listeners on one pattern whose streams rotate, and more queues than the relay may
+    /// remember.
     pub(super) fn rotate_in_full_table(&mut self, rng: &mut fastrand::Rng) {
         let mut one = self.listeners[0].clone();
         one.selectors = vec![Selector::new("acct", "l0-*").expect("a selector")];

@@ -1,9 +1,9 @@
 //! A simulated listener: the production session, and workers in the simplest form that the
 //! protocol allows.
 //!
-//! On any wake-up a queue is read until empty, one message at a time; a pattern's CATCH_UP looks
-//! into every queue that there is and that matches. What arrives is read at once; the application
-//! takes it later.
+//! On any wake-up a queue is read until empty, one message at a time; a pattern's CATCH_UP reads
+//! every existing queue that matches. Frames are read at once; the application takes the wake-ups
+//! later.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,34 +40,34 @@ pub(super) struct Listener {
     pub(super) session: Option<SubscriptionSession>,
     pub(super) leaving: bool,
     pub(super) conn: Option<ConnId>,
-    /// The relay's life that its newest stream is or was of.
+    /// The relay's life of its newest stream.
     pub(super) stream_life: u64,
     pub(super) paused_until: Tick,
     pub(super) partition_until: Tick,
-    /// Its application takes nothing until then.
+    /// Its application takes no wake-up until this time.
     pub(super) stalled_until: Tick,
-    /// Nothing has been wrong with its way to the relay since.
+    /// Its path to the relay has been healthy since this time.
     pub(super) ok_from: Tick,
-    /// It must hold a stream by then, if nothing else happens.
+    /// It must hold a stream by this time, without further troubles.
     pub(super) connected_by: Tick,
     pub(super) workers: BTreeMap<usize, Worker>,
-    /// Its connection, where it shares one.
+    /// Its shared connection.
     pub(super) lease: Option<ConnectionNumber>,
-    /// The connection that it left for its silence.
+    /// The connection that it left because of silence.
     pub(super) left: Option<ConnectionNumber>,
-    /// When it was welcomed last.
+    /// The time of its last Welcome.
     welcomed_at: Tick,
     /// Its newest stream lasted and ended in a Goodbye.
     lasted: bool,
-    /// It must try again by then: its first failure after a stream that lasted.
+    /// It must try again by this time: its first failure after a stream that lasted.
     tries_by: Option<Tick>,
-    /// Its machines, where it has the production ones, and what they were told of the link.
+    /// Its production scalers by queue, if it has them.
     pub(super) scaled: BTreeMap<usize, Scaled>,
     pub(super) link: LinkState,
-    /// It has had no stream since.
+    /// It has had no stream since this time.
     pub(super) alone_since: Option<Tick>,
     pub(super) started_at: Tick,
-    /// The newest token of each queue that it was handed.
+    /// The newest token of each queue that was handed over.
     pub(super) tokens: BTreeMap<usize, Told>,
     /// The newest sequence of each queue that it saw, and in which life of the relay.
     pub(super) seen: BTreeMap<usize, (u64, u64)>,
@@ -78,30 +78,30 @@ pub(super) struct Listener {
     app_at: Option<Tick>,
 }
 
-/// Who reads one queue.
+/// The worker of one queue.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub(super) active: bool,
-    /// Nobody asked it to look: it says BUSY before its second get (R8).
+    /// It polls without a wake-up: it reports BUSY before its second get (R8).
     unasked: bool,
     said_busy: bool,
     pub(super) holding: Option<(MessageId, u64)>,
 }
 
-/// A token as it was handed over.
+/// A token that was handed over.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     pub(super) life: u64,
-    /// Queues that the relay had forgotten when it sent it: whether the record may be another.
+    /// The number of queues that the relay had forgotten when it sent the token.
     pub(super) forgotten: u64,
     pub(super) counters: Counters,
-    /// It was stated to each stream since.
+    /// Each later stream stated it.
     pub(super) stated: bool,
 }
 
 /// A stream that lived this long was a success (I18).
 const LASTING: Duration = Duration::from_secs(10);
-/// The first attempt after it follows within this.
+/// The first attempt after such a stream follows within this time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 impl Listener {
@@ -211,7 +211,7 @@ impl World {
         self.drive(number);
     }
 
-    /// Dies: its kernel closes what it held, or its machine is gone.
+    /// Crashes: its kernel closes its connections, or its machine is gone.
     pub(super) fn listener_crashes(&mut self, number: usize, life: u64) {
         if !self.listeners[number].is_alive(life) {
             return;
@@ -262,7 +262,7 @@ impl World {
         self.after_millis(1_500, Event::ListenerLeft(number, life));
     }
 
-    /// Does what the session says until it waits.
+    /// Runs the session's steps until it waits.
     pub(super) fn drive(&mut self, number: usize) {
         let now = self.now;
         loop {
@@ -447,7 +447,7 @@ impl World {
         self.within_millis(2, Event::Get(number, life, queue));
     }
 
-    /// Looks into everything, now and then, while it has no stream.
+    /// Polls all its queues now and then while it has no stream.
     pub(super) fn poll(&mut self, number: usize, life: u64) {
         let listener = &self.listeners[number];
         let Some(session) = listener.session.as_ref().filter(|_| listener.life == life) else {
@@ -479,7 +479,7 @@ impl World {
         self.send_up(id, Up::Subscribe(Box::new(options)));
     }
 
-    /// Takes a wake-up: notes its token, and looks.
+    /// Takes a wake-up: records its token, and polls.
     fn takes(&mut self, number: usize, work: &WorkDetected) {
         let Some(address) = work.queue.as_address() else {
             let selector = work.queue.clone();

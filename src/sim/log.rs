@@ -1,4 +1,4 @@
-//! What happened in a run, as a hash, and in words where a seed is replayed.
+//! The events of a run, as a hash, and as text when a seed is replayed.
 
 use crate::clock::Tick;
 
@@ -17,7 +17,7 @@ impl Log {
         }
     }
 
-    /// Notes an event and the numbers that tell it apart.
+    /// Records an event and the numbers that identify it.
     pub(super) fn note(&mut self, now: Tick, what: &str, numbers: &[u64]) {
         let bytes = what.bytes().map(u64::from);
         for word in bytes.chain([now.as_nanos()]).chain(numbers.iter().copied()) {
@@ -34,7 +34,7 @@ impl Log {
         }
     }
 
-    /// Says something more where the run is printed.
+    /// Prints a line, if the run is printed.
     pub(super) fn say(&self, words: impl FnOnce() -> String) {
         if self.print {
             println!("         {}", words());

@@ -1,10 +1,10 @@
-//! The hub with very many queues: what each step may cost, and that nothing is left behind.
+//! The hub with very many queues: the cost of each step, and no remains at the end.
 //!
-//! Streams of up to 10,000 queues, by a pattern, by name and as members of a group, with a sentinel or
-//! with delays of up to 14 days; counts, sequences and tokens at the ends of their ranges and beyond.
-//! A step is one call of the hub. Its work is counted in locks that it takes, because no clock is
-//! steady enough; what it may cost does not depend on the number of queues. In the end each stream
-//! knows every queue's head, and when all is over the hub holds nothing.
+//! Streams of up to 10,000 queues, by a pattern, by name and as members of a group, with a sentinel
+//! or with delays of up to 14 days; counts, sequences and tokens at the ends of their ranges and
+//! beyond. A step is one call of the hub. Its work is counted in locks that it takes, because no
+//! clock is steady enough; its limit does not depend on the number of queues. At the end each
+//! stream knows every queue's head, and after all streams have ended the hub is empty.
 
 use std::{
     collections::BTreeMap,
@@ -35,10 +35,10 @@ use crate::{
 const SEEDS: u64 = 40;
 const SECOND: Duration = Duration::from_secs(1);
 const SENTINEL: Duration = Duration::from_secs(25);
-/// The sentinel asks each queue's listeners within this, when all are silent: two intervals for which
-/// a lying report may say that somebody polls, one more, and the claims of a group's members.
+/// The sentinel asks each queue's listeners within this time, when all are silent: two intervals
+/// during which a false report counts as polling, one more, and the claims of a group's members.
 const ASKED: u64 = 100;
-/// Locks of one step, whatever it is, and of one notification or one name in a request.
+/// The maximum number of locks of a step of any kind, and of one notification or name in a request.
 const STEP: u64 = 4_000;
 const EACH: u64 = 10;
 
@@ -158,7 +158,7 @@ impl World {
         self.end()
     }
 
-    /// Does one thing that may happen.
+    /// Runs one random operation.
     fn trouble(&mut self) -> Done {
         match self.rng.u32(0..8) {
             0 => self.notify_all(),
@@ -330,7 +330,7 @@ impl World {
         self.step("report", before, STEP)
     }
 
-    /// Lets time pass, and does what comes due.
+    /// Lets time pass, and runs all steps that become due.
     fn pass(&mut self, span: Duration) -> Done {
         let end = self.now + span;
         loop {
@@ -347,7 +347,7 @@ impl World {
         self.rest()
     }
 
-    /// Does all that is due until nothing is.
+    /// Runs all due steps until none is left.
     fn rest(&mut self) -> Done {
         for _ in 0..100_000 {
             let fired = self.fire()?;
@@ -390,7 +390,7 @@ impl World {
         Ok(true)
     }
 
-    /// Asks a stream for its next message, where it is time.
+    /// Polls a stream for its next message.
     fn poll(&mut self, at: usize) -> Result<bool, String> {
         let now = self.now;
         let stream = &mut self.streams[at];
@@ -423,7 +423,7 @@ impl World {
         Ok(true)
     }
 
-    /// Nobody says anything: the sentinel has each queue checked.
+    /// No reports and no notifications: the sentinel has each queue checked.
     fn silence(&mut self) -> Done {
         let began = self.now;
         self.rest()?;
@@ -466,7 +466,7 @@ impl World {
 
     /// Each stream outside of groups was told of each of its queues' heads (I1).
     fn check_heads(&mut self) -> Done {
-        // CATCH_UPs are spread, and a stream that was told of many rests.
+        // CATCH_UPs are spread, and a stream is throttled after a large wake-up.
         for _ in 0..10 {
             self.pass(SECOND)?;
         }
@@ -558,7 +558,7 @@ pub(super) fn run(seed: u64, fault: Fault) -> Option<String> {
     World::new(seed, fault).run().err()
 }
 
-/// However many queues there are, each step takes little, and nothing is lost or left.
+/// With any number of queues each step is short, no event is lost, and no state remains.
 #[test]
 fn many_queues_cost_each_step_little() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {

@@ -1,8 +1,9 @@
 //! The model network: connections that deliver in order, late, not at all, or break.
 //!
-//! A stream and its connection are one, unless the listeners are one client's (see `shared`). A partition holds what is sent until it ends, as TCP would;
-//! a silent break swallows it for ever, one way or both; a reset ends it, and one end may learn of
-//! that late. Unary calls go each by itself (see `reports`).
+//! A stream has its own connection, unless the listeners belong to one client (see `shared`). A
+//! partition delays all frames until it ends, as TCP does. A silent break drops them for ever, in
+//! one direction or both. A reset ends the connection, and one end may learn of it late. Unary
+//! calls have no connection (see `reports`).
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::{
 /// Names a connection.
 pub(super) type ConnId = usize;
 
-/// Who opened a connection, and in which of its lives.
+/// The node that opened a connection, and its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
     Listener(usize, u64),
@@ -30,9 +31,9 @@ pub(super) struct Conn {
     pub(super) client: Client,
     /// The relay's life that took it; `None` before.
     pub(super) relay_life: Option<u64>,
-    /// The connection that it shares with other streams.
+    /// Its connection, if that is shared with other streams.
     pub(super) shared: Option<ConnectionNumber>,
-    /// Nothing more arrives, this way or that way.
+    /// No frame arrives any more, in this direction or the other.
     pub(super) cut_up: bool,
     pub(super) cut_down: bool,
     pub(super) reset: bool,
@@ -63,7 +64,7 @@ pub(super) enum Down {
     Closed(Option<Error>),
 }
 
-/// A connection's two ends learn of a reset within this.
+/// Both ends of a connection learn of a reset within this many milliseconds.
 const SEEN_WITHIN: u64 = 50;
 
 impl World {
@@ -136,7 +137,7 @@ impl World {
         self.relay_pings(id);
     }
 
-    /// How long a message is on its way.
+    /// Returns the time of a frame in flight.
     pub(super) fn transit(&mut self) -> Duration {
         Duration::from_micros(self.rng.u64(100..40_000))
     }

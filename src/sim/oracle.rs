@@ -1,6 +1,7 @@
-//! The model's own opinion: who owes a wake-up for each message, and what a stream may send.
+//! The model's expectations: the node that must cause a wake-up for each message, and the frames
+//! that a stream may send.
 //!
-//! Written from the protocol, not from the code: a place here is a few numbers of one queue on one
+//! Written from the protocol, not from the code: a `Place` is a few numbers of one queue on one
 //! stream, from which follows whether the relay must take its listener to be busy (R8).
 
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub(super) struct Counters {
     pub(super) messages: u128,
 }
 
-/// A wake-up comes within this where nothing is wrong.
+/// A wake-up comes within this time where nothing is wrong.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
 impl World {
@@ -68,7 +69,7 @@ impl World {
             let message = &mut self.queues.messages[message];
             let told = match message.announced {
                 Announced::Publisher(..) => true,
-                // Told once more: that helps where it is visible then.
+                // A second notification: it helps if the message is visible then.
                 Announced::Nobody => message.visible_at <= now + notification.delay,
                 _ => false,
             };
@@ -113,8 +114,8 @@ impl World {
         self.member_reported(id, queue, report);
     }
 
-    /// A stream ended at the relay: where its listener was busy, the relay wakes the queue when
-    /// what it held is visible (R8).
+    /// A stream ended at the relay: if its listener was busy, the relay wakes the queue when the
+    /// listener's messages are visible (R8).
     pub(super) fn stream_was_lost(&mut self, stream: &Stream) {
         let (listener, life) = (stream.listener, stream.listener_life);
         let alive = self.listeners[listener].is_alive(life);
@@ -131,7 +132,7 @@ impl World {
                 continue;
             }
             let place = stream.places.get(&message.queue);
-            // One that was given back for longer is visible after that timer.
+            // A message that was released for longer becomes visible after that timer.
             let in_time = message.holder.is_some() || message.visible_at <= timer;
             if in_time && place.is_some_and(|place| place.is_busy(stream, self.now)) {
                 message.announced = Announced::Due(due);
@@ -141,7 +142,8 @@ impl World {
         }
     }
 
-    /// A listener died: what it held is owed by the relay only where that has a stream of it.
+    /// A listener crashed: the relay wakes for its messages only if it has a stream of the
+    /// listener.
     pub(super) fn listener_was_lost(&mut self, listener: usize, life: u64) {
         let streams = self.relay.streams.values();
         let known = streams
@@ -171,7 +173,7 @@ impl World {
         }
     }
 
-    /// A walk was lost: what it would have told is found by the next heartbeat (R6).
+    /// A walk was lost: the next heartbeat finds its events (R6).
     pub(super) fn walk_was_lost(&mut self) {
         self.log.note(self.now, "walk lost", &[]);
         self.totals.walks_lost += 1;

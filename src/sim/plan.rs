@@ -1,11 +1,11 @@
-//! What a seed chooses: shape, constants, workload, and which half of the faults may happen.
+//! The choices of a seed: shape, constants, workload, and the half of the troubles that may happen.
 
 use std::time::Duration;
 
 use super::{attempts::AttemptPlan, groups, limits::PositionRoom, resume::FewPositions};
 use crate::words::{GroupName, QueueAddress, Selector};
 
-/// How the fleet looks.
+/// The shape of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Few queues, mostly one listener each; long silences.
@@ -62,7 +62,7 @@ pub(super) enum Trouble {
     CallsFail,
 }
 
-/// Something that the workload does.
+/// An operation of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     Put,
@@ -74,11 +74,11 @@ pub(super) enum Work {
     FreshQueue,
     /// Of fleets only.
     PutBatch,
-    /// By a publisher that dies before it notifies; only where there is a sentinel.
+    /// A put by a publisher that crashes before it notifies; only with a sentinel.
     PutUntold,
 }
 
-/// All that a seed chose.
+/// All choices of a seed.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) shape: Shape,
@@ -95,7 +95,7 @@ pub(super) struct Plan {
     /// Milliseconds between two operations at most, and between two troubles.
     pub(super) work_gap: u64,
     pub(super) trouble_gap: u64,
-    /// One queue gets a message every so often, all the time.
+    /// One queue gets a message at this interval, all the time.
     pub(super) steady: Option<Duration>,
     /// Troubles come close to an operation, instead of at any time.
     pub(super) aimed: bool,
@@ -106,15 +106,15 @@ pub(super) struct Plan {
     pub(super) keep: Duration,
     /// Milliseconds for which an application takes nothing, at most.
     pub(super) stall: u64,
-    /// Cursors of one stream at most, where that is few: patterns are told under their own names.
+    /// A low limit of cursors per stream: further queues are reported under the pattern's own name.
     pub(super) cursors: Option<usize>,
-    /// Queues that the relay remembers at most, where that is few.
+    /// A low limit of queues that the relay remembers.
     pub(super) max_queues: Option<usize>,
-    /// The listeners are one client's: so many of their streams share a connection.
+    /// The listeners belong to one client: this many streams share a connection.
     pub(super) shared: Option<usize>,
-    /// How much a subscribe request may hold of positions, where that is little.
+    /// A low limit for the positions in a subscribe request.
     pub(super) room: Option<PositionRoom>,
-    /// Listeners state few positions, where they do.
+    /// Listeners state few positions.
     pub(super) few: Option<FewPositions>,
     /// How messages are handled, and how often.
     pub(super) attempts: AttemptPlan,
@@ -128,7 +128,7 @@ pub(super) struct ListenerPlan {
     pub(super) visibility: Duration,
     /// It never reports.
     pub(super) mute: bool,
-    /// It reports no BUSY where a wake-up said so already.
+    /// It reports no BUSY after a wake-up, which implies it.
     pub(super) terse: bool,
     /// After each Welcome it reports every queue, with the sequence that it saw last.
     pub(super) talkative: bool,
@@ -136,9 +136,9 @@ pub(super) struct ListenerPlan {
     pub(super) latency: u64,
     /// Handling a message takes this many milliseconds at most.
     pub(super) handling: u64,
-    /// It looks into its queues while it has no stream.
+    /// It polls its queues while it has no stream.
     pub(super) polls: bool,
-    /// Its tasks are the production machine.
+    /// Its tasks are run by the production scaler.
     pub(super) scaled: bool,
     /// Messages of one get.
     pub(super) batch: usize,
@@ -177,7 +177,7 @@ const TROUBLES: [Trouble; 28] = [
     Trouble::FewerTasks,
 ];
 
-/// Troubles of which places that are no longer true come.
+/// Troubles that lead to outdated positions.
 const RESTLESS: [Trouble; 4] = [
     Trouble::RelayCrash,
     Trouble::Reset,
@@ -215,7 +215,7 @@ const WORKS: [Work; 7] = [
 
 /// Queues of a wide stream: more than one wake holds.
 const WIDE: usize = 300;
-/// Listeners of a crowd, besides the one that works: more than one step of a walk wakes.
+/// Listeners of a crowd, without the working one: more than one step of a walk wakes.
 const CROWD: usize = 70;
 
 impl Plan {
@@ -273,7 +273,7 @@ impl Plan {
             Shape::Crowd => crowd(rng),
             Shape::Fleet => groups::fleet(rng),
         };
-        // Relays that live shortly, and listeners that repeat to each what they told the last.
+        // Relays with short lives, and listeners that repeat their reports to each of them.
         let special = (shape == Shape::Sparse).then(|| rng.u32(0..20));
         let restless = matches!(special, Some(0 | 1));
         // Queues that are forgotten while a listener is away that has seen a few of their messages.

@@ -1,7 +1,7 @@
 //! A simulated publisher: the production session, driven as the network client drives it.
 //!
-//! Each message has a bit of its own in the payload size of its queue, so that a request, however
-//! conflated, tells which messages it stands for.
+//! Each message has one bit in the payload size of its queue, so a conflated request still shows
+//! which messages it stands for.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,7 +31,7 @@ pub(super) struct Publisher {
     pub(super) ok_from: Tick,
     /// Its messages by queue, in the order of their bits.
     bits: BTreeMap<usize, Vec<MessageId>>,
-    /// Messages that the next notification of their queue tells of as well.
+    /// Messages that the next notification of their queue includes.
     pub(super) along: Vec<MessageId>,
     waiters: BTreeMap<WaiterId, usize>,
     config: PublisherConfig,
@@ -117,7 +117,7 @@ impl World {
         self.within_millis(10_000, Event::PublisherStarts(number));
     }
 
-    /// The publisher notifies of a message that it has put.
+    /// The publisher sends a notification for a message that it has put.
     pub(super) fn says(&mut self, number: usize, life: u64, message: MessageId) {
         let now = self.now;
         let publisher = &mut self.publishers[number];
@@ -211,7 +211,7 @@ impl World {
         self.pump_now(number);
     }
 
-    /// Sends what may be sent, notices what is late, and says when to come again.
+    /// Sends pending requests, detects time-outs, and schedules the next call.
     fn pump_now(&mut self, number: usize) {
         let now = self.now;
         let publisher = &mut self.publishers[number];

@@ -1,4 +1,4 @@
-//! The model queues: messages that are hidden while somebody holds them, and shown again later.
+//! The model queues: messages are hidden while a listener holds them, and become visible later.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ pub(super) struct Queue {
 pub(super) struct Message {
     pub(super) queue: usize,
     pub(super) put_at: Tick,
-    /// When it was got last.
+    /// The time of its last get.
     pub(super) got_at: Tick,
     pub(super) visible_at: Tick,
-    /// How often it was got; also the receipt of whoever got it last.
+    /// The number of its gets; also the receipt of the last one.
     pub(super) gets: u64,
     /// The listener, and its life, that got it last and has neither deleted nor released it.
     pub(super) holder: Option<(usize, u64)>,
@@ -33,7 +33,7 @@ pub(super) struct Message {
     /// A handler has handled it; it is in the poison queue.
     pub(super) handled: bool,
     pub(super) poisoned: bool,
-    /// How often it was got, as the queue says.
+    /// The queue's own count of gets.
     dequeue_count: u32,
     /// All of its gets; a receipt is the number of one, from 1 on.
     pub(super) history: Vec<Get>,
@@ -55,15 +55,15 @@ pub(super) enum End {
     /// Its answer was lost, its listener has died, or it has not ended.
     Unknown,
     Failed,
-    /// It came to no try, and its listener knows: the queue has to take it back where it can.
+    /// It had no try, and its listener knows: the queue must remove it from its count if it can.
     Untried,
-    /// The queue cannot, or was not reached.
+    /// The queue cannot remove it, or was not reached.
     Untaken,
-    /// The queue has taken it back, and the listener has not heard of it.
+    /// The queue has removed it, and the listener does not know.
     Unheard,
 }
 
-/// Who owes a wake-up for a message.
+/// The node that must cause a wake-up for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Announced {
     /// This publisher (and its life): it has not reached the relay yet.
@@ -72,7 +72,7 @@ pub(super) enum Announced {
     Due(Tick),
     /// This listener (and its life), which has still to report it.
     Listener(usize, u64),
-    /// Nobody: whoever knew of it died. The sentinel's bound, which is not simulated yet.
+    /// No node: the node that knew of it crashed. Only the sentinel finds the message.
     Nobody,
 }
 
@@ -162,8 +162,8 @@ impl Queues {
         true
     }
 
-    /// Takes a get back from a message's count, where the receipt is still the newest; returns whether
-    /// it was.
+    /// Removes a get from a message's count if the receipt is still the newest; returns whether it
+    /// was.
     pub(super) fn take_back(&mut self, (id, receipt): (MessageId, u64)) -> bool {
         let message = &mut self.messages[id];
         let newest = message.gets == receipt && !message.done;
@@ -171,13 +171,13 @@ impl Queues {
         newest
     }
 
-    /// Notes how a get of a message ended.
+    /// Records the end of a get.
     pub(super) fn ended(&mut self, (id, receipt): (MessageId, u64), end: End) {
         let number = usize::try_from(receipt).expect("few") - 1;
         self.messages[id].history[number].end = end;
     }
 
-    /// Shows a message again, where the receipt is still the newest; returns whether it was.
+    /// Releases a message if the receipt is still the newest; returns whether it was.
     pub(super) fn release(&mut self, id: MessageId, receipt: u64, visible_at: Tick) -> bool {
         let message = &mut self.messages[id];
         if message.gets != receipt || message.done {
@@ -207,8 +207,8 @@ impl Message {
         u32::try_from(failed.count()).expect("few")
     }
 
-    /// Returns how many of its gets, up to this one, a listener has to take for attempts, and of how many
-    /// of the others it cannot know that the queue has taken them back.
+    /// Returns how many of its gets, up to this one, a listener must count as attempts, and how
+    /// many others the queue has removed from its count without the listener's knowledge.
     pub(super) fn attempts(&self, receipt: u64, by: (usize, u64)) -> (u32, u32) {
         let gets = &self.history[..usize::try_from(receipt).expect("few")];
         let counts = |get: &&Get| match get.end {

@@ -1,7 +1,7 @@
-//! The simulated relay: the production hub and feeds, and drivers of its own for what tokio runs.
+//! The simulated relay: the production hub and its streams, with model drivers in place of tokio.
 //!
-//! A restart is a new hub with a new epoch. Streams are asked when their waker was woken or when
-//! they said so, and never while their client does not read; walks go step by step.
+//! A restart is a new hub with a new epoch. Streams are polled when their waker was woken or at
+//! their own deadline, and never while their client does not read. Walks go step by step.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ pub(super) struct RelayNode {
     pub(super) restored: bool,
     pub(super) restore_next: bool,
     pub(super) draining: bool,
-    /// The whole machine is gone: nobody is told.
+    /// The whole machine is gone: no peer sees a reset.
     pub(super) vanished: bool,
     pub(super) streams: BTreeMap<ConnId, Stream>,
     pub(super) ids: BTreeMap<u128, ConnId>,
@@ -54,7 +54,7 @@ pub(super) struct RelayNode {
     /// How many queues were forgotten when a sequence of a queue was sent.
     pub(super) sent: BTreeMap<(usize, u64), u64>,
     pub(super) fleets: Fleets,
-    /// Since when nobody owes a wake-up for a message.
+    /// Since when no publisher, listener or relay is responsible for a message's wake-up.
     pub(super) orphans: BTreeMap<MessageId, Tick>,
     walk: Option<Walk>,
     fanout_at: Option<Tick>,
@@ -74,20 +74,20 @@ pub(super) struct Stream {
     waker: Waker,
     poll_at: Option<Tick>,
     pub(super) since: Tick,
-    /// Its client does not read until then.
+    /// Its client does not read until this time.
     pub(super) blocked_until: Tick,
-    /// Others on its connection have not read until then, and nothing of it could be sent.
+    /// Other streams of its connection did not read until this time, so nothing could be sent.
     pub(super) window_full_until: Tick,
-    /// The next frame is not sent before then: its client has stopped in the middle of it.
+    /// The next frame is not sent before this time: its client stopped in the middle of it.
     pub(super) unsent_until: Tick,
     pub(super) listener: usize,
     pub(super) listener_life: u64,
     pub(super) visibility: Duration,
     pub(super) heartbeat: Duration,
     pub(super) reported: bool,
-    /// What the model knows of each queue on this stream.
+    /// The model's state of each queue on this stream.
     pub(super) places: BTreeMap<usize, Place>,
-    /// Queues that must be told of, as their subscriber's place is in doubt (R2).
+    /// Queues that need a CATCH_UP, because their subscriber's position is in doubt (R2).
     pub(super) expected: Vec<usize>,
     pub(super) selectors_told: usize,
     pub(super) sent_at: Tick,
@@ -95,7 +95,7 @@ pub(super) struct Stream {
     pub(super) ended: bool,
 }
 
-/// Who was woken.
+/// The streams and walks that were woken.
 #[derive(Debug, Default)]
 struct Bell {
     rung: Mutex<Vec<Ring>>,
@@ -147,7 +147,7 @@ impl RelayNode {
             inline: plan.inline,
             forget_after: plan.forget_after,
             max_age: plan.max_age,
-            // A wake of many is rare here: half of the runs take two for it.
+            // Large wake-ups are rare here: half of the runs count two as large.
             many: if plan.aimed {
                 StreamConfig::THROTTLE_FROM
             } else {
@@ -306,7 +306,7 @@ impl World {
         self.send_down(id, Down::Closed(None));
     }
 
-    /// Asks a stream for its next message, where it is time.
+    /// Polls a stream for its next message.
     pub(super) fn feed(&mut self, id: ConnId) {
         let (now, draining) = (self.now, self.relay.draining);
         let Some(stream) = self.relay.streams.get_mut(&id) else {
@@ -425,7 +425,7 @@ impl World {
         }
     }
 
-    /// Schedules whoever was woken.
+    /// Schedules the streams and walks that were woken.
     pub(super) fn relay_wakers(&mut self) {
         loop {
             let rung = std::mem::take(&mut *self.relay.bell.rung.lock().expect("one thread"));
@@ -510,8 +510,8 @@ impl World {
         self.totals.resumed += u64::from(!options.resume.is_empty());
         let mut stream = stream;
         if !self.healed && self.rng.u32(0..4) == 0 {
-            // Its transport takes nothing at first: what happens between the subscription and its
-            // first message has time to happen.
+            // Its transport takes nothing at first, so that events can happen between the
+            // subscription and its first message.
             stream.blocked_until = now + Duration::from_millis(self.rng.u64(0..250));
         }
         self.relay.streams.insert(id, stream);

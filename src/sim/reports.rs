@@ -1,7 +1,7 @@
 //! Reports in the simulation: unary calls that may be lost, late, or overtake each other.
 //!
-//! A report without an answer is made again while it still matters; one that found no stream waits
-//! for the next Welcome.
+//! A report without an answer is repeated while it still matters. A report that found no stream
+//! waits for the next Welcome.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     words::{Report, ReportState},
 };
 
-/// One call on its way.
+/// One call in flight.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) listener: usize,
@@ -33,32 +33,32 @@ pub(super) struct Call {
     stale: bool,
 }
 
-/// What became of a call.
+/// The answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Accepted,
     Refused,
-    /// Refused for want of room: made again after a while.
+    /// Refused because the relay has no room: repeated later.
     Full,
     Late,
 }
 
-/// A message that a listener has shown again, now or later.
+/// A message that a listener released, with or without a delay.
 #[derive(Debug, Clone)]
 pub(super) struct Released {
     pub(super) message: MessageId,
     receipt: u64,
     queue: usize,
     at: Tick,
-    /// The relay has said that it knows.
+    /// The relay has accepted the report of it.
     known: bool,
 }
 
-/// Without an answer for this long, a call is made again.
+/// A call without an answer for this long is repeated.
 pub(super) const ANSWER: Duration = Duration::from_secs(3);
 
 impl Call {
-    /// Makes the call of a listener's machine.
+    /// Makes the report call of a listener's scaler.
     pub(super) fn scaled(
         listener: usize,
         life: u64,
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// After each Welcome: every queue where it is busy or holds messages that become visible
-    /// later; whoever talks much reports the others as well.
+    /// later; a talkative listener reports the others as well.
     pub(super) fn report_again(&mut self, number: usize) {
         let (now, listener) = (self.now, &mut self.listeners[number]);
         listener
@@ -192,13 +192,13 @@ impl World {
         }
     }
 
-    /// A call is answered, or was not in time.
+    /// A call is answered or timed out.
     pub(super) fn reported(&mut self, call: &Call, answer: Answer) {
         let listener = &mut self.listeners[call.listener];
         if listener.is_alive(call.life) && listener.is_scaled() {
             return self.scaled_reported(call, answer);
         }
-        // One that found no room stays among the calls, until it is late.
+        // A call that found no room stays in the list until it times out.
         if !listener.is_alive(call.life)
             || answer == Answer::Full
             || listener.calls.remove(&call.number).is_none()
@@ -235,8 +235,8 @@ impl World {
         self.accepted(conn, &call.report, call.stale);
         let drained = call.report.state == ReportState::Drained;
         if call.stale && drained && self.is_member(call.listener) {
-            // A sequence of another life that fits this one: where it has crossed the stream's first
-            // wake-up it covers that, and what is there is the sentinel's.
+            // A sequence of another life that is valid in this one. If it crossed the stream's
+            // first wake-up, it covers that, and only the sentinel finds the messages.
             for id in self.queues.list[call.queue].messages.clone() {
                 let message = &mut self.queues.messages[id];
                 if matches!(message.announced, Announced::Due(_)) {
@@ -292,7 +292,7 @@ impl World {
         };
         let session = listener.session.as_mut().expect("it is alive");
         let Ok(subscription) = session.report(&mut report) else {
-            // No stream just now: reported after the next Welcome.
+            // Without a stream it is reported after the next Welcome.
             return;
         };
         let call = Call {

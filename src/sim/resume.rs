@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{clock::Tick, words::SubscribeOptions};
 
-/// What such a run is like.
+/// The settings of such a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FewPositions {
     /// Positions that a listener keeps at most.
@@ -18,7 +18,7 @@ pub(super) struct FewPositions {
     pub(super) compare_step: usize,
 }
 
-/// A step of a comparison waits for so many milliseconds at most: two of them stay within the tenth
+/// The maximum wait of a comparison's step in milliseconds: two of them stay within the tenth
 /// of a heartbeat by which a stream may be late.
 const STEP_WAITS: u64 = 80;
 
@@ -33,8 +33,8 @@ impl Plan {
 }
 
 impl World {
-    /// A stream lets others run: now and then for so long that something comes in. The fan-out tells
-    /// it late, and its connection breaks before.
+    /// A stream yields, now and then long enough for a notification to arrive. The fan-out reaches
+    /// the stream late, and its connection breaks before.
     pub(super) fn yield_gap(&mut self, id: ConnId) -> Duration {
         let short = Duration::from_micros(self.rng.u64(1..300));
         let rare = self.plan.few.is_none() || self.rng.u32(0..8) != 0;
@@ -51,8 +51,8 @@ impl World {
         Duration::from_millis(wait)
     }
 
-    /// An application that takes nothing: something comes in, the stream's number after it, and the
-    /// connection breaks.
+    /// An application that takes no wake-up: a notification arrives, then the stream's resume
+    /// number, and the connection breaks.
     pub(super) fn leave_unread(&mut self, listener: usize) {
         let conn = self.listeners[listener].conn;
         let Some(conn) = conn.filter(|_| self.plan.few.is_some() && !self.is_held()) else {
@@ -84,8 +84,8 @@ impl World {
         (self.now + span).min(Tick::default() + self.plan.active)
     }
 
-    /// A listener subscribes without some of its places. Where it states no number, the relay tells
-    /// it of those queues again; where it does, sums are not compared with what it was told before.
+    /// A listener subscribes without some of its positions. If it states no resume number, the
+    /// relay reports those queues again. If it does, sums are not compared with earlier ones.
     pub(super) fn forget_unstated(&mut self, listener: usize, options: &SubscribeOptions) {
         let plan = &self.plan;
         if plan.room.is_none() && plan.few.is_none() && plan.max_queues.is_none() {

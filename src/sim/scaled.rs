@@ -1,10 +1,9 @@
-//! Listeners whose dequeue tasks are the production machine: they look, scale, rest, poll and report
-//! as the real ones do.
+//! Listeners with the production scaler: they poll, scale, sleep and report as real listeners do.
 //!
-//! A get takes its time on both ways, may fail or hang; handlers fail, hang, or die with their
-//! listener. A message that is held is kept hidden, for one time-out at once. Every second listener
-//! wraps its queue in what tries again, whose rules are the production's ([`RetryState`]), as are those by
-//! which a message is handled, spared or poisoned ([`Attempts`]).
+//! A get takes time in both directions, and may fail or hang. Handlers fail, hang, or crash with
+//! their listener. A message in flight is kept hidden for one time-out at a time. Every second
+//! listener wraps its queue in the production's retry rules ([`RetryState`]). The production also
+//! decides whether a message is handled, released or poisoned ([`Attempts`]).
 
 mod checks;
 mod gets;
@@ -29,78 +28,80 @@ use crate::{
     words::ConnectionState,
 };
 
-/// One queue of a listener: its machine, and what its tasks hold.
+/// One queue of a listener: its scaler and the messages of its tasks.
 #[derive(Debug)]
 pub(super) struct Scaled {
     pub(super) scaler: Scaler,
     held: BTreeMap<TaskId, Vec<(MessageId, u64)>>,
-    /// What of these is handled, or is to be done away with.
+    /// The messages that are handled or disposed of.
     in_flight: BTreeMap<(MessageId, u64), InFlight>,
     attempts: Attempts,
-    /// What was handled here.
+    /// Messages that were handled here.
     pub(super) handled: BTreeSet<MessageId>,
-    /// The tries of gets that failed, inside of the wrapper.
+    /// The retries of failed gets inside the wrapper.
     tries: BTreeMap<TaskId, RetryState>,
     tick_at: Option<Tick>,
-    /// The report on its way.
+    /// The report in flight.
     report: Option<u64>,
-    /// When the queue was last looked into.
+    /// The time of the last get.
     pub(super) looked_at: Tick,
     hangs_until: Tick,
-    /// Its gets fail until then.
+    /// Its gets fail until this time.
     pub(super) excused_until: Tick,
-    /// When its depth was known last: where the policy has no task more, that is the look.
+    /// The time of the last depth query, which counts as a poll where the policy allows no more
+    /// tasks.
     depth_at: Tick,
-    /// Its application has paused it until then.
+    /// Its application has paused it until this time.
     resumes_at: Tick,
     max_tasks: usize,
 }
 
-/// A message that a get brought.
+/// A message that a get returned.
 #[derive(Debug)]
 struct InFlight {
     message: queue::Message,
     arrival: Arrival,
     /// The messages that share its handler's run, itself included.
     run: Vec<MessageId>,
-    /// Gets that the queue had taken back when it came, and of which its listener had not heard.
+    /// Gets that the queue had removed from its count before this one, unknown to the listener.
     in_doubt: u32,
 }
 
-/// What happens to a queue of such a listener.
+/// An event for a queue of such a listener.
 #[derive(Debug, Clone)]
 pub(super) enum Happens {
-    /// The machine's own time has come.
+    /// The scaler's deadline is over.
     Step,
-    /// A task starts, or has slept.
+    /// A task starts or ends its sleep.
     Begins(TaskId),
     /// Its get reaches the queue.
     Looks(TaskId),
-    /// The answer comes back; the second says whether it found as many as it asked for.
+    /// The answer arrives; the flag says whether the get was full.
     Got(TaskId, bool, Vec<(MessageId, u64)>),
     Fails(TaskId, ErrorKind),
     Handled(TaskId, MessageId, u64),
-    /// The queue has taken a get back from a message's count.
+    /// The queue has removed a get from a message's count.
     TakenBack(MessageId, u64, queue::MessageId),
     Depth(u64),
-    /// The application lets it go on.
+    /// The application resumes it.
     Resumes,
 }
 
-/// A pushed listener has looked this long after a cause: one slow get, and what is in between.
+/// A pushed listener has polled within this time after a wake: one slow get, and the delays
+/// between.
 pub(super) const LOOKED: Duration = Duration::from_secs(3);
 /// A listener that polls has looked within this (W4): its longest sleep, and a get that hangs.
 pub(super) const POLLED: Duration = Duration::from_secs(15);
 const MAX_TASKS: usize = 4;
 /// The longest sleep while the relay is away; outages last longer.
 const AWAY: Duration = Duration::from_secs(10);
-/// A stream that ended as announced is followed by another within this, or the relay is away.
+/// After an announced end the next stream opens within this time, or the relay counts as away.
 const ANNOUNCED: Duration = Duration::from_secs(15);
 /// A get that hangs.
 const HANG: Duration = Duration::from_secs(30);
 
 impl World {
-    /// Makes the machines of a listener that starts.
+    /// Makes the scalers of a listener that starts.
     pub(super) fn scaled_starts(&mut self, number: usize) {
         let listener = &self.listeners[number];
         let queues = (0..self.queues.list.len())
@@ -112,7 +113,7 @@ impl World {
         self.scaled_step_all(number);
     }
 
-    /// The link may have moved: tells the machines.
+    /// Passes the link's state to the scalers.
     pub(super) fn scaled_linked(&mut self, number: usize) {
         let (now, chance) = (self.now, self.rng.f64());
         let listener = &mut self.listeners[number];
@@ -132,7 +133,7 @@ impl World {
                 .or(Some(now)),
         };
         for scaled in listener.scaled.values_mut() {
-            scaled.scaler.linked(link, now, chance);
+            scaled.scaler.on_link_changed(link, now, chance);
         }
         self.scaled_step_all(number);
     }
@@ -141,7 +142,7 @@ impl World {
     pub(super) fn scaled_woken(&mut self, number: usize, queue: usize, sequence: u64) {
         let now = self.now;
         if let Some(scaled) = self.listeners[number].scaled.get_mut(&queue) {
-            scaled.scaler.woken(sequence, now);
+            scaled.scaler.on_wake_up(sequence, now);
         }
         self.scaled_step(number, queue);
     }
@@ -184,8 +185,8 @@ impl World {
                 let (now, tasks) = (self.now, tasks_for(depth));
                 let scaled = self.scaled(number, queue);
                 scaled.depth_at = now;
-                scaled.scaler.allow(tasks);
-                scaled.scaler.scaled(Some(tasks), now);
+                scaled.scaler.set_policy_limit(tasks);
+                scaled.scaler.on_depth(Some(tasks), now);
             }
         }
         self.scaled_step(number, queue);
@@ -215,7 +216,7 @@ impl World {
         self.scaled_step_all(number);
     }
 
-    /// Somebody starts a task by hand: it may find what nobody was told of.
+    /// Starts a task by hand: it may find messages without a notification.
     pub(super) fn looks_by_hand(&mut self, queue: usize) {
         let (now, mut who) = (self.now, 0..self.listeners.len());
         let found = who.find(|number| {
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Who is frozen keeps nothing hidden: what its tasks hold comes back within one time-out.
+    /// A frozen listener renews nothing: its messages become visible within one time-out.
     pub(super) fn scaled_paused(&mut self, number: usize) {
         let comes_back = self.now + self.plan.listeners[number].visibility;
         let listener = &self.listeners[number];
@@ -244,7 +245,7 @@ impl World {
         }
     }
 
-    /// What the tasks of a listener that dies hold comes back within one time-out.
+    /// The messages of a crashed listener become visible within one time-out.
     pub(super) fn scaled_lost(&mut self, number: usize) {
         let comes_back = self.now + self.plan.listeners[number].visibility;
         let scaled = std::mem::take(&mut self.listeners[number].scaled);
@@ -252,8 +253,8 @@ impl World {
             let message = &mut self.queues.messages[id];
             if message.gets == receipt {
                 message.visible_at = message.visible_at.min(comes_back);
-                // Its stream ended before it did, and it has kept them hidden since: what the relay
-                // knows is too early by then. The sentinel's.
+                // Its stream ended before the listener, which has renewed the messages since: the
+                // relay's timer is too early. Only the sentinel finds them.
                 if matches!(message.announced, Announced::Due(_)) {
                     message.announced = Announced::Nobody;
                 }
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// Does what the machine says until it waits.
+    /// Runs the scaler's steps until it waits.
     fn scaled_step(&mut self, number: usize, queue: usize) {
         loop {
             let (now, chance) = (self.now, self.rng.f64());
@@ -336,8 +337,8 @@ impl World {
             let event = |happens| Event::Scaled(number, life, queue, happens);
             match scaled.scaler.step(now, chance) {
                 Step::Start(task) => self.within_millis(2, event(Happens::Begins(task))),
-                Step::Appoint(task, until) => self.at(until, event(Happens::Begins(task))),
-                Step::AskDepth => {
+                Step::WakeTask(task, until) => self.at(until, event(Happens::Begins(task))),
+                Step::QueryDepth => {
                     let depth = self.queues.list[queue].messages.len() as u64;
                     self.within_millis(20, event(Happens::Depth(depth)));
                 }
@@ -353,14 +354,14 @@ impl World {
         }
     }
 
-    /// Lets those look that are to sleep no longer: a sleeping task asks again now and then.
+    /// Runs the tasks whose sleep is over: a real sleeping task reads its deadline again.
     fn rouse(&mut self, number: usize, queue: usize) {
         let (now, listener) = (self.now, &self.listeners[number]);
         let life = listener.life;
         let Some(scaled) = listener.scaled.get(&queue) else {
             return;
         };
-        for task in scaled.scaler.tasks().roused(now) {
+        for task in scaled.scaler.tasks().due(now) {
             let event = Event::Scaled(number, life, queue, Happens::Begins(task));
             self.at(now, event);
         }

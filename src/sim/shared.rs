@@ -1,7 +1,7 @@
 //! Listeners of one client, whose streams share connections with a bounded window.
 //!
-//! Where a stream goes, and how much may lie unread on its connection, is decided by the production
-//! placement. A connection falls silent or breaks with all of its streams; a stream that is opened
+//! The production placement chooses a stream's connection, and limits the unread bytes on a
+//! connection. A connection falls silent or breaks with all of its streams; a stream that is opened
 //! on a silent one is silent as well.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Shared {
     placement: Placement,
-    /// Which ways of a connection are silent: up, down.
+    /// The silent directions of a connection: up, down.
     silent: BTreeMap<ConnectionNumber, (bool, bool)>,
 }
 
@@ -46,7 +46,7 @@ impl Shared {
 }
 
 impl World {
-    /// A listener opens a stream: on the connection that it had, unless that was left.
+    /// A listener opens a stream, on its previous connection unless it left that.
     pub(super) fn share(&mut self, listener: usize, id: ConnId) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -87,8 +87,7 @@ impl World {
         }
     }
 
-    /// What breaks a connection breaks all the streams on it: returns the others, with their
-    /// listeners.
+    /// A connection breaks with all its streams: returns the other streams, with their listeners.
     pub(super) fn break_others(&mut self, trouble: Trouble, id: ConnId) -> Vec<(ConnId, usize)> {
         let Some(number) = self.conns[id].shared else {
             return Vec::new();
@@ -113,8 +112,8 @@ impl World {
         others.filter_map(with_listener).collect()
     }
 
-    /// Returns until when nothing can be sent on a stream, because the window of its connection is
-    /// full of what other streams have not read.
+    /// Returns until when nothing can be sent on a stream, because unread data of other streams
+    /// fills the window of its connection.
     pub(super) fn window_full_until(&self, id: ConnId) -> Option<Tick> {
         let number = self.conns[id].shared?;
         let windows = self.shared.as_ref()?.placement.window_streams();

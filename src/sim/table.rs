@@ -1,14 +1,14 @@
-//! Planted faults: each must be found, and the page of the manual says by which seed.
+//! Planted faults: each must be found, and docs/reliability.md names the seed.
 
 use std::fmt::Write as _;
 
 use super::{FIND_WITHIN, first, flags, leases, many, run};
 use crate::fault::Fault;
 
-/// A fault, the rule that it breaks, and what it does.
+/// A fault, the rule that it breaks, and its description.
 type Row = (Fault, &'static str, &'static str);
 
-/// Runs a seed with a fault planted, and returns what broke.
+/// Runs a seed with a planted fault, and returns the violation.
 type Run = fn(u64, Fault) -> Option<String>;
 
 /// The simulations, each with the faults that it has to find, in the table's order.
@@ -356,12 +356,12 @@ const FAULTS: [Row; 89] = [
     (
         Fault::NeverPolls,
         "section 6",
-        "a listener whose relay is away takes itself to be pushed",
+        "a listener without its relay stays in the mode `Pushed`",
     ),
     (
         Fault::ReportsNotRepeated,
         "section 3",
-        "what was reported is not said again after a welcome",
+        "reports are not repeated after a Welcome",
     ),
     (
         Fault::BusyUnsaid,
@@ -376,12 +376,12 @@ const FAULTS: [Row; 89] = [
     (
         Fault::HiddenUnsaid,
         "section 3",
-        "nobody says when messages become visible again",
+        "the time when messages become visible again is not reported",
     ),
     (
         Fault::LostGetUnsaid,
         "section 3",
-        "a get without an answer hides messages that nobody speaks of",
+        "a get without an answer hides messages that are not reported",
     ),
     (
         Fault::LostGetRetried,
@@ -436,17 +436,17 @@ const FAULTS: [Row; 89] = [
     (
         Fault::UntriedGetCounted,
         "attempts",
-        "a get that came to no try counts as one",
+        "a get without a try counts as an attempt",
     ),
     (
         Fault::TakenBackTwice,
         "attempts",
-        "a get that the queue has taken back is taken off by the listener as well",
+        "the listener also subtracts a get that the queue has removed from its count",
     ),
     (
         Fault::AbandonedGetCounted,
         "attempts",
-        "what a listener that stops gives back counts as tried",
+        "messages that a stopping listener releases count as tried",
     ),
     (
         Fault::PoisonedUntried,
@@ -456,7 +456,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::LastTryShared,
         "attempts",
-        "a message's last try shares a run with others",
+        "a message's last attempt shares a run with other messages",
     ),
     (
         Fault::SettledHandledAgain,
@@ -537,7 +537,7 @@ const LEASE_FAULTS: [Row; 12] = [
     (
         Fault::TenureTokenKept,
         "section 9",
-        "who takes a lease keeps its token",
+        "a contender that takes a lease keeps its token",
     ),
     (
         Fault::TenureSeenFromRequest,

@@ -1,4 +1,4 @@
-//! What the publishers do: mostly one message, then silence; sometimes many at once.
+//! The publishers' operations: mostly one message, then silence; sometimes many at once.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl World {
         }
     }
 
-    /// One operation of those that the seed allows.
+    /// One of the operations that the seed allows.
     pub(super) fn operate(&mut self) {
         if self.is_held() {
             return;
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Something comes in while a stream opens: what rules 4 and 5 are about.
+    /// An event arrives while a stream opens, the subject of rules 4 and 5.
     pub(super) fn race(&mut self, listener: usize) {
         if self.healed || self.rng.u32(0..3) != 0 || self.is_held() {
             return;
@@ -96,8 +96,8 @@ impl World {
         self.rng.usize(0..self.publishers.len())
     }
 
-    /// Returns whether the workload must wait until every listener has come to a relay that was
-    /// restored: what was counted before it came back is beyond what a token can tell.
+    /// Returns whether the workload must wait until every listener has connected to a restored
+    /// relay: a token cannot detect events that were counted before the restoration.
     pub(super) fn is_held(&mut self) -> bool {
         let life = self.relay.life;
         let away = self.listeners.iter().any(|listener| {
@@ -109,7 +109,7 @@ impl World {
         self.held
     }
 
-    /// Chooses a queue; now and then one whose listener is away just now.
+    /// Chooses a queue; now and then a queue whose listener is away.
     fn some_queue(&mut self) -> usize {
         let count = self.plan.queues.len();
         let listener = self.rng.usize(0..self.listeners.len());
@@ -158,7 +158,7 @@ impl World {
         self.within_millis(within, Event::Says(publisher, life, message));
     }
 
-    /// A queue that nobody has heard of yet, but that a pattern matches.
+    /// A new queue that a pattern matches.
     fn put_into_fresh_queue(&mut self, publisher: usize, listener: usize) {
         let address = super::plan::address(&format!("l{listener}-x{}", self.queues.list.len()));
         if self.queues.list.len() >= self.plan.most_queues_in_use()

@@ -1,4 +1,4 @@
-//! The simulated world: its events in the order of time, and who takes each.
+//! The simulated world: its events in the order of time, and their dispatch.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{clock::Tick, fault::Fault};
 
-/// All there is.
+/// The whole state of a run.
 pub(super) struct World {
     pub(super) now: Tick,
     pub(super) rng: fastrand::Rng,
@@ -34,14 +34,14 @@ pub(super) struct World {
     pub(super) publishers: Vec<Publisher>,
     pub(super) queues: Queues,
     pub(super) conns: Vec<Conn>,
-    /// The connections that listeners share, where they are one client's.
+    /// The connections that listeners of one client share.
     pub(super) shared: Option<Shared>,
     pub(super) full: FullTable,
     pub(super) outages: Outages,
     pub(super) totals: Totals,
     /// Troubles have stopped.
     pub(super) healed: bool,
-    /// The workload waits until every listener has come to a relay that was restored.
+    /// The workload waits until every listener has connected to a restored relay.
     pub(super) held: bool,
     violation: Option<String>,
     events: BinaryHeap<Reverse<Scheduled>>,
@@ -78,7 +78,7 @@ pub(super) struct Totals {
     pub(super) reports: u64,
     pub(super) reassigned: u64,
     pub(super) looks: u64,
-    /// Gets that came to no try, and messages that went to the poison queue.
+    /// Gets without a try, and messages that were poisoned.
     pub(super) spared: u64,
     pub(super) poisoned: u64,
 }
@@ -88,7 +88,7 @@ pub(super) struct Totals {
 pub(super) enum Event {
     ToRelay(ConnId, Up),
     ToClient(ConnId, Down),
-    /// An end learns that the connection is gone.
+    /// One end learns that the connection is gone.
     RelayBroken(ConnId),
     ClientBroken(ConnId),
     /// The stream is ready to take a message.
@@ -98,11 +98,11 @@ pub(super) enum Event {
     Forget,
     RelayStarts,
     RelayStops,
-    /// A report arrives, is answered, or is given up.
+    /// A report arrives, is answered, or is dropped.
     Report(Call),
     Reported(Call, Answer),
     ReportLate(Call),
-    /// A listener's own: its number and its life first.
+    /// An event of a listener: its number and its life come first.
     Link(usize, u64),
     App(usize, u64),
     Get(usize, u64, usize),
@@ -112,14 +112,14 @@ pub(super) enum Event {
     ListenerStarts(usize),
     ListenerLeft(usize, u64),
     ListenerCrashes(usize, u64),
-    /// A publisher's own.
+    /// An event of a publisher.
     Pump(usize, u64),
     Says(usize, u64, MessageId),
     PublisherStarts(usize),
     Deadline(usize, u64, crate::session::WaiterId),
     /// The workload's next operation, the next trouble, the end of all troubles.
     Work,
-    /// One operation, besides those of the workload.
+    /// One operation, in addition to the workload.
     Operate,
     Steady,
     Trouble,
@@ -127,14 +127,14 @@ pub(super) enum Event {
     /// The connection of one stream breaks.
     BreakStream(ConnId),
     Heal,
-    /// What must hold by now.
+    /// Checks the invariants.
     Check,
     CauseCheck(usize, u64, u64),
     ListenerCheck(usize, u64),
-    /// A member, its stream, the queue, the relay's life, and what must be handed out.
+    /// A member, its stream, the queue, the relay's life, and the sequence that must be assigned.
     RestCheck(usize, ConnId, usize, u64, u64),
-    /// A member's stream, the queue, the relay's life, and since when: its lease has ended, its stream
-    /// has ended while it was busy, or its group is a new one.
+    /// A member's stream, the queue, the relay's life, and since when: its lease has ended, its
+    /// stream has ended while it was busy, or its group is a new one.
     LapseCheck(ConnId, usize, u64, Tick),
     EndCheck(ConnId, usize, u64, Tick),
     GroupCheck(ConnId, usize, u64, Tick),
@@ -192,10 +192,10 @@ impl World {
                 .frozen_until(&next.event)
                 .filter(|until| *until > next.at)
             {
-                // Whoever wakes from a pause first reads what has arrived, then judges the silence.
+                // After a pause a node first reads all input, then checks its time-outs.
                 let judges = matches!(next.event, Event::Link(..) | Event::Deadline(..));
                 let after = Duration::from_millis(u64::from(judges));
-                // The number stays, and with it the order among all that waits.
+                // The number stays, and with it the order among the waiting events.
                 self.events.push(Reverse(Scheduled {
                     at: until + after,
                     ..next
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Says what must not be; the first one counts.
+    /// Records a violation; only the first one counts.
     pub(super) fn violate(&mut self, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             let text = format!("at {:.3} s: {}", self.now.as_nanos() as f64 / 1e9, what());
@@ -245,7 +245,7 @@ impl World {
         self.after(Duration::from_millis(millis), event);
     }
 
-    /// Schedules within so many milliseconds, at least a part of one.
+    /// Schedules an event within this many milliseconds, at a random time.
     pub(super) fn within_millis(&mut self, millis: u64, event: Event) {
         let micros = self.rng.u64(10..=(millis * 1000).max(10));
         self.after(Duration::from_micros(micros), event);
@@ -275,7 +275,7 @@ impl World {
         self.at(self.now, Event::Check);
     }
 
-    /// Returns until when whoever takes the event is frozen.
+    /// Returns until when the event's receiver is frozen.
     fn frozen_until(&self, event: &Event) -> Option<Tick> {
         use Event as E;
         let listener = |number: &usize| Some(self.listeners[*number].paused_until);
@@ -365,7 +365,7 @@ impl World {
 }
 
 impl Totals {
-    /// Returns how often the rarest of what must not be rare has happened.
+    /// Returns the count of the rarest event that a test run must contain.
     pub(super) fn rarest(&self) -> u64 {
         let kinds = [
             self.messages,
@@ -385,7 +385,7 @@ impl Totals {
         kinds.into_iter().min().unwrap_or_default()
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub(super) fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.simulated_seconds += other.simulated_seconds;

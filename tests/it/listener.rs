@@ -1,8 +1,8 @@
 //! The listener against real parts: a relay over sockets, Azurite, SQLite files.
 
 mod azure;
+mod listeners;
 mod rotation;
-mod several;
 mod sqlite;
 mod typed;
 
@@ -36,7 +36,7 @@ impl Seen {
         self.times().into_keys().collect()
     }
 
-    /// Returns a handler that takes so long, and counts what it has handled.
+    /// Returns a handler that takes this long and counts its messages.
     fn handler(&self, takes: Duration) -> impl Handler + use<> {
         let seen = self.clone();
         move |job: Delivery| {
@@ -57,8 +57,8 @@ fn names(prefix: &str, count: usize) -> BTreeSet<String> {
         .collect()
 }
 
-/// Makes a listener that the relay tells of work.
-fn hearing(
+/// Makes a listener with the relay's wake-ups.
+fn builder_with_wakes(
     relay: &TestRelay,
     queue: &Arc<dyn WorkQueue>,
     config: ListenerConfig,
@@ -87,8 +87,8 @@ async fn put_and_notify(relay: &TestRelay, queue: &dyn WorkQueue, bodies: &BTree
     publisher.notify(notification).await.expect("counted");
 }
 
-/// Waits until the relay tells of work, and nothing is left to be looked for: whoever comes to a
-/// relay looks within two seconds.
+/// Waits until the listener is pushed and idle: a listener polls within two seconds after it
+/// connected to a relay.
 async fn pushed_and_idle(listener: &Listener) {
     until("pushed", async || {
         listener.state().mode == ListenerMode::Pushed

@@ -1,8 +1,8 @@
-//! What is done with a message when its try has ended, or it has none: deleted, given back, or moved
-//! to the poison queue.
+//! The end of a delivery, with or without an attempt: the message is deleted, released, or moved to
+//! the poison queue.
 //!
-//! Calls that fail for the moment are tried again as long as the message is hidden. While a message is
-//! deleted or moved it is renewed, so that no other listener handles or moves it as well.
+//! Calls with temporary errors are retried while the message is hidden. A message is renewed while
+//! it is deleted or moved, so that no other listener handles or moves it as well.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 
-/// A call that is tried again while it fails for the moment.
-struct Tries {
-    /// A try that takes longer has failed.
+/// The retries of a call with temporary errors.
+struct CallRetry {
+    /// The time limit of one try.
     patience: Duration,
     wait: Duration,
-    /// One of them may have happened, and its answer was lost.
+    /// A try may have succeeded, and its answer was lost.
     in_doubt: bool,
 }
 
-/// What failed for the moment is tried again within this, then within twice as long, as long as the
-/// message stays hidden: what was handled is not to be handled again without need.
-const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// The first wait after a temporary error; doubled each time. Retries go on while the message is
+/// hidden: a handled message should not be handled again without need.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// A delete has as long to answer at least.
+/// The minimum time limit of a delete.
 const SHORTEST_CALL: Duration = Duration::from_secs(1);
-/// What became of a handler that was not waited for.
+/// The error of a handler that was dropped.
 const GIVEN_UP: &str = "the handler was given up";
-/// A message that was handled is kept hidden for so long while it cannot be deleted; then its place
-/// is worth more than a second handling elsewhere.
-const DELETE_WITHIN: Duration = Duration::from_secs(300);
+/// A handled message that cannot be deleted is kept hidden for this long. After that its place is
+/// worth more than the risk of a second handling elsewhere.
+const DELETE_DEADLINE: Duration = Duration::from_secs(300);
 
 impl InFlightMessage<'_> {
-    /// Deletes the message: nothing is left to be done for it. Where that fails for the moment it is
-    /// kept hidden meanwhile; whatever becomes of it, it is deleted on sight when it comes here again.
+    /// Deletes the message. During temporary errors it is kept hidden. If the deletion fails, the
+    /// message is deleted without an attempt when this listener gets it again.
     pub(super) async fn delete(&mut self, settled: Settled) {
-        // Where it is another's by now, the handler may have ended because it was told so.
-        let settled_here = !self.gone || settled == Settled::Poisoned;
+        // If another listener has it, the handler may have ended because it learned that.
+        let settled_here = !self.taken_elsewhere || settled == Settled::Poisoned;
         let (outcome, in_doubt) = self
             .delete_while_hidden(settled_here.then_some(settled))
             .await;
@@ -55,17 +55,17 @@ impl InFlightMessage<'_> {
             self.shared.attempts().forget(&self.message.id);
         }
         match outcome {
-            // Whoever has got it since handles it once more; nothing is left to do here.
+            // The listener that got it since handles it once more; there is nothing to do here.
             Err(error) if conflict(&error) && !in_doubt => {
-                if !self.gone {
-                    self.lose();
+                if !self.taken_elsewhere {
+                    self.on_lost();
                 }
             }
             Err(error) if !conflict(&error) => {
-                self.complain(Action::Delete, error);
-                self.comes_back();
+                self.report_error(Action::Delete, error);
+                self.report_return();
             }
-            // It may be that a try before did it, and its answer was lost.
+            // An earlier try may have deleted it, and its answer was lost.
             _ => {
                 if settled == Settled::Handled {
                     count(&self.shared.counters.handled);
@@ -74,99 +74,102 @@ impl InFlightMessage<'_> {
         }
     }
 
-    /// Tries to delete the message, and renews it in between; returns besides whether a try may have
-    /// happened whose answer was lost. What it is `settled` as is recorded before a second try: the
-    /// message may come here again while that hangs.
+    /// Tries to delete the message, and renews it in between. Also returns whether a try may have
+    /// succeeded with its answer lost. `settled` is recorded before a second try: this listener may
+    /// get the message again while that try hangs.
     async fn delete_while_hidden(&mut self, settled: Option<Settled>) -> (Result<()>, bool) {
-        let give_up = far(Instant::now(), DELETE_WITHIN);
-        // One that hangs leaves time to renew.
+        let give_up = far(Instant::now(), DELETE_DEADLINE);
+        // A call that hangs leaves time for a renewal.
         let timeout = self.shared.config.visibility_timeout;
         let patience = (timeout / RENEW_AFTER).clamp(SHORTEST_CALL, LONGEST_CALL);
-        let mut tries = Tries::new(patience);
+        let mut retry = CallRetry::new(patience);
         loop {
             let called = self.shared.queue.delete(&self.receipt);
-            let Err(error) = tries.call(called).await else {
-                return (Ok(()), tries.in_doubt);
+            let Err(error) = retry.call(called).await else {
+                return (Ok(()), retry.in_doubt);
             };
             if let Some(settled) = settled {
                 self.shared.attempts().settle(self.message, settled);
             }
             let now = Instant::now();
-            let is_over = now >= give_up || now >= self.until || self.gone;
+            let is_over = now >= give_up || now >= self.hidden_until || self.taken_elsewhere;
             if !error.is_retryable() || is_over || self.shared.abandoning.is_cancelled() {
-                return (Err(error), tries.in_doubt);
+                return (Err(error), retry.in_doubt);
             }
-            let next = far(now, tries.next_wait(&error, self.shared));
-            while self.renew_at <= next && !self.gone && self.renew_at < self.until {
+            let next = far(now, retry.next_wait(&error, self.shared));
+            while self.renew_at <= next
+                && !self.taken_elsewhere
+                && self.renew_at < self.hidden_until
+            {
                 tokio::time::sleep_until(self.renew_at).await;
                 self.renew().await;
             }
-            tokio::time::sleep_until(next.min(self.until)).await;
+            tokio::time::sleep_until(next.min(self.hidden_until)).await;
         }
     }
 
-    /// Does with a message that was not handled what its handler's error says.
+    /// Decides about a message after its handler's error, and carries that out.
     pub(super) async fn judge(&mut self, error: HandlerError, verdict: Verdict, attempts: u32) {
         let shared = self.shared;
-        let disposition = shared.attempts().judge(self.message, attempts, verdict);
-        if !matches!(disposition, Disposition::Spare(_)) {
+        let disposition = shared.attempts().on_failed(self.message, attempts, verdict);
+        if !matches!(disposition, Disposition::ReleaseUncounted(_)) {
             count(&shared.counters.failed);
-            // What was rejected is told by its way to the poison queue.
+            // A rejected message is logged when it is moved to the poison queue.
             if (verdict, disposition) != (Verdict::Rejected, Disposition::Poison) {
                 let (id, gets) = (&self.message.id, self.message.dequeue_count);
                 let text = format!("message `{id}`, got {gets} times: {error}");
-                self.complain(Action::Handle, Error::new(ErrorKind::Internal, text));
+                self.report_error(Action::Handle, Error::new(ErrorKind::Internal, text));
             }
         }
         self.dispose(disposition, error, attempts).await;
     }
 
-    /// Does not bother the handler with a body that is none.
+    /// Disposes of a message without a readable body; the handler is not called.
     pub(super) async fn unreadable(&mut self, fault: Error) {
         let shared = self.shared;
         count(&shared.counters.failed);
-        self.complain(Action::Handle, fault.clone());
+        self.report_error(Action::Handle, fault.clone());
         let (disposition, untried) = {
             let mut attempts = shared.attempts();
-            let disposition = attempts.unreadable(self.message, &fault);
+            let disposition = attempts.on_unreadable(self.message, &fault);
             (disposition, attempts.untried(&self.message.id))
         };
-        // A queue that takes such gets back from its count counts none of them.
+        // A queue that removes such gets from its count counts none of them.
         let gets = self.message.dequeue_count.max(untried);
         self.dispose(disposition, fault.into(), gets).await;
     }
 
-    /// Gives back a message that was not tried to its end.
+    /// Releases a message whose handler did not run to its end.
     pub(super) async fn abandon(&mut self) {
-        let disposition = self.shared.attempts().abandon(self.message);
+        let disposition = self.shared.attempts().on_abandoned(self.message);
         self.dispose(disposition, GIVEN_UP.into(), 1).await;
     }
 
-    /// Moves the message to the poison queue with its error, or gives it back; the listener's own
-    /// wait grows with the `tries`.
-    async fn dispose(&mut self, disposition: Disposition, error: HandlerError, tries: u32) {
-        let own = |wait: Option<Duration>| wait.unwrap_or_else(|| self.shared.retry_after(tries));
+    /// Moves the message to the poison queue with its error, or releases it. The listener's own
+    /// wait grows with `retry`, the number of tries.
+    async fn dispose(&mut self, disposition: Disposition, error: HandlerError, retry: u32) {
+        let own = |wait: Option<Duration>| wait.unwrap_or_else(|| self.shared.retry_after(retry));
         match disposition {
             Disposition::Poison => self.poison(error).await,
-            Disposition::Spare(wait) => self.spare(own(wait)).await,
+            Disposition::ReleaseUncounted(wait) => self.release_uncounted(own(wait)).await,
             Disposition::Retry(wait) => self.release(own(wait)).await,
         }
     }
 
-    /// Gives back a message that was not tried: so it is recorded before, as its next get may come
-    /// before the answer.
-    async fn spare(&mut self, delay: Duration) {
+    /// Releases a message whose get was no attempt. That is recorded before the call, because the
+    /// next get may come before the answer.
+    async fn release_uncounted(&mut self, delay: Duration) {
         let delay = delay.min(self.shared.queue.limits().delay);
         let released = || self.shared.queue.release_untried(&self.receipt, delay);
         let (outcome, in_doubt) = self.retry(released).await;
         if matches!(outcome, Ok(true)) {
-            // Its count is that of its attempts again.
+            // The queue's count equals the attempts again.
             self.shared.attempts().count_again(&self.message.id);
         }
         self.released(outcome.map(|_| ()), in_doubt, delay);
     }
 
-    /// Gives the message back: it is seen again after `delay`, and the relay is told.
+    /// Releases the message: it becomes visible after `delay`, which is reported to the relay.
     async fn release(&mut self, delay: Duration) {
         let delay = delay.min(self.shared.queue.limits().delay);
         let released = || self.shared.queue.release(&self.receipt, delay);
@@ -176,22 +179,22 @@ impl InFlightMessage<'_> {
 
     fn released(&self, outcome: Result<()>, in_doubt: bool, delay: Duration) {
         match outcome {
-            Ok(()) => return self.shared.hidden(delay),
-            // Another listener has it, or a call of ours happened whose answer was lost: here, or
-            // inside of a queue that tries again by itself. Then it is visible after the delay.
-            Err(error) if error.kind() == ErrorKind::Conflict => self.shared.hidden(delay),
+            Ok(()) => return self.shared.report_hidden(delay),
+            // Another listener has it, or an earlier call succeeded and its answer was lost: here,
+            // or inside a queue that retries. Then the message is visible after the delay.
+            Err(error) if error.kind() == ErrorKind::Conflict => self.shared.report_hidden(delay),
             Err(error) => {
-                self.complain(Action::Release, error);
+                self.report_error(Action::Release, error);
                 if in_doubt {
-                    self.shared.hidden(delay);
+                    self.shared.report_hidden(delay);
                 }
             }
         }
-        self.comes_back();
+        self.report_return();
     }
 
-    /// Moves the message to the poison queue; it stays hidden meanwhile, or others would move it as
-    /// well.
+    /// Moves the message to the poison queue. It stays hidden during the move: otherwise another
+    /// listener would move it as well.
     pub(super) async fn poison(&mut self, error: HandlerError) {
         let (shared, message) = (self.shared, self.message);
         let put = poison::put(shared, message, &error);
@@ -200,57 +203,57 @@ impl InFlightMessage<'_> {
             tokio::select! {
                 biased;
                 outcome = &mut put => break outcome,
-                () = tokio::time::sleep_until(self.renew_at), if !self.gone => self.renew().await,
+                () = tokio::time::sleep_until(self.renew_at), if !self.taken_elsewhere => self.renew().await,
             }
         };
         match put {
             Ok(()) => {
                 count(&shared.counters.poisoned);
-                // A relay that is away must not keep the message from being deleted, nor a queue that
-                // is away its listeners from hearing of it.
+                // Concurrently: an unreachable relay must not delay the deletion, and an
+                // unreachable queue must not delay the notification.
                 tokio::join!(self.delete(Settled::Poisoned), poison::notify(shared));
             }
             Err(error) => {
-                self.complain(Action::Poison, error);
+                self.report_error(Action::Poison, error);
                 let delay = shared.retry_after(message.dequeue_count);
                 self.release(delay).await;
             }
         }
     }
 
-    /// It becomes visible when its time is over, and nobody else says so.
-    fn comes_back(&self) {
-        let left = self.back_by.saturating_duration_since(Instant::now());
-        self.shared.hidden(left);
+    /// The message becomes visible when its time-out ends, and only this listener can report that.
+    fn report_return(&self) {
+        let left = self.visible_by.saturating_duration_since(Instant::now());
+        self.shared.report_hidden(left);
     }
 
-    /// Tries again what failed for the moment, as long as the message is ours; returns besides
-    /// whether a try may have happened whose answer was lost.
+    /// Retries a call after temporary errors, while the message is hidden. Also returns whether a
+    /// try may have succeeded with its answer lost.
     async fn retry<T, F>(&self, call: impl Fn() -> F) -> (Result<T>, bool)
     where
         F: Future<Output = Result<T>>,
     {
-        let mut tries = Tries::new(LONGEST_CALL);
+        let mut retry = CallRetry::new(LONGEST_CALL);
         loop {
-            match tries.call(call()).await {
+            match retry.call(call()).await {
                 Err(error) if error.is_retryable() => {
-                    let next = far(Instant::now(), tries.next_wait(&error, self.shared));
-                    if next >= self.until || self.shared.abandoning.is_cancelled() {
-                        return (Err(error), tries.in_doubt);
+                    let next = far(Instant::now(), retry.next_wait(&error, self.shared));
+                    if next >= self.hidden_until || self.shared.abandoning.is_cancelled() {
+                        return (Err(error), retry.in_doubt);
                     }
                     tokio::time::sleep_until(next).await;
                 }
-                outcome => return (outcome, tries.in_doubt),
+                outcome => return (outcome, retry.in_doubt),
             }
         }
     }
 }
 
-impl Tries {
+impl CallRetry {
     fn new(patience: Duration) -> Self {
         Self {
             patience,
-            wait: TRY_AGAIN,
+            wait: FIRST_WAIT,
             in_doubt: false,
         }
     }
@@ -265,22 +268,22 @@ impl Tries {
         outcome
     }
 
-    /// Returns the wait after an error: full jitter, on top of what the service asks for.
+    /// Returns the wait after an error: full jitter, added to the wait that the service requests.
     fn next_wait(&mut self, error: &Error, shared: &Shared) -> Duration {
         let wait = self.wait;
         self.wait = (wait * 2).min(LONGEST_WAIT);
         let asked = error.retry_after().unwrap_or_default();
-        asked.saturating_add(wait.mul_f64(shared.ask(|core, _| core.chance())))
+        asked.saturating_add(wait.mul_f64(shared.with_core(|core, _| core.chance())))
     }
 }
 
 impl Shared {
-    /// Returns the wait before the next try: doubled each time, and half of it by chance.
-    fn retry_after(&self, tries: u32) -> Duration {
+    /// Returns the wait before the next attempt: doubled each time, with a random half.
+    fn retry_after(&self, retry: u32) -> Duration {
         let (base, most) = self.config.retry;
-        let doubled = base.saturating_mul(1 << tries.saturating_sub(1).min(20));
+        let doubled = base.saturating_mul(1 << retry.saturating_sub(1).min(20));
         let ceiling = doubled.min(most);
-        let spread = self.ask(|core, _| core.chance());
+        let spread = self.with_core(|core, _| core.chance());
         ceiling.mul_f64(0.5 + spread / 2.0)
     }
 }

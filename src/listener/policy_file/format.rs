@@ -1,4 +1,4 @@
-//! The keys of a policy file and their rules, by hand: every complaint names its key.
+//! The keys of a policy file and their rules, parsed by hand so that every error names its key.
 
 use std::{fmt::Display, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     scaling::{ScalePolicy, StepPolicy, TargetLatencyPolicy},
 };
 
-/// Keys that are still to be read.
+/// Keys that are not read yet.
 struct Keys(Table);
 
 type Read<T> = Result<T, String>;
@@ -19,7 +19,7 @@ const STEPS: &str = "must be a list of `[messages, tasks]`, as in [[100, 10], [1
 const SPAN: &str = "must be a span of time above zero, as in \"10s\"";
 const COUNT: &str = "must be a whole number, 1 or more";
 
-/// Reads a policy; what is wrong with it is said in one line.
+/// Parses a policy; an error is one line.
 pub(super) fn parse(text: &str) -> Read<Arc<dyn ScalePolicy>> {
     let mut keys = Keys(table(text)?);
     match keys.take("policy") {

@@ -1,4 +1,4 @@
-//! A policy file that is good, bad, changed, replaced, gone and back.
+//! A policy file that is valid, invalid, changed, replaced, removed and restored.
 
 use std::{fs, sync::Arc};
 
@@ -9,12 +9,12 @@ use super::*;
 
 const STEPS: &str = "policy = \"steps\"\nsteps = [[100, 10], [1000, 50]]\nmost = 100\n";
 
-struct Bench {
+struct TempPolicy {
     directory: TempDir,
     path: PathBuf,
 }
 
-impl Bench {
+impl TempPolicy {
     fn new(text: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("policy.toml");
@@ -76,13 +76,13 @@ impl Subscriber for Warnings {
 
 #[test]
 fn both_policies_are_read_as_documented() {
-    let steps = Bench::new(STEPS).open();
+    let steps = TempPolicy::new(STEPS).open();
     let tasks_of = [99, 999, 1_000].map(|depth| tasks(&steps, depth));
     assert_eq!(tasks_of, [10, 50, 100]);
     let text = "policy = \"target-latency\"\ntarget = \"10s\"\nassumed = \"100ms\"\nmost = 7\n";
-    let latency = Bench::new(text).open();
+    let latency = TempPolicy::new(text).open();
     assert_eq!((tasks(&latency, 500), tasks(&latency, 1_000_000)), (5, 7));
-    let defaults = Bench::new("policy = \"steps\"").open();
+    let defaults = TempPolicy::new("policy = \"steps\"").open();
     assert_eq!(tasks(&defaults, 999), 50);
 }
 
@@ -123,13 +123,13 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
         ),
         ("policy = \"steps\"\nmost =", "line 2"),
     ] {
-        let bench = Bench::new(text);
+        let bench = TempPolicy::new(text);
         let error = PolicyFile::open(&bench.path).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
         assert!(error.message().contains("policy.toml`: "), "{error}");
         assert!(error.message().contains(words), "{text}: {error}");
     }
-    let bench = Bench::new(STEPS);
+    let bench = TempPolicy::new(STEPS);
     let missing = bench.directory.path().join("missing.toml");
     let error = PolicyFile::open(missing).expect_err("missing");
     assert!(error.message().contains("missing.toml"), "{error}");
@@ -139,13 +139,13 @@ fn a_bad_file_is_refused_with_its_name_the_key_and_the_rule() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_holds_a_second_later_and_the_file_is_not_read_more_often() {
-    let bench = Bench::new(STEPS);
+    let bench = TempPolicy::new(STEPS);
     let policy = bench.open();
     bench.write("policy = \"steps\"\nsteps = []\nmost = 3\n");
     assert_eq!(tasks(&policy, 5), 10, "not yet");
     a_second().await;
     assert_eq!(tasks(&policy, 5), 3);
-    // As long as the one before, and within the same tick of a coarse clock.
+    // The same length as before, and within the same tick of a coarse clock.
     bench.write("policy = \"steps\"\nsteps = []\nmost = 4\n");
     assert_eq!(tasks(&policy, 5), 3, "not yet");
     a_second().await;
@@ -153,10 +153,10 @@ async fn a_change_holds_a_second_later_and_the_file_is_not_read_more_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_becomes_bad_leaves_the_policy_and_is_told_once_per_change() {
+async fn a_file_that_becomes_invalid_leaves_the_policy_and_is_logged_once_per_change() {
     let warnings = Warnings::default();
     let _guard = tracing::subscriber::set_default(warnings.clone());
-    let bench = Bench::new(STEPS);
+    let bench = TempPolicy::new(STEPS);
     let policy = bench.open();
     for (text, told) in [("policy = \"\"", 1), ("most", 2), ("policy = \"\"", 3)] {
         bench.write(text);
@@ -180,7 +180,7 @@ async fn a_file_that_becomes_bad_leaves_the_policy_and_is_told_once_per_change()
 
 #[tokio::test(start_paused = true)]
 async fn an_editor_may_replace_the_file() {
-    let bench = Bench::new(STEPS);
+    let bench = TempPolicy::new(STEPS);
     let policy = bench.open();
     for most in [3, 4] {
         let new = bench.directory.path().join("policy.toml.new");

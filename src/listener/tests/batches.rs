@@ -8,7 +8,7 @@ use crate::{
     testing::{Call, ScriptedQueue},
 };
 
-/// What a batch handler was handed, batch by batch.
+/// The batches that a handler received.
 #[derive(Clone, Default)]
 struct Batches(Arc<Mutex<Vec<Vec<String>>>>);
 
@@ -186,7 +186,7 @@ async fn a_batch_that_panics_is_handed_out_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_postponed_comes_back_then_and_has_not_failed() {
+async fn a_postponed_message_comes_back_on_time_and_has_not_failed() {
     let bench = Bench::new();
     let seen = Seen::default();
     let noting = seen.clone();
@@ -227,7 +227,7 @@ async fn a_handler_that_is_told_to_end_may_wind_down_before_others_get_its_messa
         let seen = noting.clone();
         async move {
             delivery.lost().await;
-            // Longer than the time-out: it is kept hidden all the while.
+            // Longer than the time-out: the message is kept hidden the whole time.
             seconds(45).await;
             seen.note(&delivery);
             Err("ended early".into())
@@ -271,7 +271,7 @@ async fn a_handler_that_succeeds_just_in_time_has_handled_its_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_never_ends_is_told_and_dropped() {
+async fn a_batch_that_never_ends_is_cancelled_and_dropped() {
     let bench = Bench::new();
     bench.put(&["a", "b"]).await;
     let config = ListenerConfig {
@@ -315,7 +315,7 @@ impl Hooks for Told {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_hear_of_each_mode_and_of_what_was_poisoned() {
+async fn hooks_observe_each_mode_and_poisoned_messages() {
     let bench = Bench::new();
     let told = Told::default();
     let config = ListenerConfig {
@@ -334,7 +334,7 @@ async fn hooks_hear_of_each_mode_and_of_what_was_poisoned() {
     assert_eq!(told, ["Pushed", "job no good", "Polling"]);
 }
 
-/// Shows the causes of what it holds, and not itself.
+/// A wrapper that shows the causes of the inner error, and not the inner error.
 #[derive(Debug)]
 struct Wrapped(crate::listener::HandlerError);
 

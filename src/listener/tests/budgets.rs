@@ -62,7 +62,7 @@ async fn start(builder: ListenerBuilder, seen: &Seen) -> Listener {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_with_places_left_looks_though_no_slot_is_free_for_another() {
+async fn a_task_with_free_places_polls_while_no_slot_is_free_for_another() {
     for pushed in [true, false] {
         let (two, seen) = (Two::new(), [Seen::default(), Seen::default()]);
         let mut listeners = Vec::new();

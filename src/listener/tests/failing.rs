@@ -11,7 +11,7 @@ use crate::{
     words::QueueAddress,
 };
 
-/// Counts errors by what failed.
+/// Counts errors by action.
 #[derive(Clone, Default)]
 struct Errors(Arc<Mutex<Vec<(Action, String)>>>);
 
@@ -85,7 +85,7 @@ async fn a_message_that_fails_again_and_again_goes_to_the_poison_queue_with_its_
     assert_eq!(
         poison.depth().await.ok(),
         Some(1),
-        "what was rejected goes at once"
+        "a rejected message goes at once"
     );
     seconds(120).await;
     assert_eq!(bench.depth().await, 0);
@@ -108,7 +108,7 @@ async fn a_message_that_fails_again_and_again_goes_to_the_poison_queue_with_its_
     assert_eq!(listener.state().stats.poisoned, 3);
 }
 
-/// As from a claim check: a store that is away for a while, then a blob that is not there.
+/// As from a claim check: a store that is away for a while, then a missing blob.
 #[tokio::test(start_paused = true)]
 async fn a_message_without_its_body_is_not_handled_and_judged_by_its_fault() {
     let queue = ScriptedQueue::new("local/jobs".parse().expect("an address"));
@@ -164,19 +164,19 @@ async fn a_message_stays_hidden_while_its_handler_runs_however_long_that_takes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_never_ends_is_told_and_its_message_is_handed_out_again() {
+async fn a_handler_that_never_ends_is_cancelled_and_its_message_retried() {
     let bench = Bench::new();
     let config = ListenerConfig {
         max_handling_time: Duration::from_secs(100),
         ..config()
     };
     let told = Arc::new(AtomicUsize::new(0));
-    let (telling, seen) = (Arc::clone(&told), Seen::default());
+    let (recorder, seen) = (Arc::clone(&told), Seen::default());
     let noting = seen.clone();
     let builder = bench.pushed(config);
     let listener = builder.start(move |delivery: Delivery| {
         noting.note(&delivery);
-        let told = Arc::clone(&telling);
+        let told = Arc::clone(&recorder);
         tokio::spawn(async move {
             delivery.lost().await;
             told.fetch_add(1, Ordering::SeqCst);
@@ -192,7 +192,7 @@ async fn a_handler_that_never_ends_is_told_and_its_message_is_handed_out_again()
     assert_eq!(seen.all().len(), 2, "handed out again");
 }
 
-/// A queue on which everything but getting fails, in one way.
+/// A queue on which every call except a get fails with one error.
 #[derive(Debug)]
 struct Broken {
     inner: MemoryQueue,
@@ -295,14 +295,14 @@ async fn a_queue_that_fails_is_tried_again_without_a_storm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_whose_message_cannot_be_kept_is_told() {
+async fn a_handler_whose_message_cannot_be_renewed_is_cancelled() {
     let queue = broken(ErrorKind::Conflict, true);
     queue.put(vec![NewMessage::new("job")]).await.expect("put");
     let told = Arc::new(AtomicUsize::new(0));
-    let telling = Arc::clone(&told);
+    let recorder = Arc::clone(&told);
     let builder = Listener::builder(Arc::clone(&queue) as Arc<dyn WorkQueue>).config(config());
     let listener = builder.start(move |delivery: Delivery| {
-        let told = Arc::clone(&telling);
+        let told = Arc::clone(&recorder);
         async move {
             delivery.lost().await;
             told.fetch_add(1, Ordering::SeqCst);
@@ -345,7 +345,7 @@ async fn a_shutdown_waits_for_the_handlers_and_gets_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_shutdown_cannot_wait_for_is_given_back_and_others_are_told() {
+async fn a_shutdown_releases_unfinished_messages_and_reports_them() {
     let bench = Bench::new();
     let config = ListenerConfig {
         grace: Duration::from_secs(3),
@@ -405,7 +405,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_message() {
     runtime.shutdown_background();
 }
 
-/// Panics wherever it is called.
+/// Hooks that panic in every call.
 struct Panicking;
 
 impl Hooks for Panicking {

@@ -10,8 +10,8 @@ fn scripted() -> ScriptedQueue {
     ScriptedQueue::new("local/jobs".parse().expect("an address"))
 }
 
-/// Runs two listeners on the queue for ten minutes, with one message that takes a while; returns how
-/// often it was handed over.
+/// Runs two listeners on the queue for ten minutes, with one slow message; returns how often it was
+/// handled.
 async fn two_listeners(queue: &ScriptedQueue, takes: u64) -> usize {
     let seen = Seen::default();
     queue.put(vec![NewMessage::new("job")]).await.expect("put");
@@ -63,8 +63,8 @@ async fn renewals_that_fail_at_once_are_tried_as_often_as_there_is_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_handled_stays_hidden_while_its_delete_fails() {
-    // The waits between them grow to 5 s: some two minutes.
+async fn a_handled_message_stays_hidden_while_its_delete_fails() {
+    // The waits between the calls grow to 5 s: about two minutes in all.
     let queue = scripted();
     let error = Error::new(ErrorKind::Unavailable, "it restarts");
     queue.fail(Call::Delete, 30, error);
@@ -72,7 +72,7 @@ async fn what_was_handled_stays_hidden_while_its_delete_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_handled_is_deleted_on_sight_by_the_listener_that_handled_it() {
+async fn a_handled_message_is_deleted_without_an_attempt_when_it_returns() {
     let queue = scripted();
     let error = Error::new(ErrorKind::Denied, "the credentials are being changed");
     queue.fail(Call::Delete, 1, error);
@@ -87,7 +87,7 @@ async fn what_was_handled_is_deleted_on_sight_by_the_listener_that_handled_it() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_handled_is_not_handled_again_while_its_delete_hangs() {
+async fn a_handled_message_is_not_handled_again_while_its_delete_hangs() {
     let queue = scripted();
     queue.hang(Call::Delete, 4, Duration::MAX);
     queue.hang(Call::Renew, 100, Duration::MAX);

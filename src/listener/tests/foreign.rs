@@ -1,5 +1,5 @@
-//! A queue as of another make: it counts every get, and its limits and its messages' ages are the
-//! test's.
+//! A queue of another implementation: it counts every get, and the test sets its limits and the
+//! ages of its messages.
 
 use super::*;
 use crate::{
@@ -7,11 +7,11 @@ use crate::{
     words::QueueAddress,
 };
 
-/// Implements what a queue has to, and nothing that has a default.
+/// Implements only the required methods of a queue.
 #[derive(Debug)]
 pub(super) struct Foreign {
     pub(super) inner: MemoryQueue,
-    /// Bytes of a message.
+    /// The maximum length of a message in bytes.
     pub(super) body: usize,
     /// Added to the age of each message.
     pub(super) age: Duration,
@@ -27,7 +27,7 @@ impl Foreign {
         }
     }
 
-    /// Gets all messages so often, and lets each get's time-out pass.
+    /// Gets all messages this many times, and waits for each time-out.
     pub(super) async fn waste(&self, gets: usize) {
         for _ in 0..gets {
             let got = self.get(32, Duration::from_secs(1)).await;

@@ -57,7 +57,7 @@ async fn a_message_that_fills_its_batch_costs_four_transactions_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_there_before_the_listener_is_handled() {
+async fn messages_older_than_the_listener_are_handled() {
     let bench = Bench::new();
     bench.put(&["early"]).await;
     let seen = Seen::default();
@@ -120,7 +120,7 @@ async fn a_listener_whose_relay_is_gone_polls_and_says_so() {
     );
 }
 
-/// Wake-ups whose link the test moves.
+/// Wake-ups with a link that the test changes.
 #[derive(Debug)]
 struct Flaky {
     inner: LocalSubscription,
@@ -143,7 +143,7 @@ impl crate::words::Wakes for Flaky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_degraded_relay_is_not_trusted_until_it_hears_everybody_again() {
+async fn a_degraded_relay_is_not_trusted_until_it_has_recovered() {
     let bench = Bench::new();
     let config = config();
     let id = ListenerId::new("worker").expect("a name");
@@ -179,7 +179,7 @@ async fn a_degraded_relay_is_not_trusted_until_it_hears_everybody_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listener_tells_the_relay_when_it_is_busy_and_when_it_is_done() {
+async fn a_listener_reports_when_it_is_busy_and_when_it_is_done() {
     let bench = Bench::new();
     let builder = bench.pushed(config());
     let listener = builder.start(|_: Delivery| async {
@@ -187,7 +187,7 @@ async fn a_listener_tells_the_relay_when_it_is_busy_and_when_it_is_done() {
         Ok(())
     });
     let _listener = listener.await.expect("started");
-    // Another one on the queue hears what the first one leaves behind.
+    // Another listener on the queue is woken for messages that the first one leaves.
     seconds(5).await;
     bench.put(&["long"]).await;
     bench.notify().await;
@@ -205,7 +205,7 @@ async fn a_listener_tells_the_relay_when_it_is_busy_and_when_it_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_messages_of_a_dead_listener_are_looked_for_when_they_are_visible_again() {
+async fn the_messages_of_a_dead_listener_are_handled_when_they_are_visible_again() {
     let bench = Bench::new();
     let dying = bench.pushed(config()).start(|_: Delivery| async {
         seconds(1000).await;
@@ -286,7 +286,7 @@ async fn a_configuration_that_makes_no_sense_is_refused_by_its_field() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delayed_message_is_looked_for_when_it_is_due() {
+async fn a_delayed_message_is_handled_when_it_is_due() {
     let bench = Bench::new();
     let seen = Seen::default();
     let listener = bench.pushed(config()).start(seen.handler()).await;
@@ -338,7 +338,7 @@ async fn wakes_of_one_partition_are_not_taken_for_those_of_all() {
     }
 }
 
-/// Wake-ups that are refused at first, as by a proxy whose relay is not there yet.
+/// Wake-ups that are refused at first, as by a proxy before its relay has started.
 #[derive(Debug)]
 struct Refused {
     inner: LocalSubscription,

@@ -1,4 +1,4 @@
-//! What a handler says by its error, however the error was wrapped on its way.
+//! The verdicts of a handler's error, with several wrappers around it.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     listener::{HandlerError, Outcome, PoisonedMessage, Postponed, Rejected},
 };
 
-/// An error of a program, as `thiserror` makes them.
+/// A program's error type, as `thiserror` makes it.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error("it is refused")]
@@ -25,13 +25,13 @@ fn postponed() -> Postponed {
     Postponed::by(Duration::from_secs(60))
 }
 
-/// Returns an error as a handler with `?` in its body returns it.
+/// Returns an error as `?` in a handler's body returns it.
 #[cfg(feature = "cli")]
 fn by_question_mark(error: anyhow::Error) -> HandlerResult {
     Err(error)?
 }
 
-/// Ways in which a handler may reject a message, and to postpone it by a minute.
+/// Errors with which a handler rejects a message, and errors that postpone it by a minute.
 fn wrapped() -> [Vec<HandlerError>; 2] {
     let internal = |source: HandlerError| {
         let error = Error::new(ErrorKind::Internal, "no order").with_source(source);
@@ -75,8 +75,8 @@ fn poison() -> Arc<MemoryQueue> {
     Arc::new(MemoryQueue::new(address))
 }
 
-/// Returns how many times a message was handed over within half a minute, and what is in the poison
-/// queue, where the first try ends like this.
+/// Ends the first attempt with this error. Returns how many times the message was handled within
+/// half a minute, and the content of the poison queue.
 async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage>) {
     let bench = Bench::new();
     bench.put(&["job"]).await;
@@ -107,7 +107,7 @@ async fn ends(error: HandlerError, batches: bool) -> (usize, Vec<PoisonedMessage
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_rejected_is_poisoned_at_once_however_it_was_wrapped() {
+async fn a_rejected_message_is_poisoned_at_once_with_any_wrapper() {
     for batches in [false, true] {
         let [rejections, _] = wrapped();
         for error in rejections {
@@ -120,7 +120,7 @@ async fn what_is_rejected_is_poisoned_at_once_however_it_was_wrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_postponed_comes_back_then_however_it_was_wrapped() {
+async fn a_postponed_message_comes_back_on_time_with_any_wrapper() {
     for batches in [false, true] {
         let [_, postponements] = wrapped();
         for error in postponements {
@@ -132,7 +132,7 @@ async fn what_is_postponed_comes_back_then_however_it_was_wrapped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_may_say_by_a_value_what_becomes_of_its_message() {
+async fn a_handler_may_return_its_outcome_as_a_value() {
     let minute = Duration::from_secs(60);
     for (outcome, tries, poisoned, left) in [
         (Outcome::Done, 1, 0, 0),

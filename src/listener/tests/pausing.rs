@@ -7,7 +7,7 @@ use crate::{
     queue::Message,
 };
 
-/// Starts a listener of the bench's queue whose messages take a while.
+/// Starts a listener of the bench's queue with slow messages.
 async fn started(bench: &Bench, seen: &Seen, takes: u64) -> Listener {
     let config = ListenerConfig {
         dequeue_batch_size: 1,
@@ -25,7 +25,7 @@ async fn started(bench: &Bench, seen: &Seen, takes: u64) -> Listener {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_listener_gets_nothing_and_looks_when_it_goes_on() {
+async fn a_paused_listener_gets_nothing_and_polls_when_it_resumes() {
     let (bench, seen) = (Bench::new(), Seen::default());
     let listener = started(&bench, &seen, 10).await;
     seconds(5).await;
@@ -34,7 +34,7 @@ async fn a_paused_listener_gets_nothing_and_looks_when_it_goes_on() {
     seconds(1).await;
     listener.pause();
     assert!(listener.state().is_paused);
-    bench.put(&["meanwhile"]).await;
+    bench.put(&["during"]).await;
     bench.notify().await;
     seconds(60).await;
     assert_eq!(seen.all(), ["before"]);
@@ -49,11 +49,11 @@ async fn a_paused_listener_gets_nothing_and_looks_when_it_goes_on() {
     );
     listener.resume();
     seconds(1).await;
-    assert_eq!(seen.all(), ["before", "meanwhile"]);
+    assert_eq!(seen.all(), ["before", "during"]);
     bench.put(&["after"]).await;
     bench.notify().await;
     seconds(1).await;
-    assert_eq!(seen.all().len(), 3, "it is told again");
+    assert_eq!(seen.all().len(), 3, "it is woken again");
     assert!(!listener.state().is_paused);
 }
 
@@ -118,7 +118,7 @@ async fn the_number_of_tasks_is_followed_while_they_are_at_work() {
     assert!(error.message().contains("max_tasks"), "{error}");
 }
 
-/// What the hooks heard.
+/// The recorded calls of the hooks.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 

@@ -1,10 +1,10 @@
-//! Slow messages, and what goes on beside them.
+//! Slow messages, and other messages that are handled at the same time.
 
 use super::*;
 use crate::listener::ListenerMode;
 
-/// Returns a handler that takes half a minute, or however long the body says in seconds, for a body
-/// that is a number, and 10 ms for any other.
+/// Returns a handler that takes as many seconds as a numeric body states, and 10 ms for any other
+/// body.
 fn slow_where_it_says_so(seen: &Seen) -> impl Handler {
     let seen = seen.clone();
     move |delivery: Delivery| {
@@ -21,7 +21,8 @@ fn slow_where_it_says_so(seen: &Seen) -> impl Handler {
     }
 }
 
-/// One in a hundred takes 30 s: four tasks of 16 places had 10 batches each to wait for.
+/// One message in a hundred takes 30 s: handled batch by batch, each of four tasks would wait for
+/// 10.
 #[tokio::test(start_paused = true)]
 async fn a_slow_message_keeps_one_place_and_not_those_of_its_batch() {
     for relay in [true, false] {
@@ -50,8 +51,8 @@ async fn a_slow_message_keeps_one_place_and_not_those_of_its_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_relay_a_slow_handler_stops_no_looking() {
-    // The places of one task, one task for each message, and a task that is left over.
+async fn without_a_relay_a_slow_handler_does_not_stop_polling() {
+    // One task with many places, one task for each message, and one spare task.
     for (max_tasks, dequeue_batch_size) in [(100, 16), (1, 16), (2, 1), (3, 4)] {
         let bench = Bench::new();
         let seen = Seen::default();
@@ -72,12 +73,12 @@ async fn without_a_relay_a_slow_handler_stops_no_looking() {
         let before = bench.usage();
         seconds(100).await;
         let gets = bench.usage().since(&before).empty_gets;
-        assert!((80..=130).contains(&gets), "one task looks: {gets}, {case}");
+        assert!((80..=130).contains(&gets), "one task polls: {gets}, {case}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_the_relay_is_away_a_slow_handler_stops_no_looking() {
+async fn while_the_relay_is_away_a_slow_handler_does_not_stop_polling() {
     let bench = Bench::new();
     let seen = Seen::default();
     let builder = bench.pushed(config());

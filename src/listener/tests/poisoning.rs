@@ -1,4 +1,4 @@
-//! The way into the poison queue: slow, narrow, or the queue's own.
+//! Poison queues that are slow, that have a small limit, or that are the queue itself.
 
 use super::{foreign::Foreign, *};
 use crate::{
@@ -41,7 +41,7 @@ async fn a_poison_queue_that_hangs_holds_no_task_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_the_poison_queue_goes_there_with_its_beginning() {
+async fn a_message_too_long_for_the_poison_queue_goes_there_cut() {
     let long = "\"".repeat(40_000);
     let binary = vec![255_u8; 40_000];
     let bodies = [long.clone().into_bytes(), binary.clone()];
@@ -90,7 +90,7 @@ async fn a_queue_is_not_its_own_poison_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_tried_here_is_tried_again_however_often_it_was_got() {
+async fn a_message_tried_here_is_tried_again_after_any_number_of_gets() {
     let queue = Foreign {
         age: Duration::from_secs(36_000),
         ..Foreign::new("local/jobs")

@@ -1,5 +1,5 @@
-//! The table of `docs/polling.md`: what a polling loop and a listener ask of a queue, counted by
-//! running both through the same hours.
+//! The table of `docs/polling.md`: the calls of a polling loop and of a listener to a queue,
+//! counted by running both through the same hours.
 
 use std::{env, fs};
 
@@ -8,7 +8,7 @@ use super::*;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/polling.md");
 const BEGIN: &str = "<!-- transactions: written by the test -->\n";
 const END: &str = "<!-- end of transactions -->";
-/// What comes within an hour, and how it is called.
+/// The messages of an hour, with the row's label.
 const HOURS: [(&str, usize); 3] = [
     ("nothing comes", 0),
     ("one message", 1),
@@ -18,13 +18,13 @@ const HOURS: [(&str, usize); 3] = [
 /// How the queue is read.
 #[derive(Debug, Clone, Copy)]
 enum Reader {
-    /// So many loops as the page shows one.
+    /// This many polling loops, as on the page.
     Loops(usize),
     /// A listener with the defaults.
     Listener,
 }
 
-/// The page's loop.
+/// The polling loop of the page.
 async fn poll(queue: Arc<dyn WorkQueue>) -> crate::Result<()> {
     loop {
         let batch = queue.get(16, Duration::from_secs(30)).await?;
@@ -42,7 +42,7 @@ async fn handle() {
     millis(10).await;
 }
 
-/// Runs an hour in which so many messages come; returns what it took of the queue.
+/// Runs an hour with this many messages; returns the calls to the queue.
 async fn hour(reader: Reader, messages: usize) -> QueueUsage {
     let bench = Bench::new();
     let mut loops = tokio::task::JoinSet::new();
@@ -62,7 +62,7 @@ async fn hour(reader: Reader, messages: usize) -> QueueUsage {
             None
         }
     };
-    // Who starts looks; from then on there are only the hour's causes.
+    // A starting listener polls once; after that only the hour's messages cause calls.
     millis(5_500).await;
     let before = bench.usage();
     if messages > 0 {
@@ -104,7 +104,7 @@ async fn table() -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_page_on_polling_says_what_is_counted() {
+async fn the_page_on_polling_has_the_counted_figures() {
     let page = fs::read_to_string(PAGE).expect("the page is there");
     let (before, rest) = page.split_once(BEGIN).expect("the table has its place");
     let (_, after) = rest.split_once(END).expect("the table has its end");
@@ -116,7 +116,7 @@ async fn the_page_on_polling_says_what_is_counted() {
     }
 }
 
-/// Counts what fifty listeners ask of their queue for a message that comes while all of them sleep.
+/// Counts the calls of fifty sleeping listeners to their queue for one message.
 async fn fifty(config: &ListenerConfig, share: bool) -> u64 {
     let (bench, mut listeners) = (Bench::new(), Vec::new());
     for number in 0..50 {
@@ -149,5 +149,5 @@ async fn fifty_listeners_ask_no_more_of_a_queue_than_one() {
         ..config()
     };
     assert!(fifty(&config, true).await <= 4);
-    assert!(fifty(&config, false).await >= 50, "each of them looks");
+    assert!(fifty(&config, false).await >= 50, "each of them polls");
 }

@@ -1,4 +1,4 @@
-//! Queues that try again by themselves: no message is stranded by an answer that was lost inside.
+//! Queues that retry internally: an answer that is lost inside strands no message.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     testing::{Call, ScriptedQueue},
 };
 
-/// A listener on a queue that tries again, woken by a relay without a sentinel.
+/// A listener on a queue that retries, woken by a relay without a sentinel.
 struct Wrapped {
     bench: Bench,
     queue: ScriptedQueue,
@@ -67,7 +67,7 @@ async fn a_message_whose_release_lost_its_answer_is_handled_after_its_delay() {
     let wrapped = wrapped.await;
     wrapped.queue.lose_answers(Call::Release, 1, lost());
     wrapped.put().await;
-    // Far less than the visibility time-out.
+    // Much less than the visibility time-out.
     seconds(10).await;
     assert_eq!(seen.all(), ["job", "job"]);
     assert_eq!(wrapped.queue.depth().await.ok(), Some(0));

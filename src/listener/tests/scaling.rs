@@ -1,4 +1,4 @@
-//! How many tasks there are, and who decides.
+//! The number of tasks: policy, hooks and limits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -160,7 +160,7 @@ async fn a_task_that_could_always_get_more_leaves_its_slot_to_another_queue() {
     let builder = busy.pulling().config(shared.clone());
     let listener = builder.start(move |delivery: Delivery| {
         noting.note(&delivery);
-        // Never do all of them end at the same time.
+        // The messages never end all at the same time.
         let takes = 1_000 + 700 * (noting.all().len() as u64 % 4);
         async move {
             millis(takes).await;
@@ -175,7 +175,7 @@ async fn a_task_that_could_always_get_more_leaves_its_slot_to_another_queue() {
     assert_eq!(second.all(), ["urgent"]);
 }
 
-/// Stops at once, and counts what it heard.
+/// Hooks that stop a task at once, and count their calls.
 #[derive(Clone, Default)]
 struct Stopping {
     empty: Arc<AtomicUsize>,
@@ -204,7 +204,7 @@ async fn the_hooks_decide_when_a_task_ends_but_strand_nothing() {
     assert_eq!(
         listener.state().active_dequeue_tasks,
         1,
-        "nobody else would look"
+        "no other listener would poll"
     );
     assert!(hooks.empty.load(Ordering::SeqCst) > 5);
     bench.put(&["one"]).await;

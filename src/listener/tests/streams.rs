@@ -1,4 +1,4 @@
-//! Messages that are taken from a stream.
+//! Messages as a stream.
 
 use super::*;
 
@@ -12,7 +12,7 @@ async fn messages_come_as_a_stream_and_are_deleted_when_they_are_done() {
     }
     drop(messages.next().await.expect("there are three"));
     seconds(1).await;
-    assert_eq!(bench.depth().await, 1, "one was dropped without a word");
+    assert_eq!(bench.depth().await, 1, "one was dropped unanswered");
     messages
         .next()
         .await
@@ -26,12 +26,12 @@ async fn messages_come_as_a_stream_and_are_deleted_when_they_are_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_dropped_stream_held_is_given_back_at_once_and_has_not_failed() {
+async fn a_dropped_stream_releases_its_messages_at_once_and_none_has_failed() {
     let bench = Bench::new();
     bench.put(&["one", "two", "three"]).await;
     let (listener, mut messages) = bench.pulling().start_stream().await.expect("started");
     let taken = messages.next().await.expect("there are three");
-    // One waits in the stream, one for a place in it.
+    // One message waits in the stream, one for room in it.
     millis(10).await;
     drop(messages);
     millis(10).await;
@@ -42,7 +42,7 @@ async fn what_a_dropped_stream_held_is_given_back_at_once_and_has_not_failed() {
     seconds(60).await;
     let stats = listener.state().stats;
     assert_eq!((stats.handled, stats.failed, stats.errors), (1, 0, 0));
-    assert_eq!(stats.received, 3, "nobody would take more");
+    assert_eq!(stats.received, 3, "no reader would take more");
     assert_eq!(bench.depth().await, 3);
     listener.shutdown().await;
 }
@@ -60,7 +60,7 @@ fn poison() -> Arc<MemoryQueue> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_took_has_not_failed_however_long_it_waited() {
+async fn a_message_that_no_reader_took_has_not_failed() {
     let bench = Bench::new();
     bench.put(&["job"; 20]).await;
     let poison = poison();
@@ -72,7 +72,7 @@ async fn what_nobody_took_has_not_failed_however_long_it_waited() {
     for _ in 0..20 {
         let taken = tokio::time::timeout(Duration::from_secs(60), messages.next()).await;
         let taken = taken.expect("soon").expect("there are more");
-        assert!(!taken.delivery.is_lost(), "what is taken is ours");
+        assert!(!taken.delivery.is_lost(), "a taken message is not lost");
         seconds(8).await;
         taken.done();
     }
@@ -86,7 +86,7 @@ async fn what_nobody_took_has_not_failed_however_long_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_taken_and_takes_too_long_has_failed() {
+async fn a_taken_message_that_takes_too_long_has_failed() {
     let bench = Bench::new();
     bench.put(&["job"]).await;
     let builder = bench.pulling().config(short_handling());
@@ -104,14 +104,14 @@ async fn what_was_taken_and_takes_too_long_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_hides_few_messages_that_nobody_takes() {
+async fn a_stream_hides_few_messages_that_no_reader_takes() {
     let bench = Bench::new();
     bench.put(&["job"; 1000]).await;
     let (listener, mut messages) = bench.pulling().start_stream().await.expect("started");
     seconds(60).await;
     let received = listener.state().stats.received;
     assert!(received <= 4, "{received} are hidden");
-    // Whoever takes many at a time has them all the same.
+    // A reader that takes many messages at a time gets all of them.
     let mut taken = Vec::new();
     for _ in 0..200 {
         let next = tokio::time::timeout(Duration::from_secs(5), messages.next()).await;
@@ -125,7 +125,7 @@ async fn a_stream_hides_few_messages_that_nobody_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_gives_back_at_once_what_nobody_took() {
+async fn a_shutdown_releases_untaken_messages_at_once() {
     let bench = Bench::new();
     bench.put(&["one", "two"]).await;
     let (listener, _messages) = bench.pulling().start_stream().await.expect("started");

@@ -1,8 +1,8 @@
-//! A store that takes its time, fails on purpose, and remembers all that was ever in it.
+//! A slow store that fails on purpose and records its whole history.
 //!
-//! Each call rests up to twice before its effect and up to twice after it, so that the scheduler
-//! can put anything between; it fails without an effect, or after it. What no write may do
-//! whoever makes it is judged here, at the moment of the effect.
+//! Each call pauses up to twice before its effect and up to twice after it, so that the scheduler
+//! can run other steps between. It fails without an effect, or after it. The rules for writes by
+//! any writer are checked here, at the moment of the effect.
 
 use std::{
     fmt,
@@ -29,7 +29,7 @@ use crate::{
 pub(super) struct ShakyStore {
     memory: MemoryStore,
     flag: FlagName,
-    /// Reads the memory as a flag, past all rests and failures.
+    /// Reads the memory as a flag, without pauses and failures.
     reader: Flags,
     wall: Arc<AtomicU64>,
     shared: Arc<Mutex<Shared>>,
@@ -38,9 +38,9 @@ pub(super) struct ShakyStore {
 #[derive(Debug)]
 struct Shared {
     rng: fastrand::Rng,
-    /// One call in so many fails; 0: none.
+    /// One call in this many fails; 0: none.
     failing: u8,
-    /// Whether an expiry acts now: it alone may remove nothing that lasts.
+    /// Whether the present step is an expiry's: only an expiry must not remove a valid flag.
     expiring: bool,
     /// The flag after each write, as it is in the store: oldest first.
     history: Vec<Option<FlagState>>,
@@ -49,7 +49,7 @@ struct Shared {
 
 impl ShakyStore {
     pub(super) fn new(flag: &FlagName, mut rng: fastrand::Rng) -> Self {
-        // Some day: what counts is the difference.
+        // An arbitrary day: only differences matter.
         let wall = Arc::new(AtomicU64::new(1_700_000_000_000_000));
         let clock = Arc::clone(&wall);
         let memory = MemoryStore::with_wall(move || time(&clock));
@@ -83,7 +83,7 @@ impl ShakyStore {
         lock(&self.shared).failing = 0;
     }
 
-    /// Says whose step comes: an expiry's or not.
+    /// Sets whether the next step is an expiry's.
     pub(super) fn set_expiring(&self, expiring: bool) {
         lock(&self.shared).expiring = expiring;
     }
@@ -92,12 +92,12 @@ impl ShakyStore {
         lock(&self.shared).violation.clone()
     }
 
-    /// Returns the flag as whoever reads it now must see it.
+    /// Returns the flag as every reader must see it now.
     pub(super) fn present(&self) -> Option<FlagState> {
         self.peek(self.wall())
     }
 
-    /// Returns whether exactly this was in the store at some time.
+    /// Returns whether the store held exactly this state at some time.
     pub(super) fn ever_held(&self, state: &FlagState) -> bool {
         let shared = lock(&self.shared);
         shared.history.iter().flatten().any(|held| held == state)
@@ -113,12 +113,12 @@ impl ShakyStore {
         })
     }
 
-    /// Sets or clears the flag as somebody does who knows the container and not reveille.
+    /// Sets or clears the flag by hand, without reveille.
     pub(super) fn meddle(&self, set: bool) {
         let blob = BlobName::new(&format!("flags/{}", self.flag)).expect("a name");
         let before = self.held();
         if set {
-            // Where it is there already, that is no news.
+            // An existing flag stays.
             drop(now(self.memory.create(&blob, "by hand".into())));
         } else {
             drop(now(self.memory.delete(&blob, None)));
@@ -126,7 +126,7 @@ impl ShakyStore {
         self.note(before);
     }
 
-    /// Returns the flag as it is in the store, be it over or not.
+    /// Returns the stored flag, expired or not.
     fn held(&self) -> Option<FlagState> {
         self.peek(UNIX_EPOCH)
     }
@@ -136,7 +136,7 @@ impl ShakyStore {
         Some(state).filter(|state| state.set)
     }
 
-    /// Judges and remembers what a write has made of the store.
+    /// Checks and records the result of a write.
     fn note(&self, before: Option<FlagState>) {
         let after = self.held();
         if before == after {
@@ -236,7 +236,7 @@ fn time(wall: &AtomicU64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(wall.load(Ordering::Relaxed))
 }
 
-/// Returns what a future that never waits comes to.
+/// Returns the output of a future that never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future

@@ -1,4 +1,4 @@
-//! One blob, as a store keeps it: written under a condition, one request after the other.
+//! One blob of a store: conditional writes, one request at a time.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::lease::machine::{Answer, Content, Version};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ask {
     Read,
-    /// On this version, or where there is none.
+    /// On this version, or, for `None`, if there is no blob.
     Write(Bytes, Option<Version>),
 }
 
@@ -39,7 +39,7 @@ impl Blob {
         }
     }
 
-    /// Answers nothing until then.
+    /// Gives no answers until this time.
     pub(super) fn outage(&mut self, until: u64) {
         self.down = until;
     }
@@ -57,7 +57,7 @@ impl Blob {
         }
         self.writes += 1;
         let version: Version = match self.hashes {
-            // As good as a hash.
+            // Equivalent to a hash here.
             true => String::from_utf8_lossy(bytes).into(),
             false => self.writes.to_string().into(),
         };

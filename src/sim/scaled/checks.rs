@@ -1,4 +1,4 @@
-//! What is promised of such listeners.
+//! The invariants of such listeners.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::clock::Tick;
 
 impl World {
-    /// What is promised of these listeners besides (R8, R18, W4).
+    /// Checks the additional invariants of these listeners (R8, R18, W4).
     pub(in crate::sim) fn check_scaled(&mut self, number: usize) {
         let (now, listener) = (self.now, &self.listeners[number]);
         if listener.session.is_none() || listener.leaving || listener.paused_until > now {
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Returns a message that is held for long although the relay does not know of it.
+    /// Returns a message that is in flight for long although the relay does not know of it.
     fn held_in_secret(&self, number: usize, queue: usize, scaled: &Scaled) -> Option<MessageId> {
         const LONG: Duration = Duration::from_millis(2_500);
         let listener = &self.listeners[number];
@@ -76,7 +76,7 @@ impl Scaled {
         self.held.values().filter(full).count() < self.max_tasks
     }
 
-    /// Returns whether its gets fail or hang just now.
+    /// Returns whether its gets fail or hang at the moment.
     pub(in crate::sim) fn is_excused(&self, now: Tick) -> bool {
         now < self.excused_until.max(self.hangs_until) + LOOKED
     }
@@ -86,9 +86,10 @@ impl Scaled {
         self.scaler.active().0 >= self.max_tasks
     }
 
-    /// Returns whether the queue was looked into since, or need not or cannot be now: it was when the
-    /// message was due, by tasks that have work since, no task has a place left, or the queue fails, or
-    /// one has work, or there may be one only, and the next get hangs.
+    /// Returns whether the queue was polled since, or need not or cannot be polled now. That is so
+    /// if it was polled when the message was due by tasks that have work since, if no task has a
+    /// free place, if the queue fails, or if one task has work (or only one is allowed) and the
+    /// next get hangs.
     pub(in crate::sim) fn has_looked(
         &self,
         batch: usize,

@@ -17,7 +17,7 @@ use crate::{
         RetryConfig,
         retry_state::{RetryOn, RetryState},
     },
-    scaling::{Begin, Rest, TaskId},
+    scaling::{AfterEmpty, Begin, TaskId},
 };
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
         let (now, life) = (self.now, self.listeners[number].life);
         let event = |happens| Event::Scaled(number, life, queue, happens);
         if self.machine(number, queue).tasks().works(task) {
-            // It was roused, and this is when it would have risen.
+            // The task was woken early; this is its old deadline.
             return;
         }
         let batch = self.plan.listeners[number].batch;
@@ -35,7 +35,7 @@ impl World {
             .get(&task)
             .is_some_and(|held| held.len() >= batch)
         {
-            scaled.scaler.only_handles(task);
+            scaled.scaler.stop_polling(task);
             return;
         }
         match self.machine(number, queue).begin(task, now) {
@@ -62,7 +62,7 @@ impl World {
         let event = |happens| Event::Scaled(number, life, queue, happens);
         let fails = self.may(Trouble::GetsFail) && self.rng.u32(0..4) == 0;
         if fails && self.rng.bool() {
-            // Turned away, or never arrived.
+            // Refused, or never arrived.
             let kind = match self.rng.bool() {
                 true => ErrorKind::Exhausted,
                 false => ErrorKind::Unavailable,
@@ -84,7 +84,7 @@ impl World {
             (message.announced, message.got_at) = (Announced::Listener(number, life), now);
         }
         if fails {
-            // The answer is lost: nobody holds them, and nobody knows.
+            // The answer is lost: no listener holds the messages or knows of them.
             for (message, _) in got {
                 self.queues.messages[message].holder = None;
             }
@@ -93,17 +93,17 @@ impl World {
         let scaled = self.scaled(number, queue);
         scaled.tries.remove(&task);
         scaled.looked_at = now;
-        // From now on they are its: they come back only if it dies or gives them back.
+        // From now on the listener holds them: they return only if it crashes or releases them.
         if !got.is_empty() {
             scaled.held.entry(task).or_default().extend(&got);
         }
-        // A long way back is when most may come in between (R17).
+        // During a long way back most events can happen in between (R17).
         let back = 10 + 2 * self.plan.listeners[number].latency;
         let full = got.len() >= asked;
         self.within_millis(back, event(Happens::Got(task, full, got)));
     }
 
-    /// A get failed: what tries again sees it first, where there is such a wrapper.
+    /// A get failed: the retrying wrapper sees the error first, if there is one.
     fn failed_inside(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {
         let (now, life, fault) = (self.now, self.listeners[number].life, self.fault);
         let event = |happens| Event::Scaled(number, life, queue, happens);
@@ -144,7 +144,7 @@ impl World {
                 scaled.scaler.holds_nothing(task);
             }
             let (_, idle) = scaled.scaler.idle(task, now, chance);
-            let rest = scaled.scaler.rest(task, idle, now, chance);
+            let rest = scaled.scaler.after_empty(task, idle, now, chance);
             return self.rests(number, queue, task, rest);
         }
         self.machine(number, queue).found(task, full, now);
@@ -156,8 +156,8 @@ impl World {
         }
     }
 
-    /// Has a task do what it is to do next.
-    pub(super) fn rests(&mut self, number: usize, queue: usize, task: TaskId, rest: Rest) {
+    /// Carries out the scaler's decision for a task.
+    pub(super) fn rests(&mut self, number: usize, queue: usize, task: TaskId, rest: AfterEmpty) {
         let event = Event::Scaled(
             number,
             self.listeners[number].life,
@@ -165,13 +165,13 @@ impl World {
             Happens::Begins(task),
         );
         match rest {
-            Rest::Again => self.at(self.now, event),
-            Rest::Sleep(until) if until != Tick::NEVER => self.at(until, event),
-            Rest::Sleep(_) | Rest::Leave => {}
+            AfterEmpty::Again => self.at(self.now, event),
+            AfterEmpty::Sleep(until) if until != Tick::NEVER => self.at(until, event),
+            AfterEmpty::Sleep(_) | AfterEmpty::Leave => {}
         }
     }
 
-    /// Lets a task use the places that it has left.
+    /// Lets a task use its free places.
     pub(super) fn places_free(&mut self, number: usize, queue: usize, task: TaskId) {
         let (now, batch) = (self.now, self.plan.listeners[number].batch);
         let held = self.scaled(number, queue).held.get(&task);
@@ -186,7 +186,7 @@ impl World {
             return;
         }
         let until = scaled.scaler.sleeps_until(task, now).unwrap_or(now);
-        self.rests(number, queue, task, Rest::Sleep(until));
+        self.rests(number, queue, task, AfterEmpty::Sleep(until));
     }
 
     pub(super) fn get_fails(&mut self, number: usize, queue: usize, task: TaskId, kind: ErrorKind) {

@@ -1,4 +1,4 @@
-//! What becomes of the messages that its tasks hold: the production decides, the model does it.
+//! The handling of messages: the production code decides, the model carries it out.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ use crate::{
 type Got = (MessageId, u64);
 
 impl World {
-    /// Decides what is done with the messages of a get, and has it done.
+    /// Decides how to treat the messages of a get, and starts that.
     pub(super) fn arrive(&mut self, number: usize, queue: usize, task: TaskId, batch: Vec<Got>) {
         let now = wall(self.now);
         let as_got = |(id, receipt): &Got| self.as_got(*id, *receipt);
         let messages: Vec<_> = batch.iter().map(as_got).collect();
         let attempts = &self.scaled(number, queue).attempts;
-        let arrivals = messages.iter().map(|one| attempts.arrived(one, now));
+        let arrivals = messages.iter().map(|one| attempts.on_received(one, now));
         let arrivals: Vec<_> = arrivals.collect();
         let together = self.plan.attempts.together;
         let shares = |arrival: &Arrival| matches!(arrival, Arrival::Handle { alone, .. } if together && !alone);
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Hands a message to its handler; returns how long that takes at most, in milliseconds.
+    /// Hands a message to its handler; returns the maximum handling time in milliseconds.
     fn hands_over(&mut self, number: usize, queue: usize, got: Got) -> u64 {
         self.check_handed_over(number, queue, got.0);
         if !self.healed && self.kind_of(got.0) == Kind::Deadly {
@@ -71,17 +71,17 @@ impl World {
         self.handling(number, got)
     }
 
-    /// Chooses how long a message is handled at most, in milliseconds; it is kept hidden meanwhile,
-    /// unless somebody else has got it since.
+    /// Chooses the maximum handling time of a message in milliseconds. The message is kept hidden
+    /// during the handling, unless another listener has got it.
     fn handling(&mut self, number: usize, (id, receipt): Got) -> u64 {
-        // Handlers need what the relay is behind as well.
+        // Handlers depend on the same network as the relay.
         let alone = self.listeners[number].alone_since;
         let alone = alone.is_some_and(|since| since <= self.now);
         let hangs = self.may(Trouble::HandlersHang) && (alone || self.rng.u32(0..4) == 0);
         let takes = match hangs {
-            // What fails is to be tried again before the end.
+            // Failed messages must be retried before the end.
             true if self.plan.attempts.is_own() => 30_000,
-            // Longer than a listener whose relay is away may go without a look.
+            // Longer than the longest pause between two polls while the relay is away.
             true => 100_000,
             false if self.healed => 20,
             false => self.plan.listeners[number].handling,
@@ -101,7 +101,7 @@ impl World {
         let (now, batch) = (self.now, self.plan.listeners[number].batch);
         let scaled = self.scaled(number, queue);
         if !scaled.has_places(batch) {
-            // There was no room to look for anything until now.
+            // There was no free place for a poll until now.
             scaled.excused_until = scaled.excused_until.max(now);
         }
         let Some(held) = scaled.held.get_mut(&task) else {
@@ -112,7 +112,7 @@ impl World {
             return self.places_free(number, queue, task);
         }
         scaled.held.remove(&task);
-        // What its get on the way brings is looked at when it is there.
+        // The messages of a get in flight are treated when they arrive.
         if !scaled.scaler.tasks().is_getting(task) {
             let rest = scaled.scaler.done(task, now);
             self.rests(number, queue, task, rest);
@@ -128,7 +128,7 @@ impl World {
             Arrival::Unreadable(error) => {
                 self.was_untried(got);
                 let attempts = &mut self.scaled(number, queue).attempts;
-                let disposition = attempts.unreadable(&one.message, error);
+                let disposition = attempts.on_unreadable(&one.message, error);
                 return self.disposes(number, queue, got, one, disposition, None);
             }
             Arrival::PoisonUntried => {
@@ -151,14 +151,15 @@ impl World {
         let gone = self.queues.messages[got.0].gets != got.1;
         let records = &mut self.scaled(number, queue).attempts;
         if !gone {
-            let disposition = records.judge(&one.message, attempts, verdict);
+            let disposition = records.on_failed(&one.message, attempts, verdict);
             self.disposes(number, queue, got, one, disposition, Some(verdict));
         } else if untried {
             records.uncount(&one.message.id);
         }
     }
 
-    /// Notes that a get came to no try. The queue takes it back where it can, and where it is the newest.
+    /// Records a get without a try. The queue removes it from its count if it can, and if it is the
+    /// newest get.
     fn was_untried(&mut self, got: Got) {
         let gone = self.queues.messages[got.0].gets != got.1;
         let end = match gone || !self.plan.attempts.takes_back {
@@ -168,19 +169,19 @@ impl World {
         self.queues.ended(got, end);
     }
 
-    /// Gives back what a listener holds that stops.
+    /// Releases a message of a listener that stops.
     pub(super) fn abandons(&mut self, number: usize, queue: usize, got: Got) {
         let Some(one) = self.scaled(number, queue).in_flight.remove(&got) else {
-            // Its get has not come back.
+            // Its get has not been answered.
             return self.gives_back(number, queue, got, Duration::ZERO);
         };
         self.was_untried(got);
         let attempts = &mut self.scaled(number, queue).attempts;
-        let disposition = attempts.abandon(&one.message);
+        let disposition = attempts.on_abandoned(&one.message);
         self.disposes(number, queue, got, &one, disposition, None);
     }
 
-    /// Does with a message that was not handled what was decided.
+    /// Carries out the decision about a message that was not handled.
     fn disposes(
         &mut self,
         number: usize,
@@ -194,7 +195,7 @@ impl World {
             wait.unwrap_or_else(|| Duration::from_millis(self.rng.u64(0..5_000)))
         };
         match disposition {
-            Disposition::Spare(wait) => {
+            Disposition::ReleaseUncounted(wait) => {
                 let delay = delay(wait);
                 self.spares(number, queue, got, one, delay);
             }
@@ -219,7 +220,7 @@ impl World {
         }
     }
 
-    /// Gives back a message that was not tried. The call may fail, or its answer be lost.
+    /// Releases a message that was not tried. The call may fail, or its answer may be lost.
     fn spares(&mut self, number: usize, queue: usize, got: Got, one: &InFlight, delay: Duration) {
         self.totals.spared += 1;
         let fails = self.may(Trouble::CallsFail) && self.rng.u32(0..4) == 0;
@@ -239,7 +240,7 @@ impl World {
         self.gives_back(number, queue, got, delay);
     }
 
-    /// The answer to a release comes: the queue has taken the get back.
+    /// A release was answered: the queue has removed the get from its count.
     pub(super) fn taken_back(
         &mut self,
         number: usize,
@@ -251,8 +252,7 @@ impl World {
         self.scaled(number, queue).attempts.count_again(id);
     }
 
-    /// Deletes a message for which nothing else is left to be done. The call may fail, or its answer
-    /// be lost.
+    /// Deletes a settled message. The call may fail, or its answer may be lost.
     fn deletes(&mut self, number: usize, queue: usize, got: Got, one: &InFlight, why: Settled) {
         self.check_deleted(got.0);
         let fails = self.may(Trouble::CallsFail) && self.rng.u32(0..3) == 0;
@@ -269,12 +269,12 @@ impl World {
         }
     }
 
-    /// Shows a message again after `delay`, and has it said.
+    /// Releases a message with a delay, and reports it.
     fn gives_back(&mut self, number: usize, queue: usize, got: Got, delay: Duration) {
         let (now, life) = (self.now, self.listeners[number].life);
         if self.queues.release(got.0, got.1, now + delay) {
             self.queues.messages[got.0].announced = Announced::Listener(number, life);
-            self.machine(number, queue).hidden(delay, now);
+            self.machine(number, queue).add_hidden(delay, now);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What such a listener reports, and what the relay knows by it.
+//! The reports of such a listener, and the knowledge that the relay gets from them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::super::{
     reports::{Answer, Call},
     world::World,
 };
-use crate::{error::ErrorKind, scaling::Due, words::Report};
+use crate::{error::ErrorKind, scaling::PendingReport, words::Report};
 
 impl World {
     /// A report was answered.
@@ -27,7 +27,7 @@ impl World {
             Answer::Full => Some(ErrorKind::Exhausted),
             Answer::Late => Some(ErrorKind::Timeout),
         };
-        scaled.scaler.answered(error, now);
+        scaled.scaler.on_report_answered(error, now);
         self.scaled_step(number, queue);
     }
 
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    pub(super) fn scaled_report(&mut self, number: usize, queue: usize, due: Due) {
+    pub(super) fn scaled_report(&mut self, number: usize, queue: usize, due: PendingReport) {
         let now = self.now;
         let address = self.queues.list[queue].address.clone();
         let listener = &mut self.listeners[number];
@@ -63,7 +63,9 @@ impl World {
             ..Report::new(address)
         };
         let Some(Ok(subscription)) = session.map(|session| session.report(&mut report)) else {
-            scaled.scaler.answered(Some(ErrorKind::Unavailable), now);
+            scaled
+                .scaler
+                .on_report_answered(Some(ErrorKind::Unavailable), now);
             return;
         };
         scaled.report = Some(report.number);

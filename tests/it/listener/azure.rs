@@ -10,7 +10,7 @@ use reveille::{
     testing::TestRelay,
 };
 
-use super::{Seen, hearing, names, pushed_and_idle, put, put_and_notify};
+use super::{Seen, builder_with_wakes, names, pushed_and_idle, put, put_and_notify};
 use crate::support::{
     azurite::{ACCOUNT, Azurite, azurite},
     until,
@@ -37,7 +37,7 @@ async fn a_pushed_listener_sends_no_request_while_there_is_no_work() {
     let relay = TestRelay::start().await.expect("a relay");
     let queue = queue_of(azurite(), name).await;
     let seen = Seen::default();
-    let builder = hearing(&relay, &queue, ListenerConfig::default());
+    let builder = builder_with_wakes(&relay, &queue, ListenerConfig::default());
     let listener = builder.start(seen.handler(Duration::ZERO)).await;
     let listener = listener.expect("started");
     for round in ["first", "second"] {
@@ -78,7 +78,7 @@ async fn the_sentinel_costs_a_fleet_one_request_per_interval() {
     let queue = queue_of(azurite(), name).await;
     let mut fleet = Vec::new();
     for _ in 0..20 {
-        let builder = hearing(&relay, &queue, ListenerConfig::default());
+        let builder = builder_with_wakes(&relay, &queue, ListenerConfig::default());
         let listener = builder.start(Seen::default().handler(Duration::ZERO)).await;
         fleet.push(listener.expect("started"));
     }
@@ -88,7 +88,7 @@ async fn the_sentinel_costs_a_fleet_one_request_per_interval() {
     let before = requests(name).len();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let looks = requests(name)[before..].to_vec();
-    // Five intervals, each a tenth shorter or longer; the first and the last may be cut.
+    // Five intervals, each +/- 10%; the first and the last may be incomplete.
     assert!((3..=7).contains(&looks.len()), "{looks:?}");
     assert!(
         looks.iter().all(|look| look.starts_with("GET ")),
@@ -119,7 +119,7 @@ async fn a_service_that_is_killed_in_mid_flight_costs_no_message() {
         ..ListenerConfig::default()
     };
     let seen = Seen::default();
-    let builder = hearing(&relay, &queue, config);
+    let builder = builder_with_wakes(&relay, &queue, config);
     let listener = builder.start(seen.handler(Duration::from_millis(50))).await;
     let listener = listener.expect("started");
     until("some", async || seen.bodies().len() >= 8).await;

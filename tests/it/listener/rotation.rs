@@ -1,4 +1,4 @@
-//! Streams that a relay ends as it has announced: nothing to be looked for.
+//! Streams that a relay ends as announced: the listener makes no call to its queue.
 
 use std::{
     sync::{Arc, Mutex},

@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Seen, hearing, names, put_and_notify};
+use super::{Seen, builder_with_wakes, names, put_and_notify};
 use crate::{
     binary::{complained, reveille},
     support::{until, within},
@@ -27,7 +27,7 @@ async fn queue_in(directory: &Path) -> Arc<dyn WorkQueue> {
     Arc::new(queue)
 }
 
-/// Longer than the five seconds for which a lock is waited for, twice: calls of several groups fail,
+/// More than twice the five seconds for which SQLite waits for a lock: calls of all kinds fail,
 /// deletes among them.
 const LOCKED: Duration = Duration::from_secs(12);
 
@@ -42,7 +42,7 @@ async fn a_file_that_another_holds_locked_is_waited_for_and_nothing_is_lost() {
         ..ListenerConfig::default()
     };
     let seen = Seen::default();
-    let builder = hearing(&relay, &queue, config);
+    let builder = builder_with_wakes(&relay, &queue, config);
     let listener = builder.start(seen.handler(Duration::from_millis(20))).await;
     let listener = listener.expect("started");
     let (early, late) = (names("early", 100), names("late", 20));
@@ -76,7 +76,7 @@ async fn a_file_that_another_holds_locked_is_waited_for_and_nothing_is_lost() {
     listener.shutdown().await;
 }
 
-/// Puts by the binary, in a process whose files may not grow beyond so many KiB.
+/// Puts with the binary, in a process whose files are limited to this many KiB.
 async fn put_within(kib: u32, directory: &TempDir, bodies: &[String]) -> Output {
     let url = format!("sqlite:{}/jobs.db?queue=jobs", directory.path().display());
     let put = reveille(directory, &["queue", "put", &url]);
@@ -100,7 +100,7 @@ async fn a_put_that_finds_no_room_fails_loudly_and_nothing_is_lost() {
     let relay = TestRelay::start().await.expect("a relay");
     let queue = queue_in(directory.path()).await;
     let seen = Seen::default();
-    let builder = hearing(&relay, &queue, ListenerConfig::default());
+    let builder = builder_with_wakes(&relay, &queue, ListenerConfig::default());
     let listener = builder.start(seen.handler(Duration::ZERO)).await;
     let listener = listener.expect("started");
     let before = names("before", 10);
@@ -118,7 +118,7 @@ async fn a_put_that_finds_no_room_fails_loudly_and_nothing_is_lost() {
     assert!(complaint.contains("the disk reported"), "{complaint}");
     assert_eq!(queue.depth().await.ok(), Some(0), "all of it or nothing");
 
-    // The same put, where there is room again, and the listener that was there all the while.
+    // The same put with enough room; the listener has run the whole time.
     let output = put_within(65_536, &directory, &large).await;
     assert!(output.status.success(), "{}", complained(&output));
     let after = names("after", 10);

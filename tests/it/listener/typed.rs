@@ -1,4 +1,4 @@
-//! Typed messages: what is no such value goes to the poison queue, and holds up nothing.
+//! Typed messages: a message that does not parse goes to the poison queue, and delays no other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use reveille::{
 };
 use serde::Deserialize;
 
-use super::hearing;
+use super::builder_with_wakes;
 use crate::support::{listening, until, woken};
 
 #[derive(Debug, Deserialize)]
@@ -28,7 +28,7 @@ async fn what_is_no_such_value_goes_to_the_poison_queue_at_once() {
     let file = directory.path().join("orders.db");
     let orders = SqliteQueue::open(file, address).await.expect("open");
     orders.create().await.expect("create");
-    // Not made before: the listener does.
+    // The listener creates it.
     let poison = orders.another("local/orders-poison".parse().expect("an address"));
     let wakes = client.subscribe(listening("operator", &["local/orders-poison"]));
     let mut wakes = wakes.expect("subscribed");
@@ -36,7 +36,7 @@ async fn what_is_no_such_value_goes_to_the_poison_queue_at_once() {
 
     let queue: Arc<dyn WorkQueue> = Arc::new(orders);
     let (done, mut numbers) = tokio::sync::mpsc::unbounded_channel();
-    let listener = hearing(&relay, &queue, ListenerConfig::default())
+    let listener = builder_with_wakes(&relay, &queue, ListenerConfig::default())
         .poison(Arc::new(poison.clone()))
         .publisher(Arc::new(client.publisher("worker")))
         .start(move |job: Delivery| {
@@ -61,7 +61,7 @@ async fn what_is_no_such_value_goes_to_the_poison_queue_at_once() {
     assert_eq!(kept.len(), BAD.len());
     for body in BAD {
         let Ok(words) = str::from_utf8(body) else {
-            // No JSON can carry it: it is there as it came.
+            // Its bytes are no UTF-8: it is put unchanged.
             assert!(kept.iter().any(|message| message.body == body));
             continue;
         };

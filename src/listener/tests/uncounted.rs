@@ -1,4 +1,4 @@
-//! Gets that were no try: they bring no message nearer to the poison queue.
+//! Gets without a try: they do not count towards the poison queue.
 
 use super::{foreign::Foreign, *};
 use crate::{
@@ -19,7 +19,7 @@ fn two_tries() -> ListenerConfig {
     }
 }
 
-/// A queue with one message, whose body is away for nine gets.
+/// A queue with one message, whose body is unavailable for nine gets.
 async fn behind_an_outage() -> ScriptedQueue {
     let queue = ScriptedQueue::new("local/jobs".parse().expect("an address"));
     queue.spoil(9, Error::new(ErrorKind::Unavailable, "the store is away"));
@@ -65,7 +65,7 @@ async fn a_message_still_goes_to_the_poison_queue_after_as_many_tries_as_it_has(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_postponed_has_all_its_tries_left() {
+async fn a_postponed_message_has_all_its_attempts_left() {
     let bench = Bench::new();
     bench.put(&["job"]).await;
     let (poison, seen) = (poison(), Seen::default());
@@ -107,8 +107,8 @@ async fn a_blob_store_that_stays_away_is_asked_less_and_less_often() {
     assert!((7..=14).contains(&asked), "{asked} times in ten minutes");
 }
 
-/// Runs so many listeners on one queue, all of which postpone each message for two minutes; returns
-/// how many messages were handled, and how many went to the poison queue.
+/// Runs this many listeners on one queue; all postpone each message for two minutes. Returns how
+/// many messages were handled, and how many were poisoned.
 async fn fleet(queue: Arc<dyn WorkQueue>, listeners: usize, messages: usize) -> (usize, u64) {
     let (poison, handled) = (poison(), Seen::default());
     let put = (0..messages).map(|number| NewMessage::new(number.to_string()));
@@ -158,7 +158,7 @@ async fn a_fleet_that_postpones_handles_all_and_poisons_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_could_not_try_has_one_try_here_and_its_own_error_in_the_poison_queue() {
+async fn a_message_untried_elsewhere_has_one_attempt_here_and_its_error_when_poisoned() {
     for good in [true, false] {
         let queue = Arc::new(Foreign::new("local/jobs"));
         let put = queue.put(vec![NewMessage::new("job")]).await;
@@ -210,10 +210,10 @@ async fn the_one_try_of_a_message_that_was_got_too_often_is_by_itself() {
     assert_eq!(queue.depth().await.ok(), Some(0));
 }
 
-/// A message that was got again and again may have killed a process each time, if it is old enough
-/// for so many time-outs.
+/// A message with very many gets may have crashed a process each time, if it is old enough for as
+/// many time-outs.
 #[tokio::test(start_paused = true)]
-async fn only_what_may_have_killed_very_many_processes_is_poisoned_without_a_try() {
+async fn only_a_message_that_may_have_crashed_many_processes_is_poisoned_untried() {
     for (gets, age, tried) in [(50, 36_000, true), (100, 600, true), (100, 36_000, false)] {
         let queue = Arc::new(Foreign {
             age: Duration::from_secs(age),

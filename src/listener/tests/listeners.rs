@@ -36,7 +36,7 @@ async fn notify(relay: &Relay, address: &QueueAddress) {
     publisher.notify(vec![notification]).await.expect("counted");
 }
 
-/// Starts listeners of these queues, which the bench's relay tells of work.
+/// Starts pushed listeners of these queues on the bench's relay.
 async fn pushed(bench: &Bench, queues: &[Arc<dyn WorkQueue>], seen: &Seen) -> Listeners {
     let config = limited();
     let id = ListenerId::new("worker").expect("a name");
@@ -61,7 +61,7 @@ async fn each_queue_is_woken_by_its_own_wake_ups_on_one_stream() {
     }
     notify(&bench.relay, queues[1].address()).await;
     seconds(1).await;
-    assert_eq!(seen.all(), ["bill"], "nobody was told of the others");
+    assert_eq!(seen.all(), ["bill"], "the other queues got no wake-up");
     assert_eq!([gets(0), gets(2)], [before[0], before[2]]);
     notify(&bench.relay, queues[0].address()).await;
     notify(&bench.relay, queues[2].address()).await;
@@ -110,7 +110,7 @@ async fn when_the_relay_ends_all_of_them_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_of_json_are_handled_and_what_is_none_goes_to_its_queues_poison_queue() {
+async fn json_values_are_handled_and_other_messages_poisoned() {
     let queues = queues();
     let address = "local/poison".parse().expect("an address");
     let poison: Arc<dyn WorkQueue> = Arc::new(MemoryQueue::new(address));

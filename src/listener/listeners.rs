@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use super::{
     BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerBuilder,
     ListenerConfig, ListenerStats, QueryState,
-    hooks::{AnyHooks, Caught, NoHooks},
+    builder::{check, json_handler},
+    hooks::{AnyHooks, CatchPanics, NoHooks},
     split::split,
 };
 use crate::{
@@ -18,7 +19,8 @@ use crate::{
     words::{Notify, QueueAddress, Wakes},
 };
 
-/// Reads several queues with one handler: a [`Listener`] for each of them, on one stream of wake-ups.
+/// Reads several queues with one handler: a [`Listener`] for each of them, on one stream of
+/// wake-ups.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -62,7 +64,7 @@ pub struct Listeners {
 /// Returns the poison queue of a queue, where it has one.
 type PoisonOf = dyn Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send;
 
-/// What [`Listeners`] are to be made of.
+/// Builds [`Listeners`].
 pub struct ListenersBuilder {
     queues: Vec<Arc<dyn WorkQueue>>,
     wakes: Option<Box<dyn Wakes>>,
@@ -90,26 +92,27 @@ impl Listeners {
         &self.each
     }
 
-    /// Returns what each of them does just now, without depths: asks nobody.
+    /// Returns the present state of each, without depths: makes no call to a queue.
     pub fn states(&self) -> Vec<(QueueAddress, QueryState)> {
         let state = |one: &Listener| (one.shared.queue.address().clone(), one.state());
         self.each.iter().map(state).collect()
     }
 
-    /// Pauses all of them, as [`Listener::pause`] does. The stream ends when all are done with what
-    /// they hold; one that is paused by itself keeps it open, for the others.
+    /// Pauses all of them, as [`Listener::pause`] does. The stream ends when all have handled their
+    /// messages. A single paused listener keeps it open for the others.
     pub fn pause(&self) {
         self.each.iter().for_each(Listener::pause);
     }
 
-    /// Has all of them go on.
+    /// Resumes all of them.
     pub fn resume(&self) {
         self.each.iter().for_each(Listener::resume);
     }
 
-    /// Ends all of them at the same time, as [`Listener::shutdown`] does; returns what each has done,
-    /// in the order in which the queues were given. The stream ends when the last of them has: until
-    /// then a group may ask for one whose queue is done first, and another member a second later.
+    /// Ends all of them at the same time, as [`Listener::shutdown`] does; returns the totals of
+    /// each, in the order in which the queues were given. The stream ends with the last listener.
+    /// Until then a group may wake a listener that has ended already first, and another member a
+    /// second later.
     pub async fn shutdown(self) -> Vec<ListenerStats> {
         let stats = join_all(self.each.into_iter().map(Listener::shutdown)).await;
         self.splitting.shutdown().await;
@@ -118,22 +121,23 @@ impl Listeners {
 }
 
 impl ListenersBuilder {
-    /// Hears of work by these wake-ups, which are to be those of all queues; without any the
-    /// listeners poll. Make them with [`ListenerConfig::subscription_of`].
+    /// Sets the wake-ups, which must cover all queues; without them the listeners poll. Make their
+    /// subscription with [`ListenerConfig::subscription_of`].
     #[must_use]
     pub fn wakes(mut self, wakes: impl Wakes) -> Self {
         self.wakes = Some(Box::new(wakes));
         self
     }
 
-    /// Notifies the poison queues' listeners by this.
+    /// Sets the publisher that notifies the poison queues' listeners.
     #[must_use]
     pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
         self.publisher = Some(publisher);
         self
     }
 
-    /// Asks `poison` for the poison queue of each queue; see [`ListenerBuilder::poison`].
+    /// Sets the function that returns the poison queue of each queue; see
+    /// [`ListenerBuilder::poison`].
     #[must_use]
     pub fn poison(
         mut self,
@@ -143,14 +147,14 @@ impl ListenersBuilder {
         self
     }
 
-    /// Has a program hear of what happens at any of the queues.
+    /// Sets hooks that observe all listeners.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(Caught::new(hooks));
+        self.hooks = Arc::new(CatchPanics::new(hooks));
         self
     }
 
-    /// Sets how each of them behaves.
+    /// Sets the configuration of each listener.
     #[must_use]
     pub fn config(mut self, config: ListenerConfig) -> Self {
         self.config = config;
@@ -161,8 +165,8 @@ impl ListenersBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where there is no queue or two have one
-    /// address; else as [`ListenerBuilder::start`], for the first queue that cannot be listened to:
-    /// none is then.
+    /// address; else as [`ListenerBuilder::start`], for the first queue that fails. Then no
+    /// listener is started.
     pub async fn start(self, handler: impl Handler) -> Result<Listeners> {
         let handler = Arc::new(handler);
         self.start_each(async |builder| {
@@ -176,7 +180,8 @@ impl ListenersBuilder {
         .await
     }
 
-    /// The same with a handler of batches; a batch is of one queue.
+    /// As [`ListenersBuilder::start`], with a handler of batches. A batch holds messages of one
+    /// queue.
     ///
     /// # Errors
     /// As [`ListenersBuilder::start`].
@@ -193,7 +198,8 @@ impl ListenersBuilder {
         .await
     }
 
-    /// The same with a handler of values that are JSON; see [`ListenerBuilder::start_json`].
+    /// As [`ListenersBuilder::start`], with a handler of JSON values; see
+    /// [`ListenerBuilder::start_json`].
     ///
     /// # Errors
     /// As [`ListenersBuilder::start`].
@@ -203,7 +209,7 @@ impl ListenersBuilder {
         F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send,
     {
-        self.start(super::of_json(handler)).await
+        self.start(json_handler(handler)).await
     }
 
     async fn start_each(
@@ -226,9 +232,9 @@ impl ListenersBuilder {
         }
         let mut checks = Vec::new();
         for builder in &builders {
-            builder.fit()?;
+            builder.validate()?;
             let queue = Arc::clone(&builder.queue);
-            checks.push(async move { super::check(&*queue).await });
+            checks.push(async move { check(&*queue).await });
         }
         try_join_all(checks).await?;
         let mut each = Vec::new();

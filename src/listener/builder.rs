@@ -1,0 +1,266 @@
+//! The builder of a listener: its parts, the checks before the start, and the start.
+
+use std::{fmt, sync::Arc};
+
+use serde::de::DeserializeOwned;
+
+use super::{
+    BatchHandler, CHECK_TIMEOUT, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig,
+    Rejected,
+    batch::Handlers,
+    hooks::{AnyHooks, CatchPanics, NoHooks},
+    shared::{Parts, Shared},
+    supervisor::{RelayLink, Supervisor},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    fault::Fault,
+    queue::{WorkQueue, json},
+    scaling::{Scaler, ScalerConfig},
+    task::Scope,
+    words::{Notify, Wakes},
+};
+
+/// Builds a listener; see [`Listener::builder`].
+pub struct ListenerBuilder {
+    pub(super) queue: Arc<dyn WorkQueue>,
+    pub(super) wakes: Option<Box<dyn Wakes>>,
+    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) poison: Option<Arc<dyn WorkQueue>>,
+    pub(super) hooks: AnyHooks,
+    pub(super) config: ListenerConfig,
+    /// The maximum number of messages that a stream gets before the reader takes them.
+    pub(super) prefetch: Option<usize>,
+    pub(super) is_checked: bool,
+}
+
+impl ListenerBuilder {
+    pub(super) fn new(queue: Arc<dyn WorkQueue>) -> Self {
+        Self {
+            queue,
+            wakes: None,
+            publisher: None,
+            poison: None,
+            hooks: Arc::new(NoHooks),
+            config: ListenerConfig::default(),
+            prefetch: None,
+            is_checked: false,
+        }
+    }
+
+    /// Sets the wake-ups; without them the listener polls. Make their subscription with
+    /// [`ListenerConfig::subscription`].
+    ///
+    /// They must be of one address. For a queue with several addresses, such as
+    /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`] for its queues.
+    #[must_use]
+    pub fn wakes(mut self, wakes: impl Wakes) -> Self {
+        self.wakes = Some(Box::new(wakes));
+        self
+    }
+
+    /// Sets the publisher that notifies the poison queue's listeners.
+    #[must_use]
+    pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
+        self.publisher = Some(publisher);
+        self
+    }
+
+    /// Sets the queue for messages that cannot be handled. Without it such messages are retried for
+    /// ever, less and less often.
+    #[must_use]
+    pub fn poison(mut self, queue: Arc<dyn WorkQueue>) -> Self {
+        self.poison = Some(queue);
+        self
+    }
+
+    /// Sets hooks that observe the listener and decide what an idle task does.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Arc::new(CatchPanics::new(hooks));
+        self
+    }
+
+    /// Sets the configuration.
+    #[must_use]
+    pub fn config(mut self, config: ListenerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the listener; needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the configuration breaks a rule, or where there are wake-ups and
+    /// the queue has several addresses, or where the poison queue has the queue's own address;
+    /// [`ErrorKind::NotFound`] where there is no such queue, [`ErrorKind::Denied`] where the queue
+    /// refuses the credentials. A queue that cannot be reached at the moment is no error.
+    pub async fn start(self, handler: impl Handler) -> Result<Listener> {
+        self.launch(Handlers::Each(Arc::new(handler))).await
+    }
+
+    /// Starts the listener with a handler that receives all messages of a get at once;
+    /// [`ListenerConfig::concurrency`] does not apply.
+    ///
+    /// # Errors
+    /// As [`ListenerBuilder::start`].
+    pub async fn start_batches(mut self, handler: impl BatchHandler) -> Result<Listener> {
+        self.config.concurrency = 0;
+        self.launch(Handlers::Together(Arc::new(handler))).await
+    }
+
+    /// Starts the listener with a handler of values that messages hold as JSON. A message that does
+    /// not parse as `T` is [`Rejected`]: it goes to the poison queue at once, with the reason, and
+    /// the handler does not see it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use reveille::{listener::{Delivery, Listener}, queue::{MemoryQueue, NewMessage, WorkQueue}};
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Order {
+    ///     number: u32,
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let orders = Arc::new(MemoryQueue::new("local/orders".parse()?));
+    /// orders.put(vec![NewMessage::new(r#"{"number": 7}"#)]).await?;
+    /// let (done, mut numbers) = tokio::sync::mpsc::channel(1);
+    /// let listener = Listener::builder(orders)
+    ///     .start_json(move |order: Order, _: Delivery| {
+    ///         let done = done.clone();
+    ///         async move { Ok(done.send(order.number).await?) }
+    ///     })
+    ///     .await?;
+    /// assert_eq!(numbers.recv().await, Some(7));
+    /// listener.shutdown().await;
+    /// # Ok::<(), reveille::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`ListenerBuilder::start`].
+    pub async fn start_json<T, F, Fut>(self, handler: F) -> Result<Listener>
+    where
+        T: DeserializeOwned,
+        F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send,
+    {
+        self.start(json_handler(handler)).await
+    }
+
+    /// Checks the settings, without a call to the queue.
+    pub(super) fn validate(&self) -> Result<ListenerConfig> {
+        let config = self.config.clone().validate(&*self.queue)?;
+        if self.wakes.is_some() {
+            check_addresses(&*self.queue)?;
+        }
+        if let Some(poison) = &self.poison {
+            check_poison(&*self.queue, &**poison)?;
+        }
+        Ok(config)
+    }
+
+    async fn launch(self, handlers: Handlers) -> Result<Listener> {
+        let config = self.validate()?;
+        if !self.is_checked {
+            check(&*self.queue).await?;
+        }
+        let scaler = Scaler::new(
+            ScalerConfig {
+                max_tasks: config.max_tasks.min(config.budget.slots()),
+                idle: config.idle,
+                away: config.away,
+                empty_is_certain: self.queue.empty_is_certain(),
+                fault: Fault::NONE,
+            },
+            self.wakes.is_some(),
+        );
+        let parts = Parts {
+            queue: self.queue,
+            poison: self.poison,
+            publisher: self.publisher,
+            handlers,
+            hooks: self.hooks,
+            config,
+            prefetch: self.prefetch,
+        };
+        let (shared, tasks) = (Arc::new(Shared::new(parts, scaler)), Arc::new(Scope::new()));
+        let supervisor = Scope::new();
+        let run = Supervisor {
+            shared: Arc::clone(&shared),
+            scope: Arc::clone(&tasks),
+            relay: self.wakes.map(RelayLink::new),
+        };
+        supervisor.spawn(run.run());
+        Ok(Listener {
+            shared,
+            tasks,
+            supervisor,
+        })
+    }
+}
+
+/// Wraps a handler of JSON values as a handler of messages.
+pub(super) fn json_handler<T, F, Fut>(handler: F) -> impl Handler
+where
+    T: DeserializeOwned,
+    F: Fn(T, Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send,
+{
+    move |delivery: Delivery| {
+        let value = json::decode(&delivery.message.body);
+        let handling = value.map(|value| handler(value, delivery));
+        async move { handling.map_err(Rejected::because)?.await }
+    }
+}
+
+/// Wake-ups of one address do not cover messages under another: such a listener would sleep beside
+/// a full queue.
+fn check_addresses(queue: &dyn WorkQueue) -> Result<()> {
+    let addresses = queue.addresses();
+    if addresses.len() < 2 {
+        return Ok(());
+    }
+    let rule = format_args!(
+        "`{queue}` has {} addresses, and a listener is woken for one: start a listener for each of its \
+         queues, with clones of one `Budget`",
+        addresses.len()
+    );
+    Err(Error::invalid("wakes", rule))
+}
+
+/// A message that is moved to its own queue would return each time in one more envelope.
+fn check_poison(queue: &dyn WorkQueue, poison: &dyn WorkQueue) -> Result<()> {
+    let own = queue.addresses();
+    let Some(same) = poison.addresses().into_iter().find(|one| own.contains(one)) else {
+        return Ok(());
+    };
+    let rule =
+        format_args!("must be a queue of another address than `{same}`, the address that is read");
+    Err(Error::invalid("poison", rule))
+}
+
+/// Checks that the queue exists and accepts the credentials.
+pub(super) async fn check(queue: &dyn WorkQueue) -> Result<()> {
+    let Ok(depth) = tokio::time::timeout(CHECK_TIMEOUT, queue.depth()).await else {
+        tracing::warn!(%queue, "the queue does not answer; the listener tries again");
+        return Ok(());
+    };
+    match depth.map_err(|error| (error.kind(), error)) {
+        Ok(_) => Ok(()),
+        Err((ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid, error)) => Err(error),
+        Err((_, error)) => {
+            tracing::warn!(%queue, %error, "the queue cannot be read; the listener tries again");
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for ListenerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListenerBuilder")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
