@@ -12,6 +12,7 @@ mod flags;
 mod pages;
 mod pool;
 mod publisher;
+pub(crate) mod session;
 mod stream;
 mod subscription;
 mod timer;

@@ -30,9 +30,8 @@ pub(crate) use metrics::{Metric, Metrics};
 
 use self::hosts::Hosts;
 use crate::{
+    base::{eviction::EvictingPool, task::Scope},
     error::{Error, ErrorKind, Result},
-    eviction::EvictingPool,
-    task::Scope,
 };
 
 /// The source of a console's readiness and metrics: a relay, a listener or a sweeper.

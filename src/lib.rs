@@ -31,64 +31,28 @@
     allow(dead_code, unused_imports, unused_variables)
 )]
 
-#[cfg(all(feature = "azure", feature = "store"))]
-pub mod azure;
-mod backoff;
+#[cfg(feature = "store")]
+mod backend;
+mod base;
 mod client;
-mod clock;
 #[cfg(feature = "console")]
 mod console;
-pub mod duration;
+mod coordination;
 mod error;
-#[cfg(feature = "console")]
-mod eviction;
-mod fault;
-#[cfg(feature = "coordination")]
-pub mod flag;
-#[cfg(feature = "store")]
-mod fnv;
-#[cfg(any(feature = "console", feature = "listener", feature = "relay"))]
-mod histogram;
-#[cfg(all(feature = "azure", feature = "store"))]
-mod https;
-#[cfg(feature = "relay")]
-mod hub;
-#[cfg(feature = "coordination")]
-pub mod lease;
 #[cfg(feature = "listener")]
 pub mod listener;
-mod log_limiter;
-#[cfg(feature = "relay")]
-mod node;
 #[cfg(feature = "listener")]
 pub mod queue;
 #[cfg(feature = "relay")]
 mod relay;
-pub mod release;
-#[cfg(feature = "listener")]
-pub mod scaling;
-#[cfg(all(feature = "azure", feature = "store"))]
-mod secret;
-#[cfg(feature = "relay")]
-mod server;
-mod session;
 #[cfg(test)]
 mod sim;
-#[cfg(all(feature = "sqlite", feature = "store"))]
-mod sqlite;
 #[cfg(feature = "store")]
 pub mod store;
-#[cfg(feature = "sweep")]
-pub mod sweep;
-#[cfg(feature = "store")]
-mod sync;
-mod task;
 #[cfg(any(feature = "listener", feature = "relay"))]
 pub mod testing;
-#[cfg(feature = "coordination")]
-pub mod unique_id;
+mod types;
 mod wire;
-mod words;
 
 #[cfg(all(test, feature = "azure"))]
 #[path = "../tests/it/support/azurite.rs"]
@@ -116,14 +80,22 @@ mod guides {
     mod languages {}
 }
 
+#[cfg(all(feature = "azure", feature = "store"))]
+pub use backend::azure;
+pub use base::duration;
 pub use client::*;
+pub use coordination::release;
+#[cfg(feature = "sweep")]
+pub use coordination::sweep;
+#[cfg(feature = "coordination")]
+pub use coordination::{flag, lease, unique_id};
 pub use error::{Error, ErrorKind, Result};
 #[cfg(all(feature = "console", feature = "listener"))]
 pub use listener::ListenerConsole;
+#[cfg(feature = "listener")]
+pub use listener::scaling;
 #[cfg(feature = "relay")]
-pub use node::{Node, NodeConfig};
-#[cfg(feature = "relay")]
-pub use relay::{LocalPublisher, LocalSubscription, Relay, RelayConfig};
+pub use relay::{LocalPublisher, LocalSubscription, Node, NodeConfig, Relay, RelayConfig};
 #[cfg(all(feature = "console", feature = "sweep"))]
 pub use sweep::SweepConsole;
-pub use words::*;
+pub use types::*;

@@ -23,6 +23,7 @@ mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod redrive;
+pub mod scaling;
 mod shared;
 mod split;
 mod state;
@@ -54,11 +55,11 @@ pub use self::{
     state::{ListenerStats, QueryState},
     stream::{Messages, Received},
 };
-pub use crate::scaling::ListenerMode;
+pub use crate::listener::scaling::ListenerMode;
 use crate::{
+    base::task::Scope,
     error::{Error, Result},
     queue::WorkQueue,
-    task::Scope,
 };
 
 /// Reads a queue: gets messages, runs the handler, and deletes handled messages.

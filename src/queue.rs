@@ -60,7 +60,7 @@ pub use self::{
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// A queue of messages that several processes work on. `Arc` and `Box` of a queue implement this

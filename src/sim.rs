@@ -4,7 +4,7 @@
 //! model queues exchange messages over a model network on virtual time. Each seed chooses a shape,
 //! a workload and a random half of the faults. Invariants are checked during the run, and at the
 //! end every message must have been handled. No socket, no thread, no clock: the same seed gives
-//! the same run. `docs/reliability.md` says what is asserted and how to replay a seed.
+//! the same run. `docs/reliability.md` states the assertions, and how to replay a seed.
 
 mod attempts;
 mod check;
@@ -38,7 +38,7 @@ use std::sync::{
 };
 
 use self::world::{Outcome, World};
-use crate::fault::Fault;
+use crate::base::fault::Fault;
 
 /// Seeds of a plain run.
 const SEEDS: u64 = 2_000;
@@ -81,7 +81,7 @@ fn number_from_env(name: &str) -> Option<u64> {
     Some(text.parse().expect("the variable holds a number"))
 }
 
-/// Every seed holds what is promised; one in a hundred is run twice and must be the same (I23).
+/// Every seed keeps the promises; one in a hundred is run twice and must be the same (I23).
 #[test]
 fn no_wake_up_is_lost() {
     if let Some(seed) = number_from_env("REVEILLE_SEED") {

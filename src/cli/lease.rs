@@ -38,7 +38,7 @@ struct Named {
 }
 
 /// Logs failures of the store, and nothing else of the library.
-const LOG: &str = "error,reveille::lease=warn";
+const LOG: &str = "error,reveille::coordination::lease=warn";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {

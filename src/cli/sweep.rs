@@ -90,7 +90,7 @@ struct PlanRow {
 }
 
 /// Logs failures and blobs that are left alone.
-const LOG: &str = "error,reveille::sweep=warn,reveille::lease=warn";
+const LOG: &str = "error,reveille::coordination=warn";
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {

@@ -14,11 +14,11 @@ use super::{
     pool::{Lease, Pool},
 };
 use crate::{
-    clock::Clock,
+    base::clock::Clock,
+    client::session::ReconnectConfig,
     error::{Error, ErrorKind, Result},
-    session::ReconnectConfig,
+    types::{FlagName, ListenerId, SubscribeOptions},
     wire::{from_status, proto},
-    words::{FlagName, ListenerId, SubscribeOptions},
 };
 
 pub(super) type RelayClient = proto::relay_client::RelayClient<Channel>;

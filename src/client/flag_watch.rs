@@ -14,11 +14,11 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    clock::{Clock, Tick},
+    base::clock::{Clock, Tick},
+    client::session::{ReconnectStep, WatchSession},
     error::{Error, Result},
-    session::{ReconnectStep, WatchSession},
+    types::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
     wire::{DUPLICATE_LISTENER, flag_event, from_status, proto, span_to_wire},
-    words::{ConnectionState, FlagEvent, FlagName, FlagState, FlagWatch, Limits, ListenerId},
 };
 
 /// A [`Stream`] of a flag's [`FlagEvent`]s: states, and acknowledgements if requested. It

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     error::Result,
+    types::{FlagName, FlagState, GlobalFlag, LeashOptions, UnleashOptions},
     wire::{flag_from_wire, proto, span_from_wire, span_to_wire},
-    words::{FlagName, FlagState, GlobalFlag, LeashOptions, UnleashOptions},
 };
 
 /// The calls on durable flags.
@@ -171,7 +171,7 @@ impl Flags {
     }
 
     /// Returns one flag as a [`GlobalFlag`], for a
-    /// [`PollingRelease`](crate::release::PollingRelease).
+    /// [`PollingRelease`](crate::coordination::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> impl GlobalFlag + use<> {
         RemoteFlag {
             flags: self.clone(),

@@ -12,11 +12,13 @@ use std::{
 use tonic::transport::{Channel, Endpoint};
 
 use crate::{
-    fault::Fault,
-    session::{
+    base::{
+        fault::Fault,
+        task::{Scope, TaskGroup},
+    },
+    client::session::{
         ConnectionNumber, Placement, PlacementConfig, STREAM_WINDOW, STREAMS_PER_CONNECTION,
     },
-    task::{Scope, TaskGroup},
 };
 
 /// Connections for streams, or connections for calls.

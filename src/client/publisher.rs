@@ -18,13 +18,15 @@ use tokio::sync::{Notify as Signal, mpsc, oneshot};
 
 use super::{config::PublisherOptions, connection::Client};
 use crate::{
-    clock::{Clock, Tick},
+    base::{
+        clock::{Clock, Tick},
+        log_limiter::LogLimiter,
+        task::Scope,
+    },
+    client::session::{PublisherConfig, PublisherSession, WaiterId},
     error::{Error, ErrorKind, Result},
-    log_limiter::LogLimiter,
-    session::{PublisherConfig, PublisherSession, WaiterId},
-    task::Scope,
+    types::{Accepted, Limits, Notification, Notify, check_text},
     wire::{NotifyRequest, accepted_from_wire, from_answer, proto},
-    words::{Accepted, Limits, Notification, Notify, check_text},
 };
 
 /// Notifies the relay of new messages in queues. Cheap to clone; clones share one connection.

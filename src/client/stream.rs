@@ -11,7 +11,7 @@ use futures_core::Stream;
 use tonic::{Response, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
 use super::{connection::Client, pool::Lease};
-use crate::session::Outage;
+use crate::client::session::Outage;
 
 type Opening<T> = Pin<Box<dyn Future<Output = Result<Response<Streaming<T>>, Status>> + Send>>;
 

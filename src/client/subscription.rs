@@ -19,14 +19,14 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    clock::{Clock, Tick},
+    base::clock::{Clock, Tick},
+    client::session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
     error::{Error, ErrorKind, Result},
-    session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
-    wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
-    words::{
+    types::{
         ConnectionState, Limits, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
         WorkDetected,
     },
+    wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
 };
 
 /// A [`Stream`] of wake-ups ([`WorkDetected`]). It ends only after an error, which is the relay's

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Sleep;
 
-use crate::clock::{Clock, Tick};
+use crate::base::clock::{Clock, Tick};
 
 /// Fires at the requested time or sooner; its caller then checks the time and polls again.
 ///

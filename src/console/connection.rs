@@ -10,7 +10,7 @@ use hyper_util::{
 };
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::{
+use crate::base::{
     eviction::{EvictingPool, PoolPlace},
     task::Scope,
 };

@@ -8,7 +8,7 @@ use prometheus_client::{
 };
 
 use super::process;
-use crate::histogram::HistogramSnapshot;
+use crate::base::histogram::HistogramSnapshot;
 
 /// A metric: its name without `reveille_`, its help text, its value.
 pub(crate) type Metric = (&'static str, &'static str, u64);

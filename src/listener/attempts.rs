@@ -13,8 +13,8 @@ use std::{
 };
 
 use crate::{
+    base::fault::{Fault, planted},
     error::Error,
-    fault::{Fault, planted},
     queue::{Message, MessageId},
 };
 

@@ -25,8 +25,8 @@ use super::{
     },
 };
 use crate::{
+    base::task::{self, TaskOutcome},
     queue::MessageId,
-    task::{self, TaskOutcome},
 };
 
 /// Handles messages many at a time. Every `Fn(Vec<Delivery>) -> impl Future<Output =

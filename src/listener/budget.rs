@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::oneshot;
 
-use crate::scaling::{Slots, Ticket};
+use crate::listener::scaling::{Slots, Ticket};
 
 /// Limits the dequeue tasks that work at one time, over all listeners that share it. Clones share
 /// one budget.

@@ -13,12 +13,11 @@ use super::{
     supervisor::{RelayLink, Supervisor},
 };
 use crate::{
+    base::{fault::Fault, task::Scope},
     error::{Error, ErrorKind, Result},
-    fault::Fault,
+    listener::scaling::{Scaler, ScalerConfig},
     queue::{WorkQueue, json},
-    scaling::{Scaler, ScalerConfig},
-    task::Scope,
-    words::{Notify, Wakes},
+    types::{Notify, Wakes},
 };
 
 /// Builds a listener; see [`Listener::builder`].

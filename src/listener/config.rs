@@ -10,9 +10,9 @@ use std::{
 use super::budget::Budget;
 use crate::{
     error::{Error, Result},
+    listener::scaling::{IdleBackoff, ScalePolicy, StepPolicy},
     queue::{QueueLimits, WorkQueue},
-    scaling::{IdleBackoff, ScalePolicy, StepPolicy},
-    words::{GroupName, Limits, ListenerId, SubscribeOptions},
+    types::{GroupName, Limits, ListenerId, SubscribeOptions},
 };
 
 /// The configuration of a listener.

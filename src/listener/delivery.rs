@@ -19,9 +19,9 @@ use super::{
     stream::Pickup,
 };
 use crate::{
+    base::task::{self, TaskOutcome},
     error::{Error, ErrorKind},
     queue::{Message, Receipt},
-    task::{self, TaskOutcome},
 };
 
 /// The end of an attempt.

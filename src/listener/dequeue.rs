@@ -30,10 +30,10 @@ use super::{
     shared::{Shared, count},
 };
 use crate::{
-    clock::wall,
+    base::clock::wall,
     error::{Error, ErrorKind, Result},
+    listener::scaling::{AfterEmpty, Begin, Idle, ListenerMode, TaskId},
     queue::Message,
-    scaling::{AfterEmpty, Begin, Idle, ListenerMode, TaskId},
 };
 
 /// A dequeue task and the messages that it holds.

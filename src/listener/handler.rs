@@ -12,7 +12,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use super::{attempts::Verdict, batch::RejectedTogether, stream::Pickup};
-use crate::{queue::Message, words::QueueAddress};
+use crate::{queue::Message, types::QueueAddress};
 
 /// Why a handler did not handle a message.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;

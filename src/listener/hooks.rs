@@ -10,9 +10,9 @@ use std::{
 use super::handler::HandlerError;
 use crate::{
     error::Error,
+    listener::scaling::{Idle, ListenerMode},
     queue::{Message, MessageId},
-    scaling::{Idle, ListenerMode},
-    words::WorkDetected,
+    types::WorkDetected,
 };
 
 /// Observes a listener. Every method has a default. A method must not block: it delays the task

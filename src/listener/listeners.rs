@@ -13,10 +13,10 @@ use super::{
     split::split,
 };
 use crate::{
+    base::task::Scope,
     error::{Error, Result},
     queue::WorkQueue,
-    task::Scope,
-    words::{Notify, QueueAddress, Wakes},
+    types::{Notify, QueueAddress, Wakes},
 };
 
 /// Reads several queues with one handler: a [`Listener`] for each of them, on one stream of
@@ -51,7 +51,7 @@ use crate::{
 /// # }).unwrap();
 /// ```
 ///
-/// Every queue has tasks of its own, up to [`ListenerConfig::max_tasks`]; give the configuration a
+/// Every queue has separate tasks, up to [`ListenerConfig::max_tasks`]; give the configuration a
 /// [`Budget`](super::Budget) to bound those of all queues together. [`Delivery::queue`] says where a
 /// message came from.
 ///

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{shared::Shared, state::QueryState};
-use crate::histogram::HistogramSnapshot;
+use crate::base::histogram::HistogramSnapshot;
 
 /// A read-only view of a [`Listener`](super::Listener). Clones are cheap, and neither keep the
 /// listener running nor end it. After its end the figures stay unchanged.

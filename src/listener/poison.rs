@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Result},
     queue::{Message, NewMessage, WorkQueue},
-    words::Notification,
+    types::Notification,
 };
 
 /// An entry of the poison queue, as JSON: a message and its error.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    scaling::{Load, ScalePolicy},
+    listener::scaling::{Load, ScalePolicy},
 };
 
 /// A scale policy in a TOML file; changes of the file apply at run time.

@@ -21,13 +21,15 @@ use super::{
     state::{Counters, QueryState},
 };
 use crate::{
-    clock::{Clock, Tick},
+    base::{
+        clock::{Clock, Tick},
+        fault::Fault,
+        log_limiter::LogLimiter,
+    },
     error::Error,
-    fault::Fault,
-    log_limiter::LogLimiter,
+    listener::scaling::Scaler,
     queue::{MessageId, WorkQueue},
-    scaling::Scaler,
-    words::Notify,
+    types::Notify,
 };
 
 /// The state that the tasks of one listener share.

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
+    base::task::Scope,
     error::{Error, ErrorKind, Result},
-    task::Scope,
-    words::{LinkState, QueueAddress, Report, Reported, Wakes, WorkDetected},
+    types::{LinkState, QueueAddress, Report, Reported, Wakes, WorkDetected},
 };
 
 /// Wait before a refused subscription is tried again.
@@ -220,7 +220,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::words::{ConnectionState, ReportState};
+    use crate::types::{ConnectionState, ReportState};
 
     /// A subscription without wake-ups that records reports.
     #[derive(Debug)]

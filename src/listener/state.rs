@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    histogram::{Histogram, HistogramSnapshot},
-    scaling::ListenerMode,
+    base::histogram::{Histogram, HistogramSnapshot},
+    listener::scaling::ListenerMode,
 };
 
 /// A snapshot of a listener.

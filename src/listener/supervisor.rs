@@ -15,11 +15,13 @@ use super::{
     shared::{Shared, count},
 };
 use crate::{
-    clock::{Tick, wall},
+    base::{
+        clock::{Tick, wall},
+        task::{self, Scope, TaskOutcome},
+    },
     error::{Error, ErrorKind, Result},
-    scaling::{ListenerMode, Load, PendingReport, Step, TaskId},
-    task::{self, Scope, TaskOutcome},
-    words::{ConnectionState, LinkState, Report, Reported, Wakes, WorkDetected},
+    listener::scaling::{ListenerMode, Load, PendingReport, Step, TaskId},
+    types::{ConnectionState, LinkState, Report, Reported, Wakes, WorkDetected},
 };
 
 /// Runs a listener until it is dropped. Its dequeue tasks belong to `scope`.

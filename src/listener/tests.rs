@@ -25,8 +25,8 @@ use std::{
 use crate::{
     listener::{Delivery, Handler, HandlerResult, Listener, ListenerBuilder, ListenerConfig},
     queue::{MemoryQueue, Metered, NewMessage, Partitioned, QueueUsage, WorkQueue},
-    relay::{Relay, RelayConfig},
-    words::{ListenerId, Notification, Notify},
+    relay::runtime::{Relay, RelayConfig},
+    types::{ListenerId, Notification, Notify},
 };
 
 /// A queue with counted calls, and a relay.

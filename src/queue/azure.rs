@@ -37,10 +37,10 @@ use super::{
     invalid_receipt, limits::WEEK, local_group, missing_queue, outcome, queue_group,
 };
 use crate::{
-    azure::{AzureError, StorageAccount, check_name, client_options},
+    backend::azure::{AzureError, StorageAccount, check_name, client_options},
+    base::fnv::fnv1a,
     error::{Error, ErrorKind, Result},
-    fnv::fnv1a,
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// A queue of Azure Queue Storage. Clones are the same queue and share its connections.

@@ -26,10 +26,9 @@ use super::{
     forward::forward, invalid_receipt, outcome,
 };
 use crate::{
-    clock::wall,
+    base::{clock::wall, task},
     error::{Error, ErrorKind, Result},
     store::{BlobContent, BlobName, BlobStore},
-    task,
 };
 
 /// Takes messages that are too large for a queue, with the help of a [`BlobStore`].

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
 use crate::{
     error::Result,
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// Forwards the named methods to a field of the wrapper: `forward!(inner: address, limits);`.
@@ -17,17 +17,17 @@ macro_rules! forward {
         $(forward!(@ $method $inner);)+
     };
     (@ address $inner:ident) => {
-        fn address(&self) -> &$crate::words::QueueAddress {
+        fn address(&self) -> &$crate::types::QueueAddress {
             self.$inner.address()
         }
     };
     (@ addresses $inner:ident) => {
-        fn addresses(&self) -> Vec<&$crate::words::QueueAddress> {
+        fn addresses(&self) -> Vec<&$crate::types::QueueAddress> {
             self.$inner.addresses()
         }
     };
     (@ listener_group $inner:ident) => {
-        fn listener_group(&self) -> $crate::words::GroupName {
+        fn listener_group(&self) -> $crate::types::GroupName {
             self.$inner.listener_group()
         }
     };

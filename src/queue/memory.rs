@@ -15,10 +15,12 @@ use super::{
     invalid_receipt, local_group,
 };
 use crate::{
-    clock::{Clock, Tick, wall},
+    base::{
+        clock::{Clock, Tick, wall},
+        sync::lock,
+    },
     error::Result,
-    sync::lock,
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// A queue in memory. Clones are the same queue.

@@ -24,9 +24,9 @@ use super::{
     invalid_receipt, outcome,
 };
 use crate::{
+    base::fnv::fnv1a,
     error::{Error, Result},
-    fnv::fnv1a,
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// Several queues as one.

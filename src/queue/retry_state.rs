@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use super::RetryConfig;
 use crate::{
-    backoff::Backoff,
+    base::{
+        backoff::Backoff,
+        fault::{Fault, planted},
+    },
     error::Error,
-    fault::{Fault, planted},
 };
 
 /// The retry state of one call.

@@ -22,8 +22,8 @@ use super::{
     retry_state::{RetryOn, RetryState},
 };
 use crate::{
+    base::fault::Fault,
     error::{Error, ErrorKind, Result},
-    fault::Fault,
 };
 
 /// Repeats calls after temporary failures.

@@ -31,9 +31,9 @@ use super::{
     invalid_receipt, local_group, missing_queue,
 };
 use crate::{
+    backend::sqlite::Database,
     error::Result,
-    sqlite::Database,
-    words::{GroupName, QueueAddress},
+    types::{GroupName, QueueAddress},
 };
 
 /// A queue in a SQLite file. All handles of a process on one file share one thread.

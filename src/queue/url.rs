@@ -7,9 +7,9 @@ use std::{
 
 use super::{MemoryQueue, WorkQueue};
 use crate::{
+    base::sync::lock,
     error::{Error, Result},
-    sync::lock,
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn WorkQueue>> {
         #[cfg(feature = "azure")]
         Backend::Azure(encoding) => {
             let (account, name) = parsed.address.parts();
-            let account = crate::azure::StorageAccount::from_environment(account)?;
+            let account = crate::backend::azure::StorageAccount::from_environment(account)?;
             let config = super::AzureQueueConfig {
                 encoding,
                 ..super::AzureQueueConfig::new(account, name)

@@ -14,11 +14,11 @@ use super::{
     world::World,
 };
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
     error::{Error, ErrorKind},
     listener::attempts::Verdict,
     queue::{self, Receipt},
-    words::{GroupName, Selector},
+    types::{GroupName, Selector},
 };
 
 /// A seed's choices for the shared queue and its messages.

@@ -15,8 +15,8 @@ use super::{
     world::{Event, SILENCE, World},
 };
 use crate::{
-    clock::Tick,
-    words::{WakeReason, WorkDetected},
+    base::clock::Tick,
+    types::{WakeReason, WorkDetected},
 };
 
 /// A listener that can reach the relay holds a stream within this time: 2.5 heartbeats until
@@ -175,7 +175,7 @@ impl World {
                 continue;
             }
             match message.announced {
-                Announced::Nobody
+                Announced::Unannounced
                     if self.plan.sentinel.is_zero() || !self.is_known(message.queue) =>
                 {
                     self.totals.unannounced += 1;
@@ -262,7 +262,7 @@ impl World {
                 }
                 return;
             }
-            Announced::Listener(..) | Announced::Nobody => return,
+            Announced::Listener(..) | Announced::Unannounced => return,
         };
         self.check_fleet(id, due);
         for number in 0..self.listeners.len() {
@@ -284,7 +284,7 @@ impl World {
                 let machine = format!("{:?}", listener.scaled.get(&queue));
                 self.violate(|| {
                     format!(
-                        "I1: nobody looks for message {id} in queue {queue}, due at {:.3} s, \
+                        "I1: no listener looks for message {id} in queue {queue}, due at {:.3} s, \
                          and listener {number} is well: {machine}",
                         due.as_nanos() as f64 / 1e9
                     )

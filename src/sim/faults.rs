@@ -8,7 +8,7 @@ use super::{
     publisher::Publisher,
     world::{Event, World},
 };
-use crate::clock::Tick;
+use crate::base::clock::Tick;
 
 impl World {
     /// The next trouble, and after a gap the one after it.

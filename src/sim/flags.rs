@@ -21,10 +21,9 @@ use std::{
 use self::store::ShakyStore;
 use super::{first, number_from_env, table};
 use crate::{
-    fault::Fault,
-    flag::{Event, Flags, FlagsConfig, WatchGuard},
-    sync::lock,
-    words::{FlagName, FlagState, ListenerId, UnleashOptions},
+    base::{fault::Fault, sync::lock},
+    coordination::flag::{Event, Flags, FlagsConfig, WatchGuard},
+    types::{FlagName, FlagState, ListenerId, UnleashOptions},
 };
 
 /// Seeds of a plain run.
@@ -454,7 +453,7 @@ impl World {
             self.log(|| format!("watcher {} is told {state:?}", watcher.number));
             if state.set && !self.store.ever_held(state) {
                 return Err(format!(
-                    "durable first: a watcher is told what was never in the store: {{{state:?}}}"
+                    "durable first: a watcher is told a state that was never in the store: {{{state:?}}}"
                 ));
             }
         }
@@ -490,7 +489,7 @@ impl World {
                 .iter()
                 .any(|watcher| watcher.settling.is_some());
             if settling || !self.tasks.is_empty() {
-                return Err("everybody waits for somebody else".to_owned());
+                return Err("all writers wait for each other".to_owned());
             }
             return Ok(());
         }

@@ -17,8 +17,8 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
-    words::{
+    base::clock::Tick,
+    types::{
         GroupName, Notification, Report, ReportState, SubscribeOptions, WakeReason, WorkDetected,
     },
 };
@@ -200,7 +200,7 @@ impl World {
         let lapsed = self.relay.fleets.leases.get(&(queue, id)) == Some(&end);
         if lapsed && life == self.relay.life && !self.is_handed_on(id, queue, end) {
             self.violate(|| {
-                format!("R14: a lease of queue {queue} has lapsed, and nobody is told of its work")
+                format!("R14: a lease of queue {queue} has lapsed, and no member is told of its work")
             });
         }
     }
@@ -210,7 +210,7 @@ impl World {
         if life == self.relay.life && !self.is_handed_on(id, queue, end) {
             self.violate(|| {
                 format!(
-                    "R16: a busy member of queue {queue} has ended, and nobody is told of its work"
+                    "R16: a busy member of queue {queue} has ended, and no member is told of its work"
                 )
             });
         }
@@ -285,7 +285,7 @@ impl World {
             || told >= Some(head);
         if !done {
             self.violate(|| {
-                format!("R15: a member drained queue {queue}, and {head} is owed to nobody")
+                format!("R15: a member drained queue {queue}, and {head} is owed to no member")
             });
         }
     }

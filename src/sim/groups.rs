@@ -12,9 +12,9 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
-    hub::CoordinatorConfig,
-    words::{GroupName, QueueAddress, Selector},
+    base::clock::Tick,
+    relay::hub::CoordinatorConfig,
+    types::{GroupName, QueueAddress, Selector},
 };
 
 /// A wake-up that its single receiver does not cover goes to another listener after this time:
@@ -188,7 +188,7 @@ impl World {
     pub(super) fn put_untold(&mut self, queue: usize) {
         let message = self
             .queues
-            .put(queue, self.now, self.now, Announced::Nobody);
+            .put(queue, self.now, self.now, Announced::Unannounced);
         let numbers = [queue as u64, message as u64];
         self.log.note(self.now, "put untold", &numbers);
     }
@@ -213,7 +213,7 @@ impl World {
     pub(super) fn check_orphan(&mut self, id: MessageId) {
         let now = self.now;
         let message = &self.queues.messages[id];
-        if message.announced != Announced::Nobody {
+        if message.announced != Announced::Unannounced {
             self.relay.orphans.remove(&id);
             return;
         }
@@ -254,7 +254,7 @@ impl World {
         let scaled = listeners.iter().any(|one| self.listeners[*one].is_scaled());
         let believed = if scaled { interval * 2 } else { Duration::ZERO };
         if now > from + interval * rounds + believed + CLAIM * tries + late + SOON {
-            self.violate(|| format!("R11: nobody looks for message {id} in queue {queue}"));
+            self.violate(|| format!("R11: no listener looks for message {id} in queue {queue}"));
         }
     }
 

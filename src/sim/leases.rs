@@ -13,9 +13,8 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 use self::store::{Ask, Blob};
 use super::{first, number_from_env, table};
 use crate::{
-    clock::Tick,
-    fault::Fault,
-    lease::machine::{Action, Answer, ContenderConfig, EndReason, LeaseMachine},
+    base::{clock::Tick, fault::Fault},
+    coordination::lease::machine::{Action, Answer, ContenderConfig, EndReason, LeaseMachine},
 };
 
 /// Seeds of a plain run.
@@ -248,7 +247,7 @@ impl World {
         // crashed, and the request's time.
         let settled = self.shape.longest() * 6 / 5 + self.shape.poll * 5 / 4 + 2 * SECOND;
         self.run_until(self.now + settled)?;
-        let holder = self.holder().ok_or("liveness: nobody holds it")?;
+        let holder = self.holder().ok_or("liveness: no contender holds it")?;
         let life = self.nodes[holder].life;
         self.run_until(self.now + 3 * self.shape.longest())?;
         if self.holder() != Some(holder) || self.nodes[holder].life != life {
@@ -260,7 +259,7 @@ impl World {
         self.run_until(self.now + handed_on)?;
         // Possibly the same contender in its next life.
         if self.holder().is_none() || self.token == token {
-            return Err("liveness: what was released is not taken".to_owned());
+            return Err("liveness: a released lease is not taken".to_owned());
         }
         Ok(())
     }

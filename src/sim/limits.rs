@@ -16,10 +16,10 @@ use super::{
     world::World,
 };
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
     error::{Error, ErrorKind, Result},
-    hub::Hub,
-    words::{Notification, Position, QueueAddress, Selector, SubscribeOptions},
+    relay::hub::Hub,
+    types::{Notification, Position, QueueAddress, Selector, SubscribeOptions},
 };
 
 /// The model's state of the relay's table of queues, if that is small.
@@ -122,7 +122,7 @@ impl World {
         hub: &Hub,
         publisher: &Arc<str>,
         notifications: &[Notification],
-    ) -> Result<Vec<crate::words::Accepted>> {
+    ) -> Result<Vec<crate::types::Accepted>> {
         let queues = notifications.iter().map(|one| one.queue.clone());
         let new = self.unknown(hub, queues);
         let before = self.room_for(hub, notifications.iter().map(|one| &one.queue));

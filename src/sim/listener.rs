@@ -20,12 +20,12 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
-    error::Error,
-    session::{
+    base::clock::Tick,
+    client::session::{
         ConnectionNumber, ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep,
     },
-    words::{
+    error::Error,
+    types::{
         ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
         SubscribeOptions, WakeReason, WorkDetected,
     },
@@ -156,7 +156,7 @@ impl Listener {
         self.life == life && self.session.is_some()
     }
 
-    pub(super) fn wants(&self, queue: &crate::words::QueueAddress) -> bool {
+    pub(super) fn wants(&self, queue: &crate::types::QueueAddress) -> bool {
         let mut selectors = self.options.selectors.iter();
         selectors.any(|selector| selector.matches(queue))
     }
@@ -506,7 +506,7 @@ impl World {
         self.work_on(number, queue, unasked);
     }
 
-    fn look_at(&mut self, number: usize, which: impl Fn(&crate::words::QueueAddress) -> bool) {
+    fn look_at(&mut self, number: usize, which: impl Fn(&crate::types::QueueAddress) -> bool) {
         for queue in 0..self.queues.list.len() {
             let address = &self.queues.list[queue].address;
             if which(address) && self.listeners[number].wants(address) {

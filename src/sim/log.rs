@@ -1,6 +1,6 @@
 //! The events of a run, as a hash, and as text when a seed is replayed.
 
-use crate::clock::Tick;
+use crate::base::clock::Tick;
 
 /// The event log.
 #[derive(Debug)]

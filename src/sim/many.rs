@@ -18,14 +18,12 @@ use std::{
 
 use super::{first, groups, number_from_env, table};
 use crate::{
-    clock::Tick,
-    fault::Fault,
-    hub::{
+    base::{clock::Tick, fault::Fault, sync::work},
+    relay::hub::{
         CoordinatorConfig, Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream,
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
     },
-    sync::work,
-    words::{
+    types::{
         GroupName, Limits, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
         Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason,
     },
@@ -438,7 +436,7 @@ impl World {
         let mut all = 0..self.queues.len();
         match all.find(|queue| !self.streams.iter().any(|stream| asked(*queue, stream))) {
             Some(queue) => Err(format!(
-                "R11: nobody is asked to check queue {queue} in {ASKED} s"
+                "R11: no listener is asked to check queue {queue} in {ASKED} s"
             )),
             None => Ok(()),
         }

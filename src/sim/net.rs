@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::world::{Event, World};
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
+    client::session::ConnectionNumber,
     error::Error,
-    session::ConnectionNumber,
-    words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
+    types::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
 };
 
 /// Names a connection.

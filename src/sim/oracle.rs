@@ -14,8 +14,8 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
-    words::{
+    base::clock::Tick,
+    types::{
         Accepted, Notification, QueueAddress, Report, ReportState, SubscribeEvent,
         SubscribeOptions, WakeReason, WorkDetected,
     },
@@ -70,7 +70,7 @@ impl World {
             let told = match message.announced {
                 Announced::Publisher(..) => true,
                 // A second notification: it helps if the message is visible then.
-                Announced::Nobody => message.visible_at <= now + notification.delay,
+                Announced::Unannounced => message.visible_at <= now + notification.delay,
                 _ => false,
             };
             if told {
@@ -137,7 +137,7 @@ impl World {
             if in_time && place.is_some_and(|place| place.is_busy(stream, self.now)) {
                 message.announced = Announced::Due(due);
             } else if !alive && !others {
-                message.announced = Announced::Nobody;
+                message.announced = Announced::Unannounced;
             }
         }
     }
@@ -153,7 +153,7 @@ impl World {
         for id in self.queues.open().collect::<Vec<_>>() {
             let message = &mut self.queues.messages[id];
             if message.announced == Announced::Listener(listener, life) && !known {
-                message.announced = Announced::Nobody;
+                message.announced = Announced::Unannounced;
             }
         }
     }
@@ -165,10 +165,10 @@ impl World {
             let lost = match message.announced {
                 Announced::Due(due) => due > self.now,
                 Announced::Listener(listener, life) => !self.listeners[listener].is_alive(life),
-                Announced::Publisher(..) | Announced::Nobody => false,
+                Announced::Publisher(..) | Announced::Unannounced => false,
             };
             if lost {
-                message.announced = Announced::Nobody;
+                message.announced = Announced::Unannounced;
             }
         }
     }

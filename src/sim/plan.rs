@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{attempts::AttemptPlan, groups, limits::PositionRoom, resume::FewPositions};
-use crate::words::{GroupName, QueueAddress, Selector};
+use crate::types::{GroupName, QueueAddress, Selector};
 
 /// The shape of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,11 +12,10 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
+    base::{clock::Tick, fault::Fault},
+    client::session::{PublisherConfig, PublisherSession, WaiterId},
     error::{Error, ErrorKind},
-    fault::Fault,
-    session::{PublisherConfig, PublisherSession, WaiterId},
-    words::Notification,
+    types::Notification,
 };
 
 /// One publisher.
@@ -111,7 +110,7 @@ impl World {
         }
         for message in &mut self.queues.messages {
             if message.announced == Announced::Publisher(number, life) {
-                message.announced = Announced::Nobody;
+                message.announced = Announced::Unannounced;
             }
         }
         self.within_millis(10_000, Event::PublisherStarts(number));
@@ -130,9 +129,9 @@ impl World {
         }
         let bits = publisher.bits.entry(queue).or_default();
         if bits.len() == BITS {
-            self.queues.messages[message].announced = Announced::Nobody;
+            self.queues.messages[message].announced = Announced::Unannounced;
             for along in publisher.along.drain(..) {
-                self.queues.messages[along].announced = Announced::Nobody;
+                self.queues.messages[along].announced = Announced::Unannounced;
             }
             return;
         }
@@ -149,7 +148,7 @@ impl World {
         }
         if bits.len() == BITS {
             for along in publisher.along.drain(..) {
-                self.queues.messages[along].announced = Announced::Nobody;
+                self.queues.messages[along].announced = Announced::Unannounced;
             }
         }
         let notification = Notification {

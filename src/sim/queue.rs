@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{clock::Tick, words::QueueAddress};
+use crate::{base::clock::Tick, types::QueueAddress};
 
 /// Names a message.
 pub(super) type MessageId = usize;
@@ -73,7 +73,7 @@ pub(super) enum Announced {
     /// This listener (and its life), which has still to report it.
     Listener(usize, u64),
     /// No node: the node that knew of it crashed. Only the sentinel finds the message.
-    Nobody,
+    Unannounced,
 }
 
 /// All queues.

@@ -10,12 +10,12 @@ use std::{
 };
 
 use crate::{
-    clock::Tick,
-    hub::{
+    base::clock::Tick,
+    relay::hub::{
         Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
         WakeBatch,
     },
-    words::{
+    types::{
         ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
         SubscribeOptions, Token, WakeReason, WorkDetected,
     },

@@ -20,14 +20,13 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
+    base::{clock::Tick, fault::Fault},
     error::{Error, ErrorKind},
-    fault::Fault,
-    hub::{
+    relay::hub::{
         Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
         WakeBatch, WakeBuilder, Walk,
     },
-    words::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
+    types::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
 };
 
 /// The relay and what drives it.

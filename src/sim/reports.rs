@@ -13,10 +13,10 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
     error::ErrorKind,
-    hub::SubscriptionId,
-    words::{Report, ReportState},
+    relay::hub::SubscriptionId,
+    types::{Report, ReportState},
 };
 
 /// One call in flight.
@@ -240,7 +240,7 @@ impl World {
             for id in self.queues.list[call.queue].messages.clone() {
                 let message = &mut self.queues.messages[id];
                 if matches!(message.announced, Announced::Due(_)) {
-                    message.announced = Announced::Nobody;
+                    message.announced = Announced::Unannounced;
                 }
             }
         }
@@ -253,7 +253,7 @@ impl World {
         let message = &mut self.queues.messages[id];
         let waits = matches!(
             message.announced,
-            Announced::Listener(..) | Announced::Nobody
+            Announced::Listener(..) | Announced::Unannounced
         );
         if message.gets == receipt && waits {
             message.announced = Announced::Due(self.now + later(delay));

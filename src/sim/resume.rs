@@ -7,7 +7,7 @@ use super::{
     plan::Plan,
     world::{Event, World},
 };
-use crate::{clock::Tick, words::SubscribeOptions};
+use crate::{base::clock::Tick, types::SubscribeOptions};
 
 /// The settings of such a run.
 #[derive(Debug, Clone, Copy)]

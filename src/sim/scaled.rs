@@ -20,12 +20,14 @@ use super::{
     world::{Event, World},
 };
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
     error::ErrorKind,
-    listener::attempts::{Arrival, AttemptLimits, Attempts},
+    listener::{
+        attempts::{Arrival, AttemptLimits, Attempts},
+        scaling::{IdleBackoff, Load, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy, TaskId},
+    },
     queue::{self, retry_state::RetryState},
-    scaling::{IdleBackoff, Load, ScalePolicy, Scaler, ScalerConfig, Step, StepPolicy, TaskId},
-    words::ConnectionState,
+    types::ConnectionState,
 };
 
 /// One queue of a listener: its scaler and the messages of its tasks.
@@ -256,7 +258,7 @@ impl World {
                 // Its stream ended before the listener, which has renewed the messages since: the
                 // relay's timer is too early. Only the sentinel finds them.
                 if matches!(message.announced, Announced::Due(_)) {
-                    message.announced = Announced::Nobody;
+                    message.announced = Announced::Unannounced;
                 }
             }
         }

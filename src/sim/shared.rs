@@ -12,9 +12,8 @@ use super::{
     world::World,
 };
 use crate::{
-    clock::Tick,
-    fault::Fault,
-    session::{ConnectionNumber, Placement, PlacementConfig},
+    base::{clock::Tick, fault::Fault},
+    client::session::{ConnectionNumber, Placement, PlacementConfig},
 };
 
 /// The connections of the client.

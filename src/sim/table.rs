@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{FIND_WITHIN, first, flags, leases, many, run};
-use crate::fault::Fault;
+use crate::base::fault::Fault;
 
 /// A fault, the rule that it breaks, and its description.
 type Row = (Fault, &'static str, &'static str);
@@ -185,12 +185,12 @@ const FAULTS: [Row; 89] = [
     (
         Fault::VisibleNowIgnored,
         "R10",
-        "`visible_in = 0` wakes nobody",
+        "`visible_in = 0` wakes no listener",
     ),
     (
         Fault::AskedCountsAsLooked,
         "R11",
-        "who was asked counts as one that looked",
+        "a listener that was asked counts as if it had looked",
     ),
     (
         Fault::BusyCountedNotSent,
@@ -200,7 +200,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::UncoveredNotReassigned,
         "R13",
-        "what is not covered goes to nobody else",
+        "an uncovered wake-up goes to no other member",
     ),
     (
         Fault::LeaseNeverLapses,
@@ -220,7 +220,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::PublisherGivesUp,
         "retry",
-        "what was not acknowledged is not sent again",
+        "an unacknowledged notification is not sent again",
     ),
     (
         Fault::BatchDropped,
@@ -426,7 +426,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::PauseForgets,
         "R18",
-        "what is told while a listener is paused is forgotten",
+        "wake-ups of a paused listener are forgotten",
     ),
     (
         Fault::LeavingStays,
@@ -451,7 +451,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::PoisonedUntried,
         "attempts",
-        "what was got too often is poisoned without a try",
+        "a message that was got too often is poisoned without an attempt",
     ),
     (
         Fault::LastTryShared,
@@ -461,7 +461,7 @@ const FAULTS: [Row; 89] = [
     (
         Fault::SettledHandledAgain,
         "attempts",
-        "what was handled and not deleted is handled again by the same listener",
+        "a handled message that was not deleted is handled again by the same listener",
     ),
 ];
 
@@ -489,7 +489,7 @@ const FLAG_FAULTS: [Row; 7] = [
     (
         Fault::FlagExpiryUnconditional,
         "R22",
-        "an expired flag is deleted whatever it is by now",
+        "an expired flag is deleted even if it has changed",
     ),
     (
         Fault::FlagTellsBeforeDurable,

@@ -20,7 +20,7 @@ use super::{
     scaled::Happens,
     shared::Shared,
 };
-use crate::{clock::Tick, fault::Fault};
+use crate::base::{clock::Tick, fault::Fault};
 
 /// The whole state of a run.
 pub(super) struct World {
@@ -116,7 +116,7 @@ pub(super) enum Event {
     Pump(usize, u64),
     Says(usize, u64, MessageId),
     PublisherStarts(usize),
-    Deadline(usize, u64, crate::session::WaiterId),
+    Deadline(usize, u64, crate::client::session::WaiterId),
     /// The workload's next operation, the next trouble, the end of all troubles.
     Work,
     /// One operation, in addition to the workload.

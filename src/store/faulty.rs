@@ -17,8 +17,8 @@ use async_trait::async_trait;
 
 use super::{Blob, BlobContent, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions};
 use crate::{
+    base::sync::{Mutex, lock},
     error::{Error, ErrorKind, Result},
-    sync::{Mutex, lock},
 };
 
 /// What fails; by default nothing.
@@ -99,7 +99,10 @@ impl FaultyStore {
         let (fails, wait) = {
             let mut rng = lock(&self.rng);
             let fails = (rng.u32(0..100) < percent).then(|| rng.bool());
-            (fails, crate::backoff::jitter(self.faults.delay, &mut rng))
+            (
+                fails,
+                crate::base::backoff::jitter(self.faults.delay, &mut rng),
+            )
         };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
 };
-use crate::{error::Result, sync::lock};
+use crate::{base::sync::lock, error::Result};
 
 /// Blobs in this process's memory. Clones share them.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ struct Blobs {
 impl MemoryStore {
     /// Makes an empty store.
     pub fn new() -> Self {
-        Self::with_wall(crate::clock::wall)
+        Self::with_wall(crate::base::clock::wall)
     }
 
     /// Makes an empty store that takes `last_modified` from `wall`.

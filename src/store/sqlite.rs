@@ -13,9 +13,9 @@ use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, ETag, Page, PageOptions, changed, exists,
 };
 use crate::{
-    clock::{micros, wall},
+    backend::sqlite::{Database, Schema},
+    base::clock::{micros, wall},
     error::{Error, ErrorKind, Result},
-    sqlite::{Database, Schema},
 };
 
 /// Blobs in a SQLite file. A write that has returned is on the disk.

@@ -13,14 +13,16 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    clock::{Clock, Tick},
+    base::{
+        clock::{Clock, Tick},
+        sync::lock,
+    },
     error::{Error, Result},
     queue::{
         Fault, MemoryQueue, Message, MessageId, NewMessage, PeekedMessage, Receipt, WorkQueue,
         forward::forward,
     },
-    sync::lock,
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 /// A queue in memory with a script. Clones are the same queue with the same script.

@@ -5,8 +5,8 @@ use std::{net::SocketAddr, time::Duration};
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Result},
-    node::{Node, NodeConfig},
-    words::{Accepted, Notification, Notify, QueueAddress},
+    relay::{Node, NodeConfig},
+    types::{Accepted, Notification, Notify, QueueAddress},
 };
 
 /// A relay for one test, on a free loopback port. Dropping it ends the relay.

@@ -13,7 +13,7 @@ use tonic::{
 };
 
 use super::proto;
-use crate::words::Limits;
+use crate::types::Limits;
 
 /// Encodes `T` and decodes `U`.
 #[derive(Debug)]

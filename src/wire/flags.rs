@@ -4,7 +4,7 @@ use super::time::time_to_wire;
 use super::{proto, relay::goodbye_from_wire, time::time_from_wire, watch::Event};
 use crate::{
     error::{Error, ErrorKind, Result},
-    words::{FlagEvent, FlagName, FlagState},
+    types::{FlagEvent, FlagName, FlagState},
 };
 
 pub(crate) fn flag_to_wire(state: &FlagState) -> proto::Flag {

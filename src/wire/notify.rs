@@ -21,7 +21,7 @@ use prost::{
 use super::time::{checked_span, checked_time, span_to_wire, time_to_wire};
 use crate::{
     error::{Error, Result},
-    words::{Limits, Notification, QueueAddress, check_text},
+    types::{Limits, Notification, QueueAddress, check_text},
 };
 
 /// A notify request.

@@ -5,13 +5,13 @@ use super::{
     proto,
     time::{span_from_wire, span_to_wire, time_from_wire},
 };
-use crate::words::{
+use crate::types::{
     Accepted, Goodbye, GoodbyeReason, Position, Report, ReportState, Selector, SubscribeEvent,
     SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
 };
 use crate::{
     error::{Error, Result},
-    words::{GroupName, ListenerId, QueueAddress},
+    types::{GroupName, ListenerId, QueueAddress},
 };
 
 pub(crate) fn accepted_from_wire(accepted: &[proto::Accepted]) -> Vec<Accepted> {
@@ -55,7 +55,7 @@ pub(crate) fn subscribe_from_wire(request: proto::SubscribeRequest) -> Result<Su
     Ok(options)
 }
 
-/// Reads a position. Its token may hold anything: one that makes no sense is a doubt (R2).
+/// Reads a position. R2: an unreadable token leads to a CATCH_UP.
 fn position(position: proto::Position) -> Result<Position> {
     let queue = Selector::new(&position.storage_account, &position.queue_name)?;
     Ok(Position {

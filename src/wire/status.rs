@@ -6,7 +6,7 @@ use tonic_types::StatusExt;
 use super::proto;
 use crate::{
     error::{Error, ErrorKind},
-    words::Limits,
+    types::Limits,
 };
 
 /// Converts an error to a status, with google.rpc.RetryInfo if it has a retry time.

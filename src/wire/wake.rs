@@ -7,7 +7,7 @@ use prost::encoding::{self, WireType, encode_key, encode_varint};
 
 use super::time::time_to_wire;
 use super::{oneof::oneof_message, proto};
-use crate::words::WakeReason;
+use crate::types::WakeReason;
 
 /// A message of the stream.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -111,7 +111,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::words::{Selector, Token, WorkDetected};
+    use crate::types::{Selector, Token, WorkDetected};
 
     fn entry<'a>(texts: &'a str, number: u64, token: &[u8]) -> (EntryFields<'a>, WorkDetected) {
         let time = SystemTime::UNIX_EPOCH + Duration::new(1 << 33, 999_999_999);

@@ -35,3 +35,4 @@ mod shared_stores;
 mod sources;
 mod support;
 mod sweep;
+mod words;

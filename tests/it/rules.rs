@@ -129,7 +129,7 @@ fn every_test_fault_and_file_that_the_pages_name_exists() {
         .iter()
         .flat_map(|directory| read(directory, &[".rs"]))
         .collect();
-    let faults = page("src/fault.rs");
+    let faults = page("src/base/fault.rs");
     let mut missing = Vec::new();
     for path in [PROTOCOL, RELIABILITY] {
         let text = page(path);

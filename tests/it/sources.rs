@@ -63,12 +63,6 @@ impl Source {
         let lines: Vec<&str> = self.text[..end].lines().filter(code).collect();
         lines.join("\n")
     }
-
-    /// Returns the top-level module that the file belongs to.
-    pub(crate) fn module(&self) -> &str {
-        let path = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        path.split(['/', '.']).next().expect("a first part")
-    }
 }
 
 /// Returns all paths that the code names in its `use` lines, each in full.

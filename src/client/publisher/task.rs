@@ -8,8 +8,8 @@ use tonic::Streaming;
 
 use super::PublisherInner;
 use crate::{
+    base::clock::Tick,
     client::{connection::RelayClient, pool::Lease},
-    clock::Tick,
     error::{Error, ErrorKind, Result},
     wire::{from_status, proto},
 };

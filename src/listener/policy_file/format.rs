@@ -5,8 +5,8 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use toml::{Table, Value};
 
 use crate::{
-    duration,
-    scaling::{ScalePolicy, StepPolicy, TargetLatencyPolicy},
+    base::duration,
+    listener::scaling::{ScalePolicy, StepPolicy, TargetLatencyPolicy},
 };
 
 /// Keys that are not read yet.

@@ -8,7 +8,7 @@ use crate::{
     listener::{Action, Hooks, ListenerError, PoisonedMessage, Rejected},
     queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
     testing::ScriptedQueue,
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 /// Counts errors by action.
@@ -409,15 +409,19 @@ async fn a_handler_that_blocks_its_thread_keeps_its_message() {
 struct Panicking;
 
 impl Hooks for Panicking {
-    fn on_queue_empty(&self, _: u32, _: crate::scaling::Idle) -> crate::scaling::Idle {
+    fn on_queue_empty(
+        &self,
+        _: u32,
+        _: crate::listener::scaling::Idle,
+    ) -> crate::listener::scaling::Idle {
         panic!("on_queue_empty")
     }
 
-    fn on_work_detected(&self, _: Option<&crate::words::WorkDetected>) {
+    fn on_work_detected(&self, _: Option<&crate::types::WorkDetected>) {
         panic!("on_work_detected")
     }
 
-    fn on_mode_changed(&self, _: crate::scaling::ListenerMode) {
+    fn on_mode_changed(&self, _: crate::listener::scaling::ListenerMode) {
         panic!("on_mode_changed")
     }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 /// Implements only the required methods of a queue.

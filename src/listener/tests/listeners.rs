@@ -5,7 +5,7 @@ use crate::{
     error::{Error, ErrorKind},
     listener::{Budget, ListenerMode, Listeners, PoisonedMessage, Rejected},
     testing::{Call, ScriptedQueue},
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 const NAMES: [&str; 3] = ["local/orders", "local/bills", "local/mails"];

@@ -1,7 +1,7 @@
 //! Pushed, polling, pull-only.
 
 use super::*;
-use crate::{error::ErrorKind, listener::ListenerMode, relay::LocalSubscription};
+use crate::{error::ErrorKind, listener::ListenerMode, relay::runtime::LocalSubscription};
 
 #[tokio::test(start_paused = true)]
 async fn a_pushed_listener_makes_no_call_while_there_is_no_work_and_handles_it_at_once() {
@@ -124,20 +124,20 @@ async fn a_listener_whose_relay_is_gone_polls_and_says_so() {
 #[derive(Debug)]
 struct Flaky {
     inner: LocalSubscription,
-    link: tokio::sync::watch::Receiver<crate::words::LinkState>,
+    link: tokio::sync::watch::Receiver<crate::types::LinkState>,
 }
 
 #[async_trait::async_trait]
-impl crate::words::Wakes for Flaky {
-    async fn next(&mut self) -> Option<crate::Result<crate::words::WorkDetected>> {
+impl crate::types::Wakes for Flaky {
+    async fn next(&mut self) -> Option<crate::Result<crate::types::WorkDetected>> {
         self.inner.next().await
     }
 
-    fn report(&mut self, report: crate::words::Report) -> crate::words::Reported {
+    fn report(&mut self, report: crate::types::Report) -> crate::types::Reported {
         self.inner.report(report)
     }
 
-    fn link(&self) -> tokio::sync::watch::Receiver<crate::words::LinkState> {
+    fn link(&self) -> tokio::sync::watch::Receiver<crate::types::LinkState> {
         self.link.clone()
     }
 }
@@ -148,16 +148,16 @@ async fn a_degraded_relay_is_not_trusted_until_it_has_recovered() {
     let config = config();
     let id = ListenerId::new("worker").expect("a name");
     let options = config.subscription(id, &*bench.queue);
-    let connected = crate::words::LinkState {
-        connection: crate::words::ConnectionState::Connected,
+    let connected = crate::types::LinkState {
+        connection: crate::types::ConnectionState::Connected,
         welcomes: 1,
-        ..crate::words::LinkState::default()
+        ..crate::types::LinkState::default()
     };
-    let degraded = crate::words::LinkState {
+    let degraded = crate::types::LinkState {
         degraded: true,
         ..connected
     };
-    let link = tokio::sync::watch::Sender::new(crate::words::LinkState::default());
+    let link = tokio::sync::watch::Sender::new(crate::types::LinkState::default());
     let wakes = Flaky {
         inner: bench.relay.subscribe(options).expect("subscribed"),
         link: link.subscribe(),
@@ -347,8 +347,8 @@ struct Refused {
 }
 
 #[async_trait::async_trait]
-impl crate::words::Wakes for Refused {
-    async fn next(&mut self) -> Option<crate::Result<crate::words::WorkDetected>> {
+impl crate::types::Wakes for Refused {
+    async fn next(&mut self) -> Option<crate::Result<crate::types::WorkDetected>> {
         if !std::mem::replace(&mut self.refused, true) {
             let error = crate::Error::new(ErrorKind::NotFound, "no such page");
             return Some(Err(error));
@@ -357,7 +357,7 @@ impl crate::words::Wakes for Refused {
         self.inner.next().await
     }
 
-    fn report(&mut self, report: crate::words::Report) -> crate::words::Reported {
+    fn report(&mut self, report: crate::types::Report) -> crate::types::Reported {
         self.inner.report(report)
     }
 
@@ -366,7 +366,7 @@ impl crate::words::Wakes for Refused {
         true
     }
 
-    fn link(&self) -> tokio::sync::watch::Receiver<crate::words::LinkState> {
+    fn link(&self) -> tokio::sync::watch::Receiver<crate::types::LinkState> {
         self.inner.link()
     }
 }

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::{
-    listener::{Budget, Hooks, ListenerMode},
-    scaling::{Idle, StepPolicy},
-    words::WorkDetected,
+    listener::{
+        Budget, Hooks, ListenerMode,
+        scaling::{Idle, StepPolicy},
+    },
+    types::WorkDetected,
 };
 
 #[tokio::test(start_paused = true)]

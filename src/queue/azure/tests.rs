@@ -216,7 +216,8 @@ fn queues_of_two_emulators_have_listeners_of_two_groups() {
 
 #[tokio::test]
 async fn a_shared_access_signature_is_a_credential() {
-    let account = StorageAccount::with_signature(ACCOUNT, &crate::azure::signature_of("q"));
+    let account =
+        StorageAccount::with_signature(ACCOUNT, &crate::backend::azure::signature_of("q"));
     let account = account.and_then(|a| a.at_queue_endpoint(&azurite().queue_endpoint()));
     let account = account.expect("an account");
     let queue = AzureQueue::open(&AzureQueueConfig::new(account, "signed")).expect("a queue");

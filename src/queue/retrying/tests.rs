@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     queue::MemoryQueue,
     testing::{Call, ScriptedQueue, queue_contract as contract},
-    words::QueueAddress,
+    types::QueueAddress,
 };
 
 const LONG: Duration = Duration::from_secs(600);

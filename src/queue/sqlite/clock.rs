@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, Transaction};
 
-use crate::clock::{micros, wall};
+use crate::base::clock::{micros, wall};
 
 /// Microseconds since 1970.
 pub(super) type Micros = i64;

@@ -1,6 +1,6 @@
 //! The tables of a queue file, version by version.
 
-use crate::sqlite::Schema;
+use crate::backend::sqlite::Schema;
 
 pub(super) const SCHEMA: Schema = Schema {
     // "revQ"

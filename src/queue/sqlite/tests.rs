@@ -176,7 +176,7 @@ proptest! {
 /// A file of the previous version, with messages in it.
 #[tokio::test]
 async fn messages_of_an_older_file_are_counted() {
-    const BEFORE: crate::sqlite::Schema = crate::sqlite::Schema {
+    const BEFORE: crate::backend::sqlite::Schema = crate::backend::sqlite::Schema {
         application_id: SCHEMA.application_id,
         migrations: SCHEMA.migrations.split_at(1).0,
     };

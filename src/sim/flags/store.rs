@@ -17,11 +17,11 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
+    base::sync::lock,
+    coordination::flag::{Flags, FlagsConfig},
     error::{Error, ErrorKind, Result},
-    flag::{Flags, FlagsConfig},
     store::{Blob, BlobContent, BlobName, BlobStore, ETag, MemoryStore, Page, PageOptions},
-    sync::lock,
-    words::{FlagName, FlagState},
+    types::{FlagName, FlagState},
 };
 
 /// The store of one run; clones share it.
@@ -157,7 +157,7 @@ impl ShakyStore {
             let removed = before.filter(|before| after.is_none() && lasts(before));
             let removed = removed.filter(|_| shared.expiring);
             removed
-                .map(|removed| format!("R22: an expiry removes what is not over: {{{removed:?}}}"))
+                .map(|removed| format!("R22: an expiry removes a flag that has not expired: {{{removed:?}}}"))
         };
         if shared.violation.is_none() {
             shared.violation = violation;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::lease::machine::{Answer, Content, Version};
+use crate::coordination::lease::machine::{Answer, Content, Version};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ask {

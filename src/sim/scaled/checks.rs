@@ -6,7 +6,7 @@ use super::{
     super::{plan::Trouble, queue::MessageId, reports::ANSWER, world::World},
     LOOKED, POLLED, Scaled,
 };
-use crate::clock::Tick;
+use crate::base::clock::Tick;
 
 impl World {
     /// Checks the additional invariants of these listeners (R8, R18, W4).

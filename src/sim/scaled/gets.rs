@@ -11,13 +11,13 @@ use super::{
     HANG, Happens,
 };
 use crate::{
-    clock::Tick,
+    base::clock::Tick,
     error::{Error, ErrorKind},
+    listener::scaling::{AfterEmpty, Begin, TaskId},
     queue::{
         RetryConfig,
         retry_state::{RetryOn, RetryState},
     },
-    scaling::{AfterEmpty, Begin, TaskId},
 };
 
 impl World {

@@ -12,9 +12,11 @@ use super::{
     Happens, InFlight,
 };
 use crate::{
-    listener::attempts::{Arrival, Disposition, Settled, Verdict},
+    listener::{
+        attempts::{Arrival, Disposition, Settled, Verdict},
+        scaling::TaskId,
+    },
     queue,
-    scaling::TaskId,
 };
 
 /// A message and the receipt of its get.

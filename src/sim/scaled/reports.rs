@@ -8,7 +8,7 @@ use super::super::{
     reports::{Answer, Call},
     world::World,
 };
-use crate::{error::ErrorKind, scaling::PendingReport, words::Report};
+use crate::{error::ErrorKind, listener::scaling::PendingReport, types::Report};
 
 impl World {
     /// A report was answered.
@@ -38,7 +38,7 @@ impl World {
             let message = &mut self.queues.messages[id];
             let waits = match message.announced {
                 Announced::Listener(number, _) => number == call.listener,
-                Announced::Nobody => true,
+                Announced::Unannounced => true,
                 _ => false,
             };
             if waits && message.holder.is_none() && message.visible_at <= now + delay {

@@ -1,7 +1,7 @@
 //! Opens a cloud's store from its URL and the environment.
 //!
 //! The variables are those of the client (`AZURE_STORAGE_ACCOUNT_NAME`, `AWS_ACCESS_KEY_ID`,
-//! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure the variables of its own command line and a connection
+//! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure the variables of Azure's command line and a connection
 //! string are read as well; they name the same account for queues.
 
 use std::{sync::Arc, time::Duration};
@@ -19,10 +19,14 @@ use super::{
     purpose::Purpose,
 };
 use crate::{
-    azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
-    duration,
+    backend::azure::{
+        Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint,
+    },
+    base::{
+        duration,
+        https::{self, RequestTimeout, Target},
+    },
     error::{Error, ErrorKind, Result},
-    https::{self, RequestTimeout, Target},
     store::{BlobName, Variables},
 };
 

@@ -11,7 +11,7 @@ use object_store::{
 };
 
 use crate::{
-    azure::failure_text,
+    backend::azure::failure_text,
     error::{Error, ErrorKind},
 };
 

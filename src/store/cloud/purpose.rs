@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use object_store::{ObjectStore, RetryConfig, list::PaginatedListStore};
 
-use crate::https::RequestTimeout;
+use crate::base::https::RequestTimeout;
 
 /// A client that lists by page as well.
 pub(super) trait Client: ObjectStore + PaginatedListStore {}

@@ -61,7 +61,7 @@ impl Server {
     fn queues(&self) -> [AzureQueue; 2] {
         let by_key = StorageAccount::with_key(ACCOUNT, KEY);
         let by_signature =
-            StorageAccount::with_signature(ACCOUNT, &crate::azure::signature_of("q"));
+            StorageAccount::with_signature(ACCOUNT, &crate::backend::azure::signature_of("q"));
         [by_key, by_signature].map(|account| {
             let account = account.and_then(|a| a.at_queue_endpoint(&self.endpoint));
             let config = AzureQueueConfig {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use super::{name, opened};
 use crate::{
+    coordination::{
+        flag::StoreFlags,
+        lease::{Lease, LeaseConfig},
+        unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
+    },
     error::ErrorKind,
-    flag::StoreFlags,
-    lease::{Lease, LeaseConfig},
     moto::{Moto, moto},
     proxy::Proxy,
     store::{BlobContent, BlobStore, container},
-    unique_id::{BlobSyncStore, IdConfig, UniqueIdGenerator},
-    words::{FlagName, UnleashOptions},
+    types::{FlagName, UnleashOptions},
 };
 
 /// A bucket through a proxy that removes these headers from these methods, and without the proxy.

@@ -1,0 +1,163 @@
+//! Opening a database file: its mode, pragmas and migrations.
+
+use std::{fs, io, path::Path, sync::Mutex, time::Duration};
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::{
+    Schema,
+    error::{SqliteError, is_busy},
+    lock_wait::{LOCK_TIMEOUT, wait_for_locks},
+};
+use crate::base::sync::lock;
+
+/// Held while a missing file is created. Closing any descriptor of a file drops all locks of the
+/// process on it, including SQLite's. So no other thread may open the file between its creation and
+/// the close of that descriptor.
+static CREATING: Mutex<()> = Mutex::new(());
+
+/// Opens the file, creates it if it is missing, and migrates it to the schema's version.
+pub(super) fn open(path: &Path, schema: Schema) -> Result<Connection, SqliteError> {
+    create_file(path)?;
+    let sql = |error| SqliteError::sql(path, error);
+    // No URI flag, so that a path may contain a `?`.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(sql)?;
+    wait_for_locks(&mut connection).map_err(sql)?;
+    check_kind(&connection, path, schema)?;
+    write_ahead(&connection, path)?;
+    set_pragmas(&connection).map_err(sql)?;
+    migrate(&mut connection, path, schema)?;
+    Ok(connection)
+}
+
+/// Creates an empty file that only its owner can read; SQLite gives its log the same mode. The mode
+/// of an existing file is not changed.
+fn create_file(path: &Path) -> Result<(), SqliteError> {
+    let shown = || path.display().to_string();
+    if path.is_dir() {
+        return Err(SqliteError::IsDirectory { path: shown() });
+    }
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let creating = lock(&CREATING);
+    let created = options.open(path).map(drop);
+    drop(creating);
+    match created {
+        Ok(()) => Ok(()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            io::ErrorKind::NotFound => Err(SqliteError::NoDirectory { path: shown() }),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                let path = shown();
+                Err(SqliteError::DirectoryDenied {
+                    path,
+                    source: error,
+                })
+            }
+            _ => Err(SqliteError::Create {
+                path: shown(),
+                source: error,
+            }),
+        },
+    }
+}
+
+/// Refuses a file of another program before anything in it is changed.
+fn check_kind(connection: &Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
+    let sql = |error| SqliteError::sql(path, error);
+    let shown = || path.display().to_string();
+    // Reads the tables before the kind: another process that creates them at the same time has set
+    // the kind by then.
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(sql)?;
+    let kind: i32 = number(connection, "application_id").map_err(sql)?;
+    let empty = kind == 0 && tables == 0;
+    if kind != schema.application_id && !empty {
+        return Err(SqliteError::Foreign { path: shown() });
+    }
+    let found: i64 = number(connection, "user_version").map_err(sql)?;
+    let known = schema.migrations.len();
+    if usize::try_from(found).is_ok_and(|found| found <= known) {
+        Ok(())
+    } else {
+        Err(SqliteError::Newer {
+            path: shown(),
+            found,
+            known,
+        })
+    }
+}
+
+/// Enables the write-ahead log. The change needs exclusive access and does not always respect the
+/// busy handler, so it is retried while another process makes the same change.
+fn write_ahead(connection: &Connection, path: &Path) -> Result<(), SqliteError> {
+    let pause = Duration::from_millis(5);
+    let mut waited = Duration::ZERO;
+    loop {
+        let mode: rusqlite::Result<String> =
+            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
+        match mode {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                let path = path.display().to_string();
+                return Err(SqliteError::NoWriteAheadLog { path, mode });
+            }
+            Err(error) if is_busy(&error) && waited < LOCK_TIMEOUT => {
+                std::thread::sleep(pause);
+                waited += pause;
+            }
+            Err(error) => return Err(SqliteError::sql(path, error)),
+        }
+    }
+}
+
+fn set_pragmas(connection: &Connection) -> rusqlite::Result<()> {
+    // A commit that has returned survives a power loss.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    if cfg!(target_os = "macos") {
+        // On macOS, a plain fsync leaves the data in the drive's cache.
+        connection.pragma_update(None, "fullfsync", true)?;
+        connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    }
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // A manipulated file must not run functions or crash the process with bad cells.
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    // An I/O error in a mapped page kills the process with a signal; in a read it is an error.
+    connection.pragma_update(None, "mmap_size", 0)
+}
+
+/// Runs the missing migrations in one transaction.
+fn migrate(connection: &mut Connection, path: &Path, schema: Schema) -> Result<(), SqliteError> {
+    let known = schema.migrations.len();
+    let run = |connection: &mut Connection| {
+        if number::<i64>(connection, "user_version")? == i64::try_from(known).unwrap_or(i64::MAX) {
+            return Ok(());
+        }
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Read again under the write lock, because another process may have migrated the file.
+        let done: i64 = number(&transaction, "user_version")?;
+        for step in schema
+            .migrations
+            .iter()
+            .skip(usize::try_from(done).unwrap_or(known))
+        {
+            transaction.execute_batch(step)?;
+        }
+        transaction.pragma_update(None, "application_id", schema.application_id)?;
+        transaction.pragma_update(None, "user_version", i64::try_from(known).unwrap_or(0))?;
+        transaction.commit()
+    };
+    run(connection).map_err(|error| SqliteError::sql(path, error))
+}
+
+fn number<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    pragma: &str,
+) -> rusqlite::Result<T> {
+    connection.pragma_query_value(None, pragma, |row| row.get(0))
+}

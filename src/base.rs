@@ -1,0 +1,22 @@
+//! Tools that every wing stands on: time, tasks, back-off, durations, locks, secrets, planted faults.
+//!
+//! Imports nothing but the error.
+
+pub(crate) mod backoff;
+pub(crate) mod clock;
+pub mod duration;
+#[cfg(feature = "console")]
+pub(crate) mod eviction;
+pub(crate) mod fault;
+#[cfg(feature = "store")]
+pub(crate) mod fnv;
+#[cfg(any(feature = "console", feature = "listener", feature = "relay"))]
+pub(crate) mod histogram;
+#[cfg(all(feature = "azure", feature = "store"))]
+pub(crate) mod https;
+pub(crate) mod log_limiter;
+#[cfg(all(feature = "azure", feature = "store"))]
+pub(crate) mod secret;
+#[cfg(feature = "store")]
+pub(crate) mod sync;
+pub(crate) mod task;

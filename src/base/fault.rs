@@ -1,0 +1,277 @@
+//! Faults that the simulation plants in the cores, to show that it would find them.
+//!
+//! Each takes out or weakens one rule of docs/protocol.md, which says what the rules R1 to R23 and
+//! the sections are; docs/reliability.md has the invariants. Outside of this crate's own tests the
+//! type is empty, `planted!` is `false`, and the compiler removes both.
+
+/// The fault that a core runs with.
+#[cfg(not(test))]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault;
+
+/// The fault that a core runs with.
+#[cfg(test)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// None: the rules as they are.
+    #[default]
+    None,
+    /// R1: a wake holds however much is owed.
+    WakeUnbounded,
+    /// R1: what finds no room in a wake is not sent in the next.
+    WakeDropsRest,
+    /// R2: a subscriber without a token is taken to be up to date.
+    NoTokenIsCurrent,
+    /// R2: a token of another epoch is taken at its word.
+    ForeignEpochAccepted,
+    /// R2: a token above the record's head is taken at its word.
+    TokenAboveHeadAccepted,
+    /// R2: a token below the record's start is taken to be up to date.
+    TokenBelowStartAccepted,
+    /// R2: a pattern gets no CATCH_UP under its own name.
+    PatternWithoutSelectorEntry,
+    /// R2: a CATCH_UP that was spread comes with the next heartbeat only.
+    SpreadUntilHeartbeat,
+    /// R2: a position makes no record.
+    PositionsMakeNothing,
+    /// R3: a forgotten queue starts again where it started first.
+    FloorForgotten,
+    /// R3: a queue with a pending timer is forgotten.
+    ForgetWithTimer,
+    /// R3: a forgotten record is not marked dead.
+    DeadNotMarked,
+    /// R3: a pattern keeps the entries of idle queues.
+    PatternPinsQueue,
+    /// R4: the snapshot is taken, and told, before the subscriber is registered.
+    SnapshotBeforeRegister,
+    /// R4: a pattern is registered after the map was scanned.
+    PatternRegistersLate,
+    /// R5: a walk clears the dirty mark last.
+    MarkClearedAfterWalk,
+    /// R5: a stream clears its awake mark after it has read its cursors. Needs two threads: the
+    /// concurrency test's.
+    AwakeClearedAfterRead,
+    /// R5: a stream does not clear its awake mark.
+    AwakeNeverCleared,
+    /// R5: a new cursor marks its stream without waking it, and so silences the next mark.
+    MarkWithoutWake,
+    /// R5: a walk that is not finished leaves the dirty mark behind.
+    WalkLeavesMark,
+    /// R6: a heartbeat is sent without comparing cursors.
+    HeartbeatUnchecked,
+    /// R6: each wake puts off the comparison of all cursors, for ever where one queue is busy.
+    LookPutOff,
+    /// R6: a stream that rests after a wake of many rests until the heartbeat.
+    RestUntilHeartbeat,
+    /// R7: a new timer cancels those before it.
+    TimersCancelled,
+    /// R7: timers merge downwards.
+    TimersMergeDown,
+    /// R8: a busy listener's end sets no timer.
+    NoTimerForBusy,
+    /// R8: a woken listener that never reports is taken to be idle.
+    NeverReportingIsIdle,
+    /// R9: a reported sequence above the head is taken at its word.
+    SequenceAboveHeadAccepted,
+    /// R10: `visible_in = 0` wakes no listener.
+    VisibleNowIgnored,
+    /// R19: a notification that was not acknowledged is not sent again.
+    PublisherGivesUp,
+    /// R19: a batch that was refused is dropped whole and unreported.
+    BatchDropped,
+    /// R19: a deadline passes in silence.
+    DeadlineSilent,
+    /// R19: delayed and immediate notifications are merged.
+    DelaySlotIgnored,
+    /// Section 2: a token is taken when its wake-up arrives.
+    TokenTakenOnArrival,
+    /// Resume number: it is drawn when the comparison of all cursors has ended.
+    ResumeNumberTooNew,
+    /// Resume number: a stream that lacks cursors states one.
+    ResumeWithoutCursors,
+    /// Resume number: a pattern that resumes gets no CATCH_UP for queues that were forgotten.
+    ResumePastForgotten,
+    /// Resume number: a new entry counts as never changed.
+    NewQueueNotStamped,
+    /// Resume number: it is kept when it arrives, and not when the wake-ups before it are handed
+    /// over.
+    ResumeBeforeHandOver,
+    /// Section 2: what arrived on a broken stream is handed over, and told again by the next.
+    BrokenKeepsArrived,
+    /// R6: a stream that is silent past its heartbeat is not noticed.
+    SilenceUnnoticed,
+    /// I18: a stream that lasted and ended in a Goodbye does not reset the back-off.
+    GoodbyeKeepsBackoff,
+    /// R6: the stream after a silent one uses the same connection.
+    SilentConnectionKept,
+    /// A connection's window is that of one stream: an unread stream starves the others.
+    ConnectionWindowNarrow,
+    /// Section 2: all positions are sent, also in a request that is too large.
+    PositionsNotCut,
+    /// Section 2: a request that was refused for its size is sent again unchanged.
+    ExhaustedSendsAll,
+    /// R19: a request that was refused with RESOURCE_EXHAUSTED is sent again whole.
+    ExhaustedRetriedWhole,
+    /// R19: an entry that was refused with RESOURCE_EXHAUSTED is dropped.
+    SetAsideDropped,
+    /// R19: a request that is refused for want of room leaves queues behind.
+    RefusalLeavesQueues,
+    /// R3: a pattern's stream that ends keeps its queues from giving way in a full table.
+    EndedStreamPinsQueue,
+    /// Section 2: a mark replaces those before it.
+    MarkReplaces,
+    /// R17: a task leaves although there was a cause since its get was issued.
+    LeaveUnarmed,
+    /// R18: a wake-up for a queue whose tasks are all at work starts no look.
+    BusyNeverLooks,
+    /// Section 6: the last task of a queue that is polled leaves like any other.
+    LastTaskLeaves,
+    /// Section 6: a listener without its relay stays in the mode `Pushed`.
+    NeverPolls,
+    /// Section 3: reports are not repeated after a Welcome.
+    ReportsNotRepeated,
+    /// Section 3: a get without an answer hides messages that are not reported.
+    LostGetUnsaid,
+    /// Section 3: a get without an answer is repeated by the wrapper that retries, and comes back
+    /// empty.
+    LostGetRetried,
+    /// Section 6: an announced end of a stream counts as one, even after the next attempt fails.
+    AnnouncedForever,
+    /// Section 6: the polling task also handles its messages, and no other task polls during that.
+    LookerHandles,
+    /// Section 6: after a depth that needed no more tasks, it is not read again while all are busy.
+    DepthNotAskedAgain,
+    /// R18: a wake-up rouses no task that holds messages and has places left.
+    HolderNeverRoused,
+    /// A task gets nothing more before all of its messages are handled.
+    PlacesWaitForAll,
+    /// R8: a task whose get found nothing ends with messages in its hands.
+    LeavesWhileHolding,
+    /// R8: a task that is one too many ends with messages in its hands.
+    DismissedWhileHolding,
+    /// R18: wake-ups of a paused listener are forgotten.
+    PauseForgets,
+    /// R18: a task that was to end does not go on when its listener does.
+    LeavingStays,
+    /// Attempts: a get without a try counts as an attempt.
+    UntriedGetCounted,
+    /// Attempts: the listener also subtracts a get that the queue has removed from its count.
+    TakenBackTwice,
+    /// Attempts: messages that a stopping listener releases count as tried.
+    AbandonedGetCounted,
+    /// Attempts: a message with too many gets goes to the poison queue without an attempt.
+    PoisonedUntried,
+    /// Attempts: a message's last attempt shares a run with other messages.
+    LastTryShared,
+    /// Attempts: a handled message that could not be deleted is handled again by the same listener.
+    SettledHandledAgain,
+    /// R8: who found work unasked does not say BUSY.
+    BusyUnsaid,
+    /// R8: DRAINED is said while another task holds messages.
+    DrainedEarly,
+    /// Section 3: the time when messages become visible again is not reported.
+    HiddenUnsaid,
+    /// R11: a listener that was asked counts as if it had looked.
+    AskedCountsAsLooked,
+    /// R12: a busy member is counted, and not sent the wake-up.
+    BusyCountedNotSent,
+    /// R13: a wake-up that a member does not cover in time goes to no other member.
+    UncoveredNotReassigned,
+    /// R14: a busy member's lease never lapses.
+    LeaseNeverLapses,
+    /// R15: events counted after the drained sequence are not assigned at once.
+    DrainedBehindIsDone,
+    /// R16: the end of a busy member's stream hands its wake-up to no other member.
+    BusyEndNotReassigned,
+    /// R14, R16: what a member leaves is dropped where all others were asked in the round.
+    SpentRoundDropped,
+    /// R12: messages that waited for a stream are owed although the queue was drained.
+    RestKept,
+    /// R13: a claim that waited for a stream is not redelivered.
+    ParkedClaimForgotten,
+    /// R11: a check that no member answers is dropped.
+    UnansweredCheckDropped,
+    /// Work: however many queues wait for a stream, a quarter of them have their turns in one step.
+    TurnsUnbounded,
+    /// R11: a check waits for a member that does not read.
+    CheckWaitsForReader,
+    /// R11: a queue with a group never asks its other listeners.
+    CheckStaysWithMembers,
+    /// R2: a new group is taken to be up to date.
+    NewGroupIsCurrent,
+    /// Section 5: of several groups one is told.
+    OneGroupIsTold,
+    /// R2: a pattern that has no cursor for a queue is not told of it under its own name.
+    OverflowUntold,
+    /// R11: a stream is asked for one check at a time, and not told of the others when it has sent.
+    ChecksOneByOne,
+    /// R11, R12: a queue that waits for a stream is listed after the stream's mark is set. Needs
+    /// two threads.
+    AwaitedBeforeListed,
+    /// R8: a report is taken from a subscription that has already ended. Needs two threads.
+    ReportAfterEnd,
+    /// R20: the store is read before the watcher is registered.
+    FlagReadBeforeRegister,
+    /// R20: a read counts although a local write ended during it.
+    FlagReadDuringWrite,
+    /// R20: a list of the store counts although a local write ended during it.
+    FlagListDuringWrite,
+    /// R21: a watcher is told the present state only.
+    FlagSetConflated,
+    /// R22: an expired flag is deleted even if its ETag has changed.
+    FlagExpiryUnconditional,
+    /// Section 8, durable first: watchers are told before the flag is written.
+    FlagTellsBeforeDurable,
+    /// Section 8, generations: the time alone makes them.
+    FlagGenerationRepeats,
+    /// Section 9, leases: a write is believed from its answer on.
+    TenureBelievedFromAnswer,
+    /// Section 9: a holder believes for as long as its challengers wait.
+    TenureMarginMissing,
+    /// Section 9: a write of unknown outcome is taken to have succeeded.
+    TenureUnknownBelieved,
+    /// Section 9: an older write that is found is believed from the newest one's sending.
+    TenureOldWriteAsNew,
+    /// Section 9: a write is taken for one's own by its token.
+    TenureNonceIgnored,
+    /// Section 9: a renewal has the nonce of what it renews.
+    TenureNonceKept,
+    /// Section 9: a contender that takes a lease keeps its token.
+    TenureTokenKept,
+    /// Section 9: a challenger counts from before its read.
+    TenureSeenFromRequest,
+    /// Section 9: a renewal does not begin a challenger's wait anew.
+    TenureRenewalUnseen,
+    /// Section 9: a challenger waits for its own duration.
+    TenureOwnDuration,
+    /// Section 9: a tombstone is waited for like a holder.
+    TenureTombstoneIgnored,
+    /// Section 9: a holder believes until its tombstone is written.
+    TenureBelievedInRelease,
+}
+
+impl Fault {
+    /// No fault: the rules as they are.
+    #[cfg(not(test))]
+    pub(crate) const NONE: Self = Self;
+
+    /// No fault: the rules as they are.
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self::None;
+}
+
+/// Returns whether the named fault is planted: `planted!(self.fault, ForgetFloor)`.
+macro_rules! planted {
+    ($fault:expr, $name:ident) => {{
+        #[cfg(test)]
+        let planted = $fault == $crate::base::fault::Fault::$name;
+        #[cfg(not(test))]
+        let planted = {
+            let _: $crate::base::fault::Fault = $fault;
+            false
+        };
+        planted
+    }};
+}
+
+pub(crate) use planted;

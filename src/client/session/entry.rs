@@ -1,0 +1,70 @@
+//! One entry of a publisher's outbox: a conflated notification and its waiters.
+
+use std::time::Duration;
+
+use super::waiters::WaiterList;
+use crate::{
+    base::clock::Tick,
+    types::{Limits, Notification, QueueAddress},
+};
+
+/// Notifications with the same key are conflated: same queue, same due time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct EntryKey {
+    pub(super) queue: QueueAddress,
+    /// Due time on the timer grid; `None` for an immediate notification.
+    pub(super) due: Option<Tick>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: EntryKey,
+    pub(super) notification: Notification,
+    /// Number of the first submission in it, for which a flush waits; `u64::MAX` once the entry is
+    /// set aside.
+    pub(super) first_submission: u64,
+    /// Maximum entries of the request that carries it: half of the request that was refused.
+    pub(super) max_batch: usize,
+    pub(super) waiters: WaiterList,
+    /// It contains a posted notification, which has no waiter.
+    pub(super) posted: bool,
+}
+
+impl Entry {
+    /// Adds another notification with the same key.
+    pub(super) fn merge(&mut self, other: Self) {
+        let (kept, new) = (&mut self.notification, other.notification);
+        kept.notifications = kept
+            .notifications
+            .max(1)
+            .saturating_add(new.notifications.max(1));
+        kept.messages = kept.messages.max(1).saturating_add(new.messages.max(1));
+        kept.payload_size = kept.payload_size.saturating_add(new.payload_size);
+        if new.published_at >= kept.published_at {
+            kept.published_at = new.published_at;
+            kept.traceparent = new.traceparent;
+        }
+        self.first_submission = self.first_submission.min(other.first_submission);
+        self.max_batch = self.max_batch.min(other.max_batch);
+        self.posted |= other.posted;
+        self.waiters.extend(other.waiters);
+    }
+
+    /// Marks the entry as set aside: flushes do not wait for it, as they report its refusal at
+    /// once.
+    pub(super) fn mark_set_aside(&mut self) {
+        (self.first_submission, self.max_batch, self.posted) = (u64::MAX, usize::MAX, false);
+    }
+
+    /// Returns the notification with its remaining delay.
+    pub(super) fn with_remaining_delay(&self, now: Tick) -> Notification {
+        // The grid may round up beyond the longest delay, which the relay would refuse. The cut
+        // wake-up still comes no earlier than requested.
+        let left = self.key.due.map_or(Duration::ZERO, |due| due.since(now));
+        let delay = left.min(Limits::DELAY);
+        Notification {
+            delay,
+            ..self.notification.clone()
+        }
+    }
+}

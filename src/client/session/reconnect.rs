@@ -1,0 +1,401 @@
+//! State machine of a stream that reconnects for ever: wait, open, read, detect a dead stream.
+//!
+//! Subscriptions and flag watches share it. A stream without a message for 2.5 heartbeats
+//! is dead; waits between attempts grow with full jitter, and start again only after a
+//! stream that lasted (I18), so that a flapping link makes no storm.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::{
+    base::{
+        backoff::Backoff,
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    error::{Error, ErrorKind},
+    types::{ConnectionState, Goodbye, GoodbyeReason, Limits},
+};
+
+/// How a stream reconnects.
+#[derive(Debug, Clone)]
+pub(crate) struct ReconnectConfig {
+    /// Maximum wait before the first reconnection.
+    pub(crate) base: Duration,
+    /// Maximum wait before any reconnection.
+    pub(crate) max: Duration,
+    /// Time limit of an attempt to open a stream.
+    pub(crate) open_timeout: Duration,
+    /// Maximum bytes of a subscribe request.
+    pub(crate) request_bytes: usize,
+    /// Maximum positions that a subscription keeps and that a request states.
+    pub(crate) positions: usize,
+    pub(crate) fault: Fault,
+}
+
+/// The driver's next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReconnectStep {
+    /// Open a stream now.
+    Open,
+    /// Wait until this time, for the stream to open or for the next attempt.
+    Wait(Tick),
+    /// Read the stream; without a message by this time it is dead.
+    Read(Tick),
+    /// Stop: the relay's refusal is final.
+    Closed,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub(crate) struct Reconnect {
+    config: ReconnectConfig,
+    phase: Phase,
+    backoff: Backoff,
+    heartbeat: Duration,
+    /// A message of a relay has arrived, on this stream or an earlier one.
+    ever_connected: bool,
+    /// The relay announced the end of the last stream, to be reopened soon, and no attempt has
+    /// failed since.
+    announced: bool,
+    /// Failed attempts since the last message.
+    failures: Option<Failures>,
+}
+
+/// Consecutive attempts to open a stream that brought no message.
+#[derive(Debug)]
+struct Failures {
+    attempts: u32,
+    since: Tick,
+    reason: String,
+    /// Time of the newest log line about them.
+    logged_at: Option<Tick>,
+}
+
+/// Repeated failures to open a stream, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outage {
+    pub(crate) attempts: u32,
+    pub(crate) duration: Duration,
+    /// Error of the last attempt.
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting {
+        until: Tick,
+    },
+    Opening {
+        until: Tick,
+    },
+    /// The stream is open. `last_message` starts at the time of opening.
+    Open {
+        last_message: Tick,
+        first_message: Option<Tick>,
+    },
+    /// Ended by this side until `pause(false)`.
+    Paused,
+    Closed,
+}
+
+/// A stream that lived this long was a success (I18).
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+/// A relay that requests a longer wait than this counts as unavailable.
+const SHORT_RECONNECT: Duration = Duration::from_secs(5);
+/// An outage is logged after this many failed attempts or after this time. A relay's quick restart
+/// is not logged.
+const OUTAGE_ATTEMPTS: u32 = 3;
+const OUTAGE_MIN_DURATION: Duration = Duration::from_secs(10);
+/// Interval of an outage's log lines.
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Default for ReconnectConfig {
+    /// The first reconnection waits up to 1 s, later ones up to 10 s. Clients notice a restart
+    /// within 3 s, and ten thousand listeners reconnect at about two thousand a second.
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(1),
+            max: Duration::from_secs(10),
+            open_timeout: Duration::from_secs(5),
+            request_bytes: Limits::SUBSCRIBE_BYTES,
+            positions: Limits::POSITIONS,
+            fault: Fault::NONE,
+        }
+    }
+}
+
+impl Reconnect {
+    /// Creates a machine that opens its first stream at once.
+    pub(crate) fn new(config: ReconnectConfig) -> Self {
+        let backoff = Backoff::new(config.base, config.max);
+        let phase = Phase::Waiting {
+            until: Tick::default(),
+        };
+        Self {
+            config,
+            phase,
+            backoff,
+            heartbeat: Limits::HEARTBEAT,
+            ever_connected: false,
+            announced: false,
+            failures: None,
+        }
+    }
+
+    /// Returns the next step.
+    pub(crate) fn step(&mut self, now: Tick) -> ReconnectStep {
+        match self.phase {
+            Phase::Waiting { until } if until <= now => {
+                self.phase = Phase::Opening {
+                    until: now + self.config.open_timeout,
+                };
+                ReconnectStep::Open
+            }
+            Phase::Waiting { until } | Phase::Opening { until } => ReconnectStep::Wait(until),
+            Phase::Open {
+                last_message,
+                first_message,
+            } => {
+                let dead = self.dead_at(last_message);
+                ReconnectStep::Read(match self.announced && first_message.is_none() {
+                    true => dead.min(last_message + SHORT_RECONNECT),
+                    false => dead,
+                })
+            }
+            Phase::Paused => ReconnectStep::Wait(Tick::NEVER),
+            Phase::Closed => ReconnectStep::Closed,
+        }
+    }
+
+    /// The stream is open; its first message is still to come.
+    pub(crate) fn opened(&mut self, now: Tick) {
+        self.phase = Phase::Open {
+            last_message: now,
+            first_message: None,
+        };
+    }
+
+    /// A message arrived, so the stream is alive.
+    pub(crate) fn on_message(&mut self, now: Tick) {
+        if let Phase::Open { first_message, .. } = self.phase {
+            self.ever_connected = true;
+            self.announced = false;
+            self.failures = None;
+            self.phase = Phase::Open {
+                last_message: now,
+                first_message: first_message.or(Some(now)),
+            };
+        }
+    }
+
+    /// The relay stated its heartbeat.
+    pub(crate) fn set_heartbeat(&mut self, heartbeat: Duration) {
+        self.heartbeat = heartbeat.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX);
+    }
+
+    /// The time of the last step has passed. Returns whether the driver must drop the stream.
+    pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
+        let dead = match self.phase {
+            Phase::Opening { until } => until <= now,
+            Phase::Open { last_message, .. } => self.dead_at(last_message) <= now,
+            Phase::Waiting { .. } | Phase::Paused | Phase::Closed => false,
+        };
+        if dead {
+            self.broken(now, None, rng);
+        } else if let Phase::Open {
+            last_message,
+            first_message: None,
+        } = self.phase
+            && last_message + SHORT_RECONNECT <= now
+        {
+            // A proxy accepted the stream, and no message of a relay came.
+            self.announced = false;
+        }
+        dead
+    }
+
+    /// The stream broke or could not be opened. Returns the error if it is final.
+    pub(crate) fn broken(
+        &mut self,
+        now: Tick,
+        error: Option<&Error>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<Error> {
+        if !planted!(self.config.fault, AnnouncedForever) {
+            self.announced = false;
+        }
+        if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
+            self.phase = Phase::Closed;
+            return Some(error.clone());
+        }
+        self.note_failure(now, error);
+        self.reset_if_stable(now);
+        let wait = requested_wait(error) + self.backoff.next(rng);
+        self.phase = Phase::Waiting { until: now + wait };
+        None
+    }
+
+    /// The relay refused the request for its size. The next request is smaller, so the back-off
+    /// does not grow.
+    pub(crate) fn request_too_large(&mut self, now: Tick, error: &Error, rng: &mut fastrand::Rng) {
+        self.note_failure(now, Some(error));
+        let wait =
+            requested_wait(Some(error)) + crate::base::backoff::jitter(self.config.base, rng);
+        self.phase = Phase::Waiting { until: now + wait };
+    }
+
+    /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
+    /// the back-off does not grow. It resets after a stable stream, as after any other end.
+    pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
+        if !planted!(self.config.fault, GoodbyeKeepsBackoff) {
+            self.reset_if_stable(now);
+        }
+        self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
+            && matches!(
+                goodbye.reason,
+                GoodbyeReason::Rotation | GoodbyeReason::Draining
+            );
+        // The wait gets extra jitter, as the relay may have sent all clients the same value.
+        let spread = crate::base::backoff::jitter(self.config.base / 4, rng);
+        self.phase = Phase::Waiting {
+            until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
+        };
+    }
+
+    /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
+    /// such a refusal.
+    pub(crate) fn retry_after_refusal(
+        &mut self,
+        now: Tick,
+        after: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> bool {
+        let refused = self.phase == Phase::Closed;
+        if refused {
+            let until = now + crate::base::backoff::about(after, rng);
+            self.phase = Phase::Waiting { until };
+        }
+        refused
+    }
+
+    /// Ends the stream (`true`), or opens the next one at once (`false`). Returns whether that
+    /// changes the state; it does not after a final refusal.
+    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
+        self.phase = match (paused, self.phase) {
+            (true, Phase::Paused | Phase::Closed) => return false,
+            (true, _) => Phase::Paused,
+            (false, Phase::Paused) => Phase::Waiting { until: now },
+            (false, _) => return false,
+        };
+        // A pause is no outage of the relay.
+        (self.announced, self.failures) = (true, None);
+        true
+    }
+
+    /// Returns whether the relay announced the end of the last stream, to be reopened soon.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced
+    }
+
+    /// Returns an outage that is due for a log line.
+    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
+        let failures = self.failures.as_mut()?;
+        let duration = now.since(failures.since);
+        if failures.attempts < OUTAGE_ATTEMPTS && duration < OUTAGE_MIN_DURATION {
+            return None;
+        }
+        if failures
+            .logged_at
+            .is_some_and(|logged_at| now < logged_at + OUTAGE_LOG_INTERVAL)
+        {
+            return None;
+        }
+        failures.logged_at = Some(now);
+        Some(Outage {
+            attempts: failures.attempts,
+            duration,
+            reason: failures.reason.clone(),
+        })
+    }
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        match self.phase {
+            Phase::Open {
+                first_message: Some(_),
+                ..
+            } => ConnectionState::Connected,
+            Phase::Closed => ConnectionState::Closed,
+            _ => ConnectionState::Reconnecting,
+        }
+    }
+
+    /// Returns whether a retry is useless.
+    ///
+    /// A refusal of an invalid request is always final. Other refusals are final before the first
+    /// message only, so that a wrong address or a missing permission is reported at once. Later
+    /// they may pass: a proxy answers 404, 403 or UNIMPLEMENTED while the relay behind it restarts,
+    /// and credentials are rotated behind a parked fleet. A listener that gave up then would miss
+    /// every later wake-up; a retry costs one request in ten seconds.
+    fn is_final_here(&self, kind: ErrorKind) -> bool {
+        match kind {
+            ErrorKind::Invalid => true,
+            kind => !self.ever_connected && is_final(kind),
+        }
+    }
+
+    /// Counts an attempt that failed before its first message.
+    fn note_failure(&mut self, now: Tick, error: Option<&Error>) {
+        if matches!(
+            self.phase,
+            Phase::Open {
+                first_message: Some(_),
+                ..
+            }
+        ) {
+            return;
+        }
+        let failures = self.failures.get_or_insert_with(|| Failures {
+            attempts: 0,
+            since: now,
+            reason: String::new(),
+            logged_at: None,
+        });
+        failures.attempts = failures.attempts.saturating_add(1);
+        failures.reason = error.map_or_else(|| "no answer in time".to_owned(), Error::to_string);
+    }
+
+    fn reset_if_stable(&mut self, now: Tick) {
+        if let Phase::Open {
+            first_message: Some(first),
+            ..
+        } = self.phase
+            && now.since(first) >= STABLE_AFTER
+        {
+            self.backoff.reset();
+        }
+    }
+
+    fn dead_at(&self, last_message: Tick) -> Tick {
+        if planted!(self.config.fault, SilenceUnnoticed) {
+            return Tick::NEVER;
+        }
+        last_message + self.heartbeat * 5 / 2
+    }
+}
+
+/// Returns the wait that the relay requested, at most [`Limits::AWAY`].
+fn requested_wait(error: Option<&Error>) -> Duration {
+    let requested = error.and_then(Error::retry_after);
+    requested.unwrap_or_default().min(Limits::AWAY)
+}
+
+/// Returns whether the same request would be refused again.
+pub(super) fn is_final(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::Unsupported | ErrorKind::NotFound
+    )
+}

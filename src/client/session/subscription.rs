@@ -1,0 +1,294 @@
+//! A subscription's client side: its reconnect requests, and the wake-ups it hands over.
+//!
+//! A token is recorded when its wake-up is handed to the application, not on arrival. Undelivered
+//! wake-ups are dropped when the stream breaks, because the relay sends them again. So counts add
+//! up exactly, and a request never resumes past a wake-up that the application has not seen. A
+//! request states the newest positions that fit, and fewer after the relay refused its size. The
+//! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
+//! takes effect when they were handed over.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::{
+    positions::Positions,
+    reconnect::{Outage, Reconnect, ReconnectConfig, ReconnectStep},
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    error::{Error, ErrorKind, Result},
+    types::{
+        ConnectionState, Limits, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions,
+        Token, Welcome, WorkDetected,
+    },
+};
+
+/// The subscription's state machine.
+#[derive(Debug)]
+pub(crate) struct SubscriptionSession {
+    options: SubscribeOptions,
+    reconnect: Reconnect,
+    positions: Positions,
+    undelivered: VecDeque<Undelivered>,
+    /// The newest resume number in effect.
+    resume: Token,
+    /// The epoch of the relay that issued it.
+    epoch: Option<Arc<str>>,
+    welcome: Option<Welcome>,
+    /// The newest stream's relay does not receive all publishers' notifications.
+    degraded: bool,
+    /// Number of streams that received a Welcome.
+    welcomes: u64,
+    /// Number of the newest report.
+    last_report: u64,
+    /// Bytes of a request that are available for positions.
+    position_bytes: usize,
+    fault: Fault,
+}
+
+/// An arrived item that was not handed over yet.
+#[derive(Debug)]
+enum Undelivered {
+    Work(WorkDetected),
+    /// A resume number. It takes effect when all wake-ups before it were handed over.
+    Resume(Token),
+}
+
+/// The driver's next step.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SubscriptionStep {
+    /// Open a stream with this request; drop the previous one.
+    Open(SubscribeOptions),
+    /// A step of the reconnect machine.
+    Reconnect(ReconnectStep),
+}
+
+impl SubscriptionSession {
+    pub(crate) fn new(options: SubscribeOptions, config: ReconnectConfig) -> Self {
+        let fault = config.fault;
+        let taken = options.encoded_without_positions();
+        let position_bytes = config.request_bytes.saturating_sub(taken);
+        let positions = Positions::restore(&options.positions, config.positions);
+        let resume = options.resume.clone();
+        Self {
+            options,
+            reconnect: Reconnect::new(config),
+            positions,
+            undelivered: VecDeque::new(),
+            resume,
+            epoch: None,
+            welcome: None,
+            degraded: false,
+            welcomes: 0,
+            last_report: 0,
+            position_bytes,
+            fault,
+        }
+    }
+
+    /// Hands over the next wake-up and records its token.
+    pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
+        loop {
+            match self.undelivered.pop_front()? {
+                Undelivered::Work(work) => {
+                    self.positions.record(&work);
+                    return Some(work);
+                }
+                Undelivered::Resume(resume) => self.resume = resume,
+            }
+        }
+    }
+
+    /// Returns the next step. Call it when no wake-up is left to hand over.
+    pub(crate) fn step(&mut self, now: Tick) -> SubscriptionStep {
+        match self.reconnect.step(now) {
+            ReconnectStep::Open => {
+                if !planted!(self.fault, BrokenKeepsArrived) {
+                    self.undelivered.clear();
+                }
+                SubscriptionStep::Open(self.request())
+            }
+            step => SubscriptionStep::Reconnect(step),
+        }
+    }
+
+    pub(crate) fn opened(&mut self, now: Tick) {
+        self.reconnect.opened(now);
+    }
+
+    pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
+        self.reconnect.on_message(now);
+        match event {
+            SubscribeEvent::Welcome(welcome) => {
+                self.reconnect.set_heartbeat(welcome.heartbeat);
+                self.degraded = welcome.degraded;
+                self.welcomes += 1;
+                self.set_epoch(&welcome.epoch);
+                self.welcome = Some(welcome);
+                self.positions.grow_request();
+            }
+            SubscribeEvent::Wake(work) => {
+                if planted!(self.fault, TokenTakenOnArrival) {
+                    work.iter().for_each(|work| self.positions.record(work));
+                }
+                self.undelivered
+                    .extend(work.into_iter().map(Undelivered::Work));
+            }
+            SubscribeEvent::Goodbye(goodbye) => {
+                self.welcome = None;
+                self.reconnect.goodbye(now, goodbye, rng);
+            }
+            SubscribeEvent::Heartbeat { degraded, resume } => {
+                self.degraded = degraded;
+                self.keep_resume(resume);
+            }
+            SubscribeEvent::Unknown => {}
+        }
+    }
+
+    /// The stream broke or could not be opened. Returns the error if it is final.
+    pub(crate) fn broken(
+        &mut self,
+        now: Tick,
+        error: Option<&Error>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<Error> {
+        let opening = self.welcome.take().is_none();
+        if let Some(refusal) = error.filter(|_| opening)
+            && refusal.kind() == ErrorKind::Exhausted
+            && self.cuts_positions_after_refusal()
+            && self.positions.shrink_request()
+        {
+            self.reconnect.request_too_large(now, refusal, rng);
+            return None;
+        }
+        self.reconnect.broken(now, error, rng)
+    }
+
+    /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
+    /// such a refusal.
+    pub(crate) fn retry_after_refusal(
+        &mut self,
+        now: Tick,
+        after: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> bool {
+        self.reconnect.retry_after_refusal(now, after, rng)
+    }
+
+    /// Ends the stream (`true`) or opens the next one (`false`). Returns whether that changes the
+    /// state.
+    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
+        let changes = self.reconnect.pause(paused, now);
+        if changes {
+            self.welcome = None;
+        }
+        changes
+    }
+
+    /// Returns an outage that is due for a log line.
+    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
+        self.reconnect.outage(now)
+    }
+
+    /// The time of the last step has passed. Returns whether the driver must drop the stream.
+    pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
+        let dead = self.reconnect.elapsed(now, rng);
+        if dead {
+            self.welcome = None;
+        }
+        dead
+    }
+
+    /// Numbers a report and returns the id of its subscription.
+    pub(crate) fn report(&mut self, report: &mut Report) -> Result<Arc<str>> {
+        report.check()?;
+        let missing = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "no stream just now: report after the next welcome",
+            )
+        };
+        let welcome = self.welcome.as_ref().ok_or_else(missing)?;
+        self.last_report += 1;
+        report.number = self.last_report;
+        Ok(Arc::clone(&welcome.subscription_id))
+    }
+
+    pub(crate) fn listener_id(&self) -> &ListenerId {
+        &self.options.listener_id
+    }
+
+    pub(crate) fn welcome(&self) -> Option<&Welcome> {
+        self.welcome.as_ref()
+    }
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        self.reconnect.state()
+    }
+
+    /// Returns the state of the connection to the relay. A stream counts as connected from its
+    /// Welcome on, because no report can be sent earlier.
+    pub(crate) fn link_state(&self) -> LinkState {
+        let connection = match self.reconnect.state() {
+            ConnectionState::Connected if self.welcome.is_none() => ConnectionState::Reconnecting,
+            state => state,
+        };
+        LinkState {
+            connection,
+            degraded: self.degraded,
+            welcomes: self.welcomes,
+            announced: self.reconnect.is_announced(),
+        }
+    }
+
+    /// Stores the epoch. A new epoch (a restart or another relay) invalidates the resume number.
+    fn set_epoch(&mut self, epoch: &Arc<str>) {
+        let before = self.epoch.replace(Arc::clone(epoch));
+        if before.is_some_and(|before| before != *epoch) {
+            self.resume = Token::default();
+        }
+    }
+
+    fn keep_resume(&mut self, resume: Token) {
+        if resume.is_empty() || resume.0.len() > Limits::TOKEN {
+            return;
+        }
+        if planted!(self.fault, ResumeBeforeHandOver) {
+            self.resume = resume;
+            return;
+        }
+        if self.undelivered.is_empty() {
+            self.resume = resume;
+            return;
+        }
+        // It replaces an earlier number with no wake-up in between.
+        self.undelivered
+            .pop_back_if(|newest| matches!(newest, Undelivered::Resume(_)));
+        self.undelivered.push_back(Undelivered::Resume(resume));
+    }
+
+    /// `false` only with a planted fault.
+    fn cuts_positions_after_refusal(&self) -> bool {
+        !planted!(self.fault, PositionsNotCut) && !planted!(self.fault, ExhaustedSendsAll)
+    }
+
+    /// Unlimited only with a planted fault.
+    fn max_position_bytes(&self) -> usize {
+        if planted!(self.fault, PositionsNotCut) {
+            return usize::MAX;
+        }
+        self.position_bytes
+    }
+
+    fn request(&mut self) -> SubscribeOptions {
+        let max_bytes = self.max_position_bytes();
+        SubscribeOptions {
+            positions: self.positions.newest(max_bytes),
+            resume: self.resume.clone(),
+            ..self.options.clone()
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! A publisher at a relay that has no room for some of its queues (R19: a bad event fails alone).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{super::publisher::*, at, publisher, rng};
+use crate::{
+    base::clock::Tick,
+    error::{Error, ErrorKind, Result},
+    types::{Accepted, Notification, QueueAddress},
+};
+
+/// A relay that counts notifications. When full, it refuses queues whose name begins with `new`.
+#[derive(Default)]
+struct Relay {
+    counted: BTreeMap<String, u64>,
+    requests: usize,
+    full: bool,
+    /// It refuses delayed notifications.
+    no_timers: bool,
+}
+
+impl Relay {
+    fn full() -> Self {
+        Self {
+            full: true,
+            ..Self::default()
+        }
+    }
+
+    /// Answers all requests that the session sends now.
+    fn serve(&mut self, session: &mut PublisherSession, now: Tick) {
+        while let Some(request) = session.request(now) {
+            self.requests += 1;
+            assert!(self.requests < 100_000, "no end of requests");
+            session.answered(self.answer(&request), now, &mut rng());
+        }
+    }
+
+    fn answer(&mut self, request: &[Notification]) -> Result<Vec<Accepted>> {
+        let is_new = |event: &Notification| event.queue.queue_name().starts_with("new");
+        let is_delayed = |event: &Notification| !event.delay.is_zero();
+        if self.full && request.iter().any(is_new)
+            || self.no_timers && request.iter().any(is_delayed)
+        {
+            return Err(full());
+        }
+        let count = |event: &Notification| {
+            let counted = self.counted.entry(event.queue.to_string()).or_default();
+            *counted += event.notifications;
+            Accepted::default()
+        };
+        Ok(request.iter().map(count).collect())
+    }
+
+    fn counted(&self, queue: &str) -> u64 {
+        self.counted.get(queue).copied().unwrap_or_default()
+    }
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::Exhausted, "queues: the limit is 3")
+}
+
+/// Serves all requests until `end` or until `done`; returns the time at which it stopped.
+fn serve_until(
+    session: &mut PublisherSession,
+    relay: &mut Relay,
+    (mut now, end): (Tick, Tick),
+    done: impl Fn(&Relay) -> bool,
+) -> Tick {
+    while now < end && !done(relay) {
+        relay.requests = 0;
+        relay.serve(session, now);
+        now = session.next_at().max(now);
+    }
+    now.min(end)
+}
+
+fn delayed(queue: &str, delay: Duration) -> Notification {
+    Notification {
+        delay,
+        ..event(queue)
+    }
+}
+
+fn event(queue: &str) -> Notification {
+    Notification::new(queue.parse().expect("an address"))
+}
+
+/// Notifies, and returns the result if the caller gets it at once.
+fn notify(
+    session: &mut PublisherSession,
+    relay: &mut Relay,
+    queue: &str,
+    now: Tick,
+) -> Option<Result<Vec<Accepted>>> {
+    let waiter = session
+        .notify(vec![event(queue)], Tick::NEVER, now)
+        .expect("taken");
+    relay.serve(session, now);
+    let done = session.take_completions().into_iter();
+    let mut own = done.filter(|done| done.waiter == waiter);
+    own.next().map(|done| done.result)
+}
+
+#[test]
+fn a_refused_queue_does_not_hold_up_the_others() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    for number in 0..200 {
+        session
+            .post(event(&format!("a/known-{number}")), at(0))
+            .expect("taken");
+        if number % 50 == 0 {
+            session
+                .post(event(&format!("a/new-{number}")), at(0))
+                .expect("taken");
+        }
+    }
+    relay.serve(&mut session, at(0));
+    assert_eq!(
+        relay.counted.len(),
+        200,
+        "the relay has room for these, at once"
+    );
+    assert!(session.retry_at() <= at(0), "the others do not wait");
+    assert!(relay.requests < 70, "{} requests", relay.requests);
+    assert_eq!(session.pending(), 4);
+    let healthy = notify(&mut session, &mut relay, "a/known-1", at(1));
+    assert!(healthy.expect("answered").is_ok());
+}
+
+#[test]
+fn the_callers_of_a_refused_queue_fail_at_once_and_it_is_sent_when_there_is_room() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    let refused = notify(&mut session, &mut relay, "a/new", at(0)).expect("told");
+    let error = refused.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("the limit is 3"), "{error}");
+    // Nothing is lost: another for the same queue joins it.
+    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
+    assert_eq!(session.pending(), 1);
+    relay.full = false;
+    let due = session.next_at();
+    assert!(due <= at(1_000), "{due:?}");
+    relay.serve(&mut session, due);
+    assert_eq!(relay.counted("a/new"), 2);
+    let done = session.take_completions().pop().expect("the second caller");
+    assert!(done.result.is_ok());
+    assert!(!session.has_work());
+}
+
+#[test]
+fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    notify(&mut session, &mut relay, "a/new", at(0));
+    assert!(notify(&mut session, &mut relay, "a/new", at(1)).is_none());
+    let due = session.next_at();
+    relay.serve(&mut session, due);
+    let done = session.take_completions().pop().expect("told");
+    let error = done.result.expect_err("still full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert_eq!(session.pending(), 1, "and it is kept");
+}
+
+#[test]
+fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_asks() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    session.post(event("a/new"), at(0)).expect("taken");
+    let mut now = at(0);
+    for _ in 0..40 {
+        relay.serve(&mut session, now);
+        let next = session.next_at();
+        assert!(next.since(now) <= Duration::from_secs(15), "{next:?}");
+        now = next;
+    }
+    assert!(now > at(60_000), "forty retries end at {now:?}");
+    session.request(now).expect("a probe");
+    let later = full().with_retry_after(Duration::from_secs(40));
+    session.answered(Err(later), now, &mut rng());
+    assert!(session.next_at() >= now + Duration::from_secs(40));
+}
+
+#[test]
+fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    session.post(event("a/new"), at(0)).expect("taken");
+    session.post(event("a/known"), at(0)).expect("taken");
+    session.flush();
+    relay.serve(&mut session, at(0));
+    let done = session.take_completions().pop().expect("flushed");
+    assert_eq!(
+        done.result.expect_err("one was refused").kind(),
+        ErrorKind::Exhausted
+    );
+    session.flush();
+    let done = session.take_completions().pop().expect("flushed");
+    assert!(done.result.is_ok(), "nothing was posted since");
+    // A further post joins the entry that is set aside.
+    session.post(event("a/new"), at(1)).expect("taken");
+    session.flush();
+    let done = session.take_completions().pop().expect("flushed");
+    assert_eq!(
+        done.result.expect_err("it waits").kind(),
+        ErrorKind::Exhausted
+    );
+}
+
+#[test]
+fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    for number in 0..2_000 {
+        session
+            .post(event(&format!("a/new-{number}")), at(0))
+            .expect("taken");
+    }
+    relay.serve(&mut session, at(0));
+    assert_eq!(session.pending(), 2_000);
+    // Full for a minute: one request a pause at most.
+    relay.requests = 0;
+    let mut now = at(0);
+    while now < at(60_000) {
+        relay.serve(&mut session, now);
+        now = session.next_at();
+    }
+    assert!(relay.requests <= 6_000, "{} requests", relay.requests);
+    (relay.full, relay.requests) = (false, 0);
+    relay.serve(&mut session, now);
+    assert!(relay.requests < 25, "{} requests", relay.requests);
+    assert!(!session.has_work(), "{} wait", session.pending());
+    assert_eq!(relay.counted.len(), 2_000);
+}
+
+#[test]
+fn refused_queues_leave_healthy_ones_their_room() {
+    let config = PublisherConfig {
+        max_pending: 4,
+        ..PublisherConfig::default()
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for n in 0..4 {
+        session
+            .post(event(&format!("a/new-{n}")), at(0))
+            .expect("taken");
+        relay.serve(&mut session, at(0));
+    }
+    let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
+    assert!(known.is_ok());
+}
+
+#[test]
+fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
+    let config = PublisherConfig {
+        max_set_aside: 2,
+        ..PublisherConfig::default()
+    };
+    let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
+    for queue in ["a/new-1", "a/new-2"] {
+        let error = notify(&mut session, &mut relay, queue, at(0)).expect("told");
+        let error = error.expect_err("full");
+        assert!(error.message().contains("is kept"), "{error}");
+    }
+    let error = notify(&mut session, &mut relay, "a/new-3", at(0)).expect("told");
+    let error = error.expect_err("full");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert!(error.message().contains("is dropped"), "{error}");
+    session.take_dropped().expect("told once");
+    // No caller waits for this one, so it is counted, and the next flush returns its refusal.
+    session.post(event("a/new-4"), at(0)).expect("taken");
+    session.post(event("a/new-1"), at(0)).expect("joins");
+    relay.serve(&mut session, at(0));
+    let dropped = session.take_dropped().expect("one was");
+    assert_eq!(dropped.count, 2);
+    assert_eq!(dropped.queue, Some(event("a/new-4").queue));
+    assert!(session.take_dropped().is_none() && session.dropped() == 2);
+    session.flush();
+    let done = session.take_completions().pop().expect("flushed");
+    done.result.expect_err("one was dropped");
+    // A probe in flight keeps its room.
+    let due = session.next_at();
+    assert_eq!(session.request(due).expect("a probe").len(), 1);
+    session.post(event("a/new-5"), due).expect("taken");
+    let request = session.request(due).expect("a request");
+    session.answered(Err(full()), due, &mut rng());
+    session.answered(relay.answer(&request), due, &mut rng());
+    assert_eq!((session.pending(), session.dropped()), (2, 3));
+    relay.full = false;
+    serve_until(&mut session, &mut relay, (due, at(60_000)), |_| false);
+    assert_eq!((relay.counted("a/new-1"), relay.counted("a/new-2")), (2, 1));
+}
+
+#[test]
+fn a_refused_delayed_entry_is_sent_when_its_delay_ends_while_others_stay_refused() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    relay.no_timers = true;
+    for number in 0..2_000 {
+        session
+            .post(event(&format!("a/new-{number}")), at(0))
+            .expect("taken");
+        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(60));
+        session.post(later, at(0)).expect("taken");
+    }
+    let span = (at(0), at(200_000));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted.len() == 2_000
+    });
+    // A delay of a minute ends on the publisher's grid, which is 1/16 of it.
+    assert!(end > at(60_000) && end < at(65_000), "{end:?}");
+    assert_eq!(session.pending(), 2_000, "the others have no room yet");
+}
+
+#[test]
+fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones() {
+    let (mut session, mut relay) = (publisher(), Relay::default());
+    relay.no_timers = true;
+    let hour = Duration::from_secs(3600);
+    for number in 0..5_000 {
+        let later = delayed(&format!("a/later-{number}"), hour);
+        session.post(later, at(0)).expect("taken");
+    }
+    let now = serve_until(&mut session, &mut relay, (at(0), at(30_000)), |_| false);
+    relay.full = true;
+    notify(&mut session, &mut relay, "a/new", now);
+    relay.full = false;
+    let span = (now, now + Duration::from_secs(100));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted("a/new") > 0
+    });
+    let waited = end.since(now);
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
+
+#[test]
+fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    relay.no_timers = true;
+    for number in 0..2_000 {
+        let new = event(&format!("a/new-{number}"));
+        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(3600));
+        session.post(new, at(0)).expect("taken");
+        session.post(later, at(0)).expect("taken");
+    }
+    let now = serve_until(&mut session, &mut relay, (at(0), at(60_000)), |_| false);
+    relay.no_timers = false;
+    let span = (now, now + Duration::from_secs(100));
+    let end = serve_until(&mut session, &mut relay, span, |relay| {
+        relay.counted.len() == 2_000
+    });
+    let waited = end.since(now);
+    assert!(waited < Duration::from_secs(5), "{waited:?}");
+    assert_eq!(session.pending(), 2_000, "and the others are kept");
+}
+
+#[test]
+fn a_probe_on_a_connection_that_broke_is_sent_again() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    session.post(event("a/new"), at(0)).expect("taken");
+    relay.serve(&mut session, at(0));
+    let due = session.next_at();
+    session.request(due).expect("a probe");
+    let reset = Error::new(ErrorKind::Unavailable, "connection reset");
+    session.broken(&reset, due, &mut rng());
+    relay.full = false;
+    let due = session.next_at();
+    relay.serve(&mut session, due);
+    assert_eq!(relay.counted("a/new"), 1);
+    assert!(!session.has_work());
+}
+
+#[test]
+fn a_probe_that_is_refused_for_good_is_dropped() {
+    let (mut session, mut relay) = (publisher(), Relay::full());
+    session.post(event("a/new"), at(0)).expect("taken");
+    relay.serve(&mut session, at(0));
+    let due = session.next_at();
+    session.request(due).expect("a probe");
+    session.answered(Err(Error::new(ErrorKind::Denied, "no")), due, &mut rng());
+    assert!(!session.has_work());
+}
+
+#[test]
+fn without_conflation_each_refused_notification_is_kept() {
+    let mut relay = Relay::full();
+    let mut session = PublisherSession::new(PublisherConfig {
+        conflate: false,
+        ..PublisherConfig::default()
+    });
+    for _ in 0..5 {
+        session.post(event("a/new"), at(0)).expect("taken");
+    }
+    relay.serve(&mut session, at(0));
+    assert_eq!(session.pending(), 5);
+    relay.full = false;
+    let mut now = at(0);
+    while session.has_work() {
+        now = session.next_at().max(now);
+        relay.serve(&mut session, now);
+    }
+    assert_eq!(relay.counted("a/new"), 5);
+}
+
+/// The longest names there are.
+fn fullest(number: usize) -> Notification {
+    let name = format!("{number:0>128}");
+    Notification {
+        payload_size: u64::MAX,
+        messages: u64::MAX,
+        notifications: u64::MAX,
+        delay: Duration::from_secs(14 * 24 * 3600),
+        traceparent: "t".repeat(128).into(),
+        ..Notification::new(QueueAddress::new(&name, &name).expect("an address"))
+    }
+}
+
+#[test]
+fn a_request_stays_below_its_limit() {
+    let mut session = PublisherSession::new(PublisherConfig {
+        batch: 1024,
+        request_bytes: 64 * 1024,
+        ..PublisherConfig::default()
+    });
+    for number in 0..1024 {
+        session.post(fullest(number), at(0)).expect("taken");
+    }
+    let mut sent = 0;
+    while let Some(request) = session.request(at(0)) {
+        let bytes: usize = request.iter().map(Notification::encoded_at_most).sum();
+        assert!(bytes <= 64 * 1024, "{bytes} bytes");
+        assert!(
+            bytes > 60 * 1024 || sent + request.len() == 1024,
+            "{bytes} bytes"
+        );
+        sent += request.len();
+        session.answered(
+            Ok(vec![Accepted::default(); request.len()]),
+            at(0),
+            &mut rng(),
+        );
+    }
+    assert_eq!(sent, 1024);
+}
+
+#[test]
+fn the_greatest_batch_of_the_longest_names_fits_a_request() {
+    let bytes: usize = (0..1024)
+        .map(|number| fullest(number).encoded_at_most())
+        .sum();
+    assert!(
+        bytes <= crate::types::Limits::NOTIFY_BYTES - 200,
+        "{bytes} bytes"
+    );
+}
+
+#[test]
+fn a_stream_that_ends_for_a_requests_size_is_followed_by_smaller_requests() {
+    let mut session = publisher();
+    for number in 0..100 {
+        session
+            .post(event(&format!("a/{number}")), at(0))
+            .expect("taken");
+    }
+    let (mut now, mut sent) = (at(0), Vec::new());
+    loop {
+        let request = session.request(now).expect("a request");
+        sent.push(request.len());
+        if request.len() <= 30 {
+            break;
+        }
+        let too_large = Error::new(ErrorKind::Exhausted, "request: the limit is 1000 bytes");
+        session.broken(&too_large, now, &mut rng());
+        now = session.retry_at();
+    }
+    assert_eq!(sent, [100, 50, 25]);
+    assert_eq!(session.pending(), 100);
+}

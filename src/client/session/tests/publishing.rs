@@ -1,0 +1,414 @@
+//! Pending entries, results of callers, and refusals by the relay.
+
+use std::time::Duration;
+
+use super::{super::publisher::*, at, publisher, rng};
+use crate::{
+    base::clock::Tick,
+    error::{Error, ErrorKind},
+    types::{Accepted, Limits, Notification},
+};
+
+const LATER: Tick = Tick::NEVER;
+
+fn one_at_a_time() -> PublisherSession {
+    PublisherSession::new(PublisherConfig {
+        pipeline: 1,
+        ..PublisherConfig::default()
+    })
+}
+
+fn event(queue: &str) -> Notification {
+    Notification {
+        payload_size: 10,
+        ..Notification::new(queue.parse().expect("an address"))
+    }
+}
+
+fn accept(session: &mut PublisherSession, sequences: &[u64]) {
+    let accepted = |sequence: &u64| Accepted {
+        sequence: *sequence,
+        listeners: 1,
+    };
+    session.answered(
+        Ok(sequences.iter().map(accepted).collect()),
+        at(0),
+        &mut rng(),
+    );
+}
+
+fn unavailable() -> Error {
+    Error::new(ErrorKind::Unavailable, "connection reset")
+}
+
+#[test]
+fn pending_notifications_of_one_queue_are_one_entry_with_exact_sums() {
+    let mut session = publisher();
+    for _ in 0..100_000 {
+        session.post(event("a/q"), at(0)).expect("taken");
+    }
+    assert_eq!(session.pending(), 1);
+    let sent = session.request(at(0)).expect("a request");
+    assert_eq!(
+        (
+            sent[0].notifications,
+            sent[0].messages,
+            sent[0].payload_size
+        ),
+        (100_000, 100_000, 1_000_000)
+    );
+}
+
+#[test]
+fn a_delayed_notification_is_not_conflated_with_one_that_is_not() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    let delayed = Notification {
+        delay: Duration::from_secs(60),
+        ..event("a/q")
+    };
+    session.post(delayed.clone(), at(0)).expect("taken");
+    session.post(delayed, at(1)).expect("taken");
+    let sent = session.request(at(30_000)).expect("a request");
+    assert_eq!(sent.len(), 2, "the delayed ones are conflated");
+    assert!(sent[0].delay.is_zero());
+    let left = sent[1].delay;
+    assert!(
+        left >= Duration::from_secs(30) && left <= Duration::from_secs(34),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_caller_is_answered_when_all_of_its_notifications_are() {
+    let mut session = PublisherSession::new(PublisherConfig {
+        batch: 1,
+        ..PublisherConfig::default()
+    });
+    let waiter = session
+        .notify(vec![event("a/q"), event("a/r")], LATER, at(0))
+        .expect("taken");
+    session.request(at(0)).expect("the first");
+    session.request(at(0)).expect("the second");
+    accept(&mut session, &[5]);
+    assert!(session.take_completions().is_empty());
+    accept(&mut session, &[9]);
+    let done = session.take_completions().pop().expect("answered");
+    assert_eq!(done.waiter, waiter);
+    let sequences: Vec<_> = done
+        .result
+        .expect("accepted")
+        .iter()
+        .map(|a| a.sequence)
+        .collect();
+    assert_eq!(sequences, [5, 9]);
+}
+
+#[test]
+fn requests_in_flight_are_sent_again_when_the_connection_breaks() {
+    let mut session = publisher();
+    session
+        .notify(vec![event("a/q")], LATER, at(0))
+        .expect("taken");
+    session.request(at(0)).expect("a request");
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.broken(&unavailable(), at(1), &mut rng());
+    assert_eq!(
+        session.request(at(10_000)).expect("again")[0].notifications,
+        2
+    );
+    accept(&mut session, &[2]);
+    assert!(
+        session
+            .take_completions()
+            .pop()
+            .expect("answered")
+            .result
+            .is_ok()
+    );
+}
+
+#[test]
+fn retries_wait_and_start_again_after_a_success() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    let mut rng = rng();
+    for _ in 0..30 {
+        session.broken(&unavailable(), at(0), &mut rng);
+    }
+    assert!(
+        session.retry_at() <= at(5_000),
+        "no wait exceeds the maximum"
+    );
+    assert!(session.request(at(0)).is_none(), "not before its time");
+    let told = unavailable().with_retry_after(Duration::from_secs(60));
+    session.broken(&told, at(0), &mut rng);
+    assert!(
+        session.retry_at() >= at(60_000),
+        "the wait that the relay requests counts"
+    );
+}
+
+#[test]
+fn only_the_bad_entry_of_a_refused_batch_fails() {
+    let mut session = one_at_a_time();
+    let good = session
+        .notify(vec![event("a/good")], LATER, at(0))
+        .expect("taken");
+    let bad = session
+        .notify(vec![event("a/bad")], LATER, at(0))
+        .expect("taken");
+    assert_eq!(session.request(at(0)).expect("both").len(), 2);
+    let refused = || {
+        Err(Error::new(
+            ErrorKind::Denied,
+            "notify on `a/bad` is not allowed",
+        ))
+    };
+    session.answered(refused(), at(0), &mut rng());
+    for _ in 0..2 {
+        let sent = session.request(at(0)).expect("one by one");
+        assert_eq!(sent.len(), 1);
+        if sent[0].queue.queue_name() == "bad" {
+            session.answered(refused(), at(0), &mut rng());
+        } else {
+            accept(&mut session, &[1]);
+        }
+    }
+    let mut done = session.take_completions();
+    done.sort_by_key(|done| done.waiter);
+    assert_eq!((done[0].waiter, done[1].waiter), (good, bad));
+    assert!(done[0].result.is_ok() && done[1].result.is_err());
+    assert!(!session.has_work());
+}
+
+#[test]
+fn a_bad_one_among_many_is_found_by_halves() {
+    let mut session = one_at_a_time();
+    for number in 0..256 {
+        let name = if number == 200 { "bad" } else { "good" };
+        let notification = event(&format!("a/{name}-{number}"));
+        session.post(notification, at(0)).expect("taken");
+    }
+    let (mut requests, mut accepted) = (0, 0);
+    while let Some(sent) = session.request(at(0)) {
+        requests += 1;
+        let is_bad = |event: &Notification| event.queue.queue_name().starts_with("bad");
+        if sent.iter().any(is_bad) {
+            let denied = Error::new(ErrorKind::Denied, "notify on `a/bad-200` is not allowed");
+            session.answered(Err(denied), at(0), &mut rng());
+        } else {
+            accepted += sent.len();
+            accept(&mut session, &vec![1; sent.len()]);
+        }
+    }
+    assert_eq!((requests, accepted), (17, 255));
+    assert!(!session.has_work());
+}
+
+#[test]
+fn a_deadline_that_passes_is_an_error_and_the_notification_is_still_sent() {
+    let mut session = publisher();
+    session
+        .notify(vec![event("a/q")], at(1_000), at(0))
+        .expect("taken");
+    assert_eq!(session.next_at(), at(0));
+    session.elapsed(at(999));
+    assert!(session.take_completions().is_empty());
+    session.elapsed(at(1_000));
+    let error = session
+        .take_completions()
+        .pop()
+        .expect("answered")
+        .result
+        .expect_err("too late");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(session.request(at(1_000)).is_some());
+}
+
+#[test]
+fn a_request_without_an_answer_is_a_dead_connection() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.request(at(0)).expect("a request");
+    assert!(!session.elapsed(at(4_999)));
+    assert!(session.elapsed(at(5_000)));
+}
+
+#[test]
+fn a_flush_ends_when_what_was_posted_before_is_acknowledged() {
+    let mut session = one_at_a_time();
+    session.post(event("a/q"), at(0)).expect("taken");
+    let flush = session.flush();
+    session.request(at(0)).expect("a request");
+    session.post(event("a/r"), at(0)).expect("taken");
+    assert!(session.take_completions().is_empty());
+    accept(&mut session, &[1]);
+    assert_eq!(
+        session.take_completions().pop().expect("flushed").waiter,
+        flush
+    );
+    let empty = session.flush();
+    assert!(session.take_completions().is_empty(), "a/r waits still");
+    session.request(at(0)).expect("a request");
+    accept(&mut session, &[1]);
+    assert_eq!(
+        session.take_completions().pop().expect("flushed").waiter,
+        empty
+    );
+}
+
+#[test]
+fn a_flush_returns_the_refusal_of_a_posted_notification() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.flush();
+    session.request(at(0)).expect("a request");
+    session.answered(Err(Error::new(ErrorKind::Denied, "no")), at(0), &mut rng());
+    assert!(
+        session
+            .take_completions()
+            .pop()
+            .expect("flushed")
+            .result
+            .is_err()
+    );
+}
+
+#[test]
+fn notifications_beyond_the_pending_limit_are_refused_and_none_is_lost() {
+    let mut session = PublisherSession::new(PublisherConfig {
+        max_pending: 2,
+        ..PublisherConfig::default()
+    });
+    session.post(event("a/1"), at(0)).expect("taken");
+    session.post(event("a/2"), at(0)).expect("taken");
+    let error = session.post(event("a/3"), at(0)).expect_err("one too many");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+    assert_eq!(session.request(at(0)).expect("a request").len(), 2);
+}
+
+#[test]
+fn without_conflation_each_notification_is_sent_by_itself() {
+    let config = PublisherConfig {
+        conflate: false,
+        batch: 64,
+        pipeline: 2,
+        ..PublisherConfig::default()
+    };
+    let mut session = PublisherSession::new(config);
+    for _ in 0..200 {
+        session.post(event("a/q"), at(0)).expect("taken");
+    }
+    assert_eq!(session.request(at(0)).expect("a request").len(), 64);
+    assert_eq!(session.request(at(0)).expect("a request").len(), 64);
+    assert!(session.request(at(0)).is_none(), "two are in flight");
+    accept(&mut session, &[1; 64]);
+    assert_eq!(session.request(at(0)).expect("a request").len(), 64);
+    session.broken(&unavailable(), at(0), &mut rng());
+    assert_eq!(session.pending(), 136);
+}
+
+#[test]
+fn the_longest_delay_stays_within_the_limit_on_its_grid() {
+    let mut session = publisher();
+    let delay = Limits::DELAY;
+    let delayed = Notification {
+        delay,
+        ..event("a/q")
+    };
+    session.post(delayed, at(1)).expect("taken");
+    let sent = session.request(at(1)).expect("a request");
+    assert_eq!(sent[0].delay, delay);
+    sent[0].check().expect("the relay takes it");
+}
+
+#[test]
+fn an_answer_that_does_not_fit_its_request_loses_nothing() {
+    let mut session = publisher();
+    session.post(event("a/q"), at(0)).expect("taken");
+    session.post(event("a/r"), at(0)).expect("taken");
+    assert_eq!(session.request(at(0)).expect("a request").len(), 2);
+    accept(&mut session, &[1]);
+    assert_eq!(session.pending(), 2);
+    let again = session.request(at(3600)).expect("sent again");
+    assert_eq!(again.len(), 2);
+}
+
+fn refused(kind: ErrorKind) -> Error {
+    Error::new(kind, "publisher: not allowed here")
+}
+
+#[test]
+fn a_refusal_of_the_whole_stream_fails_all_waiting_callers() {
+    let mut session = publisher();
+    session.post(event("a/p"), at(0)).expect("taken");
+    session
+        .notify(vec![event("a/q")], LATER, at(0))
+        .expect("taken");
+    session.flush();
+    session.request(at(0)).expect("a request");
+    session.broken(&refused(ErrorKind::Denied), at(0), &mut rng());
+    let done = session.take_completions();
+    assert_eq!(done.len(), 2, "the caller and the flush: {done:?}");
+    for done in done {
+        let error = done.result.expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+    let again = session.request(session.retry_at()).expect("kept");
+    assert_eq!(again.len(), 2, "both are sent after the cause is fixed");
+}
+
+#[test]
+fn a_refusal_that_a_proxy_may_send_is_final_only_before_the_first_answer() {
+    for kind in [ErrorKind::Unsupported, ErrorKind::NotFound] {
+        let mut session = publisher();
+        session
+            .notify(vec![event("a/q")], LATER, at(0))
+            .expect("taken");
+        session.broken(&refused(kind), at(0), &mut rng());
+        assert_eq!(
+            session.take_completions().len(),
+            1,
+            "no relay has answered yet"
+        );
+        session.request(session.retry_at()).expect("a request");
+        accept(&mut session, &[1]);
+        session
+            .notify(vec![event("a/q")], LATER, at(0))
+            .expect("taken");
+        session.broken(&refused(kind), at(0), &mut rng());
+        assert!(
+            session.take_completions().is_empty(),
+            "the relay may return"
+        );
+    }
+}
+
+#[test]
+fn a_deadline_that_passes_names_the_last_failure() {
+    let mut session = publisher();
+    session
+        .notify(vec![event("a/q")], at(1_000), at(0))
+        .expect("taken");
+    session.broken(&unavailable(), at(0), &mut rng());
+    session.elapsed(at(1_000));
+    let done = session.take_completions().pop().expect("answered");
+    let error = done.result.expect_err("late");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("connection reset"), "{error}");
+}
+
+#[test]
+fn at_the_limit_what_merges_is_still_taken() {
+    let mut session = PublisherSession::new(PublisherConfig {
+        max_pending: 1,
+        ..PublisherConfig::default()
+    });
+    session.post(event("a/q"), at(0)).expect("the first");
+    session.post(event("a/q"), at(0)).expect("costs nothing");
+    let both = vec![event("a/q"), event("a/q")];
+    session.notify(both, LATER, at(0)).expect("nor do these");
+    let error = session.post(event("a/r"), at(0)).expect_err("one more");
+    assert_eq!(error.kind(), ErrorKind::Exhausted);
+}

@@ -1,0 +1,374 @@
+//! Tokens of reconnect requests, and undelivered wake-ups of a broken stream.
+
+use super::{
+    super::{ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep},
+    at, rng,
+};
+use crate::{
+    base::clock::Tick,
+    error::{Error, ErrorKind},
+    types::{
+        ConnectionState, Goodbye, GoodbyeReason, Limits, ListenerId, QueueAddress, Report,
+        Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason, Welcome, WorkDetected,
+    },
+};
+
+fn session() -> SubscriptionSession {
+    let listener = ListenerId::new("w").expect("a name");
+    let selector: Selector = "a/*".parse().expect("a selector");
+    SubscriptionSession::new(
+        SubscribeOptions::new(listener, [selector]),
+        ReconnectConfig::default(),
+    )
+}
+
+fn work(queue: &str, token: u8) -> WorkDetected {
+    WorkDetected {
+        queue: queue.parse().expect("a selector"),
+        reason: WakeReason::Notified,
+        sequence: u64::from(token),
+        notifications: 1,
+        payload_size: 0,
+        messages: 1,
+        publisher: "".into(),
+        published_at: None,
+        traceparent: "".into(),
+        token: Token(vec![token].into()),
+    }
+}
+
+fn welcome() -> SubscribeEvent {
+    SubscribeEvent::Welcome(Welcome {
+        relay_id: "r".into(),
+        epoch: "e".into(),
+        subscription_id: "r/1".into(),
+        heartbeat: Limits::HEARTBEAT,
+        degraded: false,
+        version: "0".into(),
+    })
+}
+
+fn open(session: &mut SubscriptionSession, now: Tick) -> SubscribeOptions {
+    let SubscriptionStep::Open(request) = session.step(now) else {
+        panic!("it opens a stream")
+    };
+    session.opened(now);
+    session.received(welcome(), now, &mut rng());
+    request
+}
+
+#[test]
+fn a_token_is_taken_when_its_wake_up_is_handed_over() {
+    let mut session = session();
+    assert!(open(&mut session, at(0)).positions.is_empty());
+    let wake = SubscribeEvent::Wake(vec![work("a/1", 1), work("a/2", 2)]);
+    session.received(wake, at(0), &mut rng());
+    assert_eq!(session.next_work(), Some(work("a/1", 1)));
+    session.broken(at(1), None, &mut rng());
+    let positions = open(&mut session, at(5_000)).positions;
+    assert_eq!(positions.len(), 1, "a/2 was not handed over");
+    assert_eq!(positions[0].queue, work("a/1", 1).queue);
+    assert_eq!(session.next_work(), None, "the relay sends a/2 again");
+}
+
+#[test]
+fn wake_ups_from_before_a_break_are_handed_over_until_the_next_stream() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(
+        SubscribeEvent::Wake(vec![work("a/1", 1)]),
+        at(0),
+        &mut rng(),
+    );
+    session.broken(at(1), None, &mut rng());
+    assert_eq!(session.next_work(), Some(work("a/1", 1)));
+    assert_eq!(open(&mut session, at(5_000)).positions.len(), 1);
+}
+
+#[test]
+fn the_newest_tokens_are_kept_and_the_oldest_dropped() {
+    let mut session = session();
+    open(&mut session, at(0));
+    let many = Limits::POSITIONS + 10;
+    let wake = (0..many).map(|i| work(&format!("a/q{i}"), 1)).collect();
+    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
+    session.received(
+        SubscribeEvent::Wake(vec![work("a/q10", 9)]),
+        at(0),
+        &mut rng(),
+    );
+    while session.next_work().is_some() {}
+    session.broken(at(1), None, &mut rng());
+    let positions = open(&mut session, at(5_000)).positions;
+    assert_eq!(positions.len(), Limits::POSITIONS);
+    let newest = positions.last().expect("many");
+    assert_eq!(
+        (newest.queue.to_string(), newest.token.0[0]),
+        ("a/q10".to_owned(), 9)
+    );
+}
+
+/// A session of `count` queues with names of 240 bytes, with a position for each.
+fn with_long_names(count: usize) -> SubscriptionSession {
+    let name = |number| format!("{}/{number:0>119}", "a".repeat(120));
+    let selectors = (0..count).map(|number| name(number).parse::<Selector>().expect("a selector"));
+    let listener = ListenerId::new("w").expect("a name");
+    let options = SubscribeOptions::new(listener, selectors);
+    let mut session = SubscriptionSession::new(options, ReconnectConfig::default());
+    open(&mut session, at(0));
+    let wake_up = |number: usize| WorkDetected {
+        token: Token(vec![7; Limits::TOKEN].into()),
+        ..work(&name(number), 1)
+    };
+    let wake = (0..count).map(wake_up).collect();
+    session.received(SubscribeEvent::Wake(wake), at(0), &mut rng());
+    while session.next_work().is_some() {}
+    session.broken(at(1), None, &mut rng());
+    session
+}
+
+#[test]
+fn a_request_states_the_newest_positions_that_fit() {
+    use prost::Message;
+    let mut session = with_long_names(4_000);
+    let request = open(&mut session, at(5_000));
+    let encoded = crate::wire::subscribe_to_wire(&request).encoded_len();
+    assert!(encoded <= Limits::SUBSCRIBE_BYTES, "{encoded} bytes");
+    assert!(
+        encoded > Limits::SUBSCRIBE_BYTES - 500,
+        "positions that fit are missing: {encoded}"
+    );
+    let newest = request.positions.last().expect("some are stated");
+    assert!(newest.queue.queue_name().ends_with("3999"), "{newest:?}");
+}
+
+fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
+    let SubscriptionStep::Open(request) = session.step(now) else {
+        panic!("it opens a stream")
+    };
+    let error = Error::new(
+        ErrorKind::Exhausted,
+        "request: the limit is 1000 bytes, got more",
+    );
+    assert!(session.broken(now, Some(&error), &mut rng()).is_none());
+    request.positions.len()
+}
+
+#[test]
+fn each_refusal_for_size_halves_the_positions_and_each_stream_doubles_them() {
+    let mut session = with_long_names(100);
+    let stated: Vec<_> = (1..=9)
+        .map(|round| refused_as_too_large(&mut session, at(round * 60_000)))
+        .collect();
+    assert_eq!(stated, [100, 50, 25, 12, 6, 3, 1, 0, 0]);
+    assert_eq!(open(&mut session, at(700_000)).positions.len(), 0);
+    session.broken(at(700_001), None, &mut rng());
+    assert_eq!(open(&mut session, at(800_000)).positions.len(), 64);
+    session.broken(at(800_001), None, &mut rng());
+    assert_eq!(open(&mut session, at(900_000)).positions.len(), 100);
+}
+
+#[test]
+fn a_smaller_request_comes_without_a_growing_back_off() {
+    let mut session = with_long_names(100);
+    for round in 1..=7 {
+        refused_as_too_large(&mut session, at(round * 60_000));
+        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) =
+            session.step(at(round * 60_000))
+        else {
+            panic!("it waits")
+        };
+        assert!(until <= at(round * 60_000 + 1_000), "{until:?}");
+    }
+}
+
+#[test]
+fn a_selectors_own_catch_up_has_no_position() {
+    let mut session = session();
+    open(&mut session, at(0));
+    let entry = WorkDetected {
+        token: Token::default(),
+        ..work("a/*", 1)
+    };
+    session.received(SubscribeEvent::Wake(vec![entry.clone()]), at(0), &mut rng());
+    assert_eq!(session.next_work(), Some(entry));
+    session.broken(at(1), None, &mut rng());
+    assert!(open(&mut session, at(5_000)).positions.is_empty());
+}
+
+#[test]
+fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
+    let mut session = session();
+    let queue: QueueAddress = "a/q".parse().expect("an address");
+    let mut report = Report::new(queue);
+    assert_eq!(
+        session.report(&mut report).expect_err("no stream").kind(),
+        ErrorKind::Unavailable
+    );
+    open(&mut session, at(0));
+    assert_eq!(&*session.report(&mut report).expect("numbered"), "r/1");
+    let first = report.number;
+    session.report(&mut report).expect("numbered");
+    assert!(report.number > first);
+    session.broken(at(1), None, &mut rng());
+    assert!(session.report(&mut report).is_err(), "the stream ended");
+}
+
+#[test]
+fn a_refusal_ends_the_subscription() {
+    let mut session = session();
+    let SubscriptionStep::Open(_) = session.step(at(0)) else {
+        panic!("it opens a stream")
+    };
+    let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
+    assert!(refusal.is_some());
+    assert_eq!(
+        session.step(at(9)),
+        SubscriptionStep::Reconnect(ReconnectStep::Closed)
+    );
+}
+
+#[test]
+fn a_refused_subscription_retries_on_request() {
+    let mut session = session();
+    for round in 0..3 {
+        let now = at(round * 120_000);
+        let SubscriptionStep::Open(_) = session.step(now) else {
+            panic!("it opens a stream, round {round}")
+        };
+        let refusal = Error::new(ErrorKind::Denied, "401");
+        assert!(session.broken(now, Some(&refusal), &mut rng()).is_some());
+        let minute = std::time::Duration::from_secs(60);
+        assert!(session.retry_after_refusal(now, minute, &mut rng()));
+        assert!(
+            !session.retry_after_refusal(now, minute, &mut rng()),
+            "a retry is scheduled already"
+        );
+        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) = session.step(now) else {
+            panic!("it waits, round {round}")
+        };
+        assert!((54..=66).contains(&until.since(now).as_secs()));
+        assert_eq!(session.state(), ConnectionState::Reconnecting);
+    }
+    open(&mut session, at(360_000));
+    assert_eq!(session.state(), ConnectionState::Connected);
+}
+
+#[test]
+fn the_end_of_a_stream_is_announced_until_an_attempt_fails_or_the_next_stream_opens() {
+    let goodbye = |reason, seconds| {
+        SubscribeEvent::Goodbye(Goodbye {
+            reason,
+            reconnect_after: std::time::Duration::from_secs(seconds),
+        })
+    };
+    for (reason, seconds, announced) in [
+        (GoodbyeReason::Rotation, 0, true),
+        (GoodbyeReason::Draining, 3, true),
+        (GoodbyeReason::Draining, 30, false),
+        (GoodbyeReason::Revoked, 0, false),
+        (GoodbyeReason::Unspecified, 0, false),
+    ] {
+        let mut session = session();
+        open(&mut session, at(0));
+        session.received(goodbye(reason, seconds), at(1), &mut rng());
+        assert_eq!(session.link_state().announced, announced, "{reason:?}");
+        assert_eq!(
+            session.link_state().connection,
+            ConnectionState::Reconnecting
+        );
+        session.broken(at(60_000), None, &mut rng());
+        assert!(!session.link_state().announced, "an attempt failed");
+        session.received(goodbye(reason, seconds), at(60_001), &mut rng());
+        open(&mut session, at(120_000));
+        assert!(!session.link_state().announced, "the next stream is open");
+    }
+}
+
+fn heartbeat(resume: &'static str) -> SubscribeEvent {
+    SubscribeEvent::Heartbeat {
+        degraded: false,
+        resume: Token(resume.as_bytes().into()),
+    }
+}
+
+fn wake(works: &[(&str, u8)]) -> SubscribeEvent {
+    let works = works.iter().map(|(queue, token)| work(queue, *token));
+    SubscribeEvent::Wake(works.collect())
+}
+
+/// Breaks the stream and opens the next one; returns the resume number of its request.
+fn stated_next(session: &mut SubscriptionSession, now: Tick) -> Token {
+    session.broken(now, None, &mut rng());
+    open(session, now + std::time::Duration::from_secs(60)).resume
+}
+
+#[test]
+fn a_resume_number_takes_effect_when_the_wake_ups_before_it_were_handed_over() {
+    let mut session = session();
+    assert!(open(&mut session, at(0)).resume.is_empty());
+    session.received(heartbeat("1"), at(0), &mut rng());
+    session.received(wake(&[("a/1", 1), ("a/2", 2)]), at(0), &mut rng());
+    session.received(heartbeat("2"), at(0), &mut rng());
+    session.next_work();
+    assert_eq!(
+        stated_next(&mut session, at(1)).0,
+        "1",
+        "a/2 is not handed over"
+    );
+
+    session.received(wake(&[("a/2", 2)]), at(70_000), &mut rng());
+    session.received(heartbeat("3"), at(70_000), &mut rng());
+    session.received(heartbeat("4"), at(70_000), &mut rng());
+    session.received(wake(&[("a/3", 3)]), at(70_000), &mut rng());
+    session.received(heartbeat("5"), at(70_000), &mut rng());
+    for told in ["a/2", "a/3"] {
+        let work = session.next_work().expect("it arrived");
+        assert_eq!(work.queue.to_string(), told);
+    }
+    assert_eq!(
+        stated_next(&mut session, at(70_001)).0,
+        "4",
+        "a/3 may still be in the application's hands"
+    );
+    session.received(wake(&[("a/3", 3)]), at(140_000), &mut rng());
+    session.received(heartbeat("6"), at(140_000), &mut rng());
+    assert!(session.next_work().is_some());
+    assert_eq!(session.next_work(), None);
+    assert_eq!(stated_next(&mut session, at(140_001)).0, "6");
+}
+
+#[test]
+fn a_resume_number_is_kept_over_breaks_and_dropped_with_another_epoch() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(heartbeat("1"), at(0), &mut rng());
+    for round in 1..4 {
+        let stated = stated_next(&mut session, at(round * 100_000));
+        assert_eq!(stated.0, "1", "no heartbeat came since");
+    }
+    session.received(heartbeat(""), at(400_000), &mut rng());
+    assert_eq!(stated_next(&mut session, at(500_000)).0, "1");
+    let SubscribeEvent::Welcome(other) = welcome() else {
+        unreachable!("a welcome")
+    };
+    let other = Welcome {
+        epoch: "other".into(),
+        ..other
+    };
+    session.received(SubscribeEvent::Welcome(other), at(600_000), &mut rng());
+    assert!(stated_next(&mut session, at(600_001)).is_empty());
+}
+
+#[test]
+fn a_resume_number_above_the_token_limit_is_not_stated() {
+    let mut session = session();
+    open(&mut session, at(0));
+    session.received(heartbeat("1"), at(0), &mut rng());
+    let long = SubscribeEvent::Heartbeat {
+        degraded: false,
+        resume: Token(vec![7; Limits::TOKEN + 1].into()),
+    };
+    session.received(long, at(0), &mut rng());
+    assert_eq!(stated_next(&mut session, at(1)).0, "1");
+}

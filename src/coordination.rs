@@ -1,0 +1,11 @@
+//! Coordination on blob storage: flags, leases, unique ids, removal of expired blobs.
+
+#[cfg(feature = "coordination")]
+pub mod flag;
+#[cfg(feature = "coordination")]
+pub mod lease;
+pub mod release;
+#[cfg(feature = "sweep")]
+pub mod sweep;
+#[cfg(feature = "coordination")]
+pub mod unique_id;

@@ -1,0 +1,314 @@
+//! Durable global flags: they park a fleet and release it.
+//!
+//! A flag is a blob whose existence means "set". `Flags` first writes the blob durably and then
+//! notifies the watchers. A watcher first registers and then reads the store, so its first state is
+//! never stale. `WatchRegistry` decides without I/O which states watchers receive and when. The
+//! functions here run the store requests for it and wait for nothing else. The wall clock is an
+//! argument. The registry's lock is the only lock. It is a leaf and is never held across an
+//! `.await`.
+
+mod acks;
+mod background;
+mod document;
+mod entry;
+mod event;
+mod expiry;
+mod keyed_mutex;
+mod local;
+mod presence;
+mod refresh;
+mod registry;
+mod set_flags;
+mod store_flag;
+mod store_flags;
+mod wakers;
+mod watch_guard;
+mod watch_stream;
+mod writes;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Poll, Waker},
+    time::SystemTime,
+};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+pub(crate) use self::document::FOLDER;
+pub(crate) use self::{
+    background::{FlagTimers, start},
+    event::Event,
+    local::LocalWatch,
+    presence::{WatcherView, WatchersQuery},
+    watch_guard::WatchGuard,
+    watch_stream::{StreamAction, WatchStream, WatchStreamConfig},
+};
+use self::{
+    document::{Version, blob_name, flag_names},
+    keyed_mutex::KeyedMutex,
+    registry::{WatchRegistry, if_active},
+    store_flags::check_prefix,
+};
+pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
+use crate::{
+    base::{clock::Clock, fault::Fault, sync::lock},
+    error::{Error, ErrorKind, Result},
+    store::{Blob, BlobStore, ETag, PageOptions},
+    types::{FlagName, FlagState, Limits, ListenerId},
+};
+
+/// Reads the wall clock. Tests and simulations supply their own.
+pub(crate) type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// How flags behave.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlagsConfig {
+    /// Limit of flags that are set at one time. A flag with an expiry costs at most about 3 KiB.
+    pub(crate) max_flags: usize,
+    /// Limit of distinct flags that clients watch at one time. Each costs at most about 3 KiB.
+    pub(crate) max_watched_flags: usize,
+    /// Limit of acknowledgements of one flag and generation; further ones are refused. The default
+    /// equals a relay's default limit of connections. At about 16 bytes each it is 1.6 MB.
+    pub(crate) max_acks_per_flag: usize,
+    /// Limit of acknowledgements of all flags together: 16 MB. One flag may use at most as much of
+    /// the room as it leaves free.
+    pub(crate) max_acks: usize,
+    /// Up to this number of watched flags, the refresh reads each flag. Beyond it, the refresh
+    /// lists the store.
+    pub(crate) refresh_reads: usize,
+    pub(crate) fault: Fault,
+}
+
+impl Default for FlagsConfig {
+    fn default() -> Self {
+        Self {
+            max_flags: 10_000,
+            max_watched_flags: 10_000,
+            max_acks_per_flag: 100_000,
+            max_acks: 1_000_000,
+            refresh_reads: 8,
+            fault: Default::default(),
+        }
+    }
+}
+
+/// The flags of a store and their watchers. Clones share one state.
+#[derive(Debug, Clone)]
+pub(crate) struct Flags {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn BlobStore>,
+    registry: Mutex<WatchRegistry>,
+    /// Only for the times that operators are shown. It decides nothing.
+    clock: Clock,
+    /// Serializes the local writes of each flag, so that watchers see them in the order in which
+    /// they reached the store.
+    writes: KeyedMutex,
+    /// Serializes the reads of each flag. Of a thousand watchers that register at once, the first
+    /// two reads synchronize all.
+    reads: KeyedMutex,
+    refresh_reads: usize,
+    fault: Fault,
+}
+
+/// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
+/// cloud store serves thousands of requests a second.
+const READS_AT_ONCE: usize = 32;
+
+impl Flags {
+    pub(crate) fn new(store: Arc<dyn BlobStore>, config: FlagsConfig) -> Self {
+        let can_remove_expired = store.capabilities().conditional_delete;
+        let inner = Inner {
+            store,
+            registry: Mutex::new(WatchRegistry::new(can_remove_expired, &config)),
+            clock: Clock::new(),
+            writes: KeyedMutex::default(),
+            reads: KeyedMutex::default(),
+            refresh_reads: config.refresh_reads,
+            fault: config.fault,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Reads a flag from the store.
+    ///
+    /// # Errors
+    /// Any error of the store.
+    pub(crate) async fn get(&self, name: &FlagName, wall: SystemTime) -> Result<FlagState> {
+        let found = self.inner.read(name).await?;
+        let state = if_active(found.map(|(state, _)| state), wall);
+        Ok(state.unwrap_or_else(|| self.inner.registry().unset(name)))
+    }
+
+    /// Lists the flags that are set, by name, and returns the next page's token. A page may hold
+    /// fewer flags than its size. A page size of 0 selects the default.
+    ///
+    /// # Errors
+    /// `Invalid` for a malformed prefix, size or token; any error of the store.
+    pub(crate) async fn list(
+        &self,
+        prefix: &str,
+        page_size: u32,
+        page_token: &str,
+        wall: SystemTime,
+    ) -> Result<(Vec<FlagState>, Option<String>)> {
+        check_prefix(prefix)?;
+        let size = match usize::try_from(page_size).unwrap_or(usize::MAX) {
+            0 => Limits::PAGE,
+            size if size <= Limits::PAGE_MAX => size,
+            _ => return Err(Error::invalid("page_size", "must be at most 1000")),
+        };
+        let token = Some(page_token).filter(|token| !token.is_empty());
+        let page = PageOptions {
+            size,
+            token: token.map(str::to_owned),
+        };
+        let page = self
+            .inner
+            .store
+            .list(&format!("{FOLDER}{prefix}"), &page)
+            .await?;
+        // Other blobs in the folder are skipped.
+        let names = flag_names(page.entries).into_iter();
+        let reads = names.map(|name| async move { self.inner.read(&name).await });
+        let found: Vec<_> = stream::iter(reads)
+            .buffered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let set = found.into_iter().flatten();
+        let flags = set.filter_map(|(state, _)| if_active(Some(state), wall));
+        Ok((flags.collect(), page.next))
+    }
+
+    /// Registers a client's watcher like [`Flags::watch`], within the limit of watched flags. A
+    /// flag that is already watched takes no further room.
+    ///
+    /// # Errors
+    /// `Exhausted`, naming the limit.
+    pub(crate) fn watch_within_limit(
+        &self,
+        name: &FlagName,
+        listener: ListenerId,
+        acks: bool,
+    ) -> Result<WatchGuard> {
+        let mut registry = self.inner.registry();
+        registry.admit_watch(name)?;
+        let registered = registry.register(name, &listener, acks, self.inner.clock.now());
+        drop(registry);
+        Ok(WatchGuard::new(
+            self.clone(),
+            name.clone(),
+            listener,
+            acks,
+            registered,
+        ))
+    }
+
+    /// Registers a watcher of this process, to which no limit applies. With `acks` the watcher
+    /// receives acknowledgements and is not counted.
+    pub(crate) fn watch(&self, name: &FlagName, listener: ListenerId, acks: bool) -> WatchGuard {
+        let now = self.inner.clock.now();
+        let registered = self.inner.registry().register(name, &listener, acks, now);
+        WatchGuard::new(self.clone(), name.clone(), listener, acks, registered)
+    }
+
+    /// Lists the present and recent listeners of watched flags, by flag and listener.
+    pub(crate) fn list_watchers(&self, query: &WatchersQuery) -> Vec<WatcherView> {
+        self.inner
+            .registry()
+            .list_watchers(query, self.inner.clock.now())
+    }
+
+    /// Counts the streams that watch a flag.
+    pub(crate) fn watchers(&self) -> u64 {
+        self.inner.registry().watchers()
+    }
+
+    /// Counts that a listener has seen a generation. A late acknowledgement is no error and is not
+    /// counted.
+    ///
+    /// # Errors
+    /// `Exhausted` if too many are remembered; then it is not counted.
+    pub(crate) fn ack(
+        &self,
+        name: &FlagName,
+        generation: u64,
+        listener: &ListenerId,
+    ) -> Result<()> {
+        let wakers = self.inner.registry().ack(name, generation, listener)?;
+        wakers.wake();
+        Ok(())
+    }
+
+    /// Ready when observers must receive new counts of acknowledgements.
+    pub(crate) fn poll_acks_changed(&self, waker: &Waker) -> Poll<()> {
+        self.inner.registry().poll_acks_changed(waker)
+    }
+
+    /// Sends the newest counts of acknowledgements to the observers of the flags that are due.
+    /// Returns these flags with the number of observers woken for each.
+    pub(crate) async fn publish_acks(
+        &self,
+        due: impl Fn(&FlagName) -> bool,
+    ) -> Vec<(FlagName, usize)> {
+        let (told, wakers) = self.inner.registry().publish_acks(due);
+        wakers.wake_in_slices().await;
+        told
+    }
+}
+
+impl Inner {
+    fn registry(&self) -> MutexGuard<'_, WatchRegistry> {
+        lock(&self.registry)
+    }
+
+    /// Reads a flag's blob, expired or not, and returns the store's error unchanged.
+    async fn get_blob(&self, name: &FlagName) -> Result<Option<(FlagState, ETag)>> {
+        let blob = self.store.get(&blob_name(name)).await?;
+        Ok(blob.map(|blob| (document::state(name, &blob), blob.etag)))
+    }
+
+    /// Reads a flag's blob, expired or not. The error names the flag and the store.
+    async fn read(&self, name: &FlagName) -> Result<Option<(FlagState, ETag)>> {
+        let blob = self.read_blob(name).await?;
+        Ok(blob.map(|blob| (document::state(name, &blob), blob.etag)))
+    }
+
+    async fn read_blob(&self, name: &FlagName) -> Result<Option<Blob>> {
+        self.store.get(&blob_name(name)).await.map_err(|error| {
+            let message = format!("flag `{name}` could not be read from {}", self.store);
+            Error::new(error.kind(), message).with_source(error)
+        })
+    }
+
+    /// Reads a flag's blob. The registry decides whether the read counts.
+    async fn read_and_apply(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
+        let reading = self.registry().begin_read();
+        let blob = self.read_blob(name).await?;
+        let found = blob.map(|blob| {
+            let state = document::state(name, &blob);
+            (state, Version::new(blob.etag, blob.last_modified))
+        });
+        let wakers = self.registry().finish_read(name, reading, found, wall);
+        wakers.wake_in_slices().await;
+        Ok(())
+    }
+
+    #[cold]
+    fn unavailable(&self, name: &FlagName, what: &str, error: Error) -> Error {
+        if error.kind() == ErrorKind::Unsupported {
+            let message = format!("flag `{name}` {what}: {}", error.message());
+            return Error::new(ErrorKind::Unsupported, message).with_source(error);
+        }
+        let message = format!("flag `{name}` {what} ({} failed)", self.store);
+        Error::new(ErrorKind::Unavailable, message).with_source(error)
+    }
+}

@@ -1,0 +1,222 @@
+//! The background tasks of flags: expiry, refresh and counts of acknowledgements.
+
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Flags, WallClock};
+use crate::{
+    base::{backoff::Backoff, sync::lock, task::Scope},
+    error::{Error, ErrorKind, Result},
+    types::FlagName,
+};
+
+/// Settings of the background tasks.
+#[derive(Clone)]
+pub(crate) struct FlagTimers {
+    /// Interval at which each watched flag is read to find other writers' changes. Zero turns it
+    /// off. At 10 s a flag costs 8,640 reads a day: less than a cent at 0.40 for a million reads.
+    pub(crate) refresh: Duration,
+    pub(crate) wall: WallClock,
+}
+
+/// The longest sleep before an expiry, because the wall clock may be changed during it.
+const MAX_SLEEP: Duration = Duration::from_secs(10);
+
+/// Back-off after a failure of the store: first and longest wait.
+const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// The shortest time between two messages of acknowledgements to an observer.
+const ACK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Limits the messages to all observers of a flag to 5,000 a second: 10,000 observers receive one
+/// every two seconds.
+const ACK_TIME_PER_OBSERVER: Duration = Duration::from_micros(200);
+
+/// Limit of one refresh, which then starts again. A request that hangs must not hide other writers'
+/// changes. 10,000 flags take 5 s if a read takes 15 ms.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Starts the tasks. They end with the scope.
+pub(crate) fn start(flags: &Flags, timers: &FlagTimers, scope: &Scope) {
+    let outage = Arc::new(Outage::default());
+    let expiry = RetryState::new(StoreTask::Expiry, RETRY_BACKOFF.1, Arc::clone(&outage));
+    scope.spawn(expire(flags.clone(), timers.clone(), expiry));
+    scope.spawn(tell_acks(flags.clone()));
+    if !timers.refresh.is_zero() {
+        // A store that has recovered is read within one interval.
+        let retry = RetryState::new(StoreTask::Refresh, timers.refresh, outage);
+        scope.spawn(refresh(flags.clone(), timers.clone(), retry));
+    }
+}
+
+async fn expire(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
+    if let Err(error) = flags.recover((timers.wall)()).await {
+        // The next registered watcher finds the flag. Until then it reads as not set.
+        tracing::warn!(%error, "could not search the store for flags with an expiry");
+    }
+    loop {
+        let next = flags.next_expiry();
+        tokio::select! {
+            biased;
+            () = poll_fn(|context| flags.poll_expiry_moved(next, context.waker())) => continue,
+            () = sleep(until(next, (timers.wall)())) => {}
+        }
+        let ended = flags.expire((timers.wall)()).await;
+        retry.record(ended).await;
+    }
+}
+
+async fn refresh(flags: Flags, timers: FlagTimers, mut retry: RetryState) {
+    loop {
+        if !retry.failing {
+            sleep(timers.refresh).await;
+        }
+        let refresh = flags.refresh((timers.wall)());
+        let read = tokio::time::timeout(REFRESH_TIMEOUT, refresh).await;
+        retry
+            .record(read.unwrap_or_else(|_| Err(late_error())))
+            .await;
+    }
+}
+
+/// Sends acknowledgements to observers: the first ones at once, later ones conflated per interval.
+async fn tell_acks(flags: Flags) {
+    // The earliest time of the next message for each flag. It is soon for a flag with few
+    // observers.
+    let mut later = BTreeMap::<FlagName, Instant>::new();
+    loop {
+        poll_fn(|context| flags.poll_acks_changed(context.waker())).await;
+        let now = Instant::now();
+        later.retain(|_, at| *at > now);
+        for (name, told) in flags.publish_acks(|name| !later.contains_key(name)).await {
+            let told = u32::try_from(told).unwrap_or(u32::MAX);
+            later.insert(
+                name,
+                now + ACK_INTERVAL.max(ACK_TIME_PER_OBSERVER.saturating_mul(told)),
+            );
+        }
+        sleep(ACK_INTERVAL).await;
+    }
+}
+
+fn until(next: Option<SystemTime>, wall: SystemTime) -> Duration {
+    let left = next.map(|at| at.duration_since(wall).unwrap_or_default());
+    left.unwrap_or(MAX_SLEEP).min(MAX_SLEEP)
+}
+
+#[cold]
+fn late_error() -> Error {
+    let message = format!("the store did not answer within {REFRESH_TIMEOUT:?}");
+    Error::new(ErrorKind::Timeout, message)
+}
+
+/// A task that sends requests to the store.
+#[derive(Debug, Clone, Copy)]
+enum StoreTask {
+    Expiry = 0,
+    Refresh = 1,
+}
+
+/// An outage of one store. Each task logs it once. Its end is logged once, when the store has
+/// answered and no task's requests fail.
+#[derive(Debug, Default)]
+struct Outage {
+    state: Mutex<OutageState>,
+}
+
+#[derive(Debug, Default)]
+struct OutageState {
+    /// Tasks whose last request failed.
+    failing: [bool; 2],
+    /// Tasks that have logged the outage.
+    warned: [bool; 2],
+    /// Whether the store has answered since the last failure.
+    answered: bool,
+}
+
+impl Outage {
+    /// Notes a failed request of a task. Returns whether to log it.
+    fn on_failure(&self, task: StoreTask) -> bool {
+        let mut state = lock(&self.state);
+        state.failing[task as usize] = true;
+        state.answered = false;
+        !std::mem::replace(&mut state.warned[task as usize], true)
+    }
+
+    /// Notes that a task has nothing left to request, or was `answered`. Returns whether to log the
+    /// end of the outage.
+    fn on_success(&self, task: StoreTask, answered: bool) -> bool {
+        let mut state = lock(&self.state);
+        state.failing[task as usize] = false;
+        state.answered |= answered;
+        let over = state.answered && state.warned.contains(&true) && !state.failing.contains(&true);
+        if over {
+            *state = OutageState::default();
+        }
+        over
+    }
+}
+
+/// The consecutive retry of a task: the first is logged, and each is followed by a growing wait.
+struct RetryState {
+    task: StoreTask,
+    outage: Arc<Outage>,
+    backoff: Backoff,
+    failing: bool,
+}
+
+impl RetryState {
+    /// No wait is longer than `longest`.
+    fn new(task: StoreTask, longest: Duration, outage: Arc<Outage>) -> Self {
+        Self {
+            task,
+            outage,
+            backoff: Backoff::new(RETRY_BACKOFF.0.min(longest), RETRY_BACKOFF.1.min(longest)),
+            failing: false,
+        }
+    }
+
+    /// Takes the result of a request; `false` means that none was needed. Returns at once after a
+    /// success, and after a wait otherwise.
+    async fn record(&mut self, asked: Result<bool>) {
+        let error = match asked {
+            // No request was needed, so the store's state is unknown.
+            Ok(answered) => {
+                if self.outage.on_success(self.task, answered) {
+                    tracing::info!("the store answers again");
+                }
+                self.failing = false;
+                if answered {
+                    self.backoff.reset();
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        if self.outage.on_failure(self.task) {
+            let what = match self.task {
+                StoreTask::Expiry => "expired flags could not be ended",
+                StoreTask::Refresh => "watched flags could not be read",
+            };
+            tracing::warn!(%error, "{what}; retrying");
+        }
+        self.failing = true;
+        let wait = self.backoff.next(&mut fastrand::Rng::new());
+        // Full jitter may draw zero. A minimum wait keeps a due flag from a busy loop.
+        sleep(wait.max(RETRY_BACKOFF.0 / 10)).await;
+    }
+}
+
+impl std::fmt::Debug for FlagTimers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlagTimers")
+            .field("refresh", &self.refresh)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,252 @@
+//! A flag's blob: `flags/NAME`. Its existence means "set", with any content.
+//!
+//! Reveille writes a JSON document with author, reason and expiry. Another content is a flag that
+//! an operator set by hand, and is valid.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prost_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::{clock::micros, fnv::fnv1a},
+    store::{Blob, BlobContent, BlobEntry, BlobName, ETag},
+    types::{FlagName, FlagState, Limits, UnleashOptions, check_text},
+};
+
+/// The folder of the flags' blobs.
+pub(crate) const FOLDER: &str = "flags/";
+
+/// Generations from here on are hashes. A count of microseconds since 1970 reaches it in 146,000
+/// years.
+pub(super) const HASHES: u64 = 1 << 62;
+
+/// The content of a flag's blob that reveille writes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct FlagDocument {
+    pub(super) generation: u64,
+    #[serde(default)]
+    set_by: String,
+    #[serde(default)]
+    reason: String,
+    /// RFC 3339, readable for people.
+    set_at: String,
+    /// 0 means no expiry.
+    #[serde(default)]
+    ttl_ms: u64,
+}
+
+/// Identifies one write of a blob. The time is in whole seconds, because lists and reads return it
+/// with different precision. The ETag alone is not enough on S3, where it is a hash of the content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Version {
+    etag: ETag,
+    seconds: u64,
+}
+
+impl Version {
+    pub(super) fn new(etag: ETag, last_modified: SystemTime) -> Self {
+        let since = last_modified.duration_since(UNIX_EPOCH);
+        Self {
+            etag,
+            seconds: since.unwrap_or_default().as_secs(),
+        }
+    }
+}
+
+/// Returns the flag of a blob's name, or `None` for another blob.
+pub(super) fn flag_name(blob: &BlobName) -> Option<FlagName> {
+    FlagName::new(blob.as_str().strip_prefix(FOLDER)?).ok()
+}
+
+/// Returns the flags of listed blobs. Other blobs are skipped.
+pub(super) fn flag_names(entries: Vec<BlobEntry>) -> Vec<FlagName> {
+    let names = entries
+        .into_iter()
+        .filter_map(|entry| flag_name(&entry.name));
+    names.collect()
+}
+
+/// Returns the name of a flag's blob.
+pub(super) fn blob_name(flag: &FlagName) -> BlobName {
+    BlobName::new(&format!("{FOLDER}{flag}"))
+        .expect("a flag's name is a valid part of a blob's name")
+}
+
+impl FlagDocument {
+    /// Makes the document of a flag that is set now. Values that the options leave out come from
+    /// `current`, the state of a flag that is set already. Its expiry stays, to the millisecond.
+    pub(super) fn new(
+        generation: u64,
+        options: &UnleashOptions,
+        current: Option<&FlagState>,
+        wall: SystemTime,
+    ) -> Self {
+        // Whole microseconds, and milliseconds rounded up: watchers then receive the same values
+        // that a read returns.
+        let set_at = UNIX_EPOCH + Duration::from_micros(micros(wall));
+        let kept_end = current.and_then(|state| state.expires_at);
+        let kept_ttl = kept_end.map(|end| end.duration_since(set_at).unwrap_or_default());
+        let ttl = options.ttl.or(kept_ttl).unwrap_or_default();
+        let ttl_ms = ttl.as_nanos().div_ceil(1_000_000);
+        let text = |stated: &String, kept: fn(&FlagState) -> &String| match stated.is_empty() {
+            true => current.map(kept).cloned().unwrap_or_default(),
+            false => stated.clone(),
+        };
+        Self {
+            generation,
+            set_by: text(&options.set_by, |state| &state.set_by),
+            reason: text(&options.reason, |state| &state.reason),
+            set_at: Timestamp::from(set_at).to_string(),
+            ttl_ms: u64::try_from(ttl_ms).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Parses a document. Returns `None` for foreign content, or for a value out of range.
+    pub(super) fn read(blob: &Blob) -> Option<Self> {
+        let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
+        check_text("set_by", &document.set_by, Limits::TEXT).ok()?;
+        check_text("reason", &document.reason, Limits::REASON).ok()?;
+        document.set_at()?;
+        let generation = (1..HASHES * 2).contains(&document.generation);
+        (generation && document.ttl() <= Limits::TTL).then_some(document)
+    }
+
+    pub(super) fn content(&self) -> BlobContent {
+        let bytes = serde_json::to_vec(self).expect("numbers and texts are written as JSON");
+        bytes::Bytes::from(bytes).into()
+    }
+
+    pub(super) fn state(&self, name: &FlagName) -> FlagState {
+        let set_at = self.set_at();
+        let ttl = Some(self.ttl()).filter(|ttl| !ttl.is_zero());
+        FlagState {
+            name: name.clone(),
+            set: true,
+            generation: self.generation,
+            set_by: self.set_by.clone(),
+            reason: self.reason.clone(),
+            set_at,
+            expires_at: ttl.and_then(|ttl| set_at?.checked_add(ttl)),
+        }
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+
+    fn set_at(&self) -> Option<SystemTime> {
+        self.set_at.parse::<Timestamp>().ok()?.try_into().ok()
+    }
+}
+
+/// Returns the state of a flag with this blob, expired or not.
+pub(super) fn state(name: &FlagName, blob: &Blob) -> FlagState {
+    if let Some(document) = FlagDocument::read(blob) {
+        return document.state(name);
+    }
+    FlagState {
+        set: true,
+        set_at: Some(blob.last_modified),
+        ..FlagState::unset(name.clone(), foreign_generation(blob))
+    }
+}
+
+/// Returns whether a set flag has expired.
+pub(super) fn has_expired(state: &FlagState, wall: SystemTime) -> bool {
+    state.expires_at.is_some_and(|end| end <= wall)
+}
+
+/// FNV-1a of ETag and last-modified: the same on every machine and in every version.
+fn foreign_generation(blob: &Blob) -> u64 {
+    let since = blob.last_modified.duration_since(UNIX_EPOCH);
+    let time = since.unwrap_or_default().as_nanos().to_be_bytes();
+    let bytes = blob.etag.as_str().bytes().chain(time);
+    fnv1a(bytes) % HASHES + HASHES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(text: &str, etag: &str) -> Blob {
+        Blob {
+            content: bytes::Bytes::from(text.to_owned()).into(),
+            etag: ETag::new(etag),
+            last_modified: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        }
+    }
+
+    #[test]
+    fn watchers_receive_the_state_that_a_read_returns() {
+        let name = FlagName::new("go").expect("a name");
+        let wall = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789);
+        for ttl in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_secs(9),
+            Limits::TTL,
+        ] {
+            let (set_by, reason) = ("ops \"7\"".to_owned(), "ä".to_owned());
+            let options = UnleashOptions {
+                ttl: Some(ttl),
+                set_by,
+                reason,
+            };
+            let document = FlagDocument::new(42, &options, None, wall);
+            let text = String::from_utf8(document.content().bytes.to_vec()).expect("a text");
+            let told = document.state(&name);
+            assert_eq!(told, state(&name, &blob(&text, "1")), "{text}");
+            assert!(told.expires_at.is_none_or(|end| end > wall));
+            assert_eq!(told.expires_at.is_none(), ttl.is_zero());
+        }
+    }
+
+    #[test]
+    fn the_document_is_readable_by_people() {
+        let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let options = UnleashOptions {
+            ttl: Some(Duration::from_secs(60)),
+            ..UnleashOptions::default()
+        };
+        let content = FlagDocument::new(7, &options, None, wall).content();
+        assert_eq!(
+            std::str::from_utf8(&content.bytes),
+            Ok(
+                r#"{"generation":7,"set_by":"","reason":"","set_at":"2023-11-14T22:13:20Z","ttl_ms":60000}"#
+            )
+        );
+    }
+
+    #[test]
+    fn a_blob_with_any_content_sets_the_flag() {
+        let name = FlagName::new("go").expect("a name");
+        let at = "2023-11-14T22:13:20Z";
+        let long = "x".repeat(129);
+        for text in [
+            String::new(),
+            "true".into(),
+            "{}".into(),
+            "\u{0}\u{1}".into(),
+            format!(r#"{{"generation":0,"set_at":"{at}"}}"#),
+            format!(r#"{{"generation":18446744073709551615,"set_at":"{at}"}}"#),
+            format!(r#"{{"generation":7,"set_at":"{at}","set_by":"{long}"}}"#),
+            format!(r#"{{"generation":7,"set_at":"{at}","ttl_ms":18446744073709551615}}"#),
+            r#"{"generation":7,"set_at":"yesterday"}"#.into(),
+        ] {
+            let (one, two) = (
+                state(&name, &blob(&text, "1")),
+                state(&name, &blob(&text, "2")),
+            );
+            assert!(one.set && one.expires_at.is_none(), "{text}");
+            assert!(one.generation >= HASHES, "{text}");
+            assert_ne!(
+                one.generation, two.generation,
+                "each write is another generation"
+            );
+        }
+        // Pinned: every version of this program must compute the same number.
+        let pinned = state(&name, &blob("x", "1")).generation;
+        assert_eq!(pinned, 6_682_539_630_242_877_532);
+    }
+}

@@ -1,0 +1,274 @@
+//! Flags on tokio's paused clock: expiry and refresh.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, WallClock, start},
+    at, forever, lasting, listener, name,
+    stepped::{Failing, SteppedStore},
+};
+use crate::{
+    base::task::Scope,
+    store::BlobStore as _,
+    types::{FlagState, FlagWatch},
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct World {
+    store: SteppedStore,
+    flags: Flags,
+    wall: WallClock,
+    scope: Scope,
+}
+
+/// A wall clock that advances with tokio's clock.
+fn setup() -> World {
+    let began = Instant::now();
+    let wall: WallClock = Arc::new(move || at(0) + began.elapsed());
+    let store = SteppedStore::at_once();
+    let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
+    let timers = FlagTimers {
+        refresh: Duration::from_secs(10),
+        wall: Arc::clone(&wall),
+    };
+    let scope = Scope::new();
+    start(&flags, &timers, &scope);
+    World {
+        store,
+        flags,
+        wall,
+        scope,
+    }
+}
+
+impl World {
+    fn now(&self) -> SystemTime {
+        (self.wall)()
+    }
+
+    fn watch(&self) -> LocalWatch {
+        LocalWatch::new(
+            &self.flags,
+            &name("go"),
+            listener("w"),
+            Arc::clone(&self.wall),
+        )
+    }
+}
+
+async fn next(watch: &mut LocalWatch) -> FlagState {
+    let next = timeout(HOUR, watch.next()).await.expect("in time");
+    next.expect("not closed").expect("no error")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flag_ends_at_its_expiry() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    sleep(Duration::from_secs(3)).await;
+    world
+        .flags
+        .unleash(&name("go"), &lasting(25), world.now())
+        .await
+        .expect("unleash");
+    assert!(next(&mut watch).await.set);
+    assert!(!next(&mut watch).await.set);
+    let late = world
+        .now()
+        .duration_since(at(28))
+        .expect("not before its time");
+    assert!(late <= Duration::from_millis(2), "{late:?}");
+    // A flag with an earlier expiry ends first.
+    world
+        .flags
+        .unleash(&name("go"), &lasting(1000), world.now())
+        .await
+        .expect("unleash");
+    world
+        .flags
+        .unleash(&name("go"), &lasting(1), world.now())
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    while next(&mut watch).await.set {}
+    assert!(began.elapsed() < Duration::from_secs(2));
+    world.scope.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_writers_change_is_found_within_a_refresh_interval() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    let elsewhere = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
+    elsewhere
+        .unleash(&name("go"), &forever(), at(0))
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    assert!(next(&mut watch).await.set);
+    assert!(began.elapsed() <= Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_store_delays_nothing_for_ever() {
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    world
+        .flags
+        .unleash(&name("go"), &lasting(5), world.now())
+        .await
+        .expect("unleash");
+    world.store.fail(Failing::Everything);
+    let mut watch = world.watch();
+    let nothing = timeout(Duration::from_secs(60), watch.next()).await;
+    assert!(nothing.is_err(), "no state is known or sent");
+    world.store.fail(Failing::Nothing);
+    assert!(!next(&mut watch).await.set, "the flag has expired");
+    sleep(Duration::from_secs(60)).await;
+    let blob = super::super::document::blob_name(&name("go"));
+    assert!(
+        world.store.peek(&blob).is_none(),
+        "removed when the store was back"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unleash_is_sent_at_once_even_while_the_store_cannot_be_read() {
+    let world = setup();
+    let mut watch = world.watch();
+    world.store.fail(Failing::Everything);
+    assert!(timeout(Duration::from_secs(1), watch.next()).await.is_err());
+    world.store.fail(Failing::Nothing);
+    world
+        .flags
+        .unleash(&name("go"), &forever(), world.now())
+        .await
+        .expect("unleash");
+    let began = Instant::now();
+    assert!(
+        !next(&mut watch).await.set,
+        "the flag was not set when this watch began"
+    );
+    let set = next(&mut watch).await;
+    assert!(set.set && began.elapsed() < Duration::from_millis(1));
+    watch.ack(set.generation).await.expect("ack");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovered_store_is_read_within_an_interval() {
+    let world = setup();
+    let mut watch = world.watch();
+    assert!(!next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    // Long enough for the longest wait between attempts.
+    sleep(HOUR).await;
+    world.store.fail(Failing::Nothing);
+    let another = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
+    let set = another.unleash(&name("go"), &forever(), world.now()).await;
+    set.expect("unleash");
+    let began = Instant::now();
+    assert!(next(&mut watch).await.set);
+    assert!(
+        began.elapsed() <= Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
+    world.scope.shutdown().await;
+}
+
+/// Collects log lines.
+#[cfg(feature = "cli")]
+#[derive(Debug, Clone, Default)]
+struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(feature = "cli")]
+impl Log {
+    fn count(&self, words: &str) -> usize {
+        let bytes = self.0.lock().expect("not poisoned");
+        String::from_utf8_lossy(&bytes).matches(words).count()
+    }
+}
+
+#[cfg(feature = "cli")]
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("not poisoned").extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cli")]
+fn logged() -> (Log, tracing::subscriber::DefaultGuard) {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone());
+    let guard = tracing::subscriber::set_default(subscriber.finish());
+    (log, guard)
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
+    let (log, _guard) = logged();
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    let go = name("go");
+    let set = world.flags.unleash(&go, &lasting(20), world.now()).await;
+    set.expect("unleash");
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(log.count("could not be ended; retrying"), 1);
+    assert_eq!(log.count("could not be read; retrying"), 1);
+    world.store.fail(Failing::Nothing);
+    // Another writer clears the flag. The refresh finds it, and then no flag is watched.
+    let gone = world
+        .store
+        .delete(&crate::coordination::flag::document::blob_name(&go), None)
+        .await;
+    gone.expect("it was there");
+    assert!(!next(&mut watch).await.set);
+    drop(watch);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 1);
+    world.scope.shutdown().await;
+}
+
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_outage_is_logged_once_and_only_after_an_answer() {
+    let (log, _guard) = logged();
+    let world = setup();
+    sleep(Duration::from_millis(1)).await;
+    let go = name("go");
+    let set = world.flags.unleash(&go, &forever(), world.now()).await;
+    set.expect("unleash");
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    world.store.fail(Failing::Everything);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(log.count("could not be read; retrying"), 1);
+    // Without watchers no request is sent, which shows nothing about the store.
+    drop(watch);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 0);
+    world.store.fail(Failing::Nothing);
+    let mut watch = world.watch();
+    assert!(next(&mut watch).await.set);
+    sleep(HOUR).await;
+    assert_eq!(log.count("the store answers again"), 1);
+    world.scope.shutdown().await;
+}

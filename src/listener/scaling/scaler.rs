@@ -1,0 +1,362 @@
+//! The dequeue tasks of one queue, as a machine.
+//!
+//! Each wake (a wake-up, a resume, new tasks) is counted. A task reads that count before its get,
+//! and may leave only if the count is unchanged when the get returns empty: "check and leave" is
+//! one call, under its owner's lock (R17: a task leaves only if no wake-up came since its get).
+//! R18: every wake-up ends in a get, so a wake without a later get stays pending. The driver owns
+//! tasks and calls; this machine decides when to start a task, to read the depth and to report.
+
+mod gets;
+mod pause;
+mod places;
+
+use std::time::Duration;
+
+use super::{
+    idle::IdleBackoff,
+    reporter::{Reporter, Snapshot},
+    step::{AfterEmpty, Step},
+    tasks::{Task, TaskId, TaskState, Tasks},
+};
+use crate::{
+    base::{
+        backoff::Backoff,
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    error::ErrorKind,
+    types::LinkState,
+};
+
+/// How a listener learns of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ListenerMode {
+    /// By the relay's wake-ups: no task runs while there is no work.
+    Pushed,
+    /// The relay cannot be reached, or not all publishers can reach it: one task stays and polls,
+    /// less and less often.
+    Polling,
+    /// There is no relay: one task stays and polls about once a second.
+    PullOnly,
+}
+
+/// Settings of a queue's tasks.
+#[derive(Debug, Clone)]
+pub(crate) struct ScalerConfig {
+    /// The maximum number of tasks.
+    pub(crate) max_tasks: usize,
+    /// The back-off without a relay.
+    pub(crate) idle: IdleBackoff,
+    /// The longest sleep while the relay is away: a thousand listeners must not overload the queue
+    /// when one relay restarts.
+    pub(crate) away: Duration,
+    /// An empty get proves that no message was visible.
+    pub(crate) empty_is_certain: bool,
+    pub(crate) fault: Fault,
+}
+
+/// The tasks of one queue.
+#[derive(Debug)]
+pub(crate) struct Scaler {
+    config: ScalerConfig,
+    mode: ListenerMode,
+    tasks: Tasks,
+    /// Number of wakes so far.
+    wake_count: u64,
+    /// The wake count at the newest get that was issued.
+    issued_wake: u64,
+    /// The wake count at the newest get that the queue answered.
+    answered_wake: u64,
+    /// The number of tasks wanted at the last depth query.
+    target: usize,
+    /// The snapshot of the last empty get, if no wake and no message came since it was issued.
+    emptied: Option<Snapshot>,
+    /// The last answered get returned as many messages as requested.
+    backlog: bool,
+    /// The policy's number of tasks for the last known depth.
+    policy_limit: usize,
+    /// Messages were found in this mode.
+    found_in_mode: bool,
+    /// No task is started any more.
+    stopped: bool,
+    /// No task is started until it is resumed.
+    paused: bool,
+    depth_query: DepthQuery,
+    /// The time of the last depth query.
+    depth_at: Option<Tick>,
+    most_active: usize,
+    reporter: Reporter,
+}
+
+/// The state of the depth query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DepthQuery {
+    Idle,
+    Wanted,
+    Running,
+}
+
+/// A listener that starts or reconnects to its relay polls within this time. The relay's CATCH_UP
+/// usually comes first, and a fleet does not poll all at once.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Waits after errors: short after a brief outage, and 12 calls a minute during a long one.
+const RETRY_AFTER_ERROR: (Duration, Duration) =
+    (Duration::from_millis(200), Duration::from_secs(5));
+
+impl Scaler {
+    /// Makes the tasks of a queue; `relay` says whether there are wake-ups.
+    pub(crate) fn new(config: ScalerConfig, relay: bool) -> Self {
+        let (mode, wake_count) = match relay {
+            true => (ListenerMode::Polling, 0),
+            false => (ListenerMode::PullOnly, 1),
+        };
+        let reporter = Reporter::new(config.fault);
+        Self {
+            config,
+            mode,
+            tasks: Tasks::default(),
+            wake_count,
+            issued_wake: 0,
+            answered_wake: 0,
+            target: 0,
+            emptied: None,
+            backlog: false,
+            policy_limit: usize::MAX,
+            found_in_mode: false,
+            stopped: false,
+            paused: false,
+            depth_query: DepthQuery::Idle,
+            depth_at: None,
+            most_active: 0,
+            reporter,
+        }
+    }
+
+    pub(crate) fn mode(&self) -> ListenerMode {
+        self.mode
+    }
+
+    /// Returns the number of tasks that work or wait for work now, and the highest number so far.
+    pub(crate) fn active(&self) -> (usize, usize) {
+        (self.tasks.count_active(), self.most_active)
+    }
+
+    /// Returns the next step.
+    pub(crate) fn step(&mut self, now: Tick, chance: f64) -> Step {
+        if let Some((task, until)) = self.assign_poller(now, chance) {
+            return Step::WakeTask(task, until);
+        }
+        if self.wants_task(now) {
+            return Step::Start(self.start(now, chance));
+        }
+        let depth_at = self.next_depth_query_at();
+        if self.depth_query == DepthQuery::Wanted || depth_at.is_some_and(|at| at <= now) {
+            self.depth_query = DepthQuery::Running;
+            return Step::QueryDepth;
+        }
+        if let Some(due) = self.reporter.take(now) {
+            return Step::Report(due);
+        }
+        let report = self.reporter.next(now).unwrap_or(Tick::NEVER);
+        let slow = self
+            .tasks
+            .all_slow_at()
+            .filter(|at| self.has_unserved_wake() && *at > now);
+        let slot_wait = self.slot_wait_ends_at(now);
+        let others = [slow, depth_at, slot_wait].into_iter().flatten().min();
+        Step::Wait(report.min(others.unwrap_or(Tick::NEVER)))
+    }
+
+    /// A wake-up arrived. Returns whether a sleeping task was woken early.
+    pub(crate) fn on_wake_up(&mut self, sequence: u64, now: Tick) -> bool {
+        let forgets = self.paused && planted!(self.config.fault, PauseForgets);
+        let woken_early = !forgets && self.count_wake(now);
+        self.reporter.on_wake_up(sequence, self.wake_count);
+        woken_early
+    }
+
+    /// The link to the relay changed. Returns whether the sleep of a task was shortened.
+    pub(crate) fn on_link_changed(&mut self, link: LinkState, now: Tick, chance: f64) -> bool {
+        let connected = link.connection == crate::types::ConnectionState::Connected;
+        self.reporter.on_link_changed(connected, link.welcomes, now);
+        let mode = match self.mode {
+            ListenerMode::PullOnly => ListenerMode::PullOnly,
+            _ if link.is_pushed() => ListenerMode::Pushed,
+            // The next stream reports all notifications that arrive until it is open.
+            ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
+            _ if planted!(self.config.fault, NeverPolls) => self.mode,
+            _ => ListenerMode::Polling,
+        };
+        // Sleeping tasks follow the rules of the previous mode.
+        let latest = match mode {
+            ListenerMode::Pushed => SETTLE,
+            _ => self.config.away,
+        };
+        let moved = std::mem::replace(&mut self.mode, mode) != mode;
+        self.found_in_mode &= !moved;
+        moved && self.tasks.wake_up(now + latest.mul_f64(chance)) > 0
+    }
+
+    /// Starts `count` more tasks, up to the limit.
+    /// Returns whether a sleeping task was woken early.
+    pub(crate) fn start_more(&mut self, count: usize, now: Tick) -> bool {
+        let woken_early = self.count_wake(now);
+        self.target = self.tasks.len().saturating_add(count);
+        woken_early
+    }
+
+    /// Starts no more tasks. The reported state stays: another listener gets the remaining
+    /// messages.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Sets the policy's number of tasks for the known depth. It may exceed the number of batches:
+    /// a task that only polls stays allowed.
+    pub(crate) fn set_policy_limit(&mut self, most: usize) {
+        self.policy_limit = most.max(1);
+    }
+
+    /// The depth query ended: `tasks` are wanted; `None` where the depth could not be read.
+    pub(crate) fn on_depth(&mut self, tasks: Option<usize>, now: Tick) {
+        (self.depth_query, self.depth_at) = (DepthQuery::Idle, Some(now));
+        if let Some(tasks) = tasks.filter(|_| self.emptied.is_none()) {
+            self.target = tasks;
+        }
+    }
+
+    /// A task ended without leaving, mostly by a panic: its pending poll becomes a new wake. No
+    /// effect for a task that left. Returns whether a sleeping task was woken early.
+    pub(crate) fn on_task_panicked(&mut self, id: TaskId, now: Tick) -> bool {
+        self.tasks.remove(id).is_some() && self.count_wake(now)
+    }
+
+    /// Returns the end of a task's sleep, [`Tick::NEVER`] while it only handles its messages;
+    /// `None` if it must poll now.
+    pub(crate) fn sleeps_until(&self, id: TaskId, now: Tick) -> Option<Tick> {
+        match self.tasks.get(id)?.state {
+            TaskState::Sleeping { until } | TaskState::Failing { until } => Some(until),
+            TaskState::Handling => Some(Tick::NEVER),
+            _ => None,
+        }
+        .filter(|until| *until > now)
+    }
+
+    /// Messages become visible after `delay`, and no other process reports them.
+    pub(crate) fn add_hidden(&mut self, delay: Duration, now: Tick) {
+        self.reporter.add_hidden(delay, now);
+    }
+
+    /// Returns whether a report waits to be sent or answered.
+    pub(crate) fn has_pending_report(&self, now: Tick) -> bool {
+        self.reporter.has_pending_report(now)
+    }
+
+    /// The report in flight was answered.
+    pub(crate) fn on_report_answered(&mut self, error: Option<ErrorKind>, now: Tick) {
+        self.reporter.on_answered(error, now);
+    }
+
+    /// Counts a wake; returns whether a sleeping task was woken early for it.
+    fn count_wake(&mut self, now: Tick) -> bool {
+        self.wake_count += 1;
+        self.emptied = None;
+        let holding = !planted!(self.config.fault, HolderNeverRoused);
+        self.tasks.wake_up_one(now, holding)
+    }
+
+    /// Returns whether a wake has no later get, or only a get that hangs. A second get is worthwhile;
+    /// a third one would add load to a slow queue.
+    fn has_unserved_wake(&self) -> bool {
+        self.issued_wake < self.wake_count
+            || (self.answered_wake < self.wake_count
+                && self.tasks.count_getting(self.wake_count) < 2)
+    }
+
+    fn backoff(&self) -> IdleBackoff {
+        match self.mode {
+            ListenerMode::Polling => IdleBackoff {
+                most: self.config.away,
+                ..self.config.idle
+            },
+            _ => self.config.idle,
+        }
+    }
+
+    /// Returns whether one more task is to be started.
+    fn wants_task(&self, now: Tick) -> bool {
+        let count = self.tasks.len();
+        if self.stopped || self.paused || count >= self.config.max_tasks {
+            // The wake stays pending: the first task that is done polls.
+            return false;
+        }
+        let fault_keeps_none = planted!(self.config.fault, LastTaskLeaves)
+            || (planted!(self.config.fault, LookerHandles) && count > 0);
+        let fault_ignores_wake = planted!(self.config.fault, BusyNeverLooks) && count > 0;
+        let no_poller_left = self.mode != ListenerMode::Pushed
+            && !self.tasks.another_polls(None)
+            && count < self.policy_limit;
+        let wake_waits = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
+        (no_poller_left && !fault_keeps_none)
+            || (wake_waits && !fault_ignores_wake)
+            || self.target > count
+    }
+
+    fn start(&mut self, now: Tick, chance: f64) -> TaskId {
+        // No wake is pending: this task polls because no other task does.
+        let no_reason = !self.has_unserved_wake() && self.target <= self.tasks.len();
+        let waits = no_reason && self.mode != ListenerMode::Pushed;
+        let (until, idle_count) = match waits {
+            true => self.first_poll(now, chance),
+            false => (now, 0),
+        };
+        let state = match waits {
+            true => TaskState::Sleeping { until },
+            false => TaskState::Starting { since: now },
+        };
+        let task = Task {
+            state,
+            holds: false,
+            leaving: false,
+            full: false,
+            extra_poller: waits && self.tasks.len() > 0,
+            idle_count,
+            failures: Backoff::new(RETRY_AFTER_ERROR.0, RETRY_AFTER_ERROR.1),
+            was_idle: waits || self.has_unserved_wake(),
+            snapshot: Snapshot::default(),
+        };
+        let id = self.tasks.add(task);
+        self.most_active = self.most_active.max(self.tasks.count_active());
+        id
+    }
+
+    fn sleep(&mut self, id: TaskId, until: Tick) -> AfterEmpty {
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.state = TaskState::Sleeping { until };
+        }
+        AfterEmpty::Sleep(until)
+    }
+
+    /// Returns whether a task that holds messages need not poll: another task polls, or the relay
+    /// sends wake-ups.
+    fn may_only_handle(&self, id: TaskId, now: Tick) -> bool {
+        !self.needs_poller() || self.tasks.another_polls_soon(Some(id), now)
+    }
+
+    fn may_leave(&self, id: TaskId) -> bool {
+        self.mode == ListenerMode::Pushed
+            || self.tasks.another_polls(Some(id))
+            || planted!(self.config.fault, LastTaskLeaves)
+    }
+
+    /// Returns whether no task holds a message or may receive one from a get in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tasks.is_idle()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+}

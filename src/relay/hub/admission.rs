@@ -1,0 +1,168 @@
+//! Admits subscriptions: the queues that one names, and their cursors, are reserved from its
+//! request on, however long it takes to attach them.
+//!
+//! The entries are made in the one call and kept from being forgotten; they are cheap. The cursors
+//! are attached in steps, and count from the request on. All of a request is checked before any
+//! entry is made for it.
+
+use std::{collections::HashSet, sync::Arc};
+
+use super::{
+    core::Hub,
+    queue_entry::{QueueEntry, QueueState},
+    subscription::Subscription,
+    sync::{Ordering, lock},
+};
+use crate::{
+    base::clock::Tick,
+    error::{Error, ErrorKind, Result},
+    types::{GroupName, QueueAddress, Selector},
+};
+
+/// The entries of named queues without a cursor yet, in the order of the selectors. None of them is
+/// forgotten before it is used, or before this is dropped.
+#[derive(Default)]
+pub(super) struct Reserved {
+    entries: Vec<Option<Arc<QueueEntry>>>,
+    next: usize,
+}
+
+impl Reserved {
+    /// Uses the next entry, then releases it.
+    pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<QueueEntry>)) {
+        let next = self.entries.get_mut(self.next);
+        self.next += 1;
+        if let Some(entry) = next.and_then(Option::take) {
+            with(&entry);
+            entry.unreserve();
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.entries
+            .iter()
+            .flatten()
+            .for_each(|entry| entry.unreserve());
+    }
+}
+
+impl Hub {
+    /// Reserves the queues that the subscription names, and their cursors.
+    ///
+    /// # Errors
+    /// `Exhausted` where a limit is reached; nothing was reserved then.
+    pub(super) fn admit(&self, subscription: &Subscription, now: Tick) -> Result<Reserved> {
+        let exact = subscription.selectors.iter();
+        let exact: Vec<_> = exact.filter_map(Selector::as_address).collect();
+        let limit = self.config.max_cursors_per_stream;
+        if exact.len() > limit {
+            return Err(too_many_cursors("a stream", limit));
+        }
+        if !self.take_cursors(exact.len() as u64, self.config.max_cursors) {
+            return Err(too_many_cursors("this relay", self.config.max_cursors));
+        }
+        let reserved = self.reserve(&exact, subscription.group.as_ref(), now);
+        match &reserved {
+            Ok(_) => subscription.lock().reserved = exact.len(),
+            Err(_) => self.cursors_left(exact.len() as u64),
+        }
+        reserved
+    }
+
+    fn reserve(
+        &self,
+        exact: &[QueueAddress],
+        group: Option<&GroupName>,
+        now: Tick,
+    ) -> Result<Reserved> {
+        let mut reserved = Reserved::default();
+        let mut missing = Vec::new();
+        for (at, address) in exact.iter().enumerate() {
+            let entry = self.entries.get(address);
+            if let (Some(entry), Some(group)) = (&entry, group) {
+                self.check_group(entry, group)?;
+            }
+            let kept = entry.filter(|entry| entry.reserve());
+            if kept.is_none() {
+                missing.push(at);
+            }
+            reserved.entries.push(kept);
+        }
+        if missing.is_empty() {
+            return Ok(reserved);
+        }
+        // Under this lock no queue gives way to another request before it is reserved.
+        let mut eviction = lock(&self.eviction);
+        if self.entries.len() + missing.len() > self.config.max_queues {
+            // Another request may have made some of them.
+            missing.retain(|at| {
+                let entry = self.entries.get(&exact[*at]);
+                reserved.entries[*at] = entry.filter(|entry| entry.reserve());
+                reserved.entries[*at].is_none()
+            });
+            let new: Vec<_> = missing.iter().map(|at| &exact[*at]).collect();
+            self.make_room(&mut eviction, &new, HashSet::new, now)?;
+        }
+        for at in missing {
+            reserved.entries[at] = Some(self.make_reserved(&exact[at], now));
+        }
+        Ok(reserved)
+    }
+
+    fn make_reserved(&self, address: &QueueAddress, now: Tick) -> Arc<QueueEntry> {
+        loop {
+            let entry = self.make_entry(address, now);
+            if entry.reserve() {
+                return entry;
+            }
+            // Forgotten, and about to leave the map.
+            self.entries.remove(&entry);
+        }
+    }
+
+    /// Where other groups take the room before this one joins, it is not made: see
+    /// [`Subscription::attach`].
+    fn check_group(&self, entry: &QueueEntry, group: &GroupName) -> Result<()> {
+        if entry.lock().has_room(group) {
+            return Ok(());
+        }
+        let (limit, queue) = (self.config.coordinator.max_groups, entry.address());
+        let message = format!("group: the limit of {limit} groups of `{queue}` is reached");
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    /// Returns the limit of cursors for patterns. A quarter of all is left for named queues,
+    /// because their wake-ups cannot go under a pattern's name.
+    pub(super) fn cursors_for_patterns(&self) -> usize {
+        self.config.max_cursors - self.config.max_cursors / 4
+    }
+
+    /// Takes `count` cursors below a limit, all or none.
+    pub(super) fn take_cursors(&self, count: u64, limit: usize) -> bool {
+        let limit = limit as u64;
+        let more = |all: u64| all.checked_add(count).filter(|all| *all <= limit);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        count == 0 || self.cursors.fetch_update(set, fetch, more).is_ok()
+    }
+
+    /// Returns `count` cursors, attached or reserved, to the limit.
+    pub(super) fn cursors_left(&self, count: u64) {
+        self.cursors.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+impl QueueState {
+    /// Returns whether the queue has room for this group.
+    pub(super) fn has_room(&self, group: &GroupName) -> bool {
+        let coordinator = self.coordinator.as_ref();
+        coordinator.is_none_or(|coordinator| coordinator.has_room(group))
+    }
+}
+
+#[cold]
+fn too_many_cursors(of: &str, limit: usize) -> Error {
+    let message = format!("selectors: the limit of {limit} subscribed queues of {of} is reached");
+    Error::new(ErrorKind::Exhausted, message)
+}

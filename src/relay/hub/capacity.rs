@@ -1,0 +1,332 @@
+//! A full hub: new queues, cursors and timers are refused, or a new queue replaces an idle one.
+//!
+//! All of a request is checked before an entry is made for any of it. The longest idle queue
+//! without listeners gives way to a new one. A subscriber that comes back to it gets a CATCH_UP, as
+//! after any forgetting (R3: sequences never start again in one epoch). Nothing that a subscriber
+//! or a timer needs is ever given up.
+
+use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    queue_entry::{IdleState, QueueEntry},
+    subscription::Subscription,
+    sync::{Ordering, lock},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    error::{Error, ErrorKind, Result},
+    types::{Notification, QueueAddress, Report, ReportState},
+};
+
+/// Where the search for idle queues continues.
+#[derive(Default)]
+pub(super) struct Eviction {
+    last_visited: Option<QueueAddress>,
+    /// The last search found too few: no search before this time.
+    not_before: Tick,
+}
+
+/// Queues of one step of the search, of which the longest idle give way, and of one search: twice
+/// as many as a request can name, some milliseconds at worst.
+const STEP: usize = 256;
+const SEARCH: usize = 8192;
+/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
+/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
+/// limited, so there are few such queues.
+pub(super) const HOLDERS: usize = 4096;
+/// The least time between two searches of a full table, counted from the beginning of a search. The
+/// limits above bound its length.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// A table counts as full for this long after it refused a queue.
+const FULL_FOR: Duration = Duration::from_secs(10);
+/// A queue that only patterns match gives way after this idle time.
+const PATTERN_IDLE: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Returns each notification's entry, and makes the missing ones, all or none.
+    pub(super) fn entries_of(
+        &self,
+        notifications: &[Notification],
+        now: Tick,
+    ) -> Result<Vec<Arc<QueueEntry>>> {
+        let mut entries: Vec<Option<Arc<QueueEntry>>> = Vec::with_capacity(notifications.len());
+        let mut missing = Vec::new();
+        for notification in notifications {
+            let entry = match entries.last() {
+                Some(Some(last)) if *last.address() == notification.queue => Some(Arc::clone(last)),
+                _ => self.entries.get(&notification.queue),
+            };
+            if entry.is_none() {
+                missing.push(&notification.queue);
+            }
+            entries.push(entry);
+        }
+        if !missing.is_empty() {
+            let own = || notifications.iter().map(|one| &one.queue).collect();
+            self.make_missing(&missing, own, now)?;
+        }
+        let entries = entries.into_iter().zip(notifications);
+        let made = entries.map(|(entry, notification)| {
+            entry.unwrap_or_else(|| self.make_entry(&notification.queue, now))
+        });
+        Ok(made.collect())
+    }
+
+    /// Makes the entries of these queues, where there is room for all of them. None of the
+    /// request's `own` queues gives way.
+    pub(super) fn make_missing<'a>(
+        &self,
+        missing: &[&QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> Result<()> {
+        let mut eviction = lock(&self.eviction);
+        let mut distinct = HashSet::new();
+        let new = |address: &&&QueueAddress| {
+            self.entries.get(address).is_none() && distinct.insert((**address).clone())
+        };
+        let new: Vec<_> = missing.iter().filter(new).copied().collect();
+        if let Err(full) = self.make_room(&mut eviction, &new, own, now) {
+            if planted!(self.config.fault, RefusalLeavesQueues) {
+                self.make_entry(new[0], now);
+            }
+            return Err(full);
+        }
+        for address in new {
+            self.make_entry(address, now);
+        }
+        Ok(())
+    }
+
+    /// Makes room for these unknown queues; none of the request's `own` gives way. Another request
+    /// may have made all of them before this one got the lock: then no room is needed, however full
+    /// the table is.
+    pub(super) fn make_room<'a>(
+        &self,
+        eviction: &mut Eviction,
+        new: &[&QueueAddress],
+        own: impl FnOnce() -> HashSet<&'a QueueAddress>,
+        now: Tick,
+    ) -> Result<()> {
+        let Some(first) = new.first() else {
+            return Ok(());
+        };
+        let limit = self.config.max_queues;
+        let excess = (self.entries.len() + new.len()).saturating_sub(limit);
+        match excess == 0 || self.evict(eviction, excess, &own(), now) {
+            true => Ok(()),
+            false => Err(too_many_queues(limit, first)),
+        }
+    }
+
+    /// Returns the queue's entry, and makes it where there is room.
+    pub(super) fn entry(&self, address: &QueueAddress, now: Tick) -> Result<Arc<QueueEntry>> {
+        if let Some(found) = self.entries.get(address) {
+            return Ok(found);
+        }
+        self.make_missing(&[address], HashSet::new, now)?;
+        Ok(self.make_entry(address, now))
+    }
+
+    /// Returns the queue's entry, and makes it even without room: in the place of a dead one, or
+    /// after room was made.
+    pub(super) fn make_entry(&self, address: &QueueAddress, now: Tick) -> Arc<QueueEntry> {
+        self.entries.get_or_insert(address, || {
+            let number = self.entry_number.fetch_add(1, Ordering::Relaxed);
+            let start = self.floor.load(Ordering::Acquire);
+            let start = (start, self.revision_for_new_entry());
+            Arc::new(QueueEntry::new(
+                address.clone(),
+                number,
+                start,
+                now,
+                &self.coordinator_config,
+            ))
+        })
+    }
+
+    fn revision_for_new_entry(&self) -> u64 {
+        if planted!(self.config.fault, NewQueueNotStamped) {
+            return 0;
+        }
+        self.revision.load(Ordering::Relaxed)
+    }
+
+    /// Checks that there is room for the timers of these notifications.
+    pub(super) fn check_timers(&self, notifications: &[Notification]) -> Result<()> {
+        let delayed = notifications.iter().filter(|one| !one.delay.is_zero());
+        let (new, limit) = (delayed.count() as u64, self.config.max_timers as u64);
+        if new > 0 && self.timers_set.load(Ordering::Relaxed) + new > limit {
+            let message = format!("delay: the limit of {limit} delayed wake-ups is reached");
+            return Err(Error::new(ErrorKind::Exhausted, message));
+        }
+        Ok(())
+    }
+
+    /// Checks that there is room for the timer that a listener reports, or for the cursor that a
+    /// busy listener needs (R8: its end sets a timer). Without room both are made on a queue that a
+    /// publisher has notified or that the subscription names: listeners cannot make up any number
+    /// of those.
+    ///
+    /// R7: timers merge upwards only, so a time cannot merge with an earlier one instead: its
+    /// message would not be visible by then.
+    pub(super) fn check_report(&self, subscription: &Subscription, report: &Report) -> Result<()> {
+        let waits = report.visible_in.is_some_and(|delay| !delay.is_zero());
+        let timer = waits && self.reported_timers_are_full();
+        let busy = report.state == ReportState::Busy && self.busy_cursors_are_full();
+        if !timer && !busy || subscription.names(&report.queue) {
+            return Ok(());
+        }
+        let entry = self.entries.get(&report.queue);
+        if entry.is_some_and(|entry| entry.lock().notified > 0) {
+            return Ok(());
+        }
+        let message = if timer {
+            let limit = self.config.max_timers;
+            format!("visible_in: the limit of {limit} wake-ups that listeners report is reached")
+        } else if subscription.lock().is_attached(&report.queue) {
+            return Ok(());
+        } else {
+            let limit = self.config.max_cursors.saturating_mul(2);
+            format!("state: the limit of {limit} subscribed queues with busy listeners is reached")
+        };
+        Err(Error::new(ErrorKind::Exhausted, message))
+    }
+
+    pub(super) fn reported_timers_are_full(&self) -> bool {
+        self.timers_reported.load(Ordering::Relaxed) >= self.config.max_timers as u64
+    }
+
+    /// Busy listeners may have as many cursors beyond the limit as there are within it.
+    fn busy_cursors_are_full(&self) -> bool {
+        let limit = self.config.max_cursors.saturating_mul(2);
+        self.cursors.load(Ordering::Relaxed) >= limit as u64
+    }
+
+    /// Returns the reached limits, a line each. The table of queues is full where none of them
+    /// could give way to a new one lately.
+    pub(crate) fn full(&self, now: Tick) -> Vec<String> {
+        let config = &self.config;
+        let refused_at = lock(&self.eviction).not_before;
+        let refused = refused_at > Tick::default() && now < refused_at + FULL_FOR;
+        let queues = refused && self.entries.len() >= config.max_queues;
+        let cursors = self.cursors.load(Ordering::Relaxed);
+        let timers = self.timers_set.load(Ordering::Relaxed);
+        let limits = [
+            (queues, "queues", config.max_queues),
+            (
+                cursors >= config.max_cursors as u64,
+                "subscribed queues",
+                config.max_cursors,
+            ),
+            (
+                timers >= config.max_timers as u64,
+                "delayed wake-ups",
+                config.max_timers,
+            ),
+            (
+                self.reported_timers_are_full(),
+                "wake-ups that listeners report",
+                config.max_timers,
+            ),
+        ];
+        let full = limits.into_iter().filter(|(is_full, ..)| *is_full);
+        full.map(|(_, what, limit)| format!("full: the limit of {limit} {what} is reached"))
+            .collect()
+    }
+
+    /// Forgets `excess` idle queues without listeners, except for the request's own; returns
+    /// whether it did. A search visits each queue once at most, and a bounded number of queues and
+    /// holders.
+    fn evict(
+        &self,
+        eviction: &mut Eviction,
+        mut excess: usize,
+        own: &HashSet<&QueueAddress>,
+        now: Tick,
+    ) -> bool {
+        if now < eviction.not_before {
+            return false;
+        }
+        let mut queues = SEARCH.min(self.entries.len());
+        let mut holders = HOLDERS;
+        while excess > 0 && queues > 0 && holders > 0 {
+            let from = eviction.last_visited.as_ref();
+            let from = from.map_or(Bound::Unbounded, |last_visited| {
+                Bound::Excluded(last_visited.borrow())
+            });
+            let entries = self.entries.range(from, STEP.min(queues));
+            if entries.is_empty() && eviction.last_visited.take().is_none() {
+                break;
+            }
+            let mut idle = Vec::new();
+            for entry in &entries {
+                if !own.contains(entry.address())
+                    && let Some((since, holder_count)) = entry.idle_since()
+                    && (holder_count == 0 || since + PATTERN_IDLE <= now && holder_count <= HOLDERS)
+                {
+                    if holder_count > holders {
+                        // The next search begins here.
+                        holders = 0;
+                        break;
+                    }
+                    holders -= holder_count;
+                    idle.push((since, entry));
+                }
+                queues -= 1;
+                eviction.last_visited = Some(entry.address().clone());
+            }
+            idle.sort_by_key(|(since, _)| *since);
+            for (_, entry) in idle {
+                if excess > 0 && self.forget_one(entry, (now, now), PATTERN_IDLE) {
+                    excess -= 1;
+                }
+            }
+        }
+        if excess > 0 {
+            eviction.not_before = now + SEARCH_INTERVAL;
+        }
+        excess == 0
+    }
+
+    /// Forgets a queue that has been idle since then; returns whether it did.
+    pub(super) fn forget_one(
+        &self,
+        entry: &Arc<QueueEntry>,
+        (idle_since, now): (Tick, Tick),
+        pattern_idle: Duration,
+    ) -> bool {
+        let floor = |floor, changed_at| {
+            self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
+            if !planted!(self.config.fault, FloorForgotten) {
+                self.floor.fetch_max(floor, Ordering::AcqRel);
+            }
+        };
+        let since = idle_since.as_nanos();
+        let pattern_since = since.checked_sub(super::core::nanos(pattern_idle));
+        let pattern_since = pattern_since.map(Tick::from_nanos);
+        let dead = match entry.idle_state(idle_since, pattern_since) {
+            IdleState::InUse => false,
+            IdleState::Unused => entry.forget(None, idle_since, &self.timers, floor),
+            IdleState::HeldByPatterns { holders, since } => {
+                let looked = holders.len() as u64;
+                self.metrics.holders.fetch_add(looked, Ordering::Relaxed);
+                holders.up_to_date(self, entry, now)
+                    && entry.forget(Some(&holders), since, &self.timers, floor)
+                    && holders.release(self, entry)
+            }
+        };
+        if dead {
+            self.entries.remove(entry);
+            self.metrics.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+        dead
+    }
+}
+
+#[cold]
+fn too_many_queues(limit: usize, address: &QueueAddress) -> Error {
+    let message = format!("the limit of {limit} queues is reached, `{address}` is one more");
+    Error::new(ErrorKind::Exhausted, message)
+}

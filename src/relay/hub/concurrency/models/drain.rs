@@ -1,0 +1,90 @@
+//! The end of a subscription: while queues are attached to its pattern, while one is forgotten, and
+//! by a Goodbye while a publisher notifies.
+//!
+//! Must not be lost: a wake-up that the next stream resumes. Must not be left behind: an entry in
+//! the overflow, or a cursor in the hub's count.
+
+use super::{
+    super::{
+        checks::{finds, holds_in},
+        listener::{Listener, NOW, queue},
+        subscription::SubscriptionId,
+        worker::{Manner, Worker},
+        world::{CLAIM, World, plain},
+    },
+    join, resume_after,
+};
+use crate::{
+    base::fault::Fault,
+    types::{Report, ReportState},
+};
+
+/// Schedules of each kind for a model that must hold.
+const SCHEDULES: usize = 300;
+
+/// Checks that nothing is left of the subscriptions, all of which have ended.
+fn nothing_left(world: &World) -> Result<(), String> {
+    while world.hub.detach_some(NOW) {}
+    let stats = world.hub.stats();
+    let overflow = world.hub.fanout.overflow.is_empty();
+    match (stats.cursors, stats.subscriptions, overflow) {
+        (0, 0, true) => Ok(()),
+        left => Err(format!("cursors, subscriptions, no overflow: {left:?}")),
+    }
+}
+
+/// A subscription with at most one cursor ends while two queues of its pattern are made.
+fn close_while_attaching(fault: Fault) -> Result<(), String> {
+    let world = World::with(fault, |config| config.max_cursors_per_stream = 1);
+    let worker = world.settled(&plain(&["a/*"]), 1, Manner::Reads);
+    let publishers = ["x", "y"].map(|name| world.spawn_publish(name, &[0]));
+    let stream = worker.spawn(Worker::close);
+    publishers.into_iter().for_each(join);
+    join(stream);
+    nothing_left(&world)
+}
+
+/// The same while the queue of its cursor is forgotten, made again, and reported.
+fn close_while_forgetting(fault: Fault) -> Result<(), String> {
+    let world = World::with(fault, |config| config.max_cursors_per_stream = 1);
+    world.publish("x", 0);
+    let worker = world.settled(&plain(&["a/*"]), 1, Manner::Reads);
+    let forgetter = world.spawn(|world| world.hub.forget(NOW + CLAIM));
+    let publisher = world.spawn_publish("x", &[1]);
+    let task = world.spawn(|world| {
+        let report = Report {
+            state: ReportState::Busy,
+            number: 9,
+            ..Report::new(queue("y"))
+        };
+        _ = world.hub.report(SubscriptionId(1), &report, NOW);
+    });
+    let stream = worker.spawn(Worker::close);
+    join(forgetter);
+    join(publisher);
+    join(task);
+    join(stream);
+    nothing_left(&world)
+}
+
+/// A stream ends in a Goodbye while two threads publish; the next one gets exactly the missing
+/// events.
+fn goodbye_and_resume(fault: Fault) -> Result<(), String> {
+    resume_after(fault, Listener::goodbye)
+}
+
+#[test]
+fn nothing_is_left_of_a_subscription_that_ends_while_it_is_attached() {
+    holds_in(SCHEDULES, close_while_attaching);
+    holds_in(SCHEDULES, close_while_forgetting);
+}
+
+#[test]
+fn a_goodbye_loses_nothing() {
+    holds_in(SCHEDULES, goodbye_and_resume);
+}
+
+#[test]
+fn a_snapshot_before_the_registration_is_found_after_a_goodbye() {
+    finds(goodbye_and_resume, Fault::SnapshotBeforeRegister);
+}

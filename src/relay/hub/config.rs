@@ -1,0 +1,90 @@
+//! The settings of a hub, and of its queues' coordinators.
+
+use std::time::Duration;
+
+use super::{counters::Epoch, cursors, resume::RESUME_FROM, subscribers::SUBSCRIBERS_PER_STEP};
+use crate::base::fault::Fault;
+
+/// Settings of a hub.
+#[derive(Debug, Clone)]
+pub(crate) struct HubConfig {
+    /// Identifies this run of the relay.
+    pub(crate) epoch: Epoch,
+    /// Seeds the map's hasher.
+    pub(crate) seed: u64,
+    /// A queue without subscribers, timers and notifications for this long is forgotten.
+    pub(crate) forget_after: Duration,
+    /// The most queues in memory. At about 450 bytes each, a million of them take 450 MB.
+    pub(crate) max_queues: usize,
+    /// The most cursors of all subscriptions, and of one stream. A pattern that matches more queues
+    /// gets wake-ups for the rest under its own name. At worst a cursor takes 420 bytes, so two
+    /// million of them take 780 MB.
+    pub(crate) max_cursors: usize,
+    pub(crate) max_cursors_per_stream: usize,
+    /// The most delayed wake-ups of publishers; listeners may report as many again. At 150 bytes
+    /// each, a million of them take 150 MB.
+    pub(crate) max_timers: usize,
+    /// A notification wakes up to this many subscribers itself; above that, the fan-out does.
+    pub(crate) inline: usize,
+    /// Cursors that a stream compares in one step.
+    pub(crate) compare_step: usize,
+    /// A stream with more cursors than this states its resume number also while it is busy.
+    pub(crate) resume_from: usize,
+    /// CATCH_UPs after a change of epoch are spread over this span.
+    pub(crate) catch_up_spread: Duration,
+    /// The waiting times of groups and the sentinel.
+    pub(crate) coordinator: CoordinatorConfig,
+    pub(crate) fault: Fault,
+}
+
+/// Time-outs and limits of groups and the sentinel.
+#[derive(Debug, Clone)]
+pub(crate) struct CoordinatorConfig {
+    /// The interval between two checks of a queue without reports; zero: the sentinel is off.
+    pub(crate) sentinel_interval: Duration,
+    /// A wake-up to one listener goes to another after this time without a report of it.
+    pub(crate) claim_timeout: Duration,
+    /// R14: BUSY is a lease of this length.
+    pub(crate) busy_lease: Duration,
+    /// A group without members is retained for this long.
+    pub(crate) group_keep: Duration,
+    /// The most groups of one queue: each costs every notification of the queue a step.
+    pub(crate) max_groups: usize,
+    /// Seeds the spread of the sentinels' checks.
+    pub(crate) seed: u64,
+    pub(crate) fault: Fault,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        Self {
+            epoch: Epoch(0),
+            seed: 0,
+            forget_after: Duration::from_secs(3600),
+            max_queues: 1_000_000,
+            max_cursors: 2_000_000,
+            max_cursors_per_stream: 1_000_000,
+            max_timers: 1_000_000,
+            inline: SUBSCRIBERS_PER_STEP,
+            compare_step: cursors::STEP,
+            resume_from: RESUME_FROM,
+            catch_up_spread: Duration::from_secs(2),
+            coordinator: CoordinatorConfig::default(),
+            fault: Fault::NONE,
+        }
+    }
+}
+
+impl Default for CoordinatorConfig {
+    fn default() -> Self {
+        Self {
+            sentinel_interval: Duration::ZERO,
+            claim_timeout: Duration::from_secs(1),
+            busy_lease: Duration::from_secs(30),
+            group_keep: Duration::from_secs(600),
+            max_groups: 256,
+            seed: 0,
+            fault: Fault::NONE,
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The coordinator of a queue: its groups and its sentinel.
+//!
+//! It is made with the first member, or with the first subscriber where there is a sentinel. A
+//! queue without one pays one byte's comparison. The entry's lock guards all of it. The timers call
+//! it no later than its next due time. A notification costs a step for each group that has members;
+//! retained groups cost nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    config::CoordinatorConfig,
+    counters::{Counters, QueueHead},
+    group::{Group, MemberReport},
+    mailbox::WakeBatch,
+    members::Assignment,
+    sentinel::Sentinel,
+    subscribers::{Subscriber, Subscribers},
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{GroupName, ReportState, WakeReason},
+};
+
+/// The groups and the sentinel of one queue.
+pub(super) struct Coordinator {
+    config: Arc<CoordinatorConfig>,
+    /// Groups by slot; a slot never moves.
+    groups: Vec<Option<Group>>,
+    names: BTreeMap<GroupName, u32>,
+    /// Groups with members.
+    active: BTreeSet<u32>,
+    /// Groups without members, by the time when they are forgotten.
+    retained: BTreeSet<(Tick, u32)>,
+    members: usize,
+    joined: u64,
+    sentinel: Option<Sentinel>,
+    /// The group that the sentinel asked last, and the number of groups asked for the present
+    /// check.
+    last_checked_group: u32,
+    groups_asked: usize,
+    /// The group that was asked for a check lost its last member before a report.
+    check_left: bool,
+    /// The time at which the timers call the coordinator: no later than its next due time.
+    pub(super) reconcile_at: Tick,
+    /// Membership or a report changed; `reconcile` must run.
+    pub(super) needs_reconcile: bool,
+    /// When the coordinator last ran.
+    now: Tick,
+}
+
+/// A listener of a queue, as the queue's entry knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ListenerKey {
+    /// Outside of groups.
+    Subscriber(u64),
+    Member(MemberId),
+}
+
+/// A member's group and its slot there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MemberId {
+    pub(super) group: u32,
+    pub(super) slot: u32,
+}
+
+impl Coordinator {
+    pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
+        let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let sentinel = (!config.sentinel_interval.is_zero())
+            .then(|| Sentinel::new(config.sentinel_interval, config.claim_timeout, seed, now));
+        Self {
+            config: Arc::clone(config),
+            groups: Vec::new(),
+            names: BTreeMap::new(),
+            active: BTreeSet::new(),
+            retained: BTreeSet::new(),
+            members: 0,
+            joined: 0,
+            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due),
+            sentinel,
+            last_checked_group: 0,
+            groups_asked: 0,
+            check_left: false,
+            needs_reconcile: false,
+            now,
+        }
+    }
+
+    pub(super) fn groups(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Returns how many members have joined so far.
+    pub(super) fn joined(&self) -> u64 {
+        self.joined
+    }
+
+    pub(super) fn all_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().flatten()
+    }
+
+    /// Returns whether the group is known or there is room for one more. Groups without members
+    /// give way.
+    pub(super) fn has_room(&self, name: &GroupName) -> bool {
+        self.active.len() < self.config.max_groups || self.names.contains_key(name)
+    }
+
+    /// Adds a member to its group. A new group starts at `position`; where that is `uncertain`, one
+    /// member must check.
+    pub(super) fn join(
+        &mut self,
+        name: &GroupName,
+        subscriber: Subscriber,
+        (position, uncertain): (Counters, bool),
+        (now, spread): (Tick, Duration),
+    ) -> MemberId {
+        let at = self.names.get(name).copied();
+        let at = at.unwrap_or_else(|| self.make_group(name, position, uncertain));
+        let group = self.groups[at as usize].as_mut().expect("known or made");
+        if let Some(left_at) = group.left_at() {
+            self.retained
+                .remove(&(left_at + self.config.group_keep, at));
+        }
+        self.active.insert(at);
+        self.members += 1;
+        self.joined += 1;
+        let slot = group.join(subscriber, now);
+        self.subscriber_joined(now, spread);
+        self.needs_reconcile = true;
+        MemberId { group: at, slot }
+    }
+
+    fn make_group(&mut self, name: &GroupName, position: Counters, uncertain: bool) -> u32 {
+        if self.names.len() >= self.config.max_groups
+            && let Some((_, oldest)) = self.retained.first().copied()
+        {
+            self.forget_group(oldest);
+        }
+        let timeouts = (self.config.claim_timeout, self.config.busy_lease);
+        let mut group = Group::new(name.clone(), position, timeouts, self.config.fault);
+        if uncertain && !planted!(self.config.fault, NewGroupIsCurrent) {
+            group.request_wake(WakeReason::CatchUp);
+        }
+        let free = self.groups.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        });
+        self.groups[at] = Some(group);
+        let at = u32::try_from(at).expect("fewer groups than numbers");
+        self.names.insert(name.clone(), at);
+        at
+    }
+
+    pub(super) fn leave(&mut self, member_id: MemberId, busy: bool, now: Tick) {
+        let Some(group) = self.group(member_id) else {
+            return;
+        };
+        if !group.leave(member_id.slot, busy, now) {
+            return;
+        }
+        let (left_at, unused) = (group.left_at(), group.is_unused());
+        let checking = group.is_checking();
+        self.members -= 1;
+        self.needs_reconcile = true;
+        if let Some(left_at) = left_at {
+            self.active.remove(&member_id.group);
+            self.check_left |= checking;
+            self.retained
+                .insert((left_at + self.config.group_keep, member_id.group));
+            if unused {
+                // It took nothing, so there is no position to keep.
+                self.forget_group(member_id.group);
+            }
+        }
+    }
+
+    fn forget_group(&mut self, at: u32) {
+        let Some(group) = self.groups[at as usize].take() else {
+            return;
+        };
+        self.names.remove(&group.name);
+        if let Some(left_at) = group.left_at() {
+            self.retained
+                .remove(&(left_at + self.config.group_keep, at));
+        }
+        while self.groups.last().is_some_and(Option::is_none) {
+            self.groups.pop();
+        }
+        self.groups.shrink_to(self.groups.len() * 2);
+    }
+
+    /// A listener joined. A check that fell due without listeners is now due within `spread`.
+    pub(super) fn subscriber_joined(&mut self, now: Tick, spread: Duration) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.join(now, spread);
+            self.needs_reconcile |= sentinel.due() <= now;
+        }
+    }
+
+    pub(super) fn has_sentinel(&self) -> bool {
+        self.sentinel.is_some()
+    }
+
+    /// A listener outside of groups left.
+    pub(super) fn subscriber_left(&mut self, key: u64, now: Tick) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.leave(key, now);
+            self.needs_reconcile |= sentinel.due() <= now;
+        }
+    }
+
+    /// The stream of a listener outside of groups has sent its messages.
+    pub(super) fn subscriber_sent(&mut self, now: Tick) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.stream_sent(now);
+            self.needs_reconcile |= sentinel.due() <= now;
+        }
+    }
+
+    pub(super) fn group(&mut self, member_id: MemberId) -> Option<&mut Group> {
+        self.groups.get_mut(member_id.group as usize)?.as_mut()
+    }
+
+    pub(super) fn has_assignment(&self, member_id: MemberId) -> bool {
+        let group = self.groups.get(member_id.group as usize);
+        group.is_some_and(|group| {
+            group
+                .as_ref()
+                .is_some_and(|g| g.has_assignment(member_id.slot))
+        })
+    }
+
+    pub(super) fn report(
+        &mut self,
+        member_id: MemberId,
+        report: MemberReport,
+        head: &Counters,
+        now: Tick,
+    ) {
+        if let Some(group) = self.group(member_id) {
+            group.report(member_id.slot, report, head, now);
+            self.needs_reconcile = true;
+        }
+    }
+
+    /// A check was reported: the sentinel's interval restarts. Where the subscriber with this key
+    /// was asked and found more than its capacity, others are asked; returns whether they were.
+    pub(super) fn check_reported(
+        &mut self,
+        key: Option<u64>,
+        report: MemberReport,
+        capacity: u32,
+        subscribers: &Subscribers,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let Some(sentinel) = &mut self.sentinel else {
+            return false;
+        };
+        let was_asked = key.is_some_and(|key| sentinel.is_asked(key));
+        sentinel.restart_interval(now);
+        let capacity = u64::from(capacity);
+        let more = was_asked && report.state == ReportState::Busy && report.depth > capacity;
+        if more {
+            sentinel.ask_more(subscribers, report.depth.div_ceil(capacity), batch);
+        }
+        more
+    }
+
+    pub(super) fn take_check(&mut self, key: u64) -> (bool, bool) {
+        let sentinel = self.sentinel.as_mut();
+        sentinel.map_or((false, false), |sentinel| sentinel.take_check(key))
+    }
+
+    pub(super) fn return_check(&mut self, key: u64) {
+        if let Some(sentinel) = &mut self.sentinel {
+            sentinel.return_check(key);
+        }
+    }
+
+    pub(super) fn take_assignment(&mut self, member_id: MemberId) -> Option<Assignment> {
+        self.group(member_id)?.take(member_id.slot)
+    }
+
+    /// Runs the due work, and forgets groups whose retention ended. Returns whether a listener
+    /// outside of groups was asked to check.
+    pub(super) fn run_due(
+        &mut self,
+        head: &QueueHead,
+        subscribers: &Subscribers,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        self.each_active(|group| group.note_counted(&head.counters, now));
+        self.now = now;
+        let timer_due = self.reconcile_at <= now;
+        if !timer_due && !std::mem::take(&mut self.needs_reconcile) {
+            self.reconcile_at = self.reconcile_at.min(self.next_due());
+            return false;
+        }
+        self.needs_reconcile = false;
+        let mut unanswered = std::mem::take(&mut self.check_left);
+        self.each_active(|group| unanswered |= group.run_due(now));
+        let before = batch.marked;
+        if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
+            if self.sentinel.as_ref().is_some_and(|s| !s.is_asking()) {
+                self.groups_asked = 0;
+            }
+            self.check(&head.counters, subscribers, now, batch);
+        } else if unanswered && !planted!(self.config.fault, UnansweredCheckDropped) {
+            // No member of the asked group has reported, or is left: ask the next group, or a
+            // listener outside of groups.
+            self.check(&head.counters, subscribers, now, batch);
+        }
+        while let Some((until, at)) = self.retained.first().copied().filter(|(at, _)| *at <= now) {
+            self.retained.remove(&(until, at));
+            self.forget_group(at);
+        }
+        // Moved later only when the timers have fired: most redeliveries are covered long before.
+        let due = self.next_due();
+        self.reconcile_at = if timer_due {
+            due
+        } else {
+            self.reconcile_at.min(due)
+        };
+        batch.marked > before
+    }
+
+    /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
+    pub(super) fn assign(
+        &mut self,
+        head: &QueueHead,
+        mut limit: usize,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let (mut more, now) = (false, self.now);
+        let (fault, mut first) = (self.config.fault, true);
+        let mut due = Tick::NEVER;
+        self.each_active(|group| {
+            if !std::mem::take(&mut first) && planted!(fault, OneGroupIsTold) {
+                return;
+            }
+            let counted = head.wake_reason(group.position());
+            if group.has_work_to_assign(counted.is_some()) {
+                more |= group.assign(&head.counters, counted, now, &mut limit, batch);
+                // A parked redelivery goes on.
+                due = due.min(group.due());
+            }
+        });
+        self.reconcile_at = self.reconcile_at.min(due);
+        more
+    }
+
+    /// Returns whether no group needs this entry: all members match the queue by a pattern only,
+    /// and are up to date.
+    pub(super) fn is_idle(&self, head: &QueueHead) -> bool {
+        // A retained group keeps its position.
+        let mut groups = self.groups.iter().flatten();
+        self.retained.is_empty() && groups.all(|group| group.is_idle(&head.counters))
+    }
+
+    /// Asks one listener to check: a member of the next group that was not asked for this check
+    /// yet, else a listener outside of groups.
+    fn check(
+        &mut self,
+        head: &Counters,
+        subscribers: &Subscribers,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) {
+        while self.groups_asked < self.active.len() {
+            self.groups_asked += 1;
+            let next = self.active.range(self.last_checked_group + 1..).next();
+            let Some(at) = next.or_else(|| self.active.first()).copied() else {
+                break;
+            };
+            self.last_checked_group = at;
+            let group = self.groups[at as usize].as_mut().expect("it has members");
+            if group.check(head, now) {
+                if let Some(sentinel) = &mut self.sentinel {
+                    sentinel.restart_interval(now);
+                }
+                return;
+            }
+        }
+        if let Some(sentinel) = &mut self.sentinel {
+            let members_only = planted!(self.config.fault, CheckStaysWithMembers);
+            if (subscribers.len() == 0 || members_only) && !self.active.is_empty() {
+                return sentinel.restart_interval(now);
+            }
+            if planted!(self.config.fault, AskedCountsAsLooked) {
+                sentinel.ask(subscribers, now, batch);
+                return sentinel.restart_interval(now);
+            }
+            sentinel.ask(subscribers, now, batch);
+        }
+    }
+
+    fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {
+        for at in &self.active {
+            if let Some(group) = &mut self.groups[*at as usize] {
+                each(group);
+            }
+        }
+    }
+
+    fn next_due(&self) -> Tick {
+        let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due);
+        let retained = self
+            .retained
+            .first()
+            .map_or(Tick::NEVER, |(until, _)| *until);
+        let active = self.active.iter();
+        let groups = active.filter_map(|at| self.groups[*at as usize].as_ref());
+        let due = groups.map(Group::due).min().unwrap_or(Tick::NEVER);
+        sentinel.min(retained).min(due)
+    }
+}

@@ -1,0 +1,297 @@
+//! The hub itself: counts notifications, and knows the subscriptions.
+//!
+//! All of a request is checked before any of it is counted. Every entry point ends with the marks
+//! set and the wakers woken. Deferred work waits in the fan-out and in the timers.
+
+use std::{
+    borrow::Borrow,
+    collections::VecDeque,
+    fmt,
+    ops::Bound,
+    sync::{Arc, atomic::AtomicU64 as Count},
+    time::Duration,
+};
+
+use super::{
+    capacity::{Eviction, HOLDERS},
+    config::{CoordinatorConfig, HubConfig},
+    fanout::{Fanout, Walk},
+    mailbox::WakeBatch,
+    map::QueueMap,
+    no_subscribers::QueuesWithoutListeners,
+    pattern_index::PatternIndex,
+    pattern_probes::PatternProbes,
+    subscribe::Detaching,
+    subscription::{Subscription, SubscriptionId},
+    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
+    timers::TimerOrder,
+};
+use crate::{
+    base::clock::Tick,
+    error::Result,
+    types::{Accepted, Limits, Notification, QueueAddress, check_text},
+};
+
+/// Queues, subscriptions and timers of one relay.
+pub(crate) struct Hub {
+    pub(super) config: HubConfig,
+    pub(super) coordinator_config: Arc<CoordinatorConfig>,
+    pub(super) entries: QueueMap,
+    pub(super) entry_number: AtomicU64,
+    /// One more than the greatest sequence ever forgotten (R3: sequences never start again in one
+    /// epoch).
+    pub(super) floor: AtomicU64,
+    /// Read by notifiers, raised by streams (see `resume`).
+    pub(super) revision: AtomicU64,
+    /// The greatest revision at which a forgotten entry had changed.
+    pub(super) forgotten_at: AtomicU64,
+    pub(super) eviction: Mutex<Eviction>,
+    /// The cursors of all subscriptions, including the reserved ones.
+    pub(super) cursors: AtomicU64,
+    /// Timers of all queues. The first counts those with a delayed notification. The second counts
+    /// the others, which listeners reported or left behind.
+    pub(super) timers_set: AtomicU64,
+    pub(super) timers_reported: AtomicU64,
+    pub(super) no_listeners: QueuesWithoutListeners,
+    pub(super) patterns: RwLock<PatternIndex>,
+    pub(super) subscriptions: Mutex<std::collections::BTreeMap<SubscriptionId, Arc<Subscription>>>,
+    pub(super) fanout: Arc<Fanout>,
+    /// Cursors that closed subscriptions left, to be detached.
+    pub(super) detaching: Mutex<VecDeque<Detaching>>,
+    pub(super) timers: TimerOrder,
+    pub(super) probes: PatternProbes,
+    pub(super) metrics: HubMetrics,
+}
+
+/// Totals since the start, and present sizes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HubStats {
+    /// Counted events; a conflated notification is one event.
+    pub(crate) notified: u64,
+    /// Timed wake-ups that fired.
+    pub(crate) timed: u64,
+    /// Walks left to the fan-out.
+    pub(crate) fanned_out: u64,
+    /// Queues forgotten.
+    pub(crate) forgotten: u64,
+    /// Queues in memory.
+    pub(crate) queues: u64,
+    /// Open subscriptions.
+    pub(crate) subscriptions: u64,
+    /// Cursors of all subscriptions, and timers of all queues.
+    pub(crate) cursors: u64,
+    pub(crate) timers: u64,
+}
+
+/// Plain atomics, not those of [`super::sync`]: no decision depends on them, so the concurrency
+/// test need not interleave them.
+#[derive(Default)]
+pub(super) struct HubMetrics {
+    notified: Count,
+    timed: Count,
+    pub(super) fanned_out: Count,
+    pub(super) forgotten: Count,
+    /// Compared pattern subscribers of idle queues: the cost of forgetting.
+    pub(super) holders: Count,
+}
+
+/// Queue entries whose timers fire in one call: about a millisecond of work.
+const TIMERS_PER_STEP: usize = 512;
+/// Queues that a scan visits before it yields.
+const QUEUES_PER_STEP: usize = 512;
+
+impl Hub {
+    pub(crate) fn new(config: HubConfig) -> Self {
+        let coordinator = CoordinatorConfig {
+            seed: config.seed,
+            fault: config.fault,
+            ..config.coordinator
+        };
+        Self {
+            coordinator_config: Arc::new(coordinator),
+            entries: QueueMap::new(config.seed),
+            entry_number: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            revision: AtomicU64::new(1),
+            forgotten_at: AtomicU64::new(0),
+            eviction: Mutex::default(),
+            cursors: AtomicU64::new(0),
+            timers_set: AtomicU64::new(0),
+            timers_reported: AtomicU64::new(0),
+            no_listeners: QueuesWithoutListeners::new(),
+            patterns: RwLock::new(PatternIndex::default()),
+            subscriptions: Mutex::default(),
+            fanout: Arc::new(Fanout::new()),
+            detaching: Mutex::default(),
+            timers: TimerOrder::new(),
+            probes: PatternProbes::default(),
+            metrics: HubMetrics::default(),
+            config,
+        }
+    }
+
+    /// Counts a request's notifications and wakes the subscribers; answers in their order.
+    ///
+    /// # Errors
+    /// `Invalid` where a delay or a text breaks its rule, `Exhausted` where there is no room for a
+    /// new queue; nothing was counted then.
+    pub(crate) fn notify(
+        &self,
+        publisher: &Arc<str>,
+        notifications: &[Notification],
+        now: Tick,
+    ) -> Result<Vec<Accepted>> {
+        check_text("publisher", publisher, Limits::TEXT)?;
+        notifications.iter().try_for_each(Notification::check)?;
+        self.check_timers(notifications)?;
+        let entries = self.entries_of(notifications, now)?;
+        let mut accepted = Vec::with_capacity(notifications.len());
+        // All of the request is counted before any stream is woken, so a stream of several of its
+        // queues is woken once.
+        let mut batch = WakeBatch::default();
+        let mut rest = notifications;
+        let mut entries = &entries[..];
+        while let Some(entry) = entries.first() {
+            let run = entries
+                .iter()
+                .take_while(|other| Arc::ptr_eq(other, entry))
+                .count();
+            self.count_run(
+                Arc::clone(entry),
+                publisher,
+                &rest[..run],
+                now,
+                &mut accepted,
+                &mut batch,
+            );
+            (entries, rest) = (&entries[run..], &rest[run..]);
+        }
+        self.finish(&mut batch);
+        self.metrics
+            .notified
+            .fetch_add(notifications.len() as u64, Ordering::Relaxed);
+        Ok(accepted)
+    }
+
+    /// Returns the next walk of the fan-out.
+    pub(crate) fn next_walk(&self) -> Option<Walk> {
+        self.fanout.pop()
+    }
+
+    /// Returns whether no walk waits for the fan-out.
+    pub(crate) fn fanout_is_empty(&self) -> bool {
+        self.fanout.is_empty()
+    }
+
+    /// Returns the waker of the fan-out's task.
+    pub(crate) fn fanout_waker(&self) -> &AtomicWaker {
+        &self.fanout.waker
+    }
+
+    /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
+    /// where due timers are left.
+    pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
+        let mut batch = WakeBatch::default();
+        for _ in 0..TIMERS_PER_STEP {
+            let Some(entry) = self.timers.due(now) else {
+                break;
+            };
+            self.update_and_reconcile(entry, now, &mut batch, |state| {
+                let before = state.timers.counts();
+                let fired = state.count_due(now);
+                self.count_timers(before, state.timers.counts());
+                self.metrics.timed.fetch_add(fired, Ordering::Relaxed);
+                fired > 0
+            });
+        }
+        self.finish(&mut batch);
+        self.fire_probes(now);
+        self.next_timer()
+    }
+
+    /// Returns when the next timer fires.
+    pub(crate) fn next_timer(&self) -> Option<Tick> {
+        match (self.timers.next(), self.probes.next()) {
+            (Some(timer), Some(look)) => Some(timer.min(look)),
+            (timer, look) => timer.or(look),
+        }
+    }
+
+    /// Wakes every stream, for example to end it.
+    pub(crate) fn wake_all(&self) {
+        let all: Vec<_> = lock(&self.subscriptions).values().cloned().collect();
+        all.iter()
+            .for_each(|subscription| subscription.mailbox.wake());
+    }
+
+    /// Returns the waker of the timers' task. It is woken when the next timer changed.
+    pub(crate) fn timers_waker(&self) -> &AtomicWaker {
+        &self.timers.waker
+    }
+
+    /// Forgets the queues that were idle for long enough.
+    #[cfg(test)]
+    pub(crate) fn forget(&self, now: Tick) {
+        let mut after = None;
+        while let Some(last) = self.forget_some(after.as_ref(), now) {
+            after = Some(last);
+        }
+    }
+
+    /// Forgets among the next few queues after the given one; returns the last of them, or `None`
+    /// at the end.
+    pub(crate) fn forget_some(
+        &self,
+        after: Option<&QueueAddress>,
+        now: Tick,
+    ) -> Option<QueueAddress> {
+        let idle_since = now
+            .as_nanos()
+            .checked_sub(nanos(self.config.forget_after))?;
+        let entries = self.entries.range(
+            after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.borrow())),
+            QUEUES_PER_STEP,
+        );
+        let idle_since = Tick::from_nanos(idle_since);
+        let (mut holders, mut last) = (HOLDERS, None);
+        for entry in &entries {
+            let idle = entry.idle_since();
+            let idle = idle.filter(|(since, _)| *since <= idle_since);
+            let held = idle.map_or(0, |(_, held)| held);
+            if held > holders && last.is_some() {
+                // The next step begins at this entry, and then takes it in any case.
+                break;
+            }
+            holders = holders.saturating_sub(held);
+            self.forget_one(entry, (idle_since, now), Duration::ZERO);
+            last = Some(entry);
+        }
+        last.map(|entry| entry.address().clone())
+    }
+
+    pub(crate) fn stats(&self) -> HubStats {
+        HubStats {
+            notified: self.metrics.notified.load(Ordering::Relaxed),
+            timed: self.metrics.timed.load(Ordering::Relaxed),
+            fanned_out: self.metrics.fanned_out.load(Ordering::Relaxed),
+            forgotten: self.metrics.forgotten.load(Ordering::Relaxed),
+            queues: self.entries.len() as u64,
+            subscriptions: lock(&self.subscriptions).len() as u64,
+            cursors: self.cursors.load(Ordering::Relaxed),
+            timers: self.timers_set.load(Ordering::Relaxed)
+                + self.timers_reported.load(Ordering::Relaxed),
+        }
+    }
+}
+
+pub(super) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

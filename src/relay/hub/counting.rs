@@ -1,0 +1,187 @@
+//! How a queue's entry is changed: counts, timers and the marks that follow.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    core::Hub,
+    fanout::DueWalk,
+    mailbox::WakeBatch,
+    queue_entry::{MarkOutcome, NotLive, QueueEntry, QueueState},
+    sync::{AtomicU64, Ordering},
+    timers::Timer,
+};
+use crate::{
+    base::clock::Tick,
+    types::{Accepted, Notification},
+};
+
+impl Hub {
+    /// Counts consecutive notifications of one queue, and marks its subscribers once.
+    pub(super) fn count_run(
+        &self,
+        entry: Arc<QueueEntry>,
+        publisher: &Arc<str>,
+        run: &[Notification],
+        now: Tick,
+        accepted: &mut Vec<Accepted>,
+        batch: &mut WakeBatch,
+    ) {
+        let at = (now, entry.timer_offset());
+        self.update(entry, now, batch, |state| {
+            let listeners = u32::try_from(state.listeners()).unwrap_or(u32::MAX);
+            if listeners == 0 && state.first_without_listeners() {
+                self.no_listeners.add(&run[0].queue);
+            }
+            let mut any = false;
+            for notification in run {
+                if notification.delay.is_zero() {
+                    state.count(publisher, notification, now);
+                    any = true;
+                } else {
+                    let (timer, before) = (
+                        Timer::for_notification(publisher, notification),
+                        state.timers.counts(),
+                    );
+                    state
+                        .timers
+                        .add(at, notification.delay, timer, self.config.fault);
+                    self.count_timers(before, state.timers.counts());
+                }
+                accepted.push(Accepted {
+                    sequence: state.counters.sequence,
+                    listeners,
+                });
+            }
+            any
+        });
+    }
+
+    /// Wakes the queue after `delay`, or at once. Nothing is refused here, because no caller would
+    /// repeat it. At the limit of such timers, a queue merges them to a few instead.
+    pub(super) fn wake_after(
+        &self,
+        entry: Arc<QueueEntry>,
+        delay: Duration,
+        timer: Timer,
+        now: Tick,
+    ) {
+        let mut timer = Some(timer);
+        let mut batch = WakeBatch::default();
+        let at = (now, entry.timer_offset());
+        let full = self.reported_timers_are_full();
+        self.update(entry, now, &mut batch, |state| {
+            let timer = timer.take().expect("counted once");
+            if delay.is_zero() {
+                state.count_timed(timer, now);
+                return true;
+            }
+            let before = state.timers.counts();
+            match full {
+                true => state
+                    .timers
+                    .add_limited(at, delay, timer, self.config.fault),
+                false => state.timers.add(at, delay, timer, self.config.fault),
+            }
+            self.count_timers(before, state.timers.counts());
+            false
+        });
+        self.finish(&mut batch);
+    }
+
+    /// Changes a live entry of this queue under its lock, and marks its subscribers where `count`
+    /// returns true. All changes of a counter and all new timers go through here.
+    pub(super) fn update(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+        count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        self.update_entry(entry, now, false, batch, count);
+    }
+
+    /// The same, and runs the due work of its coordinator also where the queue has no group.
+    pub(super) fn update_and_reconcile(
+        &self,
+        entry: Arc<QueueEntry>,
+        now: Tick,
+        batch: &mut WakeBatch,
+        count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        self.update_entry(entry, now, true, batch, count);
+    }
+
+    fn update_entry(
+        &self,
+        mut entry: Arc<QueueEntry>,
+        now: Tick,
+        reconcile: bool,
+        batch: &mut WakeBatch,
+        mut count: impl FnMut(&mut QueueState) -> bool,
+    ) {
+        let (wake, first) = loop {
+            let mut state = entry.lock();
+            match state.check_live() {
+                Ok(()) => {
+                    let sequence = state.counters.sequence;
+                    let counted = count(&mut state);
+                    batch.accepted_at = if counted { now } else { Tick::default() };
+                    if state.counters.sequence != sequence {
+                        // Read under the entry's lock: see `resume`.
+                        state.changed_at = self.revision.load(Ordering::Relaxed);
+                    }
+                    let more = (reconcile || state.grouped) && state.reconcile(now, batch);
+                    let wake = match counted || more {
+                        // Checked after the count: see `Overflow::matches`.
+                        true if self.fanout.overflow.matches(entry.address()) => {
+                            state.mark_subscribers(None, more, batch)
+                        }
+                        true => state.mark_subscribers(Some(self.config.inline), more, batch),
+                        false => MarkOutcome::Done,
+                    };
+                    break (wake, state.rearm(&entry, &self.timers));
+                }
+                Err(NotLive::Unattached) => {
+                    drop(state);
+                    self.attach_patterns(&entry, now);
+                }
+                Err(NotLive::Dead) => {
+                    drop(state);
+                    self.entries.remove(&entry);
+                    entry = self.make_entry(entry.address(), now);
+                }
+            }
+        };
+        if first {
+            self.timers.waker.wake();
+        }
+        if wake == MarkOutcome::NeedsWalk {
+            let accepted_at = batch.accepted_at;
+            batch
+                .walks
+                .push(&self.fanout, DueWalk { entry, accepted_at });
+        }
+    }
+
+    /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
+    pub(super) fn finish(&self, batch: &mut WakeBatch) {
+        let walks = batch.walks.submit() as u64;
+        if walks > 0 {
+            self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
+        }
+        batch.wake();
+    }
+
+    /// Updates the totals of timers by one queue's numbers before and after a change.
+    pub(super) fn count_timers(&self, before: (usize, usize), after: (usize, usize)) {
+        let count = |of: &AtomicU64, before: usize, after: usize| {
+            if after > before {
+                of.fetch_add((after - before) as u64, Ordering::Relaxed);
+            } else if before > after {
+                of.fetch_sub((before - after) as u64, Ordering::Relaxed);
+            }
+        };
+        count(&self.timers_set, before.0, after.0);
+        count(&self.timers_reported, before.1, after.1);
+    }
+}

@@ -1,0 +1,330 @@
+//! The part of a subscription that its lock guards: its position and pending wake-ups in each
+//! queue.
+//!
+//! A cursor is behind where its queue has counted further than its position. The difference is sent
+//! to its stream, in Wakes of a bounded size (R1). R2: where the relay is not certain which events
+//! a subscriber has seen, a CATCH_UP is pending. R8: a woken listener counts as busy until it
+//! reports DRAINED, and the cursors keep that state. Marked cursors wait in the order of their
+//! marks, so that busy queues do not starve the others. No cost here grows with the unmarked
+//! cursors, but for [`Cursors::compare_next`], which goes in steps.
+
+use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
+
+use super::{
+    cursor::Cursor,
+    cursor_list::{CursorList, DetachedCursors},
+    group::MemberReport,
+    mailbox::WakeBatch,
+    subscription::{AttachOutcome, Subscription},
+    sync::{AtomicU64, Ordering},
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    types::{QueueAddress, Report, ReportState, Selector, WakeReason},
+};
+
+// The path holds also where the concurrency test compiles this file a second time.
+#[path = "cursors/filling.rs"]
+mod filling;
+
+/// The part of a subscription that its lock guards.
+pub(super) struct Cursors {
+    pub(super) closed: bool,
+    pub(super) list: CursorList,
+    /// Named queues without a cursor yet. They count as cursors, in the hub too.
+    pub(super) reserved: usize,
+    /// Marked cursors that wait for a Wake, each once.
+    marked: VecDeque<u32>,
+    /// Selectors with a check due under their own name.
+    pattern_checks: Vec<(usize, WakeReason)>,
+    /// CATCH_UPs wait until then: they are spread after a change of epoch.
+    pub(super) catch_up_at: Tick,
+    /// Cursors whose CATCH_UP waits until then.
+    delayed: Vec<u32>,
+    /// The number of the next cursor in the present comparison of all cursors.
+    compared_up_to: usize,
+    /// The hub's revision at the first step of the present comparison, or of the last one. The
+    /// comparison found all changes up to it (see `resume`).
+    compared_revision: Option<NonZeroU64>,
+    /// A queue of a pattern has no cursor here: its wake-ups go under the pattern's name.
+    pub(super) lacks_cursors: bool,
+    /// The listener has reported at least once.
+    pub(super) reports: bool,
+    pub(super) active_dequeue_tasks: u32,
+    pub(super) total_dequeue_tasks: u32,
+}
+
+/// The contents of a Wake.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Filled {
+    pub(crate) entries: usize,
+    /// The notifications of all entries, saturating, and of the entry with the fewest.
+    pub(crate) notifications: u64,
+    pub(crate) fewest: u64,
+    /// No marked cursor is left; otherwise the rest follows in the next Wake.
+    pub(crate) complete: bool,
+    /// When the oldest marked event was accepted, where that is known. It is not known for checks
+    /// of the sentinel, redeliveries, work that a group held back, and entries without room in an
+    /// earlier Wake.
+    pub(crate) accepted_at: Option<Tick>,
+}
+
+/// Cursors that one step compares: about a tenth of a millisecond.
+pub(super) const STEP: usize = 1024;
+
+impl Cursors {
+    /// Makes room for `expected` cursors.
+    pub(super) fn new(now: Tick, expected: usize) -> Self {
+        Self {
+            closed: false,
+            list: CursorList::new(expected),
+            reserved: 0,
+            marked: VecDeque::new(),
+            pattern_checks: Vec::new(),
+            catch_up_at: now,
+            delayed: Vec::new(),
+            compared_up_to: 0,
+            compared_revision: None,
+            lacks_cursors: false,
+            reports: false,
+            active_dequeue_tasks: 0,
+            total_dequeue_tasks: 0,
+        }
+    }
+
+    /// Adds a cursor, or replaces a dead entry's cursor.
+    pub(super) fn put(
+        &mut self,
+        dead: Option<u32>,
+        cursor: Cursor,
+        new: AttachOutcome,
+    ) -> AttachOutcome {
+        match dead {
+            Some(at) => {
+                self.replace(at, cursor);
+                AttachOutcome::Replaced
+            }
+            None => {
+                self.list.push(cursor);
+                new
+            }
+        }
+    }
+
+    /// Replaces the cursor of a dead entry. A pending wake-up becomes a CATCH_UP, and a busy
+    /// listener stays busy.
+    pub(super) fn replace(&mut self, at: u32, mut cursor: Cursor) {
+        let Some(old) = self.list.get_mut(at) else {
+            return;
+        };
+        cursor.needs_catch_up |= old.is_behind();
+        cursor.busy = old.busy || old.drained_sequence < old.woken_sequence;
+        (cursor.woken_at, cursor.work_sent_at) = (old.woken_at, old.work_sent_at);
+        cursor.report_number = old.report_number;
+        cursor.marked = old.marked;
+        *old = cursor;
+        self.set_marked(at);
+    }
+
+    /// Returns whether there is a cursor for the queue's entry.
+    pub(super) fn is_attached(&self, queue: &QueueAddress) -> bool {
+        let found = self.list.find(queue).and_then(|at| self.list.get(at));
+        found.is_some_and(|cursor| !cursor.entry.lock().is_dead())
+    }
+
+    /// Takes out all cursors; [`super::subscribe`] detaches them.
+    pub(super) fn close(&mut self) -> DetachedCursors {
+        self.closed = true;
+        self.marked = VecDeque::new();
+        self.delayed = Vec::new();
+        self.list.take()
+    }
+
+    /// R2: a CATCH_UP under the selector's own name is pending for each pattern.
+    pub(super) fn request_pattern_checks(&mut self, selectors: &[Selector]) {
+        let patterns = selectors.iter().enumerate().filter(|(_, s)| s.is_pattern());
+        self.pattern_checks = patterns
+            .map(|(index, _)| (index, WakeReason::CatchUp))
+            .collect();
+    }
+
+    /// Requests a check under one selector's own name.
+    pub(super) fn request_pattern_check(
+        &mut self,
+        selectors: &[Selector],
+        checked: &Selector,
+        reason: WakeReason,
+    ) {
+        let Some(at) = selectors.iter().position(|selector| selector == checked) else {
+            return;
+        };
+        match self
+            .pattern_checks
+            .iter_mut()
+            .find(|(known, _)| *known == at)
+        {
+            Some(known) => known.1 = known.1.max(reason),
+            None => self.pattern_checks.push((at, reason)),
+        }
+    }
+
+    /// Counts the cursors with a busy listener, and those that are behind. Of a very large
+    /// subscription, it compares only the first ones and counts the marked ones.
+    pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
+        let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
+        let some = || self.list.first(4 * STEP);
+        let behind = some().filter(|cursor| cursor.is_behind()).count();
+        (some().filter(busy).count(), behind.max(self.marked.len()))
+    }
+
+    /// Takes a report on a queue that this subscription has a cursor for. R9: a sequence above the
+    /// head counts as 0. Returns whether the queue's coordinator must be reconciled.
+    pub(super) fn report(
+        &mut self,
+        subscription: &Subscription,
+        report: &Report,
+        now: Tick,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        self.reports = true;
+        let alone = self.list.len() == 1;
+        let found = self.list.find(&report.queue);
+        let Some(cursor) = found.and_then(|at| self.list.get_mut(at)) else {
+            return false;
+        };
+        if report.number < cursor.report_number {
+            return false;
+        }
+        // The first report on a stream without a wake-up repeats one of an earlier stream.
+        let polled = report.state != ReportState::Unspecified
+            && (cursor.report_number > 0 || cursor.woken_sequence.is_some());
+        cursor.report_number = report.number;
+        self.active_dequeue_tasks = report.active_dequeue_tasks;
+        self.total_dequeue_tasks = report.total_dequeue_tasks;
+        let fault = subscription.fault;
+        // On a stream of several queues, a report on one says nothing about the others. There, a
+        // task may wait for an answer about another queue. So the listener is asked, at the cost of
+        // one check at most.
+        let polls =
+            report.state == ReportState::Drained && report.active_dequeue_tasks > 0 && alone;
+        let believed = if polls {
+            cursor.entry.config.sentinel_interval * 2
+        } else {
+            Duration::ZERO
+        };
+        let told = report.state != ReportState::Unspecified;
+        subscription
+            .mailbox
+            .note_report(told.then(|| now + believed));
+        let mut state = cursor.entry.lock();
+        state.depth = (report.current_queue_depth, now);
+        let head = state.counters.sequence;
+        let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
+        let sequence = if trusted { report.sequence } else { 0 };
+        let member_report = MemberReport {
+            state: report.state,
+            sequence,
+            depth: report.current_queue_depth,
+            polled,
+        };
+        let listener = cursor.listener_key();
+        let needs_reconcile = state.report(
+            listener,
+            member_report,
+            subscription.mailbox.capacity,
+            now,
+            batch,
+        );
+        drop(state);
+        match report.state {
+            ReportState::Busy => cursor.busy = true,
+            ReportState::Drained => {
+                cursor.drained_sequence = cursor.drained_sequence.max(Some(sequence));
+                cursor.busy &= cursor.drained_sequence < cursor.woken_sequence;
+            }
+            ReportState::Unspecified => {}
+        }
+        needs_reconcile
+    }
+
+    /// Adds a cursor to the marked ones.
+    pub(super) fn set_marked(&mut self, at: u32) {
+        let Some(cursor) = self.list.get_mut(at) else {
+            return;
+        };
+        if !std::mem::replace(&mut cursor.marked, true) {
+            self.marked.push_back(at);
+        }
+    }
+
+    /// Returns whether `fill` may find an entry.
+    pub(super) fn is_marked(&self, now: Tick) -> bool {
+        !self.marked.is_empty() || !self.pattern_checks.is_empty() || self.catch_up_is_due(now)
+    }
+
+    fn catch_up_is_due(&self, now: Tick) -> bool {
+        !self.delayed.is_empty() && now >= self.catch_up_at
+    }
+
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
+    pub(super) fn catch_up_at(&self) -> Option<Tick> {
+        let waits = !self.delayed.is_empty() || !self.pattern_checks.is_empty();
+        waits.then_some(self.catch_up_at)
+    }
+
+    /// Compares the next cursors with their queues and marks those that are behind. Returns whether
+    /// all have been compared since it last returned true (R6: only then may a heartbeat be sent).
+    /// The first step raises the hub's revision before it compares any queue (see `resume`).
+    pub(super) fn compare_next(
+        &mut self,
+        revision: Option<&AtomicU64>,
+        step: usize,
+        fault: Fault,
+    ) -> bool {
+        let raise = |of: &AtomicU64| NonZeroU64::new(of.fetch_add(1, Ordering::Relaxed));
+        if self.compared_up_to == 0 {
+            self.compared_revision = revision.and_then(raise);
+        }
+        let all = self.list.numbers();
+        let from = self.compared_up_to.min(all);
+        let to = (from + step).min(all);
+        for at in from..to {
+            let at = u32::try_from(at).expect("fewer cursors than numbers");
+            if self.list.get(at).is_some_and(Cursor::is_behind) {
+                self.set_marked(at);
+            }
+        }
+        let done = to == all;
+        self.compared_up_to = if done { 0 } else { to };
+        if done && planted!(fault, ResumeNumberTooNew) {
+            self.compared_revision = revision.and_then(raise);
+        }
+        done
+    }
+
+    /// Takes the revision up to which all changes were sent. Returns `None` unless a comparison has
+    /// ended since the last call and all of its findings were sent.
+    pub(super) fn take_compared_revision(&mut self, fault: Fault) -> Option<NonZeroU64> {
+        let ended = self.compared_up_to == 0;
+        let sent =
+            self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
+        let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
+        self.compared_revision.take_if(|_| ended && sent && whole)
+    }
+
+    /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.
+    pub(super) fn restart_comparison(&mut self, now: Tick) {
+        (self.compared_up_to, self.compared_revision) = (0, None);
+        self.catch_up_at = self.catch_up_at.min(now);
+    }
+
+    /// Returns the capacities of its lists.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        let [cursors, index] = self.list.capacities();
+        [cursors, index, self.marked.capacity()]
+    }
+}

@@ -1,0 +1,167 @@
+//! Fills a Wake with the entries of marked cursors.
+
+use std::collections::VecDeque;
+
+use super::{
+    super::{
+        counters::LastEvent,
+        cursor::SendOutcome,
+        mailbox::Marks,
+        subscription::Subscription,
+        wake_builder::{WakeEntry, WakeSink},
+    },
+    Cursors, Filled, STEP,
+};
+use crate::base::{clock::Tick, fault::planted};
+
+impl Cursors {
+    /// Fills a Wake with the entries of the marked cursors.
+    pub(in super::super) fn fill(
+        &mut self,
+        subscription: &Subscription,
+        marks: Marks,
+        now: Tick,
+        sink: &mut impl WakeSink,
+    ) -> Filled {
+        let certain = now >= self.catch_up_at;
+        if self.catch_up_is_due(now) {
+            self.release_delayed();
+        }
+        let mut filled = Filled::default();
+        if certain && !self.fill_checks(subscription, sink, &mut filled) {
+            marks.cursors(|at| self.set_marked(at));
+            return filled;
+        }
+        if self.marked.is_empty() && marks.len() <= STEP {
+            self.fill_now(subscription, marks, (certain, now), sink, &mut filled);
+        } else {
+            marks.cursors(|at| self.set_marked(at));
+            self.fill_marked(subscription, (certain, now), sink, &mut filled);
+        }
+        filled.complete &= !self.catch_up_is_due(now);
+        if self.marked.is_empty() && self.marked.capacity() > STEP {
+            self.marked = VecDeque::new();
+        }
+        if !filled.complete && planted!(subscription.fault, WakeDropsRest) {
+            self.drop_marks();
+            filled.complete = true;
+        }
+        filled
+    }
+
+    /// Marks some of the cursors whose CATCH_UP waits no longer.
+    fn release_delayed(&mut self) {
+        for _ in 0..4 * STEP {
+            let Some(at) = self.delayed.pop() else {
+                self.delayed = Vec::new();
+                break;
+            };
+            self.set_marked(at);
+        }
+    }
+
+    /// Adds the entries of newly marked cursors, where no older ones wait. Only entries without
+    /// room go into the list.
+    fn fill_now(
+        &mut self,
+        subscription: &Subscription,
+        marks: Marks,
+        when: (bool, Tick),
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) {
+        filled.complete = true;
+        sink.expect(marks.len());
+        marks.cursors(|at| {
+            if filled.complete && !self.fill_one(subscription, at, when, sink, filled) {
+                filled.complete = false;
+            }
+            if !filled.complete {
+                self.set_marked(at);
+            }
+        });
+    }
+
+    /// Adds the entries of the listed cursors, in their order.
+    fn fill_marked(
+        &mut self,
+        subscription: &Subscription,
+        when: (bool, Tick),
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) {
+        sink.expect(self.marked.len());
+        for _ in 0..4 * STEP {
+            let Some(&at) = self.marked.front() else {
+                filled.complete = true;
+                break;
+            };
+            if !self.fill_one(subscription, at, when, sink, filled) {
+                break;
+            }
+            self.marked.pop_front();
+        }
+    }
+
+    /// Adds the selectors' own checks; returns whether all of them had room.
+    fn fill_checks(
+        &mut self,
+        subscription: &Subscription,
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) -> bool {
+        let nothing = LastEvent::default();
+        while let Some(&(selector, reason)) = self.pattern_checks.last() {
+            let selector = &subscription.selectors[selector];
+            if !sink.push(&WakeEntry::for_pattern(selector, reason, &nothing)) {
+                return false;
+            }
+            filled.add(0);
+            self.pattern_checks.pop();
+        }
+        true
+    }
+
+    /// Adds a marked cursor's entry; returns whether it had room.
+    fn fill_one(
+        &mut self,
+        subscription: &Subscription,
+        at: u32,
+        (certain, now): (bool, Tick),
+        sink: &mut impl WakeSink,
+        filled: &mut Filled,
+    ) -> bool {
+        let Some(cursor) = self.list.get_mut(at) else {
+            return true;
+        };
+        match cursor.send(subscription.epoch, (certain, now), sink) {
+            SendOutcome::NoRoom => return false,
+            SendOutcome::UpToDate if cursor.needs_catch_up => self.delayed.push(at),
+            SendOutcome::UpToDate => {}
+            SendOutcome::Sent(notifications) => filled.add(notifications),
+        }
+        cursor.marked = false;
+        true
+    }
+
+    /// Drops all marks: a planted fault.
+    #[cold]
+    fn drop_marks(&mut self) {
+        for at in std::mem::take(&mut self.marked) {
+            if let Some(cursor) = self.list.get_mut(at) {
+                cursor.marked = false;
+            }
+        }
+    }
+}
+
+impl Filled {
+    fn add(&mut self, notifications: u64) {
+        self.fewest = match self.entries {
+            0 => notifications,
+            _ => self.fewest.min(notifications),
+        };
+        self.entries += 1;
+        self.notifications = self.notifications.saturating_add(notifications);
+    }
+}

@@ -1,0 +1,369 @@
+//! One group on one queue: its position, its members, and the assignment of work to them.
+//!
+//! New messages go to as many members as they need: idle ones, then the one woken least recently.
+//! Each is counted with its own capacity. R12: a member that is counted is sent the wake-up. A
+//! member is skipped while its stream has an unsent message. Choosing n members takes n steps,
+//! independent of their number. A plain structure: the entry's lock guards it.
+
+use std::time::Duration;
+
+use super::{
+    counters::{Counters, Delta},
+    members::Members,
+    redelivery::Redelivery,
+    subscribers::Subscriber,
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    types::{GroupName, ReportState, WakeReason},
+};
+
+// The path holds also where the concurrency test compiles this file a second time.
+#[path = "group/assigning.rs"]
+mod assigning;
+
+/// The group's state on the queue.
+pub(super) struct Group {
+    pub(super) name: GroupName,
+    /// All work up to this position was assigned.
+    position: Counters,
+    /// Messages without a member: no stream was ready, or a check found more of them.
+    unassigned: u64,
+    /// A check found some of the unassigned messages: members that were notified of this sequence
+    /// may be woken again for them.
+    found_by_check: bool,
+    /// A wake-up is due without a new event, for this reason.
+    requested: Option<WakeReason>,
+    /// Work of streams that ended before they took it.
+    returned: Delta,
+    redelivery: Redelivery,
+    /// The open redelivery is for the sentinel's check only: only members that do not poll are
+    /// asked.
+    checking: bool,
+    /// A check was requested while a redelivery was open for another reason. Where no member covers
+    /// that, others are asked.
+    check_merged: bool,
+    /// At least one member got a wake-up.
+    used: bool,
+    /// The members' capacities in messages, added up.
+    capacities: u64,
+    members: Members,
+    /// The member that the sentinel asked last.
+    checker: Option<u32>,
+    /// When the last member left.
+    left_at: Option<Tick>,
+    timeout: Duration,
+    lease: Duration,
+    fault: Fault,
+}
+
+/// A member's report on the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemberReport {
+    pub(super) state: ReportState,
+    pub(super) sequence: u64,
+    pub(super) depth: u64,
+    /// The member polled the queue since its wake-up; otherwise the report repeats one of an
+    /// earlier stream.
+    pub(super) polled: bool,
+}
+
+impl Group {
+    pub(super) fn new(
+        name: GroupName,
+        position: Counters,
+        (timeout, lease): (Duration, Duration),
+        fault: Fault,
+    ) -> Self {
+        Self {
+            name,
+            position,
+            unassigned: 0,
+            found_by_check: false,
+            requested: None,
+            returned: Delta::default(),
+            redelivery: Redelivery::default(),
+            checking: false,
+            check_merged: false,
+            used: false,
+            capacities: 0,
+            members: Members::default(),
+            checker: None,
+            left_at: None,
+            timeout,
+            lease,
+            fault,
+        }
+    }
+
+    /// Returns the position up to which all work was assigned.
+    pub(super) fn position(&self) -> &Counters {
+        &self.position
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns when the last member left, where there is none.
+    pub(super) fn left_at(&self) -> Option<Tick> {
+        self.left_at
+    }
+
+    /// Returns whether no member ever got a wake-up: there is no position to keep.
+    pub(super) fn is_unused(&self) -> bool {
+        !self.used
+    }
+
+    /// Returns whether the group needs no queue entry: only patterns match the queue, and nothing
+    /// is pending.
+    pub(super) fn is_idle(&self, head: &Counters) -> bool {
+        let pending =
+            self.requested.is_some() || self.unassigned > 0 || self.redelivery.due() != Tick::NEVER;
+        let behind = self.position.sequence < head.sequence;
+        !pending && !behind && self.members.is_idle()
+    }
+
+    pub(super) fn each_member(&self, each: &mut impl FnMut(&Subscriber)) {
+        self.members
+            .iter()
+            .for_each(|member| each(&member.subscriber));
+    }
+
+    /// Adds a member. It is asked at once where no other member was left to ask.
+    pub(super) fn join(&mut self, subscriber: Subscriber, now: Tick) -> u32 {
+        self.left_at = None;
+        self.capacities += u64::from(subscriber.mailbox.capacity);
+        let slot = self.members.join(subscriber);
+        if self.redelivery.is_given_up() {
+            self.request_wake(WakeReason::Reassigned);
+            self.redelivery.rearm(now + self.timeout);
+        }
+        slot
+    }
+
+    /// A member's stream ended. R16: a wake-up that it did not take, or was busy with, is
+    /// redelivered at once. Returns whether there was such a member.
+    pub(super) fn leave(&mut self, slot: u32, busy: bool, now: Tick) -> bool {
+        let busy = busy && !planted!(self.fault, BusyEndNotReassigned);
+        let Some(member) = self.members.leave(slot) else {
+            return false;
+        };
+        self.capacities -= u64::from(member.subscriber.mailbox.capacity);
+        if member.tried_in_round == self.redelivery.round {
+            self.redelivery.tried_members = self.redelivery.tried_members.saturating_sub(1);
+        }
+        let untaken = member.assignment.is_some();
+        if let Some(assignment) = member.assignment {
+            self.returned.add(&assignment.delta);
+        }
+        if untaken || busy {
+            self.reassign(now);
+        }
+        if self.len() == 0 {
+            self.left_at = Some(now);
+        }
+        true
+    }
+
+    /// Requests a wake-up of one member, with or without new events.
+    pub(super) fn request_wake(&mut self, reason: WakeReason) {
+        self.requested = self.requested.max(Some(reason));
+    }
+
+    /// One member is asked to check (R11: once per interval). Returns `false` where all of them
+    /// poll, or where work waits for a stream that reads: another group is asked.
+    pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
+        let waits = head.sequence > self.position.sequence;
+        let waits = waits && !planted!(self.fault, CheckWaitsForReader);
+        if waits || !self.members.any_can_check(None, now) {
+            return false;
+        }
+        if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
+            // The present check asks each member once, then the next group.
+            return true;
+        }
+        self.request_wake(WakeReason::Sentinel);
+        if !planted!(self.fault, AskedCountsAsLooked) {
+            let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
+            self.checking |= !open;
+            self.check_merged |= open;
+            self.redelivery.track(head.sequence, now, self.timeout);
+        }
+        true
+    }
+
+    /// Returns whether a check was requested and no member has reported it.
+    pub(super) fn is_checking(&self) -> bool {
+        self.checking || self.check_merged
+    }
+
+    /// The queue has counted up to `head`: new work needs a report in time.
+    pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
+        let new = head.sequence > self.position.sequence;
+        self.checking &= !new;
+        let asks = self.requested.is_some_and(|reason| {
+            reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
+        });
+        // A parked redelivery goes on when a member's stream has sent.
+        if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
+            self.redelivery.track(head.sequence, now, self.timeout);
+        }
+    }
+
+    /// Returns when the group has work to do.
+    pub(super) fn due(&self) -> Tick {
+        self.redelivery.due().min(self.members.next_lease_end())
+    }
+
+    /// Runs the due work: a wake-up that its member has not covered (R13), or whose BUSY lease has
+    /// lapsed (R14), is redelivered. Returns whether a check ends that no member has answered.
+    pub(super) fn run_due(&mut self, now: Tick) -> bool {
+        while let Some(slot) = self.members.pop_expired_lease(now) {
+            if planted!(self.fault, LeaseNeverLapses) {
+                continue;
+            }
+            // Marked before, so that the round ends where all others were asked: its messages may
+            // have become visible after the others polled.
+            self.mark_tried(slot);
+            self.reassign(now);
+            self.mark_tried(slot);
+            self.members.postpone(slot);
+        }
+        if self.redelivery.due() > now {
+            return false;
+        }
+        let round = self.redelivery.round;
+        let left = match self.checking {
+            true => self.members.any_can_check(Some(round), now),
+            false => self.redelivery.tried_members < self.len(),
+        };
+        if !left || planted!(self.fault, UncoveredNotReassigned) {
+            return self.end_round(now);
+        }
+        self.request_wake(match self.checking {
+            true => WakeReason::Sentinel,
+            false => WakeReason::Reassigned,
+        });
+        // Where no remaining member reads its stream, the redelivery is parked until one does. It
+        // would otherwise fire every claim time-out for nothing. A check does not wait for them: it
+        // may go to another group, or to a listener outside of groups.
+        let parked = !self.members.any_ready_untried(round);
+        self.redelivery.rearm(match parked {
+            true => Tick::NEVER,
+            false => now + self.timeout,
+        });
+        let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
+        check && parked && !planted!(self.fault, CheckWaitsForReader)
+    }
+
+    /// No member is left to ask. A check stays open until the last asked member's time is over;
+    /// then it goes to others.
+    fn all_were_asked(&mut self, now: Tick) {
+        let waits = self.redelivery.is_open() && !self.redelivery.is_given_up();
+        if waits && (self.checking || self.check_merged) {
+            self.requested = None;
+            return;
+        }
+        self.end_round(now);
+    }
+
+    /// All members were asked; returns whether it was for a check.
+    fn end_round(&mut self, now: Tick) -> bool {
+        self.requested = None;
+        self.redelivery.give_up(now, self.timeout);
+        let merged = std::mem::take(&mut self.check_merged);
+        std::mem::take(&mut self.checking) || merged
+    }
+
+    pub(super) fn report(&mut self, slot: u32, report: MemberReport, head: &Counters, now: Tick) {
+        let Some(member) = self.members.get(slot) else {
+            return;
+        };
+        let asked = member.tried_in_round == self.redelivery.round && member.assignment.is_none();
+        let (notified_up_to, capacity) = (
+            member.notified_up_to,
+            u64::from(member.subscriber.mailbox.capacity),
+        );
+        let was_checker = self.checker == Some(slot);
+        match report.state {
+            ReportState::Busy => {
+                let lease = Some(now + self.lease);
+                self.members.set_busy(slot, true, lease);
+            }
+            ReportState::Drained if notified_up_to <= Some(report.sequence) => {
+                self.members.set_busy(slot, false, None);
+            }
+            ReportState::Drained => {}
+            ReportState::Unspecified => return,
+        }
+        // A repeated report may be from an earlier run of the relay, and covers no wake-up of this
+        // one.
+        if report.polled {
+            (self.checking, self.check_merged) = (false, false);
+            self.redelivery
+                .report(report.sequence, asked, head.sequence, now, self.timeout);
+            let kept = planted!(self.fault, RestKept);
+            if report.state == ReportState::Drained && report.sequence >= head.sequence && !kept {
+                // The queue was read until empty after all of its messages were put.
+                self.set_unassigned(0);
+            }
+        }
+        if was_checker {
+            self.checker = None;
+            if report.state == ReportState::Busy && report.depth > capacity {
+                self.set_unassigned(self.unassigned.saturating_add(report.depth));
+                self.found_by_check = true;
+            }
+        }
+        let drained_early =
+            report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
+        if drained_early
+            && !planted!(self.fault, DrainedBehindIsDone)
+            && self.redelivery.expedite(report.sequence, head.sequence)
+        {
+            self.allow_retry(slot);
+            self.request_wake(WakeReason::Reassigned);
+            self.redelivery.rearm(now + self.timeout);
+        }
+    }
+
+    /// Another member must get a wake-up. Where all were asked in this round, a new round begins,
+    /// because the old one has no member left.
+    fn reassign(&mut self, now: Tick) {
+        let over = self.redelivery.is_open() && self.redelivery.tried_members >= self.len();
+        if over && planted!(self.fault, SpentRoundDropped) {
+            return;
+        }
+        self.check_merged |= std::mem::take(&mut self.checking);
+        self.request_wake(WakeReason::Reassigned);
+        let due = now + self.timeout;
+        match over {
+            true => self.redelivery.restart(self.position.sequence, due),
+            false => self
+                .redelivery
+                .track(self.position.sequence, now, self.timeout),
+        }
+    }
+
+    /// The member may be asked again in this round.
+    fn allow_retry(&mut self, slot: u32) {
+        let round = self.redelivery.round;
+        let member = self.members.member_mut(slot);
+        if member.tried_in_round == round {
+            member.tried_in_round = 0;
+            self.redelivery.tried_members -= 1;
+        }
+    }
+
+    fn mark_tried(&mut self, slot: u32) {
+        let round = self.redelivery.round;
+        let member = self.members.member_mut(slot);
+        if std::mem::replace(&mut member.tried_in_round, round) != round {
+            self.redelivery.tried_members += 1;
+        }
+    }
+}

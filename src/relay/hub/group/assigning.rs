@@ -1,0 +1,187 @@
+//! Assigns a group's pending work to its members.
+
+use super::{
+    super::{
+        counters::{Counters, Delta},
+        mailbox::WakeBatch,
+        members::{Assignment, Candidates},
+    },
+    Group,
+};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::WakeReason,
+};
+
+impl Group {
+    /// Returns whether there is work, and a member that can take it.
+    pub(in super::super) fn has_work_to_assign(&self, counted: bool) -> bool {
+        (counted || self.unassigned > 0 || self.requested.is_some()) && self.members.any_ready()
+    }
+
+    /// Assigns the pending work to as many members as it needs, `limit` at most; marks their
+    /// streams in `batch`. Returns whether more is left. `counted` is the reason for events after
+    /// the group's position.
+    pub(in super::super) fn assign(
+        &mut self,
+        head: &Counters,
+        counted: Option<WakeReason>,
+        now: Tick,
+        limit: &mut usize,
+        batch: &mut WakeBatch,
+    ) -> bool {
+        let unassigned = (self.unassigned > 0).then_some(WakeReason::Reassigned);
+        let Some(reason) = counted.max(self.requested).or(unassigned) else {
+            return false;
+        };
+        let (mut left, among) = self.plan(head, counted.is_some(), reason, now);
+        let asks = left == 0;
+        left = left.max(1);
+        let mut delta = head.delta_since(&self.position);
+        delta.add(&self.returned);
+        let (mut last, mut given) = (None, 0);
+        while left > 0 && *limit > 0 {
+            let Some(slot) = self
+                .members
+                .choose(among, head.sequence, self.redelivery.round, now)
+            else {
+                break;
+            };
+            let Some(subscriber) = self.members.assign(slot) else {
+                continue;
+            };
+            let capacity = u64::from(subscriber.mailbox.capacity);
+            let share = delta.split(capacity.min(left), given == 0);
+            left -= capacity.min(left);
+            let assignment = Assignment {
+                reason,
+                sequence: head.sequence,
+                delta: share,
+            };
+            self.assign_to(slot, assignment);
+            batch.mark(&subscriber.mailbox, subscriber.cursor);
+            *limit -= 1;
+            (last, given) = (Some(slot), given + 1);
+        }
+        let more = left > 0 && *limit == 0;
+        match last {
+            Some(last) => {
+                // The rest waits for busy streams, or follows in the next step; otherwise every
+                // member was notified.
+                let unassigned = match asks {
+                    true => self.unassigned,
+                    false if given < self.len() => left,
+                    false => 0,
+                };
+                self.record_assignment(last, head, delta, unassigned);
+                if self.redelivery.is_given_up() && !planted!(self.fault, ParkedClaimForgotten) {
+                    // It was parked, and goes on.
+                    self.redelivery.rearm(now + self.timeout);
+                }
+            }
+            // Members of another group have used up this step.
+            None if more => {}
+            None if asks && self.redelivery.tried_members >= self.len() => self.all_were_asked(now),
+            None if !asks && self.members.all_ready() => self.set_unassigned(0),
+            None => {}
+        }
+        more
+    }
+
+    /// Returns the number of messages to assign, 0 for a check by one member, and the members to
+    /// choose from. A redelivery does not wait for the streams of the unassigned messages: they may
+    /// never read.
+    fn plan(
+        &self,
+        head: &Counters,
+        counted: bool,
+        reason: WakeReason,
+        now: Tick,
+    ) -> (u64, Candidates) {
+        if counted {
+            let needs = head.delta_since(&self.position).needs();
+            let needs = self.unassigned.saturating_add(needs);
+            return (needs.min(self.capacities.max(1)), Candidates::All);
+        }
+        let candidates = match self.found_by_check {
+            true => Candidates::NotTried,
+            false => Candidates::NotNotified,
+        };
+        let round = self.redelivery.round;
+        let can = |among| self.members.choose(among, head.sequence, round, now);
+        if self.unassigned > 0 && (self.requested.is_none() || can(candidates).is_some()) {
+            return (self.unassigned, candidates);
+        }
+        match reason {
+            WakeReason::Sentinel => (0, Candidates::Checkers),
+            _ => (0, Candidates::NotTried),
+        }
+    }
+
+    /// Takes the wake-up that waits for the member's stream, which is sending it now.
+    pub(in super::super) fn take(&mut self, slot: u32) -> Option<Assignment> {
+        self.members.get_mut(slot)?.assignment.take()
+    }
+
+    /// A Wake had no room for it: it goes into the next.
+    pub(in super::super) fn return_assignment(&mut self, slot: u32, assignment: Assignment) {
+        let Some(member) = self.members.get_mut(slot) else {
+            return;
+        };
+        // The member may have got another one since.
+        match &mut member.assignment {
+            None => member.assignment = Some(assignment),
+            Some(newer) => newer.merge(&assignment),
+        }
+    }
+
+    pub(in super::super) fn has_assignment(&self, slot: u32) -> bool {
+        self.members
+            .get(slot)
+            .is_some_and(|member| member.assignment.is_some())
+    }
+
+    /// The member's stream has sent all its messages.
+    pub(in super::super) fn set_ready(&mut self, slot: u32) {
+        self.members.set_ready(slot);
+    }
+
+    /// Gives a member a wake-up.
+    fn assign_to(&mut self, slot: u32, assignment: Assignment) {
+        self.used = true;
+        self.mark_tried(slot);
+        if assignment.reason == WakeReason::Sentinel {
+            self.checker = Some(slot);
+        }
+        self.members.postpone(slot);
+        let fault = self.fault;
+        let member = self.members.member_mut(slot);
+        member.notified_up_to = Some(assignment.sequence);
+        if member.busy && planted!(fault, BusyCountedNotSent) {
+            return;
+        }
+        member.busy = true;
+        match &mut member.assignment {
+            None => member.assignment = Some(assignment),
+            Some(waiting) => waiting.merge(&assignment),
+        }
+    }
+
+    /// Notes that all work was assigned, except for messages without a ready stream.
+    fn record_assignment(&mut self, last: u32, head: &Counters, delta: Delta, unassigned: u64) {
+        // Messages beyond all capacities are added to the last member's wake-up.
+        if let Some(assignment) = &mut self.members.member_mut(last).assignment {
+            assignment.delta.add(&delta);
+        }
+        self.position = *head;
+        self.returned = Delta::default();
+        self.requested = None;
+        self.set_unassigned(unassigned);
+    }
+
+    /// Capped at all members' capacity: no member is left to wake for more.
+    pub(super) fn set_unassigned(&mut self, unassigned: u64) {
+        self.unassigned = unassigned.min(self.capacities);
+        self.found_by_check &= unassigned > 0;
+    }
+}

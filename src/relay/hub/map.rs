@@ -1,0 +1,108 @@
+//! The map from addresses to queue entries: dashmap for look-ups, and an ordered index for pages
+//! and for interrupted walks.
+//!
+//! The concurrency test puts another map in its place. Locks: a shard, then the index; nothing else
+//! is locked under either. A new entry is in the index before it is in a shard, and so before
+//! anything is counted in it (R4: register first, then take the snapshot): a pattern's walk over
+//! the index misses none that counts.
+
+use std::{
+    collections::BTreeMap,
+    hash::BuildHasher,
+    ops::Bound,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use dashmap::{DashMap, Entry};
+use foldhash::fast::FixedState;
+
+use super::{queue_entry::QueueEntry, shards::to_reserve};
+use crate::types::QueueAddress;
+
+pub(super) struct QueueMap {
+    /// The hub's owner seeds its hasher. A simulated run is the same on every machine, and a
+    /// stranger cannot predict the hashes of a relay.
+    entries: DashMap<QueueAddress, Arc<QueueEntry>, FixedState>,
+    order: RwLock<BTreeMap<QueueAddress, Arc<QueueEntry>>>,
+    /// Counted here, because dashmap would lock every shard for it.
+    len: AtomicUsize,
+}
+
+/// Fixed, because dashmap's own choice follows the number of cores.
+const SHARDS: usize = 256;
+
+impl QueueMap {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            entries: DashMap::with_hasher_and_shard_amount(FixedState::with_seed(seed), SHARDS),
+            order: RwLock::default(),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn get(&self, address: &QueueAddress) -> Option<Arc<QueueEntry>> {
+        self.entries.get(address).map(|entry| Arc::clone(&entry))
+    }
+
+    pub(super) fn get_or_insert(
+        &self,
+        address: &QueueAddress,
+        make: impl FnOnce() -> Arc<QueueEntry>,
+    ) -> Arc<QueueEntry> {
+        let vacant = match self.entries.entry(address.clone()) {
+            Entry::Occupied(found) => return Arc::clone(found.get()),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let entry = make();
+        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        order.insert(address.clone(), Arc::clone(&entry));
+        drop(order);
+        self.len.fetch_add(1, Ordering::Relaxed);
+        drop(vacant.insert(Arc::clone(&entry)));
+        self.grow_early(address);
+        entry
+    }
+
+    /// Grows the shard of this address early, where that is due.
+    fn grow_early(&self, address: &QueueAddress) {
+        let at = self.entries.determine_map(address);
+        let mut shard = self.entries.shards()[at].write();
+        let (len, capacity) = (shard.len(), shard.capacity());
+        if let Some(room) = to_reserve(len, capacity, at, SHARDS) {
+            let hash = |(address, _): &(QueueAddress, _)| self.entries.hasher().hash_one(address);
+            shard.reserve(room, hash);
+        }
+    }
+
+    /// Removes this entry, but no other entry of the same address.
+    pub(super) fn remove(&self, entry: &Arc<QueueEntry>) {
+        let same = |_: &QueueAddress, found: &Arc<QueueEntry>| Arc::ptr_eq(found, entry);
+        if self.entries.remove_if(entry.address(), same).is_none() {
+            return;
+        }
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        // There may be another entry of this address by now.
+        let found = order.get(entry.address());
+        if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
+            order.remove(entry.address());
+        }
+    }
+
+    /// Returns up to `limit` entries from `from` on, by address.
+    pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<QueueEntry>> {
+        let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        let range = order.range::<str, _>((from, Bound::Unbounded));
+        range
+            .take(limit)
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! Figures of queues and listeners for operators.
+//!
+//! Pages are ordered by the content of their tokens, so a queue that stays is listed exactly once,
+//! however others come and go.
+
+use std::{
+    borrow::Borrow,
+    ops::Bound::{Excluded, Unbounded},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    core::Hub,
+    counters::saturate,
+    queue_entry::QueueEntry,
+    subscription::{Subscription, SubscriptionId},
+    sync::lock,
+};
+use crate::{
+    base::clock::Tick,
+    types::{GroupName, ListenerId, QueueAddress, Selector},
+};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QueueStats {
+    pub(crate) address: QueueAddress,
+    pub(crate) sequence: u64,
+    pub(crate) notifications: u64,
+    pub(crate) payload_size: u64,
+    pub(crate) messages: u64,
+    pub(crate) listeners: usize,
+    pub(crate) timers: usize,
+    pub(crate) idle_for: Option<Duration>,
+    /// The depth in the newest report that stated one, and its age.
+    pub(crate) depth: Option<(u64, Duration)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ListenerStats {
+    pub(crate) listener_id: ListenerId,
+    pub(crate) subscription: SubscriptionId,
+    pub(crate) selectors: Vec<Selector>,
+    pub(crate) capacity: u32,
+    pub(crate) visibility_timeout: Duration,
+    pub(crate) connected_for: Duration,
+    pub(crate) queues: usize,
+    pub(crate) busy: usize,
+    pub(crate) behind: usize,
+    pub(crate) active_dequeue_tasks: u32,
+    pub(crate) total_dequeue_tasks: u32,
+    pub(crate) group: Option<GroupName>,
+    pub(crate) polling: bool,
+}
+
+impl Hub {
+    /// Returns the first `count` queues after the given one, by address.
+    pub(crate) fn queues(
+        &self,
+        after: Option<&QueueAddress>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<QueueStats> {
+        let from = after.map_or(Unbounded, |after| Excluded(after.borrow()));
+        let entries = self.entries.range(from, count);
+        entries.iter().map(|entry| entry.stats(now)).collect()
+    }
+
+    /// Returns the first `count` subscriptions after the given one, by id.
+    pub(crate) fn listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+        now: Tick,
+    ) -> Vec<ListenerStats> {
+        let chosen: Vec<Arc<Subscription>> = {
+            let subscriptions = lock(&self.subscriptions);
+            let from = after.map_or(Unbounded, Excluded);
+            subscriptions
+                .range((from, Unbounded))
+                .take(count)
+                .map(|(_, s)| Arc::clone(s))
+                .collect()
+        };
+        chosen
+            .iter()
+            .map(|subscription| subscription.stats(now))
+            .collect()
+    }
+}
+
+impl QueueEntry {
+    fn stats(&self, now: Tick) -> QueueStats {
+        let state = self.lock();
+        let (messages, reported_at) = state.depth;
+        let depth = Some((messages, now.since(reported_at)));
+        QueueStats {
+            address: self.address().clone(),
+            sequence: state.counters.sequence,
+            notifications: saturate(state.counters.notifications),
+            payload_size: saturate(state.counters.payload),
+            messages: saturate(state.counters.messages),
+            listeners: state.listeners(),
+            timers: state.timers.len(),
+            idle_for: (state.counters.sequence > state.start).then(|| now.since(state.active_at)),
+            depth: depth.filter(|_| reported_at != Tick::NEVER),
+        }
+    }
+}
+
+impl Subscription {
+    fn stats(&self, now: Tick) -> ListenerStats {
+        let cursors = self.lock();
+        let (busy, behind) = cursors.busy_and_behind(self, now);
+        ListenerStats {
+            listener_id: self.listener_id.clone(),
+            subscription: self.id,
+            selectors: self.selectors.to_vec(),
+            capacity: self.mailbox.capacity,
+            visibility_timeout: self.visibility_timeout,
+            connected_for: now.since(self.since),
+            queues: cursors.list.len(),
+            busy,
+            behind,
+            active_dequeue_tasks: cursors.active_dequeue_tasks,
+            total_dequeue_tasks: cursors.total_dequeue_tasks,
+            group: self.group.clone(),
+            polling: self.mailbox.polls(now),
+        }
+    }
+}

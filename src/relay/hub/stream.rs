@@ -1,0 +1,291 @@
+//! The messages of one stream: Welcome, wakes, heartbeats, Goodbye.
+//!
+//! A state machine that is polled only when its stream is ready to send, so nothing queues up
+//! behind a slow reader. A heartbeat is sent only after every cursor has been compared with its
+//! queue and nothing was found pending (R6: a heartbeat proves that). A stream that some queues
+//! keep awake also compares all of them once per heartbeat, so that a lost mark of another queue
+//! heals. A stream of many queues sends a heartbeat then as well, for the resume number in it.
+//! After a large Wake the stream is throttled for a few milliseconds. Its listener has enough to
+//! do, and in a burst most of the relay's and the listener's work would be wake-ups without new
+//! information.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+#[cfg(test)]
+use super::wake_builder::WakeBuilder;
+use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
+use crate::{
+    base::{
+        backoff::{about, jitter},
+        clock::Tick,
+        fault::planted,
+    },
+    types::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Token, Welcome},
+};
+
+/// Settings that all streams of a relay share.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamConfig {
+    pub(crate) relay_id: Arc<str>,
+    pub(crate) epoch: Arc<str>,
+    pub(crate) version: Arc<str>,
+    /// A stream ends by itself at this age, give or take a tenth. That is long enough to cost
+    /// nothing, and short enough that connections spread over relays again after one was away.
+    pub(crate) max_age: Duration,
+    /// The stream is throttled after a Wake with at least this many notifications for each of its
+    /// queues, where no entry is left.
+    pub(crate) throttle_from: u64,
+}
+
+impl StreamConfig {
+    /// A listener with this many messages in each queue loses nothing by a short pause.
+    pub(crate) const THROTTLE_FROM: u64 = 16;
+}
+
+/// The messages of one stream.
+#[derive(Debug)]
+pub(crate) struct SubscriberStream {
+    hub: Arc<Hub>,
+    subscription: Arc<Subscription>,
+    /// Boxed: it is dropped after the first message, and unboxed its room would stay.
+    welcome: Option<Box<Welcome>>,
+    heartbeat: Duration,
+    /// The time of the last comparison of all cursors, and of the last message.
+    compared_at: Tick,
+    sent_at: Tick,
+    ends_at: Tick,
+    /// After a large Wake, no message is sent before this time.
+    throttled_until: Tick,
+    /// Wakes since no entry was left.
+    consecutive_wakes: u32,
+    throttle_from: u64,
+    /// The present comparison of all cursors began on a silent stream.
+    silent_comparison: bool,
+    /// A comparison has ended, and its resume number goes to the subscriber although the stream is
+    /// not silent.
+    resume_unsent: bool,
+    reconnect_after: Duration,
+    ended: bool,
+}
+
+/// The next action of a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum StreamAction {
+    /// Send this, then call again.
+    Send(SubscribeEvent),
+    /// Send the Wake in the sink, then call again.
+    Wake(Filled),
+    /// Let other tasks run, then call again: more is left than one step may compare.
+    Yield,
+    /// Wait until this time, or until the waker is woken.
+    Wait(Tick),
+    /// End with OK.
+    End,
+}
+
+/// After a large Wake the stream is throttled for this long: 200 wakes a second at most.
+const THROTTLE: Duration = Duration::from_millis(5);
+/// After this many Wakes in a row, a stream pauses after each further one. So 4,096 queues are sent
+/// without a pause, and a pattern of a million queues does not keep a core for seconds.
+const UNPACED: u32 = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+/// Reconnections after a shutdown are spread over this span.
+const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
+
+impl SubscriberStream {
+    pub(crate) fn new(
+        hub: Arc<Hub>,
+        subscription: Arc<Subscription>,
+        options: &SubscribeOptions,
+        config: &StreamConfig,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Self {
+        let heartbeat = options.clamped_heartbeat();
+        let id = subscription.id.0;
+        let welcome = Welcome {
+            relay_id: Arc::clone(&config.relay_id),
+            epoch: Arc::clone(&config.epoch),
+            subscription_id: format!("{}/{id:032x}", config.relay_id).into(),
+            heartbeat,
+            degraded: false,
+            version: Arc::clone(&config.version),
+        };
+        Self {
+            hub,
+            subscription,
+            welcome: Some(Box::new(welcome)),
+            heartbeat,
+            compared_at: now,
+            sent_at: now,
+            ends_at: now + about(config.max_age, rng),
+            throttled_until: now,
+            consecutive_wakes: 0,
+            throttle_from: config.throttle_from,
+            silent_comparison: false,
+            resume_unsent: false,
+            reconnect_after: jitter(RECONNECT_SPREAD, rng),
+            ended: false,
+        }
+    }
+
+    /// Returns what to send next; `draining` while the relay shuts down.
+    pub(crate) fn next_into(
+        &mut self,
+        now: Tick,
+        draining: bool,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> StreamAction {
+        let next = self.next_action(now, draining, waker, sink);
+        match next {
+            // At the next call its transport has taken the last message; with `Wait`, all of them.
+            StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
+                return StreamAction::Yield;
+            }
+            StreamAction::Wait(_) => {}
+            StreamAction::Send(_) | StreamAction::Wake(_) => self.subscription.begin_send(),
+            StreamAction::Yield | StreamAction::End => {}
+        }
+        next
+    }
+
+    /// The same with a Wake as values, and without `Yield`.
+    #[cfg(test)]
+    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction {
+        loop {
+            let mut sink = WakeBuilder::new(self.subscription.fault);
+            match self.next_into(now, draining, waker, &mut sink) {
+                StreamAction::Wake(_) => {
+                    return StreamAction::Send(SubscribeEvent::Wake(sink.work));
+                }
+                StreamAction::Yield => {}
+                next => return next,
+            }
+        }
+    }
+
+    fn next_action(
+        &mut self,
+        now: Tick,
+        draining: bool,
+        waker: &Waker,
+        sink: &mut impl WakeSink,
+    ) -> StreamAction {
+        if self.ended {
+            return StreamAction::End;
+        }
+        if let Some(welcome) = self.welcome.take() {
+            self.sent_at = now;
+            return StreamAction::Send(SubscribeEvent::Welcome(*welcome));
+        }
+        if draining || now >= self.ends_at {
+            return StreamAction::Send(self.goodbye(draining));
+        }
+        self.subscription.register(waker);
+        if now < self.throttled_until {
+            return StreamAction::Wait(self.throttle_end());
+        }
+        let attached = self.hub.attach_some(&self.subscription, now);
+        let silent = now >= self.sent_at + self.heartbeat;
+        let compared = self.compare_cursors(now, silent);
+        let filled = self.subscription.fill(now, sink);
+        if planted!(self.subscription.fault, LookPutOff) {
+            self.compared_at = now;
+        }
+        if filled.entries > 0 {
+            (self.sent_at, self.silent_comparison) = (now, false);
+            let complete = attached && filled.complete;
+            self.consecutive_wakes = if complete {
+                0
+            } else {
+                self.consecutive_wakes.saturating_add(1)
+            };
+            if self.consecutive_wakes >= UNPACED {
+                self.throttled_until = now + PAUSE;
+            }
+            // Where one of the queues has few messages, a listener may only wait for its next ones.
+            if filled.complete && filled.fewest >= self.throttle_from {
+                self.throttled_until = now + THROTTLE;
+            }
+            return StreamAction::Wake(filled);
+        }
+        if !attached || !filled.complete || !compared {
+            return StreamAction::Yield;
+        }
+        if let Some(resume) = self.resume(silent) {
+            (self.sent_at, self.silent_comparison, self.resume_unsent) = (now, false, false);
+            return StreamAction::Send(SubscribeEvent::Heartbeat {
+                degraded: false,
+                resume,
+            });
+        }
+        #[cfg(test)]
+        self.hub.register_late(&self.subscription);
+        let catch_up = match self.subscription.catch_up_at() {
+            Some(at) if !planted!(self.subscription.fault, SpreadUntilHeartbeat) => at,
+            _ => Tick::NEVER,
+        };
+        let heartbeat = self.sent_at.min(self.compared_at) + self.heartbeat;
+        StreamAction::Wait(heartbeat.min(self.ends_at).min(catch_up))
+    }
+
+    /// Compares some cursors with their queues, where that is due; returns whether none is left to
+    /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
+    /// the effect of a lost mark is found. R6: a heartbeat is sent only after all were compared.
+    fn compare_cursors(&mut self, now: Tick, silent: bool) -> bool {
+        if !silent && now < self.compared_at + self.heartbeat {
+            return true;
+        }
+        if silent && !std::mem::replace(&mut self.silent_comparison, true) {
+            self.subscription.restart_comparison(now);
+        }
+        let (hub, subscription) = (&self.hub, &self.subscription);
+        let done = subscription.compare_next(&hub.revision, hub.config.compare_step);
+        if done {
+            self.compared_at = now;
+            self.resume_unsent = subscription.cursor_count() > hub.config.resume_from;
+        }
+        done
+    }
+
+    fn throttle_end(&self) -> Tick {
+        if planted!(self.subscription.fault, RestUntilHeartbeat) {
+            return self.sent_at + self.heartbeat;
+        }
+        self.throttled_until
+    }
+
+    /// Returns the resume number of a heartbeat, or `None` where no heartbeat is due. It is due on
+    /// a silent stream, and on one of many queues after each comparison.
+    fn resume(&self, silent: bool) -> Option<Token> {
+        if !silent && !self.resume_unsent {
+            return None;
+        }
+        let resume = self.subscription.take_resume();
+        if silent {
+            resume.or_else(|| Some(Token::default()))
+        } else {
+            resume
+        }
+    }
+
+    /// Ends the subscription when its stream ends for any reason.
+    pub(crate) fn close(&mut self, now: Tick) {
+        self.ended = true;
+        self.hub.unsubscribe(&self.subscription, now);
+    }
+
+    fn goodbye(&mut self, draining: bool) -> SubscribeEvent {
+        self.ended = true;
+        let (reason, reconnect_after) = if draining {
+            (GoodbyeReason::Draining, self.reconnect_after)
+        } else {
+            (GoodbyeReason::Rotation, Duration::ZERO)
+        };
+        SubscribeEvent::Goodbye(Goodbye {
+            reason,
+            reconnect_after,
+        })
+    }
+}

@@ -1,0 +1,348 @@
+//! Attaches a subscription's cursors to its queues' entries, and detaches them.
+//!
+//! R4: register first, then take the snapshot: a cursor is registered and reads its queue's
+//! counters under one lock, and a pattern is in the index before the map is walked. A new entry is
+//! in the map before that index is read. So neither can miss the other.
+//!
+//! A subscription may match a million queues, so both go in steps: no call attaches or detaches
+//! more than [`STEP`] cursors. A stream attaches its cursors between its messages; the fan-out's
+//! task detaches those of a closed stream.
+
+use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
+
+use super::{
+    admission::Reserved,
+    core::Hub,
+    cursor_list::DetachedCursors,
+    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
+    sync::lock,
+    timers::Timer,
+};
+use crate::{
+    base::{backoff::jitter, clock::Tick, fault::planted},
+    error::Result,
+    types::{Position, QueueAddress, Selector, SubscribeOptions},
+};
+
+/// The queues of a subscription that are not attached yet.
+pub(super) struct Attaching {
+    positions: std::vec::IntoIter<Position>,
+    /// Index of the next selector: exact ones are attached, patterns collected.
+    selectors: usize,
+    /// The entries of the exact selectors that are still to come.
+    reserved: Reserved,
+    /// Patterns whose queues are still to be walked, and the last queue of the present walk.
+    patterns: Vec<Selector>,
+    walked: Option<QueueAddress>,
+    /// The delay of CATCH_UPs where a token is of another run of the relay.
+    spread: Duration,
+    /// The subscriber has all changes up to this revision.
+    pub(super) resumed: Option<u64>,
+}
+
+/// The cursors of a closed subscription, to be detached.
+pub(super) struct Detaching {
+    subscription: Arc<Subscription>,
+    cursors: DetachedCursors,
+    reports: bool,
+    closed_at: Tick,
+}
+
+/// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
+/// microseconds.
+const STEP: usize = 256;
+/// Steps that a call runs at once. They suffice for most subscriptions.
+const FIRST: usize = 2;
+/// The delay of a busy listener's queue beyond its visibility time-out, after which its messages
+/// are certainly visible again (R8: a busy listener's end sets a timer).
+const VISIBLE_AGAIN: Duration = Duration::from_secs(2);
+
+impl Hub {
+    /// Opens a subscription under a random id; `rng` spreads its CATCH_UPs. It attaches the first
+    /// queues; [`Hub::attach_some`] attaches the others.
+    ///
+    /// # Errors
+    /// `Invalid` from the check of the options, and `Exhausted` where it names too many queues;
+    /// nothing was registered then.
+    pub(crate) fn subscribe(
+        &self,
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Arc<Subscription>> {
+        options.check()?;
+        let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
+        let subscription = Arc::new(Subscription::new(id, options, life, now, fault));
+        let reserved = self.admit(&subscription, now)?;
+        let resumed = self.resumed(options, subscription.digest);
+        // R4: registered before the map is walked.
+        let pattern = subscription.has_pattern();
+        if pattern && !planted!(self.config.fault, PatternRegistersLate) {
+            self.add_pattern(&subscription);
+        }
+        // One member checks for a new group: the probes below request that. For a subscriber that
+        // resumes, `attach_some` decides this at the end.
+        let told = options.group.is_none() && resumed.is_none();
+        if pattern && told {
+            self.request_pattern_checks(&subscription);
+        }
+        *lock(&subscription.attaching) = Some(Box::new(Attaching {
+            positions: options.positions.clone().into_iter(),
+            selectors: 0,
+            reserved,
+            patterns: Vec::new(),
+            walked: None,
+            spread: jitter(self.config.catch_up_spread, rng),
+            resumed,
+        }));
+        lock(&self.subscriptions).insert(id, Arc::clone(&subscription));
+        for _ in 0..FIRST {
+            if self.attach_some(&subscription, now) {
+                break;
+            }
+        }
+        if pattern {
+            self.join_probes(&subscription, now);
+            self.fire_probes(now);
+        }
+        Ok(subscription)
+    }
+
+    /// Attaches the next queues of a subscription; returns whether all are attached. It may wake
+    /// other members, but not this stream: the stream calls it before it fills a Wake.
+    pub(crate) fn attach_some(&self, subscription: &Arc<Subscription>, now: Tick) -> bool {
+        let mut guard = lock(&subscription.attaching);
+        let Some(attaching) = guard.as_mut() else {
+            return true;
+        };
+        let mut left = STEP;
+        while left > 0 && self.attach_next(subscription, attaching, &mut left, now) {}
+        let done = left > 0;
+        if done {
+            // Decided when all queues of the map are attached: each queue that is forgotten from
+            // now on has a cursor of this subscription.
+            if attaching
+                .resumed
+                .is_some_and(|since| self.forgot_since(since))
+            {
+                self.request_pattern_checks(subscription);
+            }
+            *guard = None;
+        }
+        done
+    }
+
+    /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
+    fn request_pattern_checks(&self, subscription: &Subscription) {
+        if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
+            subscription
+                .lock()
+                .request_pattern_checks(&subscription.selectors);
+        }
+    }
+
+    /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
+    fn attach_next(
+        &self,
+        subscription: &Arc<Subscription>,
+        attaching: &mut Attaching,
+        left: &mut usize,
+        now: Tick,
+    ) -> bool {
+        if let Some(position) = attaching.positions.next() {
+            *left -= 1;
+            if self.attach_position(subscription, &position, now) == Some(AttachOutcome::OtherEpoch)
+            {
+                let mut cursors = subscription.lock();
+                cursors.catch_up_at = cursors
+                    .catch_up_at
+                    .max(subscription.since + attaching.spread);
+            }
+            return true;
+        }
+        if let Some(selector) = subscription.selectors.get(attaching.selectors) {
+            attaching.selectors += 1;
+            if selector.is_pattern() {
+                attaching.patterns.push(selector.clone());
+                return true;
+            }
+            *left -= 1;
+            let start = CursorStart::Resumed(attaching.resumed);
+            attaching.reserved.use_next(|entry| {
+                // A cursor that exists was attached by its position above.
+                if !subscription.lock().is_attached(entry.address()) {
+                    self.attach_one(subscription, Arc::clone(entry), start, now);
+                }
+            });
+            return true;
+        }
+        let Some(pattern) = attaching.patterns.last() else {
+            return false;
+        };
+        let start = CursorStart::Resumed(attaching.resumed);
+        let walked = &mut attaching.walked;
+        if !self.attach_range(subscription, pattern, walked, left, (start, now)) {
+            attaching.patterns.pop();
+            attaching.walked = None;
+        }
+        true
+    }
+
+    /// Attaches a position's queue, where a selector matches it.
+    fn attach_position(
+        &self,
+        subscription: &Arc<Subscription>,
+        position: &Position,
+        now: Tick,
+    ) -> Option<AttachOutcome> {
+        let address = position.queue.as_address()?;
+        if !subscription.wants(&address) {
+            return None;
+        }
+        if planted!(self.config.fault, PositionsMakeNothing) && self.entries.get(&address).is_none()
+        {
+            return None;
+        }
+        // At the limit of queues no entry is made: the pattern's own CATCH_UP covers it.
+        let entry = self.entry(&address, now).ok()?;
+        let start = CursorStart::Token(&position.token);
+        Some(self.attach_one(subscription, entry, start, now))
+    }
+
+    /// Attaches the pattern's next queues in the map; returns whether there may be more.
+    fn attach_range(
+        &self,
+        subscription: &Arc<Subscription>,
+        pattern: &Selector,
+        walked: &mut Option<QueueAddress>,
+        left: &mut usize,
+        (start, now): (CursorStart<'_>, Tick),
+    ) -> bool {
+        let (limit, beginning) = (*left, pattern.beginning());
+        let from = match walked.as_ref() {
+            Some(after) => Bound::Excluded(after.borrow()),
+            None => Bound::Included(beginning),
+        };
+        let entries = self.entries.range(from, limit);
+        let more = entries.len() == limit;
+        for entry in entries {
+            *left -= 1;
+            let address = entry.address().clone();
+            let text: &str = address.borrow();
+            if !text.starts_with(beginning) {
+                return false;
+            }
+            if pattern.matches(&address) {
+                self.attach_one(subscription, entry, start, now);
+            }
+            *walked = Some(address);
+        }
+        more
+    }
+
+    /// Ends a subscription. R8: where its listener counts as busy, the queue gets a timer for when
+    /// the listener's messages are visible again.
+    pub(crate) fn unsubscribe(&self, subscription: &Arc<Subscription>, now: Tick) {
+        lock(&self.subscriptions).remove(&subscription.id);
+        *lock(&subscription.attaching) = None;
+        if subscription.has_pattern() {
+            let mut patterns = self
+                .patterns
+                .write()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            patterns.remove(subscription);
+            drop(patterns);
+            self.leave_probes(subscription, now);
+        }
+        let mut cursors = subscription.lock();
+        let reports = cursors.reports;
+        let reserved = std::mem::take(&mut cursors.reserved);
+        let mut detaching = Detaching {
+            subscription: Arc::clone(subscription),
+            cursors: cursors.close(),
+            reports,
+            closed_at: now,
+        };
+        drop(cursors);
+        self.cursors_left(reserved as u64);
+        // A closed subscription is not inserted again.
+        self.fanout.overflow.remove(subscription);
+        for _ in 0..FIRST {
+            if self.detach_next(&mut detaching, now) {
+                return;
+            }
+        }
+        lock(&self.detaching).push_back(detaching);
+        self.fanout.waker.wake();
+    }
+
+    /// Detaches some cursors of closed subscriptions; returns whether there are more.
+    pub(crate) fn detach_some(&self, now: Tick) -> bool {
+        let Some(mut detaching) = lock(&self.detaching).pop_front() else {
+            return false;
+        };
+        let done = self.detach_next(&mut detaching, now);
+        let mut left = lock(&self.detaching);
+        if !done {
+            left.push_back(detaching);
+        }
+        !left.is_empty()
+    }
+
+    /// Detaches the next cursors; returns whether all are detached.
+    fn detach_next(&self, detaching: &mut Detaching, now: Tick) -> bool {
+        let subscription = Arc::clone(&detaching.subscription);
+        for cursor in detaching.cursors.next(STEP) {
+            self.cursors_left(1);
+            let busy = cursor.is_busy(detaching.reports, detaching.closed_at, &subscription);
+            let needs_reconcile = match cursor.member_id() {
+                Some(member_id) => {
+                    cursor.entry.lock().leave(member_id, busy, now);
+                    true
+                }
+                None => cursor.entry.lock().remove_subscriber(cursor.key, now),
+            };
+            if needs_reconcile || busy {
+                // R16: redelivered at once, and by a timer when its messages are visible again.
+                self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
+            }
+            if busy && !planted!(self.config.fault, NoTimerForBusy) {
+                let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
+                self.wake_after(
+                    cursor.entry,
+                    end.since(now),
+                    Timer::without_notification(),
+                    now,
+                );
+            }
+        }
+        detaching.cursors.is_empty()
+    }
+
+    fn add_pattern(&self, subscription: &Arc<Subscription>) {
+        let mut patterns = self
+            .patterns
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        patterns.insert(subscription);
+    }
+
+    /// Registers a pattern that a planted fault left unregistered.
+    #[cfg(test)]
+    pub(super) fn register_late(&self, subscription: &Arc<Subscription>) {
+        if planted!(self.config.fault, SnapshotBeforeRegister) {
+            subscription.link_late();
+        }
+        if planted!(self.config.fault, PatternRegistersLate) && subscription.has_pattern() {
+            let known = self
+                .patterns
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .contains(subscription);
+            if !known {
+                self.add_pattern(subscription);
+            }
+        }
+    }
+}

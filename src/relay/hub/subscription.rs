@@ -1,0 +1,388 @@
+//! A subscriber: its request, its mailbox and its cursors.
+//!
+//! A notification marks the cursors of its queue in the mailbox, and wakes the stream if nothing
+//! was marked before. The stream clears the marks, then compares the marked cursors with their
+//! queues (R5: clear the mark, then read). So a subscriber costs the same for any number of
+//! notifications, however slowly it reads.
+
+use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    coordinator::ListenerKey,
+    counters::{Counters, Epoch},
+    cursor::{Cursor, UNLINKED, resume},
+    cursors::{Cursors, Filled},
+    mailbox::Mailbox,
+    queue_entry::QueueEntry,
+    resume::{ResumePoint, digest},
+    subscribe::Attaching,
+    subscribers::Subscriber,
+    sync::{AtomicU64, Mutex, MutexGuard, lock},
+    wake_builder::WakeSink,
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+    },
+    types::{GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions, Token},
+};
+
+/// The random part of a subscription's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SubscriptionId(pub(crate) u128);
+
+/// One stream's subscription.
+pub(crate) struct Subscription {
+    pub(super) id: SubscriptionId,
+    pub(super) listener_id: ListenerId,
+    pub(super) selectors: Box<[Selector]>,
+    /// The exact selectors, where there are many selectors.
+    exact: HashSet<QueueAddress>,
+    pub(super) group: Option<GroupName>,
+    pub(super) visibility_timeout: Duration,
+    pub(super) since: Tick,
+    pub(super) epoch: Epoch,
+    pub(super) fault: Fault,
+    /// A hash of the listener and its selectors: see `resume`.
+    pub(super) digest: u64,
+    pub(super) mailbox: Arc<Mailbox>,
+    cursors: Mutex<Cursors>,
+    /// The queues to be attached. Locked before the cursors.
+    pub(super) attaching: Mutex<Option<Box<Attaching>>>,
+}
+
+/// The result of attaching a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AttachOutcome {
+    /// Attached.
+    New,
+    /// It was attached before.
+    Existing,
+    /// Attached, in the place of a dead entry's cursor.
+    Replaced,
+    /// No room for one more cursor.
+    Full,
+    /// Attached; its token was of another run of the relay.
+    OtherEpoch,
+    /// The entry is dead: look the queue up again.
+    Dead,
+    /// The subscription has ended.
+    Closed,
+}
+
+/// The position at which a new cursor starts.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum CursorStart<'a> {
+    /// At the entry's start: the subscription is older than the entry.
+    EntryStart,
+    /// The same, for a listener that reports that it has messages: once its report was accepted it
+    /// has a cursor beyond the limits too. R8: its end sets a timer, and without a cursor there is
+    /// none.
+    Busy,
+    /// At the subscriber's token.
+    Token(&'a Token),
+    /// At the head, without a token. A CATCH_UP is pending, unless the subscriber has all changes
+    /// up to this revision and the queue has not changed since.
+    Resumed(Option<u64>),
+}
+
+/// A new stream with at least this many queues gets its overdue checks spread, by this much for
+/// each queue.
+const SPREAD_FROM: usize = 64;
+const SPREAD: Duration = Duration::from_millis(1);
+/// Up to this many selectors, comparing all of them is as quick as a table.
+const UNINDEXED: usize = 8;
+
+/// A queue that waits for a stream, and the stream's listener there.
+type Waiting = (Arc<QueueEntry>, ListenerKey);
+
+impl Subscription {
+    pub(super) fn new(
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        (epoch, seed): (Epoch, u64),
+        now: Tick,
+        fault: Fault,
+    ) -> Self {
+        let selectors = distinct(&options.selectors);
+        let exact = match selectors.len() {
+            0..=UNINDEXED => HashSet::new(),
+            _ => selectors.iter().filter_map(Selector::as_address).collect(),
+        };
+        Self {
+            id,
+            listener_id: options.listener_id.clone(),
+            exact,
+            group: options.group.clone(),
+            visibility_timeout: match options.visibility_timeout {
+                Duration::ZERO => Limits::VISIBILITY,
+                stated => stated,
+            },
+            since: now,
+            epoch,
+            fault,
+            digest: digest(seed, &options.listener_id, &selectors),
+            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
+            cursors: Mutex::new(Cursors::new(now, selectors.len())),
+            selectors,
+            attaching: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Cursors> {
+        lock(&self.cursors)
+    }
+
+    /// Returns whether a selector matches the queue.
+    pub(super) fn wants(&self, address: &QueueAddress) -> bool {
+        self.names(address) || self.patterns().any(|pattern| pattern.matches(address))
+    }
+
+    /// Returns whether a selector names the queue exactly.
+    pub(super) fn names(&self, address: &QueueAddress) -> bool {
+        if self.selectors.len() > UNINDEXED {
+            return self.exact.contains(address);
+        }
+        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
+        exact.any(|selector| selector.matches(address))
+    }
+
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &Selector> {
+        let all_exact = !self.exact.is_empty() && self.exact.len() == self.selectors.len();
+        let some = if all_exact { &[] } else { &self.selectors[..] };
+        some.iter().filter(|selector| selector.is_pattern())
+    }
+
+    pub(super) fn has_pattern(&self) -> bool {
+        self.patterns().next().is_some()
+    }
+
+    /// The transport got a frame of the stream.
+    pub(super) fn begin_send(&self) {
+        self.mailbox.begin_send();
+    }
+
+    /// Returns some of the queues that waited until the stream had sent its messages, or `None`
+    /// where none is left to reconcile now.
+    pub(super) fn take_turns(&self, most: usize) -> Option<Vec<Waiting>> {
+        let turns = self.mailbox.take_turns(most);
+        if turns.is_empty() {
+            return None;
+        }
+        let cursors = self.lock();
+        let queue = |at| {
+            let cursor: &Cursor = cursors.list.get(at)?;
+            Some((Arc::clone(&cursor.entry), cursor.listener_key()))
+        };
+        Some(turns.into_iter().filter_map(queue).collect())
+    }
+
+    /// Registers the waker; call this before each [`Subscription::fill`] that may find nothing.
+    pub(crate) fn register(&self, waker: &Waker) {
+        self.mailbox.register(waker);
+    }
+
+    /// Fills a Wake from the marked cursors: at most one entry per queue. Entries without room stay
+    /// marked and follow in the next Wake.
+    pub(crate) fn fill(&self, now: Tick, sink: &mut impl WakeSink) -> Filled {
+        // R5: cleared first, then read: an event that is counted after this sets the mark again.
+        let marks = self.mailbox.take_marks();
+        let mut cursors = self.lock();
+        if marks.is_empty() && !cursors.is_marked(now) {
+            return Filled {
+                complete: true,
+                ..Filled::default()
+            };
+        }
+        let accepted_at = marks.accepted_at();
+        let mut filled = cursors.fill(self, marks, now, sink);
+        drop(cursors);
+        filled.accepted_at = accepted_at.filter(|_| filled.entries > 0);
+        self.mailbox.clear_late();
+        filled
+    }
+
+    /// Compares some cursors with their queues, marked or not; returns whether all have been
+    /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
+    pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
+        // A member's queues follow the group's cursor.
+        let revision = self.group.is_none().then_some(revision);
+        planted!(self.fault, HeartbeatUnchecked)
+            || self.lock().compare_next(revision, step, self.fault)
+    }
+
+    /// Returns the number of its cursors.
+    pub(super) fn cursor_count(&self) -> usize {
+        self.lock().list.len()
+    }
+
+    /// Takes the resume number, where all findings of the last comparison were sent and the number
+    /// was not stated since.
+    pub(super) fn take_resume(&self) -> Option<Token> {
+        let revision = self.lock().take_compared_revision(self.fault)?;
+        let digest = self.digest;
+        Some(ResumePoint { revision, digest }.token(self.epoch))
+    }
+
+    /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
+    pub(crate) fn restart_comparison(&self, now: Tick) {
+        if !planted!(self.fault, HeartbeatUnchecked) {
+            self.lock().restart_comparison(now);
+        }
+    }
+
+    /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
+    pub(crate) fn catch_up_at(&self) -> Option<Tick> {
+        let cursors = self.lock();
+        cursors.catch_up_at()
+    }
+
+    /// Attaches a cursor for this queue, unless there is one.
+    pub(super) fn attach(
+        &self,
+        cursors: &mut Cursors,
+        entry: &Arc<QueueEntry>,
+        start: CursorStart<'_>,
+        now: Tick,
+    ) -> AttachOutcome {
+        if cursors.closed {
+            return AttachOutcome::Closed;
+        }
+        let known = cursors.list.find(entry.address());
+        let dead = known.filter(|at| {
+            // The old cursor is not released yet; the new entry's cursor takes its place.
+            let old = cursors.list.get(*at).map(|cursor| &cursor.entry);
+            old.is_some_and(|old| !Arc::ptr_eq(old, entry) && old.lock().is_dead())
+        });
+        if let Some(known) = known.filter(|_| dead.is_none()) {
+            if let CursorStart::Token(token) = start
+                && self.group.is_none()
+                && let Some(cursor) = cursors.list.get_mut(known)
+            {
+                cursor.compare(token, self.epoch, self.fault);
+                cursors.set_marked(known);
+            }
+            return AttachOutcome::Existing;
+        }
+        let at = dead.unwrap_or_else(|| cursors.list.next_number());
+        let spread = match cursors.list.len() {
+            0..SPREAD_FROM => Duration::ZERO,
+            many => SPREAD * u32::try_from(many).unwrap_or(u32::MAX),
+        };
+        let mut state = entry.lock();
+        if state.is_dead() {
+            return AttachOutcome::Dead;
+        }
+        let by_pattern = !self.names(entry.address());
+        let grouped = self.group.as_ref().filter(|group| state.has_room(group));
+        let busy = matches!(start, CursorStart::Busy);
+        if grouped.is_none() && self.group.is_some() && by_pattern && !busy && dead.is_none() {
+            return AttachOutcome::Full;
+        }
+        // R4: register first, then take the snapshot, under one lock.
+        let subscriber = Subscriber {
+            mailbox: Arc::clone(&self.mailbox),
+            cursor: at,
+            by_pattern,
+        };
+        if let Some(group) = grouped {
+            // A member's token does not count; the group's position does.
+            let (position, uncertain) = match start {
+                CursorStart::EntryStart | CursorStart::Busy => {
+                    (Counters::starting_at(state.start), false)
+                }
+                CursorStart::Token(_) | CursorStart::Resumed(_) => (state.counters, true),
+            };
+            let member = (group, subscriber);
+            let member_id = state.join(entry, member, (position, uncertain), (now, spread));
+            drop(state);
+            return cursors.put(
+                dead,
+                Cursor::member(Arc::clone(entry), member_id),
+                AttachOutcome::New,
+            );
+        }
+        state.start_sentinel(entry, now, spread);
+        let late = planted!(self.fault, SnapshotBeforeRegister)
+            && !matches!(start, CursorStart::EntryStart | CursorStart::Busy);
+        let key = if late {
+            UNLINKED
+        } else {
+            state.subscribers.insert(subscriber)
+        };
+        let (position, needs_catch_up, attached) = match start {
+            CursorStart::EntryStart => (
+                Counters::starting_at(state.start),
+                false,
+                AttachOutcome::New,
+            ),
+            // A part of it may have been sent under a pattern's own name.
+            CursorStart::Busy => {
+                let counted = state.counters.sequence > state.start;
+                (state.counters, counted, AttachOutcome::New)
+            }
+            // The queue has no room for its group any more: it is woken as a subscriber without a
+            // group. A token from its time as a member is not reliable.
+            CursorStart::Token(_) | CursorStart::Resumed(_) if self.group.is_some() => {
+                (state.counters, true, AttachOutcome::New)
+            }
+            CursorStart::Token(token) => resume(&state, token, self.epoch, self.fault),
+            CursorStart::Resumed(revision) => {
+                let told = revision.is_some_and(|revision| state.changed_at <= revision)
+                    || planted!(self.fault, NoTokenIsCurrent);
+                (state.counters, !told, AttachOutcome::New)
+            }
+        };
+        let behind = needs_catch_up || state.wake_reason(&position).is_some();
+        drop(state);
+        let cursor = Cursor::new(Arc::clone(entry), key, position, needs_catch_up);
+        let attached = cursors.put(dead, cursor, attached);
+        if behind {
+            cursors.set_marked(at);
+        }
+        if planted!(self.fault, MarkWithoutWake) {
+            self.mailbox.mark_silently(at);
+        }
+        attached
+    }
+
+    /// Registers the cursors that a planted fault left unregistered.
+    #[cfg(test)]
+    pub(super) fn link_late(&self) {
+        let mut cursors = self.lock();
+        let late = |cursor: &Cursor| cursor.key == UNLINKED && cursor.member_id().is_none();
+        let all: Vec<u32> = cursors
+            .list
+            .iter()
+            .filter_map(|(at, cursor)| late(cursor).then_some(at))
+            .collect();
+        for at in all {
+            let cursor = cursors.list.get_mut(at).expect("it was there");
+            let subscriber = Subscriber {
+                mailbox: Arc::clone(&self.mailbox),
+                cursor: at,
+                by_pattern: false,
+            };
+            cursor.key = cursor.entry.lock().subscribers.insert(subscriber);
+        }
+    }
+}
+
+/// Returns the selectors without duplicates, in their order.
+fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
+    let mut seen = HashSet::new();
+    selectors
+        .iter()
+        .filter(|selector| seen.insert(*selector))
+        .cloned()
+        .collect()
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("listener_id", &self.listener_id)
+            .finish_non_exhaustive()
+    }
+}

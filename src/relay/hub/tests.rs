@@ -1,0 +1,241 @@
+//! The hub's rules, one test each, with manual time and wakers that count.
+//!
+//! `model` runs random operations against a naive log; `concurrency` runs interleavings.
+
+mod counting;
+mod forgetting;
+mod groups;
+mod limits;
+mod memory;
+mod model;
+mod no_subscribers;
+mod reporting;
+mod resume;
+mod resuming;
+mod sentinel;
+mod timing;
+mod wake_builder;
+mod waking;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Duration,
+};
+
+use super::{
+    Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, Subscription,
+    SubscriptionId, WakeBatch, WakeBuilder,
+};
+use crate::{
+    base::{clock::Tick, fault::Fault},
+    types::{
+        Accepted, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
+        SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
+    },
+};
+
+const EPOCH: Epoch = Epoch(7);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Alarm(AtomicU64);
+
+/// One entry of a wake, without the fields that few tests need.
+type Entry = (String, WakeReason, u64);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Alarm {
+    fn new() -> (Arc<Self>, Waker) {
+        let alarm = Arc::new(Self::default());
+        (Arc::clone(&alarm), alarm.into())
+    }
+
+    fn rung(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn hub() -> Arc<Hub> {
+    hub_with(HubConfig::default())
+}
+
+fn hub_with(mut config: HubConfig) -> Arc<Hub> {
+    config.epoch = EPOCH;
+    Arc::new(Hub::new(config))
+}
+
+fn after(span: Duration) -> Tick {
+    Tick::default() + span
+}
+
+fn queue(name: &str) -> QueueAddress {
+    QueueAddress::new("acct", name).expect(name)
+}
+
+fn notification(name: &str) -> Notification {
+    Notification::new(queue(name))
+}
+
+/// Notifies one queue once, at time zero.
+fn notify(hub: &Hub, name: &str) -> Accepted {
+    notify_with(hub, notification(name), Tick::default())
+}
+
+fn notify_with(hub: &Hub, notification: Notification, now: Tick) -> Accepted {
+    let accepted = hub.notify(&Arc::from("tests"), &[notification], now);
+    accepted.expect("within the limits")[0]
+}
+
+fn options(selectors: &[&str]) -> SubscribeOptions {
+    let id = ListenerId::new("listener").expect("a name");
+    let selectors = selectors
+        .iter()
+        .map(|name| format!("acct/{name}").parse::<crate::types::Selector>());
+    SubscribeOptions::new(id, selectors.map(|selector| selector.expect("a selector")))
+}
+
+fn resuming(selectors: &[&str], positions: &[(&str, &Token)]) -> SubscribeOptions {
+    let positions = positions.iter().map(|(name, token)| Position {
+        queue: queue(name).into(),
+        token: (*token).clone(),
+    });
+    SubscribeOptions {
+        positions: positions.collect(),
+        ..options(selectors)
+    }
+}
+
+fn subscribe(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
+    subscribe_with(hub, &options(selectors), Tick::default())
+}
+
+fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<Subscription> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed).into());
+    let mut rng = fastrand::Rng::with_seed(1);
+    let subscription = hub.subscribe(id, options, now, &mut rng).expect("accepted");
+    while !hub.attach_some(&subscription, now) {}
+    subscription
+}
+
+/// Subscribes, and takes the first CATCH_UPs.
+fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
+    let subscription = subscribe(hub, selectors);
+    drain(&subscription, Tick::default());
+    subscription
+}
+
+/// Takes the next Wake; `None` where nothing is marked.
+fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
+    loop {
+        let mut sink = WakeBuilder::new(subscription.fault);
+        let filled = subscription.fill(now, &mut sink);
+        if filled.entries > 0 || filled.complete {
+            return Some(sink.work).filter(|work| !work.is_empty());
+        }
+    }
+}
+
+/// Takes until nothing is marked.
+fn drain(subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
+    std::iter::from_fn(|| take(subscription, now))
+        .flatten()
+        .collect()
+}
+
+/// Compares all cursors with their queues.
+fn verify(hub: &Hub, subscription: &Subscription, now: Tick) {
+    subscription.restart_comparison(now);
+    while !subscription.compare_next(&hub.revision, hub.config.compare_step) {}
+}
+
+/// Runs all walks of the fan-out.
+fn walk_all(hub: &Hub) {
+    let mut batch = WakeBatch::default();
+    while let Some(mut walk) = hub.next_walk() {
+        while walk.step(&mut batch) {}
+        batch.wake();
+    }
+}
+
+fn entries(work: &[WorkDetected]) -> Vec<Entry> {
+    let mut entries: Vec<_> = work
+        .iter()
+        .map(|entry| {
+            let name = entry.queue.queue_name().to_owned();
+            (name, entry.reason, entry.notifications)
+        })
+        .collect();
+    entries.sort();
+    entries
+}
+
+fn entry(name: &str, reason: WakeReason, notifications: u64) -> Entry {
+    (name.to_owned(), reason, notifications)
+}
+
+fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> SubscriberStream {
+    feed_at(hub, options, Tick::default())
+}
+
+fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberStream {
+    let config = StreamConfig {
+        relay_id: "relay".into(),
+        epoch: EPOCH.to_string().into(),
+        version: "1".into(),
+        max_age: HOUR,
+        throttle_from: StreamConfig::THROTTLE_FROM,
+    };
+    let subscription = subscribe_with(hub, options, now);
+    let hub = Arc::clone(hub);
+    let mut rng = fastrand::Rng::with_seed(1);
+    SubscriberStream::new(hub, subscription, options, &config, now, &mut rng)
+}
+
+/// Polls a stream until it waits for longer than the pause between two of many Wakes. Returns its
+/// events, and the end of the wait.
+fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<SubscribeEvent>, Tick) {
+    let mut events = Vec::new();
+    loop {
+        match feed.next(now, false, waker) {
+            StreamAction::Send(event) => events.push(event),
+            StreamAction::Wait(until)
+                if !events.is_empty() && until == now + Duration::from_millis(1) =>
+            {
+                now = until;
+            }
+            StreamAction::Wait(until) => return (events, until),
+            StreamAction::End => return (events, Tick::NEVER),
+            StreamAction::Wake(_) | StreamAction::Yield => unreachable!("not by `next`"),
+        }
+    }
+}
+
+/// Returns the entries of the wakes among a stream's events.
+fn woken(events: &[SubscribeEvent]) -> Vec<Entry> {
+    let work = events.iter().filter_map(|event| match event {
+        SubscribeEvent::Wake(work) => Some(work.clone()),
+        _ => None,
+    });
+    entries(&work.flatten().collect::<Vec<_>>())
+}
+
+fn report(name: &str, state: ReportState, sequence: u64, number: u64) -> Report {
+    Report {
+        state,
+        sequence,
+        number,
+        ..Report::new(queue(name))
+    }
+}

@@ -1,0 +1,402 @@
+//! Resuming all queues of a stream by one number, and the numbers that are ignored.
+
+use super::*;
+use crate::types::{GroupName, Report};
+
+/// A stream's messages; its time is the test's.
+struct Stream {
+    feed: SubscriberStream,
+    waker: Waker,
+}
+
+impl Stream {
+    fn open(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Self {
+        let (_, waker) = Alarm::new();
+        let feed = feed_at(hub, options, now);
+        Self { feed, waker }
+    }
+
+    /// Takes all messages; returns the entries, and the newest number.
+    fn take(&mut self, now: Tick) -> (Vec<Entry>, Token) {
+        let (events, _) = sent(&mut self.feed, now, &self.waker);
+        (woken(&events), number(&events).unwrap_or_default())
+    }
+
+    /// Takes all messages, and the heartbeat of the silent stream; closes it.
+    fn number(mut self, now: Tick) -> Token {
+        self.take(now);
+        let later = now + 10 * SECOND;
+        let (more, number) = self.take(later);
+        assert_eq!(more, [], "the stream is silent");
+        self.feed.close(later);
+        number
+    }
+
+    /// Runs one step only.
+    fn step(&mut self, now: Tick) -> StreamAction {
+        let mut sink = WakeBuilder::default();
+        self.feed.next_into(now, false, &self.waker, &mut sink)
+    }
+}
+
+fn number(events: &[SubscribeEvent]) -> Option<Token> {
+    events.iter().rev().find_map(|event| match event {
+        SubscribeEvent::Heartbeat { resume, .. } => Some(resume.clone()),
+        _ => None,
+    })
+}
+
+fn resuming_by(options: &SubscribeOptions, resume: &Token) -> SubscribeOptions {
+    SubscribeOptions {
+        resume: resume.clone(),
+        ..options.clone()
+    }
+}
+
+/// Returns the first entries of a subscriber that comes back with the number.
+fn told_after(hub: &Arc<Hub>, options: &SubscribeOptions, resume: &Token, now: Tick) -> Vec<Entry> {
+    let mut stream = Stream::open(hub, &resuming_by(options, resume), now);
+    let told = stream.take(now).0;
+    // So late that the listener does not count as busy.
+    stream.feed.close(now + SECOND);
+    told
+}
+
+fn catch_up(name: &str) -> Entry {
+    entry(name, WakeReason::CatchUp, 0)
+}
+
+/// A listener without a group that counts as idle right after a wake-up.
+fn listening(selectors: &[&str]) -> SubscribeOptions {
+    SubscribeOptions {
+        visibility_timeout: Duration::from_nanos(1),
+        ..options(selectors)
+    }
+}
+
+fn deaf_fanout(fault: Fault) -> HubConfig {
+    HubConfig {
+        inline: 0,
+        compare_step: 2,
+        forget_after: 60 * SECOND,
+        fault,
+        ..HubConfig::default()
+    }
+}
+
+#[test]
+fn a_stream_of_ten_thousand_queues_gets_only_the_changed_ones() {
+    let hub = hub();
+    let names: Vec<_> = (0..10_000).map(|number| format!("q{number:05}")).collect();
+    names.iter().for_each(|name| _ = notify(&hub, name));
+    let options = options(&["q*"]);
+    let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
+    assert!(!resume.is_empty() && resume.0.len() <= crate::types::Limits::TOKEN);
+    let now = after(20 * SECOND);
+    assert_eq!(told_after(&hub, &options, &resume, now), []);
+    let changed = ["q00000", "q05000", "q09999"];
+    changed.iter().for_each(|name| _ = notify(&hub, name));
+    let told = told_after(&hub, &options, &resume, now);
+    assert_eq!(told, changed.map(catch_up));
+}
+
+#[test]
+fn a_position_counts_before_the_number() {
+    let hub = hub();
+    let selectors = ["old", "new", "odd"];
+    let mut stream = Stream::open(&hub, &options(&selectors), Tick::default());
+    let (events, _) = sent(&mut stream.feed, Tick::default(), &stream.waker);
+    let Some(SubscribeEvent::Wake(work)) = events.get(1) else {
+        panic!("{events:?}")
+    };
+    let of = |name: &str| work.iter().find(|one| one.queue.queue_name() == name);
+    let token = of("new").expect("it was told").token.clone();
+    let resume = stream.number(Tick::default());
+    ["old", "new"]
+        .iter()
+        .for_each(|name| _ = notify(&hub, name));
+    let nonsense = Token(bytes::Bytes::from_static(b"x"));
+    let positions = [("new", &token), ("odd", &nonsense)];
+    let told = told_after(
+        &hub,
+        &resuming(&selectors, &positions),
+        &resume,
+        Tick::default(),
+    );
+    let missed = entry("new", WakeReason::Notified, 1);
+    assert_eq!(told, [missed, catch_up("odd"), catch_up("old")]);
+}
+
+/// Notifies a queue that a running comparison has passed, in a way that marks nothing. The
+/// subscriber comes back with the number that followed. Returns its entries.
+fn changed_between_two_steps(fault: Fault) -> Vec<Entry> {
+    let hub = hub_with(deaf_fanout(fault));
+    let options = options(&["a", "b", "c", "d"]);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    stream.take(Tick::default());
+    let now = after(10 * SECOND);
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "two of four are compared"
+    );
+    notify_with(&hub, notification("a"), now);
+    let (told, resume) = stream.take(now);
+    assert!(told.is_empty() && !resume.is_empty());
+    told_after(&hub, &options, &resume, now)
+}
+
+#[test]
+fn a_change_between_two_steps_of_a_comparison_is_sent() {
+    let told = changed_between_two_steps(Fault::None);
+    assert_eq!(told, [catch_up("a")]);
+    assert_eq!(changed_between_two_steps(Fault::ResumeNumberTooNew), []);
+}
+
+#[test]
+fn a_queue_that_is_made_during_a_comparison_is_sent() {
+    let hub = hub_with(deaf_fanout(Fault::None));
+    let options = listening(&["q*"]);
+    ["q1", "q2", "q3", "q4"]
+        .iter()
+        .for_each(|name| _ = notify(&hub, name));
+    walk_all(&hub);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    stream.take(Tick::default());
+    // The first cursor's number is free, and the comparison has passed it when the new queue comes.
+    let now = after(60 * SECOND);
+    ["q2", "q3", "q4"]
+        .iter()
+        .for_each(|name| _ = notify_with(&hub, notification(name), now));
+    walk_all(&hub);
+    stream.take(now);
+    hub.forget(now);
+    assert_eq!(hub.stats().forgotten, 1);
+    let now = now + 10 * SECOND;
+    assert_eq!(
+        stream.step(now),
+        StreamAction::Yield,
+        "half of them are compared"
+    );
+    notify_with(&hub, notification("q5"), now);
+    let (told, resume) = stream.take(now);
+    assert!(told.is_empty() && !resume.is_empty(), "{told:?}");
+    assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("q5")]);
+}
+
+#[test]
+fn a_queue_that_was_forgotten_and_made_again_has_changed() {
+    for fault in [Fault::None, Fault::NewQueueNotStamped] {
+        let hub = hub_with(HubConfig {
+            fault,
+            ..HubConfig::default()
+        });
+        let options = listening(&["a", "b"]);
+        let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
+        notify(&hub, "a");
+        let now = after(2 * HOUR);
+        notify_with(&hub, notification("b"), now);
+        hub.forget(now);
+        assert_eq!(hub.stats().forgotten, 1, "a");
+        let told = told_after(&hub, &options, &resume, now);
+        match fault {
+            Fault::None => assert_eq!(told, [catch_up("a"), catch_up("b")]),
+            _ => assert_eq!(told, [catch_up("b")]),
+        }
+    }
+}
+
+#[test]
+fn a_pattern_gets_changed_and_forgotten_queues_under_its_name() {
+    for fault in [Fault::None, Fault::ResumePastForgotten] {
+        let hub = hub_with(HubConfig {
+            fault,
+            ..HubConfig::default()
+        });
+        let options = listening(&["q*"]);
+        let now = Tick::default();
+        ["q1", "other"]
+            .iter()
+            .for_each(|name| _ = notify(&hub, name));
+        let resume = Stream::open(&hub, &options, now).number(now);
+        hub.forget(after(2 * HOUR));
+        assert_eq!(hub.stats().forgotten, 2);
+        let now = after(3 * HOUR);
+        assert_eq!(told_after(&hub, &options, &resume, now), [], "told before");
+        notify_with(&hub, notification("q1"), now);
+        let now = after(5 * HOUR);
+        hub.forget(now);
+        assert_eq!(hub.stats().forgotten, 3);
+        let told = told_after(&hub, &options, &resume, now);
+        match fault {
+            Fault::None => assert_eq!(told, [catch_up("q*")]),
+            _ => assert_eq!(told, []),
+        }
+    }
+}
+
+#[test]
+fn a_number_of_another_subscriber_or_another_life_is_ignored() {
+    let hub = hub();
+    let options = options(&["a", "b*", "a"]);
+    let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
+    let now = after(20 * SECOND);
+    let same = super::options(&["b*", "a"]);
+    assert_eq!(told_after(&hub, &same, &resume, now), [], "in any order");
+
+    let ignored = |options: &SubscribeOptions, resume: &Token| {
+        !told_after(&hub, options, resume, now).is_empty()
+    };
+    for selectors in [&["a"][..], &["a", "b*", "c"], &["a", "b"], &["a*", "b*"]] {
+        assert!(
+            ignored(&super::options(selectors), &resume),
+            "{selectors:?}"
+        );
+    }
+    let mut another = options.clone();
+    another.listener_id = ListenerId::new("another").expect("a name");
+    assert!(ignored(&another, &resume), "another listener's");
+    let bytes = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = resume.0.to_vec();
+        change(&mut bytes);
+        Token(bytes.into())
+    };
+    for (what, token) in [
+        ("another epoch", bytes(&|bytes| bytes[0] ^= 1)),
+        ("the future", bytes(&|bytes| bytes[20] ^= 1)),
+        ("the next", bytes(&|bytes| bytes[16] += 1)),
+        ("another digest", bytes(&|bytes| bytes[31] ^= 1)),
+        ("a byte too few", bytes(&|bytes| _ = bytes.pop())),
+        ("a byte too many", bytes(&|bytes| bytes.push(0))),
+        ("nonsense", Token(vec![0xff; 64].into())),
+        ("more than a token", Token(vec![0xff; 1000].into())),
+        ("nothing", Token::default()),
+    ] {
+        assert!(ignored(&options, &token), "{what}");
+    }
+    // The same epoch, and another memory.
+    let other = hub_with(HubConfig {
+        seed: 1,
+        ..HubConfig::default()
+    });
+    (0..9).for_each(|_| _ = Stream::open(&other, &options, now).number(now));
+    assert!(!told_after(&other, &options, &resume, now).is_empty());
+}
+
+#[test]
+fn a_member_is_stated_no_number_and_resumes_by_none() {
+    let hub = hub();
+    let plain = options(&["a"]);
+    let resume = Stream::open(&hub, &plain, Tick::default()).number(Tick::default());
+    let member = SubscribeOptions {
+        group: Some(GroupName::new("g").expect("a name")),
+        ..plain
+    };
+    let told = told_after(&hub, &member, &resume, Tick::default());
+    assert_eq!(told, [catch_up("a")], "a new group's");
+    let of_member = Stream::open(&hub, &member, Tick::default()).number(Tick::default());
+    assert_eq!(of_member, Token::default());
+}
+
+#[test]
+fn a_pattern_that_lacks_cursors_is_stated_no_number() {
+    for fault in [Fault::None, Fault::ResumeWithoutCursors] {
+        let hub = hub_with(HubConfig {
+            max_cursors_per_stream: 2,
+            ..deaf_fanout(fault)
+        });
+        let options = options(&["*"]);
+        let mut stream = Stream::open(&hub, &options, Tick::default());
+        ["a", "b"].iter().for_each(|name| _ = notify(&hub, name));
+        walk_all(&hub);
+        stream.take(Tick::default());
+        assert!(!stream.take(after(10 * SECOND)).1.is_empty());
+        notify_with(&hub, notification("c"), after(15 * SECOND));
+        stream.take(after(15 * SECOND));
+        // The walk for the third queue has not run yet.
+        let (told, resume) = stream.take(after(25 * SECOND));
+        assert_eq!(told, []);
+        assert_eq!(resume.is_empty(), fault == Fault::None, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_busy_stream_of_many_queues_is_stated_a_number_in_each_interval() {
+    for (resume_from, expected) in [(1, 3), (2, 0)] {
+        let hub = hub_with(HubConfig {
+            resume_from,
+            ..HubConfig::default()
+        });
+        let options = options(&["busy", "quiet"]);
+        let mut stream = Stream::open(&hub, &options, Tick::default());
+        let mut numbers = Vec::new();
+        for second in 0..35 {
+            let now = after(second * SECOND);
+            notify_with(&hub, notification("busy"), now);
+            let (events, until) = sent(&mut stream.feed, now, &stream.waker);
+            assert!(until > now, "it sleeps");
+            assert_eq!(woken(&events).len(), 1 + usize::from(second == 0));
+            numbers.extend(number(&events));
+        }
+        assert_eq!(numbers.len(), expected);
+        if let Some(resume) = numbers.last() {
+            let now = after(35 * SECOND);
+            let told = told_after(&hub, &options, resume, now);
+            assert_eq!(told, [catch_up("busy")]);
+        }
+    }
+}
+
+#[test]
+fn no_number_is_stated_while_catch_ups_wait() {
+    let hub = hub_with(HubConfig {
+        resume_from: 0,
+        catch_up_spread: HOUR,
+        ..HubConfig::default()
+    });
+    let foreign = super::super::counters::Counters::starting_at(1).token(Epoch(8));
+    let options = resuming(&["a", "b"], &[("a", &foreign)]);
+    let mut stream = Stream::open(&hub, &options, Tick::default());
+    for second in 0..15 {
+        notify_with(&hub, notification("b"), after(second * SECOND));
+        let (told, number) = stream.take(after(second * SECOND));
+        assert_eq!(told, [entry("b", WakeReason::Notified, 1)]);
+        assert_eq!(number, Token::default());
+    }
+}
+
+#[test]
+fn a_second_break_before_any_heartbeat_loses_nothing() {
+    let hub = hub();
+    let options = options(&["a", "b", "c"]);
+    let resume = Stream::open(&hub, &options, Tick::default()).number(Tick::default());
+    let now = after(20 * SECOND);
+    notify_with(&hub, notification("a"), now);
+    for _ in 0..3 {
+        // Sent each time, because the request states no position of the queue.
+        assert_eq!(told_after(&hub, &options, &resume, now), [catch_up("a")]);
+    }
+    notify_with(&hub, notification("b"), now);
+    let told = told_after(&hub, &options, &resume, now);
+    assert_eq!(told, [catch_up("a"), catch_up("b")]);
+}
+
+#[test]
+fn a_report_before_its_queue_is_attached_leaves_it_its_catch_up() {
+    let hub = hub();
+    let names: Vec<_> = (0..2000).map(|number| format!("q{number:04}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let id = SubscriptionId(1);
+    let subscription = hub.subscribe(id, &options(&names), Tick::default(), &mut rng);
+    let subscription = subscription.expect("accepted");
+    let drained = report("q1999", ReportState::Drained, 7, 1);
+    hub.report(id, &drained, Tick::default()).expect("known");
+    let busy = Report {
+        state: ReportState::Busy,
+        ..report("q1998", ReportState::Busy, 7, 2)
+    };
+    hub.report(id, &busy, Tick::default()).expect("known");
+    while !hub.attach_some(&subscription, Tick::default()) {}
+    assert_eq!(drain(&subscription, Tick::default()).len(), 2000);
+}

@@ -1,0 +1,256 @@
+//! Timed wake-ups: the timers of a queue, and the hub's order of queues by their next timer.
+//!
+//! R7: timers only add, none is cancelled. Near times merge upwards, so that a message is never
+//! polled for before it is visible: times lie on a grid of at most 1/16 of the delay. A queue with
+//! more than 64 timers merges the timer that this makes least late for its delay. Some hundred
+//! delays between a second and 14 days then wait a quarter longer at most.
+
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    counters::{Counters, LastEvent},
+    queue_entry::QueueEntry,
+    sync::{AtomicWaker, Mutex, lock},
+};
+use crate::{
+    base::{
+        clock::Tick,
+        fault::{Fault, planted},
+        fnv::fnv1a,
+    },
+    types::{Notification, QueueAddress},
+};
+
+/// The most timers of one queue.
+pub(super) const PER_QUEUE: usize = 64;
+/// The most reported timers of one queue while the hub is at its limit. Between one second and 14
+/// days, neighbours then differ by a factor of six.
+pub(super) const FEW: usize = 8;
+
+/// The timed wake-ups of one queue, by time.
+#[derive(Debug, Default)]
+pub(super) struct QueueTimers {
+    /// Sorted, so the first is the next; no allocation for a queue without timers.
+    due: Vec<Timer>,
+}
+
+/// One timed wake-up.
+#[derive(Debug)]
+pub(super) struct Timer {
+    pub(super) at: Tick,
+    /// The earliest requested time, and the shortest delay: they limit how far the timer may be
+    /// postponed.
+    due: Tick,
+    delay: Duration,
+    /// The values of its delayed notifications; zero for a reported time.
+    pub(super) counters: Counters,
+    /// Details of the newest delayed notification.
+    pub(super) last_event: Option<LastEvent>,
+}
+
+/// The entries that have timers, by their next one; each is here exactly once.
+pub(super) struct TimerOrder {
+    next: Mutex<BTreeMap<(Tick, u64), Arc<QueueEntry>>>,
+    /// Woken when a new timer is the first.
+    pub(super) waker: AtomicWaker,
+}
+
+impl QueueTimers {
+    pub(super) fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.due.capacity()
+    }
+
+    /// Returns the next one's time.
+    pub(super) fn next(&self) -> Option<Tick> {
+        self.due.first().map(|timer| timer.at)
+    }
+
+    /// Returns the numbers of timers with a delayed notification, and of others.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let reported = self.due.iter().filter(|one| one.is_reported()).count();
+        (self.due.len() - reported, reported)
+    }
+
+    /// Adds a wake-up after `delay`. It merges with a timer at the same point of the queue's grid;
+    /// `offset` gives each queue its own grid.
+    pub(super) fn add(&mut self, at: (Tick, u64), delay: Duration, timer: Timer, fault: Fault) {
+        self.insert(at, delay, timer, fault);
+        if self.due.len() > PER_QUEUE {
+            self.merge_closest(at.0, |_| true);
+        }
+    }
+
+    /// Adds a wake-up that a listener reported, at the hub's limit. Above [`FEW`] reported times,
+    /// or above their present number, two of them merge upwards. No delayed notification is
+    /// postponed for it.
+    pub(super) fn add_limited(
+        &mut self,
+        at: (Tick, u64),
+        delay: Duration,
+        timer: Timer,
+        fault: Fault,
+    ) {
+        let (_, before) = self.counts();
+        self.add(at, delay, timer, fault);
+        if self.counts().1 > before.max(FEW) {
+            self.merge_closest(at.0, |early| early.is_reported() && early.at > at.0);
+        }
+    }
+
+    fn insert(
+        &mut self,
+        (now, offset): (Tick, u64),
+        delay: Duration,
+        mut timer: Timer,
+        fault: Fault,
+    ) {
+        timer.at = now.after_on_moved_grid(delay, offset);
+        (timer.due, timer.delay) = (now + delay, delay);
+        if planted!(fault, TimersMergeDown) {
+            timer.at = now + delay / 2;
+        }
+        if planted!(fault, TimersCancelled) {
+            self.due.clear();
+        }
+        match self.due.binary_search_by_key(&timer.at, |other| other.at) {
+            Ok(same) => self.due[same].merge(timer),
+            Err(index) => self.due.insert(index, timer),
+        }
+    }
+
+    /// Takes the first timer, where it is due.
+    pub(super) fn pop_due(&mut self, now: Tick) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        let timer = self.due.remove(0);
+        if self.due.is_empty() {
+            self.due = Vec::new();
+        }
+        Some(timer)
+    }
+
+    /// Merges one timer into the next: the one made least late for its delay, among
+    /// those that `may` be postponed. Lateness counts from the requested time, so repeated merges
+    /// do not drift.
+    fn merge_closest(&mut self, now: Tick, may: impl Fn(&Timer) -> bool) {
+        let late = |early: &Timer, into: &Timer| match early.at > now {
+            true => (into.at.since(early.due).as_nanos() << 32) / early.delay.as_nanos().max(1),
+            // About to fire.
+            false => u128::MAX,
+        };
+        let pairs = (1..self.due.len()).filter(|&i| may(&self.due[i - 1]));
+        let Some(second) = pairs.min_by_key(|&i| late(&self.due[i - 1], &self.due[i])) else {
+            return;
+        };
+        let early = self.due.remove(second - 1);
+        self.due[second - 1].merge(early);
+    }
+}
+
+/// Returns an offset that gives each queue its own grid of timers: FNV-1a of its address, so it is
+/// the same in every run. A collision by chosen names does no harm.
+pub(super) fn timer_offset(queue: &QueueAddress) -> u64 {
+    let text: &str = queue.borrow();
+    let hash = fnv1a(text.bytes());
+    // Names that differ only at their ends still have similar hashes, so SplitMix64's steps mix the
+    // bits.
+    let mixed = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed ^ mixed >> 27
+}
+
+impl Timer {
+    /// Makes a wake-up without a notification.
+    pub(super) fn without_notification() -> Self {
+        Self::new(Counters::default(), None)
+    }
+
+    /// Makes a delayed notification.
+    pub(super) fn for_notification(publisher: &Arc<str>, notification: &Notification) -> Self {
+        let mut counters = Counters::default();
+        counters.add(notification);
+        Self::new(counters, Some(LastEvent::new(publisher, notification)))
+    }
+
+    /// Makes a wake-up whose time is not set yet.
+    pub(super) fn new(counters: Counters, last_event: Option<LastEvent>) -> Self {
+        Self {
+            at: Tick::default(),
+            due: Tick::default(),
+            delay: Duration::ZERO,
+            counters,
+            last_event,
+        }
+    }
+
+    fn is_reported(&self) -> bool {
+        self.last_event.is_none()
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.due = self.due.min(other.due);
+        self.delay = self.delay.min(other.delay);
+        self.counters.add_totals(&other.counters);
+        if other.last_event.is_some() {
+            self.last_event = other.last_event;
+        }
+    }
+}
+
+impl TimerOrder {
+    pub(super) fn new() -> Self {
+        Self {
+            next: Mutex::new(BTreeMap::new()),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    /// Moves an entry to its next timer's time; returns whether it is now the first of all, so that
+    /// the timers' task must be woken. Called under the entry's lock, so that order and entry never
+    /// disagree.
+    #[must_use]
+    pub(super) fn rearm(
+        &self,
+        entry: &Arc<QueueEntry>,
+        armed: &mut Option<Tick>,
+        next: Option<Tick>,
+    ) -> bool {
+        if *armed == next {
+            return false;
+        }
+        let mut order = lock(&self.next);
+        if let Some(old) = armed.take() {
+            order.remove(&(old, entry.number()));
+        }
+        let Some(at) = next else { return false };
+        *armed = Some(at);
+        let key = (at, entry.number());
+        order.insert(key, Arc::clone(entry));
+        order
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == key)
+    }
+
+    /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
+    pub(super) fn due(&self, now: Tick) -> Option<Arc<QueueEntry>> {
+        let order = lock(&self.next);
+        let ((at, _), entry) = order.first_key_value()?;
+        (*at <= now).then(|| Arc::clone(entry))
+    }
+
+    /// Returns how many entries have timers.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.next).len()
+    }
+
+    /// Returns the time of the next timer of all.
+    pub(super) fn next(&self) -> Option<Tick> {
+        lock(&self.next).first_key_value().map(|((at, _), _)| *at)
+    }
+}

@@ -1,0 +1,317 @@
+//! A complete relay node: its configuration, start and shutdown.
+//!
+//! Assembles the parts and defines their order of starting and ending. Contains no other logic.
+
+mod status;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+use self::status::RelayStatus;
+use crate::{
+    base::{
+        clock::wall,
+        task::{Scope, measure_polls},
+    },
+    console::{Console, ConsoleConfig},
+    coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
+    error::Result,
+    relay::{
+        runtime::{Relay, RelayConfig},
+        server::{DEFAULT_IDLE_TIMEOUT, Health, Server, ServerConfig, Services},
+    },
+    store::{self, BlobStore},
+    types::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
+};
+
+/// The configuration of a relay node.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// The relay's configuration.
+    pub relay: RelayConfig,
+    /// Address of the gRPC port; port 0 is any free one.
+    pub listen: SocketAddr,
+    /// Address of the admin port with health and metrics; `None`: no such port.
+    pub admin_listen: Option<SocketAddr>,
+    /// The store of the flags: `memory:`, `sqlite:PATH` or a container of a cloud, as accepted by
+    /// [`store::open`](crate::store::open). Relays on one store have the same flags.
+    pub store: String,
+    /// Host names that requests to the admin port may state, in addition to IP addresses and
+    /// `localhost`. Requests with another host are refused.
+    pub admin_hosts: Vec<String>,
+    /// Maximum connections; further ones wait until one ends. Reduced if the process may not open
+    /// as many files: 128 files are reserved, and a quarter of the rest, at most 256, is for
+    /// connections that have not sent their preface yet.
+    pub max_connections: usize,
+    /// Maximum connections of one peer address, or of one IPv6 /64 network; further ones are
+    /// closed.
+    /// `Some(0)` is no limit. `None` is no limit if the relay listens on loopback, and otherwise
+    /// 256 without a limit for peers on this machine.
+    pub max_connections_per_address: Option<usize>,
+    /// Returns the number of log lines that were dropped because their reader stalled, for the
+    /// metrics.
+    pub log_lines_dropped: Option<fn() -> u64>,
+    /// Interval of reading each watched flag again, in case another program wrote it; zero is
+    /// never.
+    pub flag_refresh: Duration,
+    /// Maximum flags set at one time; setting a further one is refused without any effect.
+    pub max_flags: usize,
+    /// Maximum distinct flags that clients watch at one time; a watch of a further one is refused.
+    /// Watches of this process ([`Node::watch_flag`]) count but are never refused.
+    pub max_watched_flags: usize,
+    /// Measures the processor time of each task poll in this process; the metric
+    /// `longest_poll_microseconds` is the longest. It costs about half a microsecond per poll.
+    pub measure_polls: bool,
+}
+
+/// A running relay node. Dropping it ends it at once; [`Node::shutdown`] ends it gracefully.
+#[derive(Debug)]
+pub struct Node {
+    relay: Relay,
+    server: Server,
+    console: Option<Console>,
+    health: Health,
+    store: Arc<dyn BlobStore>,
+    flags: Flags,
+    /// Runs the flags' timers.
+    scope: Scope,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        let flags = FlagsConfig::default();
+        Self {
+            relay: RelayConfig::default(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7600)),
+            admin_listen: Some(SocketAddr::from(([127, 0, 0, 1], 7601))),
+            store: "memory:".to_owned(),
+            admin_hosts: Vec::new(),
+            max_connections: 100_000,
+            max_connections_per_address: None,
+            log_lines_dropped: None,
+            flag_refresh: Duration::from_secs(10),
+            max_flags: flags.max_flags,
+            max_watched_flags: flags.max_watched_flags,
+            measure_polls: false,
+        }
+    }
+}
+
+impl Node {
+    /// Opens the store, starts the relay and listens.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a configuration that breaks a rule,
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store cannot be opened or
+    /// the node cannot listen on an address.
+    pub async fn start(config: NodeConfig) -> Result<Self> {
+        if config.measure_polls {
+            measure_polls();
+        }
+        let store = store::open(&config.store).await?;
+        let stream_max_age = config.relay.stream_max_age;
+        let relay = Relay::start(config.relay)?;
+        let flags_config = FlagsConfig {
+            max_flags: config.max_flags,
+            max_watched_flags: config.max_watched_flags,
+            ..FlagsConfig::default()
+        };
+        let flags = Flags::new(Arc::clone(&store), flags_config);
+        let scope = Scope::new();
+        let timers = FlagTimers {
+            refresh: config.flag_refresh,
+            wall: Arc::new(wall),
+        };
+        start_timers(&flags, &timers, &scope);
+        let draining = CancellationToken::new();
+        let services = Services {
+            relay: relay.clone(),
+            flags: flags.clone(),
+            stream_max_age,
+            draining: draining.clone(),
+        };
+        let (routes, health) = services.routes()?;
+        let server_config = ServerConfig {
+            listen: config.listen,
+            max_connections: config.max_connections,
+            max_connections_per_address: config.max_connections_per_address,
+            idle: DEFAULT_IDLE_TIMEOUT,
+        };
+        let server = Server::start(&server_config, routes, draining)?;
+        let console = match config.admin_listen {
+            Some(listen) => {
+                let source = RelayStatus {
+                    relay: relay.clone(),
+                    flags: flags.clone(),
+                    store: Arc::clone(&store),
+                    connections: server.connections(),
+                    log_lines_dropped: config.log_lines_dropped,
+                };
+                let console = ConsoleConfig {
+                    listen,
+                    hosts: config.admin_hosts,
+                };
+                Some(Console::start(&console, Arc::new(source)).await?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            relay,
+            server,
+            console,
+            health,
+            store,
+            flags,
+            scope,
+        })
+    }
+
+    /// Returns the address of the gRPC port.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Returns the URL for clients.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// Returns the address of the admin port.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.console.as_ref().map(Console::address)
+    }
+
+    /// Returns the maximum number of connections.
+    pub fn max_connections(&self) -> usize {
+        self.server.connections().max()
+    }
+
+    /// Returns the relay's epoch, which is new after each start.
+    pub fn epoch(&self) -> &str {
+        self.relay.epoch()
+    }
+
+    /// Returns the store's name, without secrets.
+    pub fn store(&self) -> String {
+        self.store.to_string()
+    }
+
+    /// Returns the relay, for publishers and subscribers of this process.
+    pub fn relay(&self) -> &Relay {
+        &self.relay
+    }
+
+    /// Sets a flag durably and notifies all of its watchers, in this process and remote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the options break a rule;
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the store failed: no watcher
+    /// was notified, but the flag may have been written.
+    pub async fn unleash(&self, flag: &FlagName, options: &UnleashOptions) -> Result<FlagState> {
+        let (state, _) = self.flags.unleash(flag, options, wall()).await?;
+        Ok(state)
+    }
+
+    /// Clears a flag durably and notifies all of its watchers, in this process and remote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) as for [`Node::unleash`].
+    pub async fn leash(&self, flag: &FlagName) -> Result<FlagState> {
+        self.flags.leash(flag).await
+    }
+
+    /// Returns a watch of a flag within this process, registered from now on.
+    pub fn watch_flag(&self, flag: &FlagName, listener_id: ListenerId) -> impl FlagWatch + use<> {
+        LocalWatch::new(&self.flags, flag, listener_id, Arc::new(wall))
+    }
+
+    /// Ends gracefully: refuses new streams, sends Goodbye on every stream, and closes the
+    /// remaining connections after `grace`.
+    pub async fn shutdown(self, grace: Duration) {
+        self.health.end();
+        self.relay.drain();
+        self.server.shutdown(grace).await;
+        self.scope.shutdown().await;
+        self.relay.shutdown().await;
+        if let Some(console) = self.console {
+            console.shutdown().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+
+    use super::*;
+    use crate::coordination::release::Release;
+
+    #[tokio::test]
+    async fn a_flag_releases_watchers_in_this_process() {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            listen: any_port,
+            admin_listen: None,
+            ..NodeConfig::default()
+        };
+        let node = Node::start(config).await.expect("started");
+        let flag = FlagName::new("go").expect("a name");
+        let parked = node.watch_flag(&flag, ListenerId::new("early").expect("a name"));
+        let options = UnleashOptions {
+            set_by: "test".to_owned(),
+            ..UnleashOptions::default()
+        };
+        let set = node.unleash(&flag, &options).await.expect("stored");
+        for watch in [
+            Box::new(parked),
+            Box::new(node.watch_flag(&flag, ListenerId::new("late").expect("a name"))),
+        ] {
+            let state = Release::new(*watch).wait().await.expect("released");
+            assert_eq!((state.set, state.generation), (true, set.generation));
+        }
+        assert!(!node.leash(&flag).await.expect("stored").set);
+        node.shutdown(Duration::from_secs(1)).await;
+    }
+
+    async fn on_free_ports() -> Node {
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            listen: any_port,
+            admin_listen: Some(any_port),
+            ..NodeConfig::default()
+        };
+        Node::start(config).await.expect("started")
+    }
+
+    #[tokio::test]
+    async fn a_dropped_node_closes_its_port_and_its_connections() {
+        let node = on_free_ports().await;
+        let address = node.address();
+        let mut held = TcpStream::connect(address).await.expect("it listens");
+        drop(node);
+        let closed = tokio::time::timeout(Duration::from_secs(4), held.read(&mut [0])).await;
+        assert!(matches!(closed, Ok(Ok(0) | Err(_))), "{closed:?}");
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn half_a_request_on_the_admin_port_does_not_delay_the_shutdown() {
+        let node = on_free_ports().await;
+        let admin = node.admin_address().expect("it has one");
+        let mut half = TcpStream::connect(admin).await.expect("it listens");
+        half.write_all(b"GET /livez HTTP/1.1\r\n")
+            .await
+            .expect("sent");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let ended = node.shutdown(Duration::from_secs(1));
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .expect("it ends");
+    }
+}

@@ -1,0 +1,261 @@
+//! A relay's readiness and metrics for its console.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    base::task::longest_poll,
+    console::{Metric, Metrics, Part, StatusSource},
+    coordination::flag::Flags,
+    error::{Error, ErrorKind},
+    relay::{
+        runtime::{Refused, Relay},
+        server::{Connections, Incident},
+    },
+    store::{BlobName, BlobStore},
+};
+
+/// The source of a relay node's readiness and metrics.
+pub(super) struct RelayStatus {
+    pub(super) relay: Relay,
+    pub(super) flags: Flags,
+    pub(super) store: Arc<dyn BlobStore>,
+    pub(super) connections: Connections,
+    pub(super) log_lines_dropped: Option<fn() -> u64>,
+}
+
+/// Time limit of a store check, so that a slow store does not delay the probe.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl RelayStatus {
+    /// Returns the reached limits, at which new connections wait and new queues, cursors or timers
+    /// are refused.
+    fn full(&self) -> Vec<String> {
+        let (open, max) = (self.connections.open(), self.connections.max());
+        let connections =
+            (open >= max).then(|| format!("full: {open} of {max} connections are open"));
+        connections.into_iter().chain(self.relay.full()).collect()
+    }
+
+    /// Returns the error of a failed store read, or `None` if the store can be read.
+    async fn unreadable_store(&self) -> Option<String> {
+        let probe = match BlobName::new("flags/ready") {
+            Ok(name) => name,
+            Err(error) => return Some(error.to_string()),
+        };
+        let read = tokio::time::timeout(STORE_TIMEOUT, self.store.get(&probe)).await;
+        let slow = |_| {
+            Err(Error::new(
+                ErrorKind::Timeout,
+                format!("store {} does not answer", self.store),
+            ))
+        };
+        read.unwrap_or_else(slow)
+            .err()
+            .map(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl StatusSource for RelayStatus {
+    fn parts(&self) -> &'static [Part] {
+        &[
+            Part {
+                name: "relay",
+                required: true,
+            },
+            Part {
+                name: "capacity",
+                required: true,
+            },
+            // Only flags need the store; wake-ups do not.
+            Part {
+                name: "store",
+                required: false,
+            },
+        ]
+    }
+
+    async fn failures(&self, part: &str) -> Vec<String> {
+        match part {
+            "relay" if self.relay.is_draining() => vec!["shutting down".to_owned()],
+            "capacity" if !self.relay.is_draining() => self.full(),
+            "store" => self.unreadable_store().await.into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let mut metrics = self.relay_metrics();
+        metrics.counters.extend(self.peer_counters());
+        let dropped = self.log_lines_dropped.map_or(0, |count| count());
+        metrics.counters.push((
+            "log_lines_dropped",
+            "Log lines dropped because their reader stalled",
+            dropped,
+        ));
+        if let Some(longest) = longest_poll() {
+            let micros = longest.as_micros().try_into().unwrap_or(u64::MAX);
+            let help = "Processor time of the longest poll of a task";
+            metrics
+                .gauges
+                .push(("longest_poll_microseconds", help, micros));
+        }
+        metrics
+    }
+}
+
+impl RelayStatus {
+    fn relay_metrics(&self) -> Metrics {
+        use std::sync::atomic::Ordering::Relaxed;
+        let (hub, sent) = self.relay.stats();
+        Metrics {
+            counters: vec![
+                ("notifications", "Notifications counted", hub.notified),
+                ("wakes", "Wake messages sent", sent.wakes.load(Relaxed)),
+                (
+                    "wake_entries",
+                    "Entries (queues) in wake messages",
+                    sent.entries.load(Relaxed),
+                ),
+                (
+                    "wake_notifications",
+                    "Notifications covered by wake messages",
+                    sent.notifications.load(Relaxed),
+                ),
+                (
+                    "heartbeats",
+                    "Heartbeats sent",
+                    sent.heartbeats.load(Relaxed),
+                ),
+                ("timed_wakeups", "Timers fired", hub.timed),
+                (
+                    "fanouts",
+                    "Large wake-ups run by the fan-out task",
+                    hub.fanned_out,
+                ),
+                ("queues_forgotten", "Queues forgotten", hub.forgotten),
+                (
+                    "notify_refused",
+                    "Requests of publishers refused at a limit",
+                    sent.refusals.count(Refused::Notify),
+                ),
+                (
+                    "subscribe_refused",
+                    "Subscriptions refused at a limit",
+                    sent.refusals.count(Refused::Subscribe),
+                ),
+                (
+                    "report_refused",
+                    "Reports of listeners refused at a limit",
+                    sent.refusals.count(Refused::Report),
+                ),
+            ],
+            gauges: vec![
+                ("queues", "Queue entries", hub.queues),
+                (
+                    "cursors",
+                    "Cursors: queues attached to subscriptions",
+                    hub.cursors,
+                ),
+                ("timers", "Pending timed wake-ups", hub.timers),
+                (
+                    "subscriptions",
+                    "Subscriptions with an open stream",
+                    hub.subscriptions,
+                ),
+                (
+                    "connections",
+                    "Open connections",
+                    self.connections.open() as u64,
+                ),
+                (
+                    "connections_limit",
+                    "Maximum of open connections",
+                    self.connections.max() as u64,
+                ),
+                (
+                    "full",
+                    "Number of reached limits, as listed by /readyz",
+                    self.full().len() as u64,
+                ),
+                (
+                    "flag_watchers",
+                    "Streams that watch a flag",
+                    self.flags.watchers(),
+                ),
+            ],
+            histograms: vec![(
+                "wake_latency_seconds",
+                "Time from the acceptance of a Wake's first notification to the Wake's hand-over to \
+                 its stream",
+                sent.wake_latency.snapshot(),
+            )],
+        }
+    }
+
+    /// Returns the counters of misbehaving peers.
+    fn peer_counters(&self) -> Vec<Metric> {
+        let incidents = [
+            (
+                Incident::AddressFull,
+                "connections_refused",
+                "Connections closed at the limit of their address",
+            ),
+            (
+                Incident::Silent,
+                "connections_silent",
+                "Connections closed without a preface",
+            ),
+            (
+                Incident::Full,
+                "connections_full",
+                "Connections closed after their preface at the limit of connections",
+            ),
+            (
+                Incident::Unused,
+                "connections_unused",
+                "Connections closed without a stream",
+            ),
+            (
+                Incident::StalledFrame,
+                "connections_stalled",
+                "Connections closed for an incomplete frame",
+            ),
+            (
+                Incident::Flood,
+                "connections_flooding",
+                "Connections closed for a flood of control frames",
+            ),
+            (
+                Incident::LateRequest,
+                "requests_late",
+                "Requests ended that were not complete in time",
+            ),
+            (
+                Incident::OverBudget,
+                "requests_over_budget",
+                "Requests refused because unfinished requests used the whole budget",
+            ),
+            (
+                Incident::UnreadAnswer,
+                "answers_unread",
+                "Streams reset because a unary answer was not read in time",
+            ),
+            (
+                Incident::NoGrpc,
+                "requests_not_grpc",
+                "Requests refused for their method or content type",
+            ),
+        ];
+        let figure = |(incident, name, help)| (name, help, self.connections.incidents(incident));
+        let mut counters: Vec<_> = incidents.map(figure).into();
+        counters.push((
+            "connections_displaced",
+            "Connections closed before their preface for newer ones",
+            self.connections.evictions(),
+        ));
+        counters
+    }
+}

@@ -1,0 +1,412 @@
+//! Runs the hub on tokio: timers, fan-out, forgetting, and the subscribers' streams.
+//!
+//! Also the in-process relay: a publisher and a subscription on the hub itself, without a network.
+//! Knows neither gRPC nor stores.
+
+mod local;
+mod message_stream;
+mod refusals;
+mod tasks;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+pub use self::local::{LocalPublisher, LocalSubscription};
+pub(crate) use self::message_stream::{Message, MessageStream};
+pub(crate) use self::refusals::{Refusals, Refused};
+use crate::{
+    base::{
+        clock::{Clock, Tick},
+        histogram::Histogram,
+        task::Scope,
+    },
+    error::{Error, ErrorKind, Result},
+    relay::hub::{
+        CoordinatorConfig, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
+        StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
+    },
+    types::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
+};
+
+/// Settings of a relay.
+#[derive(Debug, Clone)]
+pub struct RelayConfig {
+    /// The relay's name, which distinguishes its subscriptions from those of another relay. The
+    /// names' rule.
+    pub relay_id: String,
+    /// A queue without subscribers and notifications for this long is forgotten.
+    pub forget_after: Duration,
+    /// The most queues in memory; at about 500 bytes each, a million of them is half a gigabyte.
+    pub max_queues: usize,
+    /// The most queues that all subscriptions together are attached to, at 430 bytes each at worst.
+    /// Patterns may use three quarters of them; wake-ups for further queues go under the pattern's
+    /// own name. A subscription that names more queues than are left is refused.
+    pub max_cursors: usize,
+    /// The same for one subscription.
+    pub max_cursors_per_stream: usize,
+    /// The most delayed wake-ups of publishers, at about 150 bytes each; further ones are refused.
+    /// Listeners may report as many again.
+    pub max_timers: usize,
+    /// One listener checks a queue without reports for this long, give or take a tenth. It finds
+    /// messages of a publisher that died between put and notify. Zero: never.
+    pub sentinel_interval: Duration,
+    /// A wake-up to one listener only, by a group or the sentinel, goes to another one after this
+    /// time without a report of it; at least 10 ms.
+    pub claim_timeout: Duration,
+    /// A group member that reported BUSY counts as busy for this long after each report; at least
+    /// 10 ms.
+    pub busy_lease: Duration,
+    /// A group is remembered for this long after its last member left.
+    pub group_keep: Duration,
+    /// A stream ends by itself at this age, give or take a tenth, so that streams spread over
+    /// relays again after one was away.
+    pub stream_max_age: Duration,
+}
+
+/// A shorter time would be over before a report can arrive.
+const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
+
+/// A relay in this process. Cheap to clone; it ends with [`Relay::shutdown`], or with its last
+/// handle.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> reveille::Result<()> {
+/// use reveille::{ListenerId, Notification, Notify, QueueAddress, Relay, RelayConfig, SubscribeOptions, Wakes};
+///
+/// let relay = Relay::start(RelayConfig::default())?;
+/// let orders: QueueAddress = "acct/orders".parse()?;
+/// let mut wakes = relay.subscribe(SubscribeOptions::new(ListenerId::new("worker-1")?, [orders.clone()]))?;
+/// relay.publisher("billing").notify(vec![Notification::new(orders)]).await?;
+/// let work = wakes.next().await.expect("the relay is alive")?;
+/// assert_eq!(work.notifications, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Relay {
+    shared: Arc<RelayInner>,
+    scope: Arc<Scope>,
+}
+
+struct RelayInner {
+    hub: Arc<Hub>,
+    clock: Clock,
+    stream_config: StreamConfig,
+    draining: AtomicBool,
+    counters: RelayMetrics,
+}
+
+/// Totals of sent messages and refused requests.
+#[derive(Debug)]
+pub(crate) struct RelayMetrics {
+    pub(crate) wakes: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) notifications: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
+    pub(crate) refusals: Refusals,
+    /// From acceptance to sending: for each time that a stream takes its marks, the duration of the
+    /// oldest notification.
+    pub(crate) wake_latency: Histogram,
+}
+
+/// A relay takes tens of microseconds; a stream that is not read may wait for minutes.
+const WAKE_LATENCIES: [Duration; 16] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
+
+impl Default for RelayMetrics {
+    fn default() -> Self {
+        Self {
+            wakes: AtomicU64::default(),
+            entries: AtomicU64::default(),
+            notifications: AtomicU64::default(),
+            heartbeats: AtomicU64::default(),
+            refusals: Refusals::default(),
+            wake_latency: Histogram::new(&WAKE_LATENCIES),
+        }
+    }
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            relay_id: "relay".to_owned(),
+            forget_after: Duration::from_secs(3600),
+            max_queues: 1_000_000,
+            max_cursors: 2_000_000,
+            max_cursors_per_stream: 1_000_000,
+            max_timers: 1_000_000,
+            sentinel_interval: Duration::from_secs(60),
+            claim_timeout: Duration::from_secs(1),
+            busy_lease: Duration::from_secs(30),
+            group_keep: Duration::from_secs(600),
+            stream_max_age: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
+impl Relay {
+    /// Starts a relay on the present tokio runtime.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the relay's id breaks the names' rule, or `claim_timeout` or
+    /// `busy_lease` is below 10 ms;
+    /// [`ErrorKind::Internal`] where the operating system gives no random numbers.
+    pub fn start(config: RelayConfig) -> Result<Self> {
+        check_name("relay_id", &config.relay_id)?;
+        for (field, span) in [
+            ("claim_timeout", config.claim_timeout),
+            ("busy_lease", config.busy_lease),
+        ] {
+            // Otherwise a wake-up would go from member to member without end.
+            if span < SHORTEST_CLAIM {
+                let rule = format_args!("must be at least {SHORTEST_CLAIM:?}, not {span:?}");
+                return Err(Error::invalid(field, rule));
+            }
+        }
+        let epoch = Epoch(random()?);
+        let hub = Arc::new(Hub::new(HubConfig {
+            epoch,
+            seed: fastrand::u64(..),
+            forget_after: config.forget_after,
+            max_queues: config.max_queues,
+            max_cursors: config.max_cursors,
+            max_cursors_per_stream: config.max_cursors_per_stream,
+            max_timers: config.max_timers,
+            coordinator: CoordinatorConfig {
+                sentinel_interval: config.sentinel_interval,
+                claim_timeout: config.claim_timeout,
+                busy_lease: config.busy_lease,
+                group_keep: config.group_keep,
+                ..CoordinatorConfig::default()
+            },
+            ..HubConfig::default()
+        }));
+        let stream_config = StreamConfig {
+            relay_id: config.relay_id.into(),
+            epoch: epoch.to_string().into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            max_age: config.stream_max_age,
+            throttle_from: StreamConfig::THROTTLE_FROM,
+        };
+        let shared = Arc::new(RelayInner {
+            hub,
+            clock: Clock::new(),
+            stream_config,
+            draining: AtomicBool::new(false),
+            counters: RelayMetrics::default(),
+        });
+        let scope = Scope::new();
+        tasks::spawn(&scope, &shared, config.forget_after);
+        Ok(Self {
+            shared,
+            scope: Arc::new(scope),
+        })
+    }
+
+    /// Returns the id of this run of the relay, 32 hexadecimal digits; each start has a new one.
+    pub fn epoch(&self) -> &str {
+        &self.shared.stream_config.epoch
+    }
+
+    /// Returns the relay's name.
+    pub fn relay_id(&self) -> &str {
+        &self.shared.stream_config.relay_id
+    }
+
+    /// Returns a publisher on this relay; wake-ups carry its `name`.
+    pub fn publisher(&self, name: &str) -> LocalPublisher {
+        LocalPublisher::new(self, name)
+    }
+
+    /// Returns a subscription on this relay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] or [`ErrorKind::Exhausted`] where the options break a rule,
+    /// [`ErrorKind::Unavailable`] where the relay is shutting down.
+    #[allow(clippy::needless_pass_by_value, reason = "as the client takes them")]
+    pub fn subscribe(&self, options: SubscribeOptions) -> Result<LocalSubscription> {
+        LocalSubscription::new(self, &options)
+    }
+
+    /// Ends all streams with a Goodbye; new ones are refused.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+        self.shared.hub.wake_all();
+    }
+
+    /// Ends all streams, and waits until the relay's own tasks have ended.
+    pub async fn shutdown(&self) {
+        self.drain();
+        self.scope.shutdown().await;
+    }
+
+    /// Counts notifications and wakes their subscribers.
+    pub(crate) fn notify(
+        &self,
+        publisher: &Arc<str>,
+        notifications: &[Notification],
+    ) -> Result<Vec<Accepted>> {
+        let now = self.shared.clock.now();
+        let counted = self.shared.hub.notify(publisher, notifications, now);
+        counted.inspect_err(|error| self.refused(Refused::Notify, error, now))
+    }
+
+    /// Opens a stream of messages, which ends at its maximal age.
+    pub(crate) fn open_stream<S>(
+        &self,
+        options: &SubscribeOptions,
+        sink: S,
+    ) -> Result<MessageStream<S>> {
+        self.open_stream_with(options, &self.shared.stream_config, sink)
+    }
+
+    /// Opens a stream for this process itself, without a maximal age.
+    fn open_local_stream(&self, options: &SubscribeOptions) -> Result<MessageStream<WakeBuilder>> {
+        const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+        self.open_stream_with(
+            options,
+            &StreamConfig {
+                max_age: CENTURY,
+                ..self.shared.stream_config.clone()
+            },
+            WakeBuilder::default(),
+        )
+    }
+
+    fn open_stream_with<S>(
+        &self,
+        options: &SubscribeOptions,
+        config: &StreamConfig,
+        sink: S,
+    ) -> Result<MessageStream<S>> {
+        if self.shared.draining.load(Ordering::Acquire) {
+            return Err(
+                Error::new(ErrorKind::Unavailable, "the relay is shutting down")
+                    .with_retry_after(Duration::from_secs(1)),
+            );
+        }
+        let (hub, now) = (&self.shared.hub, self.shared.clock.now());
+        let mut rng = fastrand::Rng::new();
+        let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng);
+        let subscription =
+            subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
+        let stream = SubscriberStream::new(
+            Arc::clone(hub),
+            subscription,
+            options,
+            config,
+            now,
+            &mut rng,
+        );
+        Ok(MessageStream::new(stream, Arc::clone(&self.shared), sink))
+    }
+
+    /// Takes a report for the subscription with this id from a Welcome.
+    pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
+        let id = self.subscription_id(subscription_id)?;
+        let now = self.shared.clock.now();
+        let taken = self.shared.hub.report(id, report, now);
+        taken.inspect_err(|error| self.refused(Refused::Report, error, now))
+    }
+
+    fn refused(&self, request: Refused, error: &Error, now: Tick) {
+        self.shared.counters.refusals.note(request, error, now);
+    }
+
+    /// Reads a subscription id: one of another relay is `Unavailable`, never `NotFound`.
+    fn subscription_id(&self, text: &str) -> Result<SubscriptionId> {
+        let unknown = || {
+            Error::new(
+                ErrorKind::NotFound,
+                // The id is not repeated in the message: it may be as long as a request.
+                "subscription_id: it is not known here",
+            )
+        };
+        let (relay, id) = text.rsplit_once('/').ok_or_else(unknown)?;
+        if *relay != *self.shared.stream_config.relay_id {
+            let message = "subscription_id: it belongs to another relay";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        u128::from_str_radix(id, 16)
+            .map(SubscriptionId)
+            .map_err(|_| unknown())
+    }
+
+    pub(crate) fn queues(&self, after: Option<&QueueAddress>, count: usize) -> Vec<QueueStats> {
+        self.shared
+            .hub
+            .queues(after, count, self.shared.clock.now())
+    }
+
+    pub(crate) fn listeners(
+        &self,
+        after: Option<SubscriptionId>,
+        count: usize,
+    ) -> Vec<ListenerStats> {
+        self.shared
+            .hub
+            .listeners(after, count, self.shared.clock.now())
+    }
+
+    pub(crate) fn stats(&self) -> (HubStats, &RelayMetrics) {
+        (self.shared.hub.stats(), &self.shared.counters)
+    }
+
+    /// Returns the reached limits, a line each.
+    pub(crate) fn full(&self) -> Vec<String> {
+        self.shared.hub.full(self.shared.clock.now())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.shared.draining.load(Ordering::Acquire)
+    }
+}
+
+/// Returns 128 random bits of the operating system.
+fn random() -> Result<u128> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(
+            ErrorKind::Internal,
+            "no random numbers from the operating system",
+        )
+        .with_source(error)
+    })?;
+    Ok(u128::from_le_bytes(bytes))
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay")
+            .field("relay_id", &self.relay_id())
+            .field("epoch", &self.epoch())
+            .finish_non_exhaustive()
+    }
+}

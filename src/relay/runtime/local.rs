@@ -1,0 +1,178 @@
+//! A publisher and a subscription on the hub itself, for one process and for tests.
+
+use std::{collections::VecDeque, pin::Pin, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_core::Stream;
+use tokio::sync::watch;
+
+use super::{Message, MessageStream, Relay};
+use crate::{
+    base::clock::wall,
+    error::{Error, ErrorKind, Result},
+    relay::hub::WakeBuilder,
+    types::{
+        Accepted, ConnectionState, Limits, LinkState, Notification, Notify, Report, Reported,
+        SubscribeEvent, SubscribeOptions, Wakes, Welcome, WorkDetected, check_text,
+    },
+};
+
+/// Notifies a relay in this process.
+#[derive(Debug, Clone)]
+pub struct LocalPublisher {
+    relay: Relay,
+    name: Arc<str>,
+}
+
+/// Wake-ups of a relay in this process. Dropping it ends the subscription.
+pub struct LocalSubscription {
+    relay: Relay,
+    options: SubscribeOptions,
+    paused: bool,
+    /// `None` while it is paused, or where it could not be opened again.
+    stream: Option<MessageStream<WakeBuilder>>,
+    pending: VecDeque<WorkDetected>,
+    welcome: Option<Welcome>,
+    reports: u64,
+    link: watch::Sender<LinkState>,
+}
+
+/// The delay before a refused stream is opened again.
+const REOPEN_DELAY: Duration = Duration::from_secs(1);
+
+impl LocalPublisher {
+    pub(super) fn new(relay: &Relay, name: &str) -> Self {
+        Self {
+            relay: relay.clone(),
+            name: name.into(),
+        }
+    }
+}
+
+#[async_trait]
+impl Notify for LocalPublisher {
+    async fn notify(&self, mut notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
+        check_text("publisher", &self.name, Limits::TEXT)?;
+        for notification in &mut notifications {
+            notification.published_at.get_or_insert_with(wall);
+        }
+        self.relay.notify(&self.name, &notifications)
+    }
+}
+
+impl LocalSubscription {
+    pub(super) fn new(relay: &Relay, options: &SubscribeOptions) -> Result<Self> {
+        let stream = Some(relay.open_local_stream(options)?);
+        let (relay, pending) = (relay.clone(), VecDeque::new());
+        Ok(Self {
+            relay,
+            options: options.clone(),
+            paused: false,
+            stream,
+            pending,
+            welcome: None,
+            reports: 0,
+            link: watch::Sender::new(LinkState::default()),
+        })
+    }
+
+    /// Receives the stream's next message; returns whether the subscription goes on.
+    async fn receive(&mut self) -> bool {
+        let ended = self.has_ended();
+        let message = match &mut self.stream {
+            Some(stream) => std::future::poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await,
+            None if ended => None,
+            None if self.paused => std::future::pending().await,
+            None => {
+                // The relay had no room for the stream.
+                tokio::time::sleep(REOPEN_DELAY).await;
+                self.open();
+                return true;
+            }
+        };
+        match message {
+            Some(Message::Event(SubscribeEvent::Welcome(welcome))) => {
+                self.welcome = Some(welcome);
+                self.link.send_modify(|link| {
+                    link.connection = ConnectionState::Connected;
+                    link.welcomes += 1;
+                    link.announced = false;
+                });
+            }
+            Some(Message::Wake(wake)) => self.pending.extend(wake.work),
+            Some(Message::Event(_)) => {}
+            None => self
+                .link
+                .send_modify(|link| link.connection = ConnectionState::Closed),
+        }
+        !self.has_ended()
+    }
+
+    /// Opens a stream. Where the relay has no room for it, the listener polls until it has.
+    fn open(&mut self) {
+        match self.relay.open_local_stream(&self.options) {
+            Ok(stream) => self.stream = Some(stream),
+            Err(error) => {
+                let closed = error.kind() != ErrorKind::Exhausted;
+                self.link.send_modify(|link| {
+                    link.announced = false;
+                    if closed {
+                        link.connection = ConnectionState::Closed;
+                    }
+                });
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.link.borrow().connection == ConnectionState::Closed
+    }
+}
+
+#[async_trait]
+impl Wakes for LocalSubscription {
+    async fn next(&mut self) -> Option<Result<WorkDetected>> {
+        while self.pending.is_empty() && self.receive().await {}
+        self.pending.pop_front().map(Ok)
+    }
+
+    fn report(&mut self, mut report: Report) -> Reported {
+        let Some(welcome) = &self.welcome else {
+            let early = "no stream just now: report after the next welcome";
+            let error = Error::new(ErrorKind::Unavailable, early);
+            return Box::pin(std::future::ready(Err(error)));
+        };
+        let id = Arc::clone(&welcome.subscription_id);
+        self.reports += 1;
+        report.number = self.reports;
+        let relay = self.relay.clone();
+        Box::pin(async move { relay.report(&id, &report) })
+    }
+
+    fn pause(&mut self, paused: bool) {
+        if self.has_ended() || paused == self.paused {
+            return;
+        }
+        (self.stream, self.welcome, self.paused) = (None, None, paused);
+        self.pending.clear();
+        self.link.send_modify(|link| {
+            link.announced = true;
+            link.connection = ConnectionState::Reconnecting;
+        });
+        if !paused {
+            self.open();
+        }
+    }
+
+    fn link(&self) -> watch::Receiver<LinkState> {
+        self.link.subscribe()
+    }
+}
+
+impl std::fmt::Debug for LocalSubscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalSubscription")
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}

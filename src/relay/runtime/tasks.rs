@@ -1,0 +1,149 @@
+//! The tasks that run the hub: timers, fan-out, forgetting, and the log of queues without
+//! listeners.
+
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use super::RelayInner;
+use tokio::time::MissedTickBehavior;
+
+use crate::{
+    base::{clock::Tick, task::Scope},
+    relay::hub::{NearestName, WakeBatch},
+};
+
+/// The interval of log lines about queues without listeners.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Forgetting scans all queues, so it runs at most once a minute.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+
+pub(super) fn spawn(scope: &Scope, shared: &Arc<RelayInner>, forget_after: Duration) {
+    let timers = Arc::clone(shared);
+    scope.spawn_restarting("timers", move || fire_timers(Arc::clone(&timers)));
+    let fan = Arc::clone(shared);
+    scope.spawn_restarting("fan-out", move || fan_out(Arc::clone(&fan)));
+    let every = (forget_after / 10).clamp(Duration::from_millis(100), FORGET_EVERY);
+    let no_listeners = Arc::clone(shared);
+    scope.spawn_restarting("queues without listeners", move || {
+        log_queues_without_listeners(Arc::clone(&no_listeners))
+    });
+    let forgetting = Arc::clone(shared);
+    scope.spawn_restarting("forgetting", move || forget(Arc::clone(&forgetting), every));
+}
+
+/// Fires each timer when it is due.
+async fn fire_timers(shared: Arc<RelayInner>) {
+    let waker = shared.hub.timers_waker();
+    loop {
+        let now = shared.clock.now();
+        let next = shared.hub.fire(now);
+        if next.is_some_and(|next| next <= now) {
+            // More than one slice is due.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let sleep = tokio::time::sleep_until(shared.clock.instant(next.unwrap_or(Tick::NEVER)));
+        tokio::pin!(sleep);
+        poll_fn(|cx| {
+            waker.register(cx.waker());
+            // Read again after the waker is registered: another timer may have become the first.
+            if shared.hub.next_timer() != next {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+}
+
+/// The most work of one batch and of one poll, in marks: its first stream waits some hundred
+/// microseconds.
+const MAX_BATCH_WORK: usize = 8192;
+
+/// Walks the subscribers of queues with many, a few at a time, and detaches the cursors of closed
+/// streams. All pending walks are done before their streams are woken, up to a batch, so that a
+/// stream of many queues sends one Wake for them. Between a mark and its wake there are only walks:
+/// a notification that finds the mark relies on that wake.
+async fn fan_out(shared: Arc<RelayInner>) {
+    let (hub, waker) = (&shared.hub, shared.hub.fanout_waker());
+    let mut batch = WakeBatch::default();
+    // Work since the last yield.
+    let mut spent = 0;
+    loop {
+        let walk = poll_fn(|cx| {
+            waker.register(cx.waker());
+            match hub.next_walk() {
+                Some(walk) => Poll::Ready(Some(walk)),
+                None if hub.detach_some(shared.clock.now()) => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        });
+        let Some(mut walk) = walk.await else {
+            spent = 0;
+            tokio::task::yield_now().await;
+            continue;
+        };
+        // A single walk wakes its streams step by step. With others in the batch, that would send
+        // some streams a separate Wake for the last queue.
+        let alone = batch.work() == 0;
+        loop {
+            let more = walk.step(&mut batch);
+            let full = batch.work() >= MAX_BATCH_WORK;
+            if full || hub.fanout_is_empty() && (alone || !more) {
+                spent += batch.work();
+                batch.wake();
+            }
+            if !more {
+                break;
+            }
+            if batch.work() == 0 {
+                spent = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        if batch.work() == 0 && (hub.detach_some(shared.clock.now()) || spent >= MAX_BATCH_WORK) {
+            spent = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn forget(shared: Arc<RelayInner>, every: Duration) {
+    let mut ticks = tokio::time::interval(every);
+    loop {
+        ticks.tick().await;
+        let mut after = None;
+        while let Some(last) = shared.hub.forget_some(after.as_ref(), shared.clock.now()) {
+            after = Some(last);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Logs each queue that was notified without a listener once: no error, but often a misspelling.
+/// Runs at most once a second, with a bounded amount of work.
+async fn log_queues_without_listeners(shared: Arc<RelayInner>) {
+    let mut ticks = tokio::time::interval(LOG_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (named, others) = shared.hub.take_queues_without_listeners();
+        let mut left = NearestName::WORK;
+        for (queue, others) in named.iter().zip((1..=named.len()).rev()) {
+            let mut search = NearestName::new(queue, left / others);
+            while shared.hub.search_nearest(&mut search) {
+                tokio::task::yield_now().await;
+            }
+            left = left.saturating_sub(search.work());
+            match search.found() {
+                None => tracing::info!(%queue, "notified without a listener"),
+                Some(nearest) => tracing::warn!(
+                    %queue, %nearest,
+                    "notified without a listener; a listener has a similar name"
+                ),
+            }
+        }
+        if others > 0 {
+            tracing::info!(queues = others, "more queues notified without a listener");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The relay in process: wake-ups without a network.
+
+mod fan_out;
+
+use std::{
+    sync::atomic::AtomicU64,
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use futures_core::Stream;
+
+use super::{message_stream::Message, *};
+use crate::SubscribeEvent;
+use crate::relay::hub::NearestName;
+use crate::types::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
+
+fn options(queue: &str) -> SubscribeOptions {
+    let queue: crate::types::Selector = queue.parse().expect("a selector");
+    SubscribeOptions::new(ListenerId::new("w").expect("a name"), [queue])
+}
+
+fn event(queue: &str) -> Notification {
+    Notification::new(queue.parse().expect("an address"))
+}
+
+/// A relay whose sentinel is off.
+fn unguarded() -> Relay {
+    let config = RelayConfig {
+        sentinel_interval: Duration::ZERO,
+        ..RelayConfig::default()
+    };
+    Relay::start(config).expect("started")
+}
+
+async fn looked(relay: &Relay, queue: &str) -> LocalSubscription {
+    let mut wakes = relay.subscribe(options(queue)).expect("subscribed");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::CatchUp);
+    wakes
+}
+
+#[tokio::test]
+async fn a_claim_that_is_over_at_once_is_refused() {
+    let none = |config: &mut RelayConfig, field: &str| match field {
+        "claim_timeout" => config.claim_timeout = Duration::ZERO,
+        _ => config.busy_lease = Duration::ZERO,
+    };
+    for field in ["claim_timeout", "busy_lease"] {
+        let mut config = RelayConfig::default();
+        none(&mut config, field);
+        let error = Relay::start(config).expect_err(field);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains(field), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_notification_wakes_a_subscriber_of_this_process() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    relay
+        .publisher("p")
+        .notify(vec![event("a/q")])
+        .await
+        .expect("counted");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!((work.reason, work.notifications), (WakeReason::Notified, 1));
+    assert_eq!(&*work.publisher, "p");
+}
+
+#[tokio::test]
+async fn counts_as_great_as_can_be_stated_wake_and_break_nothing() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let queues: Vec<crate::types::Selector> = ["a/q", "a/r"]
+        .map(|queue| queue.parse().expect("a selector"))
+        .into();
+    let options = SubscribeOptions::new(ListenerId::new("w").expect("a name"), queues);
+    let mut wakes = relay.subscribe(options).expect("subscribed");
+    for _ in 0..2 {
+        wakes.next().await.expect("alive").expect("a first look");
+    }
+    let most = |queue| Notification {
+        notifications: u64::MAX,
+        payload_size: u64::MAX,
+        messages: u64::MAX,
+        ..event(queue)
+    };
+    let events = vec![most("a/q"), most("a/r"), most("a/r")];
+    relay.publisher("p").notify(events).await.expect("counted");
+    for _ in 0..2 {
+        let work = wakes.next().await.expect("alive").expect("no refusal");
+        assert_eq!((work.notifications, work.messages), (u64::MAX, u64::MAX));
+    }
+}
+
+#[tokio::test]
+async fn many_subscribers_are_woken_by_the_fan_out() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut all = Vec::new();
+    for _ in 0..200 {
+        all.push(looked(&relay, "a/q").await);
+    }
+    relay
+        .publisher("p")
+        .notify(vec![event("a/q")])
+        .await
+        .expect("counted");
+    for wakes in &mut all {
+        assert_eq!(
+            wakes
+                .next()
+                .await
+                .expect("alive")
+                .expect("no refusal")
+                .notifications,
+            1
+        );
+    }
+    assert!(relay.stats().0.fanned_out > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delayed_notification_wakes_when_it_is_due() {
+    let relay = unguarded();
+    let mut wakes = looked(&relay, "a/q").await;
+    let delay = Duration::from_secs(60);
+    let started = tokio::time::Instant::now();
+    relay
+        .publisher("p")
+        .notify(vec![Notification {
+            delay,
+            ..event("a/q")
+        }])
+        .await
+        .expect("taken");
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    let after = started.elapsed();
+    assert_eq!((work.reason, work.notifications), (WakeReason::Timed, 1));
+    assert!(after >= delay && after <= delay + delay / 15, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_ends_busy_has_its_queue_woken_again() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut other = looked(&relay, "a/q").await;
+    let mut dying = looked(&relay, "a/q").await;
+    let mut report = Report::new("a/q".parse().expect("an address"));
+    report.state = ReportState::Drained;
+    other.report(report.clone()).await.expect("known");
+    report.state = ReportState::Busy;
+    dying.report(report).await.expect("known");
+    drop(dying);
+    let work = other.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::Timed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_in_process_subscription_never_grows_old() {
+    let relay = unguarded();
+    let mut wakes = looked(&relay, "a/q").await;
+    let waited = tokio::time::timeout(Duration::from_secs(24 * 3600), wakes.next()).await;
+    assert!(waited.is_err(), "a day of heartbeats, and no end");
+    assert!(wakes.link().borrow().is_pushed());
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_subscriptions_and_refuses_new_ones() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    relay.shutdown().await;
+    assert!(wakes.next().await.is_none());
+    assert_eq!(wakes.link().borrow().connection, ConnectionState::Closed);
+    let error = relay.subscribe(options("a/q")).expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_subscription_of_another_relay_is_unavailable_and_an_unknown_one_not_found() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let report = Report::new("a/q".parse().expect("an address"));
+    for (id, kind) in [
+        ("other/0123", ErrorKind::Unavailable),
+        ("relay/0123", ErrorKind::NotFound),
+        ("relay/xyz", ErrorKind::NotFound),
+        ("nonsense", ErrorKind::NotFound),
+    ] {
+        assert_eq!(
+            relay.report(id, &report).expect_err(id).kind(),
+            kind,
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_queue_without_listeners_is_logged_once_with_the_nearest_name() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let _wakes = looked(&relay, "acct/orders").await;
+    relay
+        .publisher("p")
+        .notify(vec![event("far/away")])
+        .await
+        .expect("counted");
+    let hub = &relay.shared.hub;
+    let far = event("far/away").queue;
+    assert_eq!(hub.take_queues_without_listeners(), ([far].into(), 0));
+    let again = hub.notify(&"p".into(), &[event("far/away")], relay.shared.clock.now());
+    again.expect("counted");
+    assert_eq!(
+        hub.take_queues_without_listeners(),
+        ([].into(), 0),
+        "told already"
+    );
+    let nearest = |queue: &str| {
+        let mut search = NearestName::new(&event(queue).queue, NearestName::WORK);
+        while hub.search_nearest(&mut search) {}
+        search.found().map(|selector| selector.to_string())
+    };
+    assert_eq!(nearest("far/away"), None);
+    assert_eq!(nearest("acct/order"), Some("acct/orders".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sentinel_asks_for_a_check_within_an_interval_and_a_tenth() {
+    let relay = Relay::start(RelayConfig::default()).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let started = tokio::time::Instant::now();
+    let work = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(work.reason, WakeReason::Sentinel);
+    assert!(started.elapsed() <= Duration::from_secs(67));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_report_is_followed_by_another() {
+    let relay = unguarded();
+    let group = crate::types::GroupName::new("g").expect("a name");
+    let member = || {
+        let options = SubscribeOptions {
+            group: Some(group.clone()),
+            ..options("a/q")
+        };
+        relay.subscribe(options).expect("subscribed")
+    };
+    let (mut first, mut second) = (member(), member());
+    let started = tokio::time::Instant::now();
+    let look = first.next().await.expect("alive").expect("no refusal");
+    assert_eq!(look.reason, WakeReason::CatchUp);
+    let look = second.next().await.expect("alive").expect("no refusal");
+    assert_eq!(look.reason, WakeReason::Reassigned);
+    let waited = started.elapsed().as_millis();
+    assert!((1000..1100).contains(&waited), "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_comparison() {
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let relay = unguarded();
+    let queues: Vec<_> = (0..3_000).map(|at| event(&format!("a/q{at}"))).collect();
+    for part in queues.chunks(1_000) {
+        let told = relay.publisher("p").notify(part.to_vec()).await;
+        told.expect("counted");
+    }
+    let mut feed = Box::pin(
+        relay
+            .open_local_stream(&options("a/*"))
+            .expect("subscribed"),
+    );
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    let mut yields = 0;
+    for _ in 0..100 {
+        // A separate poll: a poll that has used its budget wakes it as well.
+        tokio::task::yield_now().await;
+        let before = wakes.0.load(Ordering::Relaxed);
+        match feed.as_mut().poll_next(&mut cx) {
+            Poll::Ready(Some(Message::Event(SubscribeEvent::Heartbeat { .. }))) => break,
+            Poll::Ready(message) => assert!(message.is_some(), "it has not ended"),
+            Poll::Pending => {
+                let early = wakes.0.load(Ordering::Relaxed) > before;
+                assert!(
+                    !early,
+                    "woken while it is polled: it would be polled again at once"
+                );
+                tokio::task::yield_now().await;
+                let again = wakes.0.load(Ordering::Relaxed) > before;
+                yields += u32::from(again);
+                if !again {
+                    tokio::time::advance(Duration::from_millis(500)).await;
+                }
+            }
+        }
+    }
+    assert!(yields >= 2, "3,000 queues take three steps: {yields}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_latency_of_a_wake_is_that_of_the_oldest_notification_it_tells_of() {
+    let config = RelayConfig {
+        sentinel_interval: Duration::ZERO,
+        // A member that takes nothing for so long is not replaced.
+        claim_timeout: Duration::from_secs(60),
+        ..RelayConfig::default()
+    };
+    let relay = Relay::start(config).expect("started");
+    let mut wakes = looked(&relay, "a/q").await;
+    let mut member = options("a/q");
+    member.group = Some(crate::types::GroupName::new("workers").expect("a name"));
+    let mut member = relay.subscribe(member).expect("subscribed");
+    member.next().await.expect("alive").expect("no refusal");
+    // At the next poll its stream has sent that: before, the member is assigned nothing.
+    assert!(futures_util::poll!(Box::pin(member.next())).is_pending());
+    let publisher = relay.publisher("p");
+    let second = Duration::from_secs(1);
+    let notify = async || publisher.notify(vec![event("a/q")]).await.expect("counted");
+    let sum = || {
+        let (_, sent) = relay.stats();
+        sent.wake_latency.snapshot().sum_seconds.round()
+    };
+    tokio::time::advance(second).await;
+    notify().await;
+    tokio::time::advance(3 * second).await;
+    notify().await;
+    tokio::time::advance(2 * second).await;
+    let told = wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!((told.notifications, sum()), (2, 5.0));
+    let told = member.next().await.expect("alive").expect("no refusal");
+    assert_eq!((told.reason, sum()), (WakeReason::Notified, 10.0));
+    // The next one begins anew.
+    notify().await;
+    tokio::time::advance(2 * second).await;
+    wakes.next().await.expect("alive").expect("no refusal");
+    assert_eq!(sum(), 12.0);
+    let (_, sent) = relay.stats();
+    let counted = sent
+        .wake_latency
+        .snapshot()
+        .buckets
+        .iter()
+        .map(|(_, count)| count)
+        .sum::<u64>();
+    assert_eq!(counted, 3);
+}

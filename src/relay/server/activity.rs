@@ -1,0 +1,318 @@
+//! Counts one connection's streams, and ends an idle connection.
+//!
+//! All parts of a connection run in one task (see `task::TaskGroup`), so relaxed atomics suffice.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    budget::RequestBudget,
+    incidents::{Incident, Incidents},
+};
+use crate::base::{
+    clock::{Clock, Tick},
+    task::TaskGroup,
+};
+
+/// State that the parts of one connection share.
+#[derive(Debug)]
+pub(super) struct Activity {
+    peer: SocketAddr,
+    clock: Clock,
+    incidents: Arc<Incidents>,
+    draining: CancellationToken,
+    budget: RequestBudget,
+    /// Runs the connection and its streams.
+    bundle: TaskGroup,
+    /// The connection ends after this time without streams.
+    idle_timeout: Duration,
+    /// Number of open streams.
+    open_streams: AtomicUsize,
+    /// Whether any stream was opened.
+    any_opened: AtomicBool,
+    /// End time of the last stream, in nanoseconds of the clock.
+    idle_since: AtomicU64,
+    /// The stream being polled has returned the answer to a unary request.
+    unary_answer: AtomicBool,
+    ending: AtomicU8,
+}
+
+/// Counts a stream while it is open.
+#[derive(Debug)]
+pub(super) struct OpenStream(Arc<Activity>);
+
+/// How a connection must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Ending {
+    /// It goes on.
+    None = 0,
+    /// No new streams; it ends with the last open one.
+    Graceful = 1,
+    /// It ends at once.
+    Closed = 2,
+}
+
+/// Time for a new connection's first stream: a client connects because it has a request.
+const FIRST_STREAM: Duration = Duration::from_secs(10);
+/// Default idle time-out. A client that is used every few minutes keeps its connection; others
+/// reconnect by themselves.
+pub(crate) const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Time after GOAWAY in which the peer reads the last answers and closes.
+const LINGER: Duration = Duration::from_secs(2);
+/// Time for open calls when the server drains. All calls end by themselves; the slowest, a call of
+/// the store, within 4 s. Later only answers are left that their peer does not read.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Activity {
+    pub(super) fn new(
+        peer: SocketAddr,
+        incidents: Arc<Incidents>,
+        budget: RequestBudget,
+        draining: CancellationToken,
+        idle_timeout: Duration,
+    ) -> Self {
+        Self {
+            peer,
+            clock: Clock::new(),
+            incidents,
+            draining,
+            budget,
+            bundle: TaskGroup::default(),
+            idle_timeout,
+            open_streams: AtomicUsize::new(0),
+            any_opened: AtomicBool::new(false),
+            idle_since: AtomicU64::new(0),
+            unary_answer: AtomicBool::new(false),
+            ending: AtomicU8::new(Ending::None as u8),
+        }
+    }
+
+    /// Returns a connection's activity with default limits.
+    #[cfg(test)]
+    pub(super) fn for_test(incidents: Arc<Incidents>, draining: CancellationToken) -> Arc<Self> {
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let budget = RequestBudget::new();
+        Arc::new(Self::new(
+            peer,
+            incidents,
+            budget,
+            draining,
+            DEFAULT_IDLE_TIMEOUT,
+        ))
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    pub(super) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    pub(super) fn budget(&self) -> &RequestBudget {
+        &self.budget
+    }
+
+    pub(super) fn bundle(&self) -> &TaskGroup {
+        &self.bundle
+    }
+
+    /// Counts and logs an incident of the peer.
+    pub(super) fn note(&self, incident: Incident) {
+        self.incidents.note(incident, self.peer);
+    }
+
+    pub(super) fn open_stream(self: &Arc<Self>) -> OpenStream {
+        self.open_streams.fetch_add(1, Relaxed);
+        self.any_opened.store(true, Relaxed);
+        OpenStream(Arc::clone(self))
+    }
+
+    /// Notes that the stream being polled has returned the answer to a unary request.
+    pub(super) fn note_unary_answer(&self) {
+        self.unary_answer.store(true, Relaxed);
+    }
+
+    /// Returns whether a unary answer was noted since the last call.
+    pub(super) fn take_unary_answer(&self) -> bool {
+        // Mostly there is none, and a load is cheaper than a swap.
+        self.unary_answer.load(Relaxed) && self.unary_answer.swap(false, Relaxed)
+    }
+
+    /// Returns how the connection must end. `Graceful` is returned once.
+    pub(super) fn take_ending(&self) -> Ending {
+        match self.ending.load(Relaxed) {
+            0 => return Ending::None,
+            1 => self.ending.store(Ending::None as u8, Relaxed),
+            _ => return Ending::Closed,
+        }
+        Ending::Graceful
+    }
+
+    /// Ends the connection when the server drains or when it has no streams for too long. First it
+    /// ends gracefully. It is closed [`LINGER`] after the last stream's end or [`DRAIN_TIMEOUT`]
+    /// after the start of the drain. Runs as a part of the connection's bundle, which polls the
+    /// connection after it.
+    pub(super) async fn end_in_time(self: Arc<Self>) {
+        tokio::select! {
+            () = self.draining.cancelled() => {}
+            () = self.idle_too_long() => {}
+        }
+        self.ending.store(Ending::Graceful as u8, Relaxed);
+        tokio::select! {
+            () = self.lingered() => {}
+            () = self.drained() => {}
+        }
+        self.ending.store(Ending::Closed as u8, Relaxed);
+    }
+
+    /// Waits for [`LINGER`] after this call and after the last stream's end.
+    async fn lingered(&self) {
+        let called_at = self.now();
+        loop {
+            let since = self.idle_since().max(called_at);
+            let left = LINGER.saturating_sub(self.now().since(since));
+            if self.is_idle() && left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(if self.is_idle() { left } else { LINGER }).await;
+        }
+    }
+
+    async fn drained(&self) {
+        self.draining.cancelled().await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
+    }
+
+    /// Waits until the connection has had no stream for too long. Checks at intervals, so that
+    /// opening and closing streams needs no timer.
+    async fn idle_too_long(&self) {
+        tokio::time::sleep(FIRST_STREAM.min(self.idle_timeout)).await;
+        if !self.any_opened.load(Relaxed) {
+            self.note(Incident::Unused);
+            return;
+        }
+        loop {
+            let idle = match self.is_idle() {
+                true => self.now().since(self.idle_since()),
+                false => Duration::ZERO,
+            };
+            if idle >= self.idle_timeout {
+                return;
+            }
+            tokio::time::sleep(self.idle_timeout - idle).await;
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.open_streams.load(Relaxed) == 0
+    }
+
+    fn idle_since(&self) -> Tick {
+        Tick::from_nanos(self.idle_since.load(Relaxed))
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let activity = &self.0;
+        if activity.open_streams.fetch_sub(1, Relaxed) == 1 {
+            let now = activity.now().as_nanos();
+            activity.idle_since.store(now, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn activity(draining: &CancellationToken) -> Arc<Activity> {
+        Activity::for_test(Arc::new(Incidents::new()), draining.clone())
+    }
+
+    /// Runs `end_in_time` and `streams`; returns the times of the graceful end and the close.
+    async fn ends(activity: &Arc<Activity>, streams: impl Future<Output = ()>) -> [Duration; 2] {
+        let mut ended = [Duration::ZERO; 2];
+        let poll = async {
+            loop {
+                match activity.take_ending() {
+                    Ending::None => {}
+                    Ending::Graceful => ended[0] = activity.now().since(Tick::default()),
+                    Ending::Closed => break,
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            ended[1] = activity.now().since(Tick::default());
+        };
+        tokio::join!(poll, Arc::clone(activity).end_in_time(), streams);
+        ended
+    }
+
+    /// Returns whether the times are equal but for the milliseconds of polling.
+    fn alike(ended: [Duration; 2], seconds: [u64; 2]) -> bool {
+        let difference = |(one, other): (Duration, u64)| one.abs_diff(Duration::from_secs(other));
+        let mut differences = ended.into_iter().zip(seconds).map(difference);
+        differences.all(|difference| difference < Duration::from_millis(10))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_stream_ends_after_10_seconds() {
+        let activity = activity(&CancellationToken::new());
+        let ended = ends(&activity, async {}).await;
+        assert!(alike(ended, [10, 12]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_5_minutes_after_its_last_stream() {
+        let activity = activity(&CancellationToken::new());
+        let streams = async {
+            let long = activity.open_stream();
+            tokio::time::sleep(Duration::from_secs(400)).await;
+            drop(long);
+            tokio::time::sleep(Duration::from_secs(200)).await;
+            drop(activity.open_stream());
+        };
+        let ended = ends(&activity, streams).await;
+        assert!(alike(ended, [900, 902]), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_waits_for_streams_and_not_for_the_idle_time_out() {
+        let draining = CancellationToken::new();
+        let activity = activity(&draining);
+        let streams = async {
+            let stream = activity.open_stream();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            draining.cancel();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(stream);
+        };
+        let ended = ends(&activity, streams).await;
+        assert_eq!(ended[0].as_secs(), 20);
+        assert!((23..=24).contains(&ended[1].as_secs()), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_does_not_wait_for_an_unread_stream() {
+        let draining = CancellationToken::new();
+        let activity = activity(&draining);
+        let unread = activity.open_stream();
+        let streams = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            draining.cancel();
+        };
+        let ended = ends(&activity, streams).await;
+        assert!(alike(ended, [20, 25]), "{ended:?}");
+        drop(unread);
+    }
+}

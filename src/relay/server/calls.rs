@@ -1,0 +1,122 @@
+//! The served calls by path: form and maximum request size.
+
+use crate::types::Limits;
+
+/// A call's form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    /// One request, one answer.
+    Unary,
+    /// One request, answers while the stream is open.
+    ServerStream,
+    /// Requests and answers while the stream is open; the service ends it at a drain.
+    NotifyStream,
+    /// Like `NotifyStream`, but the service does not handle a drain.
+    OtherStream,
+}
+
+/// A call's properties, known before its request is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) kind: CallKind,
+    /// Maximum size of a request, the same as in the codec of its type.
+    pub(super) limit: usize,
+    /// The answer is a page of a list, which may be large.
+    pub(super) is_list: bool,
+}
+
+impl CallKind {
+    /// Returns whether the peer may send any number of requests.
+    pub(super) fn is_client_streaming(self) -> bool {
+        matches!(self, Self::NotifyStream | Self::OtherStream)
+    }
+}
+
+impl Call {
+    /// Returns the properties of the call with this path.
+    pub(super) fn of(path: &str) -> Self {
+        use CallKind::{NotifyStream, OtherStream, ServerStream, Unary};
+        let (kind, limit) = match path {
+            "/reveille.v1.Relay/Notify" => (Unary, Limits::NOTIFY_BYTES),
+            "/reveille.v1.Relay/NotifyStream" => (NotifyStream, Limits::NOTIFY_BYTES),
+            "/reveille.v1.Relay/Subscribe" => (ServerStream, Limits::SUBSCRIBE_BYTES),
+            "/reveille.v1.Flags/WatchFlag"
+            | "/reveille.v1.Admin/WatchStats"
+            | "/grpc.health.v1.Health/Watch" => (ServerStream, Limits::REQUEST_BYTES),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
+                (OtherStream, Limits::REQUEST_BYTES)
+            }
+            _ => (Unary, Limits::REQUEST_BYTES),
+        };
+        let is_list = matches!(
+            path,
+            "/reveille.v1.Admin/ListListeners"
+                | "/reveille.v1.Admin/ListQueues"
+                | "/reveille.v1.Flags/ListFlags"
+                | "/reveille.v1.Flags/ListFlagWatchers"
+        );
+        Self {
+            kind,
+            limit,
+            is_list,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::wire::proto;
+
+    /// Every method of every service in the reflection data, with its two streaming flags.
+    fn methods() -> Vec<(String, bool, bool)> {
+        let mut found = Vec::new();
+        for descriptors in [
+            proto::DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            let files = prost_types::FileDescriptorSet::decode(descriptors).expect("descriptors");
+            for file in &files.file {
+                for service in &file.service {
+                    for method in &service.method {
+                        let (package, service) = (file.package(), service.name());
+                        let path = format!("/{package}.{service}/{}", method.name());
+                        found.push((path, method.client_streaming(), method.server_streaming()));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_list_is_known_as_one() {
+        for (path, ..) in methods() {
+            let is_list = path
+                .rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with("List"));
+            assert_eq!(Call::of(&path).is_list, is_list, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_streaming_call_is_known_as_one() {
+        let methods = methods();
+        assert!(methods.len() > 15, "{methods:?}");
+        for (path, from_client, from_server) in methods {
+            let kind = Call::of(&path).kind;
+            assert_eq!(kind.is_client_streaming(), from_client, "{path}");
+            assert_eq!(
+                kind == CallKind::Unary,
+                !from_client && !from_server,
+                "{path}"
+            );
+        }
+    }
+}

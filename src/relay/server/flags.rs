@@ -1,0 +1,384 @@
+//! The `Flags` service: translates requests and calls the durable flags.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_core::{Stream, future::BoxFuture};
+use prost::Message as _;
+use prost_types::Timestamp;
+use tokio::time::Sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
+
+use super::{admin::page_size, answers::LargeAnswers};
+use crate::{
+    base::{
+        clock::{Clock, wall},
+        log_limiter::LimitedCounts,
+        task::{Work, poll_budget, spend},
+    },
+    coordination::flag::{
+        Event, Flags, StreamAction, WatchStream, WatchStreamConfig, WatcherView, WatchersQuery,
+    },
+    error::{Error, ErrorKind, Result},
+    types::{FlagName, FlagState, LeashOptions, ListenerId, UnleashOptions},
+    wire::{
+        DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
+        proto, span_to_wire, to_status,
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct FlagsService {
+    flags: Flags,
+    clock: Clock,
+    /// Maximum age of a watch's stream.
+    max_age: Duration,
+    draining: CancellationToken,
+    answers: LargeAnswers,
+    /// Streams whose listener id already watched the flag.
+    duplicates: LimitedCounts<1>,
+}
+
+/// A watcher's stream on the wire.
+pub(crate) struct WatchResponses {
+    feed: WatchStream,
+    clock: Clock,
+    /// Reads the store until the current state is known; `None` afterwards.
+    settling: Option<BoxFuture<'static, Result<()>>>,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+    is_draining: bool,
+    sleep: Pin<Box<Sleep>>,
+}
+
+/// Maximum flags of a page: 1 MiB with the longest texts.
+const MAX_PAGE: u32 = 700;
+/// Time limit of a store call; a slower store counts as unavailable.
+const STORE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Minimum interval between log lines about duplicate listener ids.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+impl FlagsService {
+    pub(super) fn new(flags: Flags, max_age: Duration, draining: CancellationToken) -> Self {
+        Self {
+            flags,
+            clock: Clock::new(),
+            max_age,
+            draining,
+            answers: LargeAnswers::new(),
+            duplicates: LimitedCounts::new(LOG_INTERVAL),
+        }
+    }
+
+    fn watch(&self, request: &proto::WatchFlagRequest) -> Result<(WatchResponses, bool)> {
+        let flag = FlagName::new(&request.flag)?;
+        let listener = ListenerId::new(&request.listener_id)?;
+        let heartbeat = checked_span("heartbeat", request.heartbeat)?.unwrap_or_default();
+        if self.draining.is_cancelled() {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the relay is shutting down",
+            ));
+        }
+        tracing::debug!(%flag, %listener, "a flag is watched");
+        let watch = self
+            .flags
+            .watch_within_limit(&flag, listener.clone(), request.acks)?;
+        let duplicate = watch.is_duplicate();
+        if duplicate {
+            self.log_duplicate(&flag, &listener);
+        }
+        let settling = Box::pin(in_time(watch.sync_future(wall())));
+        let config = WatchStreamConfig {
+            heartbeat,
+            max_age: self.max_age,
+        };
+        let now = self.clock.now();
+        let responses = WatchResponses {
+            feed: WatchStream::new(watch, config, now, &mut fastrand::Rng::new()),
+            clock: self.clock,
+            settling: Some(settling),
+            draining: Box::pin(self.draining.clone().cancelled_owned()),
+            is_draining: false,
+            sleep: Box::pin(tokio::time::sleep_until(self.clock.instant(now))),
+        };
+        Ok((responses, duplicate))
+    }
+
+    #[cold]
+    fn log_duplicate(&self, flag: &FlagName, listener: &ListenerId) {
+        if let Some(suppressed) = self.duplicates.note(0, self.clock.now()) {
+            tracing::warn!(
+                %flag,
+                %listener,
+                suppressed,
+                "two streams watch a flag under one listener id: they count as one acknowledgement"
+            );
+        }
+    }
+
+    async fn set(&self, request: proto::UnleashRequest) -> Result<proto::UnleashResponse> {
+        let flag = FlagName::new(&request.flag)?;
+        let options = UnleashOptions {
+            ttl: checked_span("ttl", request.ttl)?,
+            set_by: request.set_by,
+            reason: request.reason,
+        };
+        let written = in_time(self.flags.set(&flag, &options, wall())).await?;
+        // No time limit after the store's answer: notifying very many watchers may take longer.
+        let (state, watchers) = written.wake_watchers().await;
+        let ttl = options.ttl.filter(|ttl| !ttl.is_zero());
+        let ttl = ttl.map(tracing::field::debug);
+        // The stored state, including kept values.
+        let FlagState { set_by, reason, .. } = &state;
+        let expires_at = state.expires_at.map(Timestamp::from);
+        let expires_at = expires_at.as_ref().map(tracing::field::display);
+        tracing::info!(%flag, ttl, expires_at, %set_by, %reason, watchers, "a flag is set");
+        Ok(proto::UnleashResponse {
+            flag: Some(flag_to_wire(&state)),
+            watchers,
+        })
+    }
+
+    async fn clear(&self, request: proto::LeashRequest) -> Result<proto::LeashResponse> {
+        let flag = FlagName::new(&request.flag)?;
+        let options = LeashOptions {
+            cleared_by: request.cleared_by,
+            reason: request.reason,
+        };
+        options.check()?;
+        let written = in_time(self.flags.clear(&flag)).await?;
+        let (state, watchers) = written.wake_watchers().await;
+        let LeashOptions { cleared_by, reason } = &options;
+        tracing::info!(%flag, %cleared_by, %reason, watchers, "a flag is cleared");
+        Ok(proto::LeashResponse {
+            flag: Some(flag_to_wire(&state)),
+        })
+    }
+
+    async fn get(&self, flag: &str) -> Result<proto::GetFlagResponse> {
+        let state = in_time(self.flags.get(&FlagName::new(flag)?, wall())).await?;
+        Ok(proto::GetFlagResponse {
+            flag: Some(flag_to_wire(&state)),
+        })
+    }
+
+    async fn list(&self, request: &proto::ListFlagsRequest) -> Result<proto::ListFlagsResponse> {
+        let list = self.flags.list(
+            &request.prefix,
+            // Larger numbers are refused below, as any other invalid one.
+            match request.page_size {
+                MAX_PAGE..=1000 => MAX_PAGE,
+                stated => stated,
+            },
+            &request.page_token,
+            wall(),
+        );
+        let (flags, next) = in_time(list).await?;
+        Ok(proto::ListFlagsResponse {
+            flags: flags.iter().map(flag_to_wire).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
+    }
+
+    fn watchers(
+        &self,
+        request: &proto::ListFlagWatchersRequest,
+    ) -> Result<proto::ListFlagWatchersResponse> {
+        let flag = Some(request.flag.as_str()).filter(|flag| !flag.is_empty());
+        let count = page_size(request.page_size)?;
+        let query = WatchersQuery {
+            flag: flag.map(FlagName::new).transpose()?,
+            away: request.away,
+            after: watcher_token(&request.page_token)?,
+            count,
+        };
+        let page = self.flags.list_watchers(&query);
+        let last = page.last().filter(|_| page.len() == count);
+        let next = last.map(|last| format!("{}/{}", last.flag, last.listener));
+        Ok(proto::ListFlagWatchersResponse {
+            watchers: page.iter().map(watcher_to_wire).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
+    }
+
+    fn ack(&self, request: &proto::AckFlagRequest) -> Result<()> {
+        let listener = ListenerId::new(&request.listener_id)?;
+        self.flags.ack(
+            &FlagName::new(&request.flag)?,
+            request.generation,
+            &listener,
+        )
+    }
+}
+
+#[async_trait]
+impl proto::flags_server::Flags for FlagsService {
+    type WatchFlagStream = WatchResponses;
+
+    async fn unleash(
+        &self,
+        request: Request<proto::UnleashRequest>,
+    ) -> Result<Response<proto::UnleashResponse>, Status> {
+        self.set(request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn leash(
+        &self,
+        request: Request<proto::LeashRequest>,
+    ) -> Result<Response<proto::LeashResponse>, Status> {
+        self.clear(request.into_inner())
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn get_flag(
+        &self,
+        request: Request<proto::GetFlagRequest>,
+    ) -> Result<Response<proto::GetFlagResponse>, Status> {
+        self.get(&request.get_ref().flag)
+            .await
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn list_flags(
+        &self,
+        request: Request<proto::ListFlagsRequest>,
+    ) -> Result<Response<proto::ListFlagsResponse>, Status> {
+        if request.get_ref().page_size == 1 {
+            // A small answer; clients check with this call that the relay answers.
+            return self
+                .list(request.get_ref())
+                .await
+                .map(Response::new)
+                .map_err(to_status);
+        }
+        let permit = self.answers.permit(request.extensions()).await?;
+        let page = self.list(request.get_ref()).await.map_err(to_status)?;
+        Ok(permit.attach(page))
+    }
+
+    async fn watch_flag(
+        &self,
+        request: Request<proto::WatchFlagRequest>,
+    ) -> Result<Response<WatchResponses>, Status> {
+        let (responses, duplicate) = self.watch(request.get_ref()).map_err(to_status)?;
+        let mut response = Response::new(responses);
+        if duplicate {
+            let present = MetadataValue::from_static("1");
+            response.metadata_mut().insert(DUPLICATE_LISTENER, present);
+        }
+        Ok(response)
+    }
+
+    async fn list_flag_watchers(
+        &self,
+        request: Request<proto::ListFlagWatchersRequest>,
+    ) -> Result<Response<proto::ListFlagWatchersResponse>, Status> {
+        let permit = self.answers.permit(request.extensions()).await?;
+        let page = self.watchers(request.get_ref()).map_err(to_status)?;
+        Ok(permit.attach(page))
+    }
+
+    async fn ack_flag(
+        &self,
+        request: Request<proto::AckFlagRequest>,
+    ) -> Result<Response<proto::AckFlagResponse>, Status> {
+        self.ack(request.get_ref()).map_err(to_status)?;
+        Ok(Response::new(proto::AckFlagResponse {}))
+    }
+}
+
+impl Stream for WatchResponses {
+    type Item = Result<proto::WatchFlagResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        std::task::ready!(poll_budget(cx));
+        if let Some(settling) = &mut this.settling
+            && let Poll::Ready(settled) = settling.as_mut().poll(cx)
+        {
+            this.settling = None;
+            if let Err(error) = settled {
+                return Poll::Ready(Some(Err(to_status(error))));
+            }
+        }
+        this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
+        loop {
+            match this
+                .feed
+                .next(this.clock.now(), this.is_draining, cx.waker())
+            {
+                StreamAction::Send(event) => {
+                    spend(Work::Message(0));
+                    return Poll::Ready(Some(Ok(to_wire(event))));
+                }
+                StreamAction::End => return Poll::Ready(None),
+                StreamAction::Wait(at) => {
+                    this.sleep.as_mut().reset(this.clock.instant(at));
+                    std::task::ready!(this.sleep.as_mut().poll(cx));
+                }
+            }
+        }
+    }
+}
+
+/// Encodes an event of a watch.
+fn to_wire(event: Event) -> proto::WatchFlagResponse {
+    use WatchFlagResponseEvent as Wire;
+    let encode = |state: &_| flag_to_wire(state).encode_to_vec().into();
+    let event = match event {
+        Event::State(state) => Wire::Encoded(state.encoded(encode)),
+        Event::Heartbeat => Wire::Heartbeat(proto::Heartbeat::default()),
+        Event::Goodbye(goodbye) => Wire::Goodbye(goodbye_to_wire(goodbye)),
+        Event::Acks(acks) => Wire::Acks(proto::Acks {
+            generation: acks.generation,
+            acknowledged: acks.acknowledged,
+            watchers: acks.watchers,
+        }),
+    };
+    proto::WatchFlagResponse { event: Some(event) }
+}
+
+/// Parses a page token, which names the last entry of the previous page: `FLAG/LISTENER`.
+fn watcher_token(token: &str) -> Result<Option<(FlagName, ListenerId)>> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let names = token.split_once('/');
+    let names = names.and_then(|(flag, listener)| {
+        Some((FlagName::new(flag).ok()?, ListenerId::new(listener).ok()?))
+    });
+    let bad = || Error::invalid("page_token", "must come from the previous page");
+    names.ok_or_else(bad).map(Some)
+}
+
+fn watcher_to_wire(view: &WatcherView) -> proto::FlagWatcher {
+    proto::FlagWatcher {
+        flag: view.flag.to_string(),
+        listener_id: view.listener.to_string(),
+        streams: view.streams,
+        since: Some(span_to_wire(view.since)),
+        acknowledged: view.acknowledged,
+    }
+}
+
+/// Runs a store call with a time limit. A write that exceeds it may have happened.
+async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        let message =
+            "the store did not answer in time; a write may have happened, check with `flag get`";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    };
+    tokio::time::timeout(STORE_TIMEOUT, call)
+        .await
+        .unwrap_or_else(late)
+}

@@ -1,0 +1,98 @@
+//! Misbehaviour of peers: all incidents are counted, and each kind is logged once a second.
+
+use std::{net::SocketAddr, time::Duration};
+
+use crate::base::{clock::Clock, log_limiter::LimitedCounts};
+
+/// Misbehaviour of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Incident {
+    /// Connected beyond the limit for its address.
+    AddressFull,
+    /// Sent no preface in time, or was displaced by newer connections before it did.
+    Silent,
+    /// Sent its preface, but no connection became free in time.
+    Full,
+    /// Opened no stream in time.
+    Unused,
+    /// Did not complete a frame or a header block in time.
+    StalledFrame,
+    /// Sent too many frames without a request.
+    Flood,
+    /// Did not complete a request in time.
+    LateRequest,
+    /// Sent a request while unfinished requests used the whole budget.
+    OverBudget,
+    /// Did not read the answer to a unary request in time.
+    UnreadAnswer,
+    /// Sent a request that is not gRPC.
+    NoGrpc,
+}
+
+/// The counts since the start.
+#[derive(Debug)]
+pub(crate) struct Incidents {
+    clock: Clock,
+    counts: LimitedCounts<KINDS>,
+}
+
+const KINDS: usize = 10;
+/// Minimum interval between log lines of one kind, for all peers together.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Incidents {
+    pub(super) fn new() -> Self {
+        Self {
+            clock: Clock::new(),
+            counts: LimitedCounts::new(LOG_INTERVAL),
+        }
+    }
+
+    /// Counts an incident, and logs it unless its kind was logged within the last second.
+    #[cold]
+    pub(super) fn note(&self, incident: Incident, peer: SocketAddr) {
+        if let Some(suppressed) = self.counts.note(incident as usize, self.clock.now()) {
+            tracing::warn!(%peer, suppressed, "{}", incident.text());
+        }
+    }
+
+    /// Returns the number of incidents of a kind.
+    pub(crate) fn count(&self, incident: Incident) -> u64 {
+        self.counts.count(incident as usize)
+    }
+}
+
+impl Incident {
+    fn text(self) -> &'static str {
+        match self {
+            Self::AddressFull => "refused a connection: its address is at its limit",
+            Self::Silent => "closed a connection that sent no HTTP/2 preface",
+            Self::Full => "closed a connection: the relay is at its limit of connections",
+            Self::Unused => "closed a connection that opened no stream",
+            Self::StalledFrame => "closed a connection that did not complete a frame",
+            Self::Flood => "closed a connection that flooded control frames",
+            Self::LateRequest => "ended a request that was not complete in time",
+            Self::OverBudget => "refused a request: too many unfinished requests are held",
+            Self::UnreadAnswer => "reset a stream whose answer was not read in time",
+            Self::NoGrpc => "refused a request that is not gRPC",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_incident_is_counted_by_its_kind() {
+        let incidents = Incidents::new();
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        for _ in 0..5 {
+            incidents.note(Incident::Flood, peer);
+        }
+        incidents.note(Incident::NoGrpc, peer);
+        assert_eq!(incidents.count(Incident::Flood), 5);
+        assert_eq!(incidents.count(Incident::NoGrpc), 1);
+        assert_eq!(incidents.count(Incident::Silent), 0);
+    }
+}

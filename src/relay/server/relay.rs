@@ -1,0 +1,182 @@
+//! The `Relay` service: translates requests and calls the relay.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_core::Stream;
+use tokio_util::sync::{CancellationToken, ReusableBoxFuture, WaitForCancellationFutureOwned};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{requests::NotifyRequests, wake::EncodedWake};
+use crate::{
+    base::task::{Work, poll_budget, spend, spend_and_yield},
+    error::Result,
+    relay::runtime::{Message, MessageStream, Relay},
+    wire::{
+        NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
+        subscribe_from_wire, to_answer, to_status,
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct RelayService {
+    relay: Relay,
+    draining: CancellationToken,
+}
+
+/// A subscriber's stream on the wire.
+pub(crate) struct SubscribeResponses(MessageStream<EncodedWake>);
+
+/// The responses to a pipelined publisher, in the order of its requests.
+pub(crate) struct NotifyResponses {
+    relay: Relay,
+    requests: NotifyRequests,
+    /// A response that is delayed so that the wake-ups are sent first.
+    delayed: Option<proto::NotifyResponse>,
+    turn: ReusableBoxFuture<'static, ()>,
+    /// The publisher had no request in flight at the last poll.
+    idle: bool,
+    draining: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl RelayService {
+    pub(super) fn new(relay: Relay, draining: CancellationToken) -> Self {
+        Self { relay, draining }
+    }
+}
+
+#[async_trait]
+impl proto::relay_server::Relay for RelayService {
+    type NotifyStreamStream = NotifyResponses;
+    type SubscribeStream = SubscribeResponses;
+
+    async fn notify(
+        &self,
+        request: Request<NotifyRequest>,
+    ) -> Result<Response<proto::NotifyResponse>, Status> {
+        notify(&self.relay, request.into_inner())
+            .map(Response::new)
+            .map_err(to_status)
+    }
+
+    async fn notify_stream(
+        &self,
+        request: Request<Streaming<NotifyRequest>>,
+    ) -> Result<Response<NotifyResponses>, Status> {
+        Ok(Response::new(NotifyResponses {
+            relay: self.relay.clone(),
+            requests: NotifyRequests::of(request),
+            delayed: None,
+            turn: ReusableBoxFuture::new(tokio::task::yield_now()),
+            idle: true,
+            draining: Box::pin(self.draining.clone().cancelled_owned()),
+        }))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<proto::SubscribeRequest>,
+    ) -> Result<Response<SubscribeResponses>, Status> {
+        let request = request.into_inner();
+        // Decoding, checking and registering thousands of names takes one turn of the task each.
+        spend_and_yield(Work::Names(
+            request.selectors.len() + request.positions.len(),
+        ))
+        .await;
+        let options = subscribe_from_wire(request).map_err(to_status)?;
+        let names = Work::Names(options.selectors.len() + options.positions.len());
+        spend_and_yield(names).await;
+        let (listener, queues) = (&options.listener_id, options.selectors.len());
+        tracing::debug!(%listener, queues, "a stream is opened");
+        // The stream's first work belongs to the next turn.
+        spend(names);
+        self.relay
+            .open_stream(&options, EncodedWake::default())
+            .map(|feed| Response::new(SubscribeResponses(feed)))
+            .map_err(to_status)
+    }
+
+    async fn report(
+        &self,
+        request: Request<proto::ReportRequest>,
+    ) -> Result<Response<proto::ReportResponse>, Status> {
+        let (subscription_id, report) =
+            report_from_wire(request.into_inner()).map_err(to_status)?;
+        self.relay
+            .report(&subscription_id, &report)
+            .map_err(to_status)?;
+        Ok(Response::new(proto::ReportResponse {}))
+    }
+}
+
+impl Stream for SubscribeResponses {
+    type Item = Result<proto::SubscribeResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let message = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
+        let to_wire = |message| match message {
+            Message::Event(event) => subscribe_event_to_wire(event),
+            Message::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
+                event: Some(SubscribeResponseEvent::Encoded(bytes)),
+            },
+        };
+        Poll::Ready(message.map(|message| Ok(to_wire(message))))
+    }
+}
+
+impl Stream for NotifyResponses {
+    type Item = Result<proto::NotifyResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.delayed.is_some() {
+            std::task::ready!(self.turn.poll(cx));
+            return Poll::Ready(self.delayed.take().map(Ok));
+        }
+        std::task::ready!(poll_budget(cx));
+        match Pin::new(&mut self.requests).poll_next(cx) {
+            Poll::Ready(Some(Ok(request))) => {
+                let response = notify(&self.relay, request).unwrap_or_else(|error| {
+                    let error = Some(to_answer(&error));
+                    proto::NotifyResponse {
+                        accepted: Vec::new(),
+                        error,
+                    }
+                });
+                if std::mem::take(&mut self.idle) {
+                    // The woken subscribers run first, because their latency matters more than the
+                    // publisher's. Later requests of a burst are not delayed.
+                    self.delayed = Some(response);
+                    self.turn.set(tokio::task::yield_now());
+                    return self.poll_next(cx);
+                }
+                Poll::Ready(Some(Ok(response)))
+            }
+            Poll::Ready(Some(Err(status))) => Poll::Ready(Some(Err(status))),
+            Poll::Ready(None) => Poll::Ready(None),
+            // A publisher's stream has no Goodbye: it ends with OK when all requests are answered.
+            Poll::Pending => {
+                self.idle = true;
+                self.draining.as_mut().poll(cx).map(|()| None)
+            }
+        }
+    }
+}
+
+fn notify(relay: &Relay, request: NotifyRequest) -> Result<proto::NotifyResponse> {
+    let (publisher, notifications) = request.into_parts()?;
+    spend(Work::Events(notifications.len()));
+    let accepted = relay.notify(&publisher, &notifications)?;
+    let accepted = accepted
+        .into_iter()
+        .map(|a| proto::Accepted {
+            sequence: a.sequence,
+            listeners: a.listeners,
+        })
+        .collect();
+    Ok(proto::NotifyResponse {
+        accepted,
+        error: None,
+    })
+}
