@@ -51,7 +51,7 @@ impl ListenerBuilder {
     /// [`ListenerConfig::subscription`].
     ///
     /// They must be of one address. For a queue with several addresses, such as
-    /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`] for its queues.
+    /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`](super::Listeners) for its queues.
     #[must_use]
     pub fn wakes(mut self, wakes: impl Wakes) -> Self {
         self.wakes = Some(Box::new(wakes));

@@ -162,7 +162,7 @@ impl Supervisor {
             match after {
                 ListenerMode::Pushed => tracing::info!(%queue, "pushed: the relay sends wake-ups"),
                 _ => {
-                    tracing::warn!(%queue, "polling: the relay cannot send wake-ups at the moment")
+                    tracing::warn!(%queue, "polling: the relay cannot send wake-ups at the moment");
                 }
             }
             self.shared.hooks.on_mode_changed(after);

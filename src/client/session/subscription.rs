@@ -272,7 +272,10 @@ impl SubscriptionSession {
 
     /// `false` only with a planted fault.
     fn cuts_positions_after_refusal(&self) -> bool {
-        !planted!(self.fault, PositionsNotCut) && !planted!(self.fault, ExhaustedSendsAll)
+        if planted!(self.fault, PositionsNotCut) {
+            return false;
+        }
+        !planted!(self.fault, ExhaustedSendsAll)
     }
 
     /// Unlimited only with a planted fault.

@@ -291,8 +291,9 @@ impl Scaler {
             // The wake stays pending: the first task that is done polls.
             return false;
         }
-        let fault_keeps_none = planted!(self.config.fault, LastTaskLeaves)
-            || (planted!(self.config.fault, LookerHandles) && count > 0);
+        let poller_handles = planted!(self.config.fault, LookerHandles);
+        let fault_keeps_none =
+            planted!(self.config.fault, LastTaskLeaves) || (poller_handles && count > 0);
         let fault_ignores_wake = planted!(self.config.fault, BusyNeverLooks) && count > 0;
         let no_poller_left = self.mode != ListenerMode::Pushed
             && !self.tasks.another_polls(None)

@@ -190,7 +190,7 @@ impl Listener {
             match self.feed.next_into(now, false, &self.waker, &mut sink) {
                 StreamAction::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
                 StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
-                    self.resume = resume
+                    self.resume = resume;
                 }
                 StreamAction::Send(_) => {}
                 StreamAction::Yield => shuttle::thread::yield_now(),
