@@ -181,17 +181,24 @@ impl Target {
         waiting: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
         tokio::pin!(waiting);
-        let mut cause = None;
+        let (mut cause, mut probed) = (None, false);
         let outcome = tokio::select! {
             done = &mut waiting => done,
-            () = self.probe(client, &mut cause) => waiting.await,
+            () = self.probe(client, &mut cause) => {
+                probed = true;
+                waiting.await
+            }
         };
         match outcome {
-            Err(error) if error.kind() == ErrorKind::Timeout => Err(cause.map_or(error, |cause| {
-                let span = duration::Span(self.timeout.unwrap_or_default());
-                let message = format!("{cause}; it may have happened within these {span}");
-                Error::new(ErrorKind::Unavailable, message)
-            })),
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                // A probe without an answer by now is no answer.
+                let cause = cause.or_else(|| (!probed).then(|| self.no_answer()));
+                Err(cause.map_or(error, |cause| {
+                    let span = duration::Span(self.timeout.unwrap_or_default());
+                    let message = format!("{cause}; it may have happened within these {span}");
+                    Error::new(ErrorKind::Unavailable, message)
+                }))
+            }
             outcome => outcome,
         }
     }

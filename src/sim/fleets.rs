@@ -200,7 +200,9 @@ impl World {
         let lapsed = self.relay.fleets.leases.get(&(queue, id)) == Some(&end);
         if lapsed && life == self.relay.life && !self.is_handed_on(id, queue, end) {
             self.violate(|| {
-                format!("R14: a lease of queue {queue} has lapsed, and no member is told of its work")
+                format!(
+                    "R14: a lease of queue {queue} has lapsed, and no member is told of its work"
+                )
             });
         }
     }

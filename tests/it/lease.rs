@@ -252,7 +252,7 @@ async fn a_blocked_store_ends_the_command_before_another_process_takes_the_lease
         "{complaint}"
     );
     assert!(complaint.contains("did not answer within"), "{complaint}");
-    let logged = complaint.matches("the store of a lease fails").count();
+    let logged = complaint.matches("the lease's store fails").count();
     assert_eq!(logged, 1, "logged once for all attempts: {complaint}");
     drop(locked);
 

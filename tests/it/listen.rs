@@ -686,9 +686,11 @@ async fn queues_of_two_files_under_one_address_are_warned_of() {
     let warned = async |poison: &str| {
         let options = ["--no-relay", "--until-empty", "--poison", poison];
         let end = place.listen(&options, "true").ends().await;
-        end.events
-            .iter()
-            .any(|event| event.to_string().contains("two files have one address"))
+        end.events.iter().any(|event| {
+            event
+                .to_string()
+                .contains("two files have the same address")
+        })
     };
     assert!(warned(&other).await);
     assert!(!warned(&format!("{other}&account=archive")).await);

@@ -117,7 +117,7 @@ async fn a_single_round_is_checked_planned_and_run() {
         .map(|row| format!("{} {} {}", row["action"], row["blob"], row["detail"]).replace('"', ""))
         .collect();
     assert_eq!(plan, ["delete gone ", "move moved graves/2026/moved"]);
-    assert!(complained(&planned).contains("would look at 3, delete 1, move 1, leave 0"));
+    assert!(complained(&planned).contains("would check 3, delete 1, move 1, leave 0"));
     assert_eq!(place.names("source").await.len(), 3, "nothing was changed");
 
     let swept = place.run(&["sweep", &job, "--once", "-o", "jsonl"]).await;

@@ -29,16 +29,33 @@ fn refused(source: &Source) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
-        let next = lines.get(at + 1).map_or("", |next| next.trim_start_matches(['/', '!', ' ', '#', '*']));
-        let both = format!("{line} {next}").to_lowercase();
-        let begins = |word: &str| both.match_indices(word).any(|(start, _)| {
-            let end = start + word.len();
-            let letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-            start < line.len() && !letter(both[..start].chars().next_back()) && !letter(both[end..].chars().next())
+        let next = lines.get(at + 1).map_or("", |next| {
+            next.trim_start_matches(['/', '!', ' ', '#', '*'])
         });
-        let is_allowed = ALLOWED.iter().any(|(path, part, _)| source.path == *path && line.contains(part));
-        if let Some(word) = REFUSED.iter().find(|word| begins(word)).filter(|_| !is_allowed) {
-            found.push(format!("{}:{}: {word:?} in {}", source.path, at + 1, line.trim()));
+        let both = format!("{line} {next}").to_lowercase();
+        let begins = |word: &str| {
+            both.match_indices(word).any(|(start, _)| {
+                let end = start + word.len();
+                let letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                start < line.len()
+                    && !letter(both[..start].chars().next_back())
+                    && !letter(both[end..].chars().next())
+            })
+        };
+        let is_allowed = ALLOWED
+            .iter()
+            .any(|(path, part, _)| source.path == *path && line.contains(part));
+        if let Some(word) = REFUSED
+            .iter()
+            .find(|word| begins(word))
+            .filter(|_| !is_allowed)
+        {
+            found.push(format!(
+                "{}:{}: {word:?} in {}",
+                source.path,
+                at + 1,
+                line.trim()
+            ));
         }
     }
     found
@@ -55,5 +72,10 @@ fn words_that_name_no_actor_are_not_used() {
         text: readme,
     });
     let found: Vec<_> = sources.iter().flat_map(refused).collect();
-    assert!(found.is_empty(), "{} places:\n{}", found.len(), found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "{} places:\n{}",
+        found.len(),
+        found.join("\n")
+    );
 }

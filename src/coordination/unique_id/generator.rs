@@ -126,7 +126,7 @@ impl UniqueIdGenerator {
     pub fn new(store: impl OptimisticSyncStore, config: IdConfig) -> Result<Self> {
         for (field, value) in [("range_size", config.range_size), ("start", config.start)] {
             if value > MAX_ID {
-                let rule = format_args!("must be at max {MAX_ID}, not {value}");
+                let rule = format_args!("must be at most {MAX_ID}, not {value}");
                 return Err(Error::invalid(field, rule));
             }
         }
@@ -136,7 +136,7 @@ impl UniqueIdGenerator {
         let last_start = MAX_ID - config.range_size;
         if config.start > last_start {
             let rule = format_args!(
-                "must be at max {last_start}, so that {} ids are left, not {}",
+                "must be at most {last_start}, so that {} ids are left, not {}",
                 config.range_size, config.start
             );
             return Err(Error::invalid("start", rule));

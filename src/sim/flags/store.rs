@@ -156,8 +156,9 @@ impl ShakyStore {
         } else {
             let removed = before.filter(|before| after.is_none() && lasts(before));
             let removed = removed.filter(|_| shared.expiring);
-            removed
-                .map(|removed| format!("R22: an expiry removes a flag that has not expired: {{{removed:?}}}"))
+            removed.map(|removed| {
+                format!("R22: an expiry removes a flag that has not expired: {{{removed:?}}}")
+            })
         };
         if shared.violation.is_none() {
             shared.violation = violation;

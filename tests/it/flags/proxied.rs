@@ -31,7 +31,7 @@ async fn an_unleash_whose_answer_is_lost_is_reported_as_unknown_and_found_later(
     let complaint = ended(&relay.run(&["unleash", "go"]).await, 3);
     for words in [
         "may or may not be set",
-        "nobody was told",
+        "no watcher was notified",
         "check with `flag get`",
     ] {
         assert!(complaint.contains(words), "{complaint}");

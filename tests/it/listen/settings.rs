@@ -22,7 +22,7 @@ async fn a_policy_that_changes_is_followed_while_it_runs() {
     assert!(!place.file("beside").exists(), "one at a time");
     fs::write(&file, "policy = \"none\"").expect("written");
     until("the bad policy is logged", async || {
-        has_logged(&listening, "stays as it was")
+        has_logged(&listening, "policy is unchanged")
     })
     .await;
     fs::write(&file, policy(4)).expect("written");

@@ -191,11 +191,7 @@ fn a_catch_up_that_becomes_pending_while_its_queue_is_forgotten_is_sent() {
     notify_with(&hub, notification("orders"), now);
     let told = entries(&drain(&subscription, now));
     assert_eq!(told, [entry("orders", WakeReason::Notified, 1)]);
-    assert_eq!(
-        hub.stats().cursors,
-        1,
-        "in the place of the kept one"
-    );
+    assert_eq!(hub.stats().cursors, 1, "in the place of the kept one");
 }
 
 #[test]
