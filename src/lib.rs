@@ -24,11 +24,14 @@
     not(test),
     warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)
 )]
-// The wings share modules, and one wing alone does not use all of them. With all features nothing is
-// allowed.
 #![cfg_attr(
     not(feature = "cli"),
-    allow(dead_code, unused_imports, unused_variables)
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "the wings share modules, and one wing alone does not use all of them"
+    )
 )]
 
 #[cfg(feature = "store")]

@@ -200,7 +200,7 @@ impl GroupTable {
         self.update_guard(|guard| guard.add_group(group));
     }
 
-    /// Returns whether the group was table.
+    /// Returns whether the group was in the table.
     fn remove(&mut self, group: Pid) -> bool {
         let removed = self.groups.remove(&group);
         self.update_guard(|guard| guard.remove_group(group));

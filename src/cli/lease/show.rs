@@ -77,7 +77,7 @@ impl LeaseRow {
         };
         Self {
             lease: name.to_owned(),
-            held: shown == Shown::Held,
+            held: state.held,
             state: shown,
             token: state.token,
             holder: state.holder,
