@@ -195,7 +195,8 @@ impl Target {
                 let cause = cause.or_else(|| (!probed).then(|| self.no_answer()));
                 Err(cause.map_or(error, |cause| {
                     let span = duration::Span(self.timeout.unwrap_or_default());
-                    let message = format!("{cause}; it may have happened within these {span}");
+                    let message =
+                        format!("{cause}; not seen within {span}, but it may have happened");
                     Error::new(ErrorKind::Unavailable, message)
                 }))
             }

@@ -38,10 +38,9 @@ pub(super) struct Coordinator {
     members: usize,
     joined: u64,
     sentinel: Option<Sentinel>,
-    /// The group that the sentinel asked last, and the number of groups asked for the present
-    /// check.
+    /// The group that the sentinel asked last, and the groups asked for the present check.
     last_checked_group: u32,
-    groups_asked: usize,
+    groups_asked: BTreeSet<u32>,
     /// The group that was asked for a check lost its last member before a report.
     check_left: bool,
     /// The time at which the timers call the coordinator: no later than its next due time.
@@ -83,7 +82,7 @@ impl Coordinator {
             reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due),
             sentinel,
             last_checked_group: 0,
-            groups_asked: 0,
+            groups_asked: BTreeSet::new(),
             check_left: false,
             needs_reconcile: false,
             now,
@@ -173,6 +172,7 @@ impl Coordinator {
         self.needs_reconcile = true;
         if let Some(left_at) = left_at {
             self.active.remove(&member_id.group);
+            self.groups_asked.remove(&member_id.group);
             self.check_left |= checking;
             self.retained
                 .insert((left_at + self.config.group_keep, member_id.group));
@@ -313,7 +313,7 @@ impl Coordinator {
         let before = batch.marked;
         if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
             if self.sentinel.as_ref().is_some_and(|s| !s.is_asking()) {
-                self.groups_asked = 0;
+                self.groups_asked.clear();
             }
             self.check(&head.counters, subscribers, now, batch);
         } else if unanswered && !planted!(self.config.fault, UnansweredCheckDropped) {
@@ -377,12 +377,8 @@ impl Coordinator {
         now: Tick,
         batch: &mut WakeBatch,
     ) {
-        while self.groups_asked < self.active.len() {
-            self.groups_asked += 1;
-            let next = self.active.range(self.last_checked_group + 1..).next();
-            let Some(at) = next.or_else(|| self.active.first()).copied() else {
-                break;
-            };
+        while let Some(at) = self.next_group_to_ask() {
+            self.groups_asked.insert(at);
             self.last_checked_group = at;
             let group = self.groups[at as usize].as_mut().expect("it has members");
             if group.check(head, now) {
@@ -403,6 +399,14 @@ impl Coordinator {
             }
             sentinel.ask(subscribers, now, batch);
         }
+    }
+
+    /// Returns the next active group in turn that was not asked for the present check.
+    fn next_group_to_ask(&self) -> Option<u32> {
+        let last = self.last_checked_group;
+        let (before, after) = (self.active.range(..=last), self.active.range(last + 1..));
+        let mut in_turn = after.chain(before).copied();
+        in_turn.find(|at| !self.groups_asked.contains(at))
     }
 
     fn each_active(&mut self, mut each: impl FnMut(&mut Group)) {

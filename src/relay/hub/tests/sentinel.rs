@@ -540,6 +540,27 @@ fn a_check_whose_group_is_left_by_its_last_member_goes_to_a_listener_outside_at_
 }
 
 #[test]
+fn a_check_whose_group_is_left_by_its_last_member_goes_to_the_next_group_at_once() {
+    let hub = guarded();
+    let member = |group: &str| {
+        let options = SubscribeOptions {
+            group: Some(GroupName::new(group).expect("a name")),
+            ..options(&["orders"])
+        };
+        let member = subscribe_with(&hub, &options, Tick::default());
+        drain(&member, Tick::default());
+        hub.end_send(&member, Tick::default());
+        say(&hub, &member, Drained, Tick::default());
+        member
+    };
+    let mut all = vec![member("a"), member("b")];
+    let (at, who, _) = first_asked(&hub, &all, 1);
+    hub.unsubscribe(&all.remove(who), after(Duration::from_secs(at)));
+    let told = asked(&hub, &all, at, at + 1);
+    assert!(matches!(told[..], [(_, 0, Sentinel)]), "{told:?}");
+}
+
+#[test]
 fn a_check_that_falls_into_a_wake_up_that_no_member_covers_goes_to_a_listener_outside() {
     let start = || {
         let (hub, outside, member) = beside_a_group();
