@@ -55,14 +55,6 @@ pub(crate) struct Part {
     pub(crate) required: bool,
 }
 
-/// A console's address and host names.
-#[derive(Debug, Clone)]
-pub(crate) struct ConsoleConfig {
-    pub(crate) listen: SocketAddr,
-    /// Host names that requests may state, in addition to IP addresses and `localhost`.
-    pub(crate) hosts: Vec<String>,
-}
-
 /// A listening console. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -78,22 +70,24 @@ struct ConsoleState {
 }
 
 impl Console {
-    /// Listens and serves.
+    /// Listens and serves. Requests may state `hosts` as their host, in addition to IP addresses and
+    /// `localhost`.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`], with the address, if it cannot listen there.
     pub(crate) async fn start(
-        config: &ConsoleConfig,
+        listen: SocketAddr,
+        hosts: &[String],
         source: Arc<dyn StatusSource>,
     ) -> Result<Self> {
         let failed = |error| {
-            let message = format!("cannot listen on {} for the admin port", config.listen);
+            let message = format!("cannot listen on {listen} for the admin port");
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let connections = connection::pool();
-        let hosts = Arc::new(Hosts::new(&config.hosts));
+        let hosts = Arc::new(Hosts::new(hosts));
         let router = Router::new()
             .route("/livez", get(|| async { "ok\n" }))
             .route("/readyz", get(readyz))

@@ -1,12 +1,12 @@
 //! Health and metrics of a listener process.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 
 use super::{ListenerMode, ListenerMonitor};
 use crate::{
-    console::{Console, ConsoleConfig, Metrics, Part, StatusSource},
+    console::{Console, Metrics, Part, StatusSource},
     error::Result,
 };
 
@@ -33,12 +33,7 @@ impl ListenerConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let config = ConsoleConfig {
-            listen,
-            hosts: hosts.to_vec(),
-        };
-        let console =
-            Console::start(&config, std::sync::Arc::new(ListenerStatus(listener))).await?;
+        let console = Console::start(listen, hosts, Arc::new(ListenerStatus(listener))).await?;
         Ok(Self { console })
     }
 

@@ -14,7 +14,7 @@ use crate::{
         clock::wall,
         task::{Scope, measure_polls},
     },
-    console::{Console, ConsoleConfig},
+    console::Console,
     coordination::flag::{FlagTimers, Flags, FlagsConfig, LocalWatch, start as start_timers},
     error::Result,
     relay::{
@@ -148,11 +148,7 @@ impl Node {
                     connections: server.connections(),
                     log_lines_dropped: config.log_lines_dropped,
                 };
-                let console = ConsoleConfig {
-                    listen,
-                    hosts: config.admin_hosts,
-                };
-                Some(Console::start(&console, Arc::new(source)).await?)
+                Some(Console::start(listen, &config.admin_hosts, Arc::new(source)).await?)
             }
             None => None,
         };

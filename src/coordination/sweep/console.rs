@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::Sweeper;
 use crate::{
-    console::{Console, ConsoleConfig, Metrics, Part, StatusSource},
+    console::{Console, Metrics, Part, StatusSource},
     error::Result,
 };
 
@@ -30,11 +30,7 @@ impl SweepConsole {
         listen: SocketAddr,
         hosts: &[String],
     ) -> Result<Self> {
-        let config = ConsoleConfig {
-            listen,
-            hosts: hosts.to_vec(),
-        };
-        let console = Console::start(&config, Arc::new(SweeperStatus(sweeper))).await?;
+        let console = Console::start(listen, hosts, Arc::new(SweeperStatus(sweeper))).await?;
         Ok(Self { console })
     }
 
