@@ -3,11 +3,12 @@
 //! `cargo run --example in_process`
 
 use reveille::{
-    ListenerId, Notification, Notify, QueueAddress, Relay, RelayConfig, SubscribeOptions, Wakes,
+    ListenerId, Notification, Notifier, QueueAddress, Relay, RelayConfig, SubscribeOptions,
+    WakeStream,
 };
 
 /// Works with any source of wake-ups, in process or over the network.
-async fn work(mut wakes: impl Wakes, rounds: usize) -> reveille::Result<()> {
+async fn work(mut wakes: impl WakeStream, rounds: usize) -> reveille::Result<()> {
     for _ in 0..rounds {
         let Some(work) = wakes.next().await else {
             break;

@@ -4,7 +4,7 @@
 //! A [`Listener`] reads one queue. With wake-ups, from a relay over the network or in this process,
 //! it sleeps without a single call to the queue until a wake-up arrives. While wake-ups cannot
 //! arrive, it polls, less and less often. It knows neither client nor relay: it takes any
-//! [`Wakes`](crate::Wakes) and any [`Notify`](crate::Notify).
+//! [`WakeStream`](crate::WakeStream) and any [`Notifier`](crate::Notifier).
 
 pub(crate) mod attempts;
 mod batch;

@@ -27,5 +27,5 @@ pub(crate) use session::clamp_heartbeat;
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
-pub use traits::{FlagWatch, GlobalFlag, Notify, Reported, Wakes};
+pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

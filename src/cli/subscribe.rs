@@ -7,7 +7,7 @@ use std::{ffi::OsString, time::Duration};
 
 use reveille::{
     Client, ConnectionState, GroupName, Limits, LinkState, ListenerId, Report, ReportState,
-    Selector, SubscribeOptions, Subscription, Wakes as _, WorkDetected, duration,
+    Selector, SubscribeOptions, Subscription, WakeStream as _, WorkDetected, duration,
 };
 use tokio::sync::watch;
 

@@ -25,7 +25,7 @@ use crate::{
     },
     client::session::{PublisherConfig, PublisherSession, WaiterId},
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Limits, Notification, Notify, check_text},
+    types::{Accepted, Limits, Notification, Notifier, check_text},
     wire::{NotifyRequest, accepted_from_wire, from_answer, proto},
 };
 
@@ -221,12 +221,12 @@ impl Publisher {
     }
 
     fn check_name(&self) -> Result<()> {
-        check_text("publisher", &self.inner.name, Limits::TEXT)
+        check_text("publisher", &self.inner.name, Limits::MAX_TEXT)
     }
 }
 
 #[async_trait]
-impl Notify for Publisher {
+impl Notifier for Publisher {
     async fn notify(&self, notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
         self.notify_all(notifications).await
     }

@@ -23,8 +23,8 @@ use crate::{
     client::session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Limits, LinkState, Report, Reported, SubscribeOptions, Wakes, Welcome,
-        WorkDetected,
+        ConnectionState, Limits, LinkState, Report, ReportFuture, SubscribeOptions, WakeStream,
+        Welcome, WorkDetected,
     },
     wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
 };
@@ -197,12 +197,12 @@ impl Stream for Subscription {
 }
 
 #[async_trait]
-impl Wakes for Subscription {
+impl WakeStream for Subscription {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
         Self::next(self).await
     }
 
-    fn report(&mut self, mut report: Report) -> Reported {
+    fn report(&mut self, mut report: Report) -> ReportFuture {
         let request = match self.session.report(&mut report) {
             Ok(id) => report_to_wire(&id, &report),
             Err(error) => return Box::pin(std::future::ready(Err(error))),

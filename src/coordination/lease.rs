@@ -137,7 +137,7 @@ impl LeaseConfig {
             let rule = format_args!("must be 10ms to the duration, not {:?}", self.poll);
             return Err(Error::invalid("poll", rule));
         }
-        check_text("holder", &self.holder, Limits::TEXT)?;
+        check_text("holder", &self.holder, Limits::MAX_TEXT)?;
         if self.holder.is_empty() {
             return Err(Error::invalid("holder", "must not be empty"));
         }

@@ -17,14 +17,14 @@ use crate::{
     error::{Error, ErrorKind, Result},
     listener::scaling::{Scaler, ScalerConfig},
     queue::{WorkQueue, json},
-    types::{Notify, Wakes},
+    types::{Notifier, WakeStream},
 };
 
 /// Builds a listener; see [`Listener::builder`].
 pub struct ListenerBuilder {
     pub(super) queue: Arc<dyn WorkQueue>,
-    pub(super) wakes: Option<Box<dyn Wakes>>,
-    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) wakes: Option<Box<dyn WakeStream>>,
+    pub(super) publisher: Option<Arc<dyn Notifier>>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
@@ -53,14 +53,14 @@ impl ListenerBuilder {
     /// They must be of one address. For a queue with several addresses, such as
     /// [`Partitioned`](crate::queue::Partitioned), start [`Listeners`](super::Listeners) for its queues.
     #[must_use]
-    pub fn wakes(mut self, wakes: impl Wakes) -> Self {
+    pub fn wakes(mut self, wakes: impl WakeStream) -> Self {
         self.wakes = Some(Box::new(wakes));
         self
     }
 
     /// Sets the publisher that notifies the poison queue's listeners.
     #[must_use]
-    pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
+    pub fn publisher(mut self, publisher: Arc<dyn Notifier>) -> Self {
         self.publisher = Some(publisher);
         self
     }

@@ -86,7 +86,7 @@ impl Default for ListenerConfig {
             dequeue_batch_size: 16,
             concurrency: 0,
             dequeue_interval: Duration::ZERO,
-            visibility_timeout: Limits::VISIBILITY,
+            visibility_timeout: Limits::DEFAULT_VISIBILITY_TIMEOUT,
             max_handling_time: Duration::from_secs(3600),
             // About the defaults of Azure Functions and Service Bus.
             max_dequeue_count: 5,

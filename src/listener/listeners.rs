@@ -16,7 +16,7 @@ use crate::{
     base::task::Scope,
     error::{Error, Result},
     queue::WorkQueue,
-    types::{Notify, QueueAddress, Wakes},
+    types::{Notifier, QueueAddress, WakeStream},
 };
 
 /// Reads several queues with one handler: a [`Listener`] for each of them, on one stream of
@@ -67,8 +67,8 @@ type PoisonOf = dyn Fn(&QueueAddress) -> Option<Arc<dyn WorkQueue>> + Send;
 /// Builds [`Listeners`].
 pub struct ListenersBuilder {
     queues: Vec<Arc<dyn WorkQueue>>,
-    wakes: Option<Box<dyn Wakes>>,
-    publisher: Option<Arc<dyn Notify>>,
+    wakes: Option<Box<dyn WakeStream>>,
+    publisher: Option<Arc<dyn Notifier>>,
     poison: Box<PoisonOf>,
     hooks: AnyHooks,
     config: ListenerConfig,
@@ -124,14 +124,14 @@ impl ListenersBuilder {
     /// Sets the wake-ups, which must cover all queues; without them the listeners poll. Make their
     /// subscription with [`ListenerConfig::subscription_of`].
     #[must_use]
-    pub fn wakes(mut self, wakes: impl Wakes) -> Self {
+    pub fn wakes(mut self, wakes: impl WakeStream) -> Self {
         self.wakes = Some(Box::new(wakes));
         self
     }
 
     /// Sets the publisher that notifies the poison queues' listeners.
     #[must_use]
-    pub fn publisher(mut self, publisher: Arc<dyn Notify>) -> Self {
+    pub fn publisher(mut self, publisher: Arc<dyn Notifier>) -> Self {
         self.publisher = Some(publisher);
         self
     }

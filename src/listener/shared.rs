@@ -29,14 +29,14 @@ use crate::{
     error::Error,
     listener::scaling::Scaler,
     queue::{MessageId, WorkQueue},
-    types::Notify,
+    types::Notifier,
 };
 
 /// The state that the tasks of one listener share.
 pub(super) struct Shared {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
-    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) publisher: Option<Arc<dyn Notifier>>,
     pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,
@@ -73,7 +73,7 @@ pub(super) struct Core {
 pub(super) struct Parts {
     pub(super) queue: Arc<dyn WorkQueue>,
     pub(super) poison: Option<Arc<dyn WorkQueue>>,
-    pub(super) publisher: Option<Arc<dyn Notify>>,
+    pub(super) publisher: Option<Arc<dyn Notifier>>,
     pub(super) handlers: Handlers,
     pub(super) hooks: AnyHooks,
     pub(super) config: ListenerConfig,

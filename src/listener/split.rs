@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     base::task::Scope,
     error::{Error, ErrorKind, Result},
-    types::{LinkState, QueueAddress, Report, Reported, Wakes, WorkDetected},
+    types::{LinkState, QueueAddress, Report, ReportFuture, WakeStream, WorkDetected},
 };
 
 /// Wait before a refused subscription is tried again.
@@ -29,7 +29,7 @@ enum QueueEvent {
 /// A command of one queue.
 enum QueueCommand {
     /// A report for the stream of this number; on another stream its sequence would be wrong.
-    Report(u64, Report, oneshot::Sender<Reported>),
+    Report(u64, Report, oneshot::Sender<ReportFuture>),
     Pause(usize, bool),
 }
 
@@ -45,7 +45,7 @@ struct QueueWakes {
 
 /// The task that owns the subscription.
 struct Splitter {
-    wakes: Box<dyn Wakes>,
+    wakes: Box<dyn WakeStream>,
     link: watch::Receiver<LinkState>,
     by_address: HashMap<QueueAddress, Vec<usize>>,
     addresses: Vec<QueueAddress>,
@@ -57,13 +57,13 @@ struct Splitter {
 /// Splits wake-ups by queue; returns them in the order of the addresses. The forwarding task
 /// belongs to `scope`.
 pub(super) fn split(
-    wakes: Box<dyn Wakes>,
+    wakes: Box<dyn WakeStream>,
     addresses: Vec<QueueAddress>,
     scope: &Scope,
-) -> Vec<Box<dyn Wakes>> {
+) -> Vec<Box<dyn WakeStream>> {
     let (say, commands) = mpsc::unbounded_channel();
     let mut by_address = HashMap::<_, Vec<_>>::new();
-    let (mut queues, mut parts) = (Vec::new(), Vec::<Box<dyn Wakes>>::new());
+    let (mut queues, mut parts) = (Vec::new(), Vec::<Box<dyn WakeStream>>::new());
     for (number, address) in addresses.iter().enumerate() {
         by_address.entry(address.clone()).or_default().push(number);
         let (tell, events) = mpsc::unbounded_channel();
@@ -177,7 +177,7 @@ fn stream_has_ended() -> Error {
 }
 
 #[async_trait]
-impl Wakes for QueueWakes {
+impl WakeStream for QueueWakes {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
         loop {
             match self.events.recv().await? {
@@ -193,7 +193,7 @@ impl Wakes for QueueWakes {
         }
     }
 
-    fn report(&mut self, report: Report) -> Reported {
+    fn report(&mut self, report: Report) -> ReportFuture {
         let (sent, sending) = oneshot::channel();
         let stream = self.link.borrow().welcomes;
         let _ = self
@@ -230,12 +230,12 @@ mod tests {
     }
 
     #[async_trait]
-    impl Wakes for SilentWakes {
+    impl WakeStream for SilentWakes {
         async fn next(&mut self) -> Option<Result<WorkDetected>> {
             std::future::pending().await
         }
 
-        fn report(&mut self, report: Report) -> Reported {
+        fn report(&mut self, report: Report) -> ReportFuture {
             self.reported
                 .lock()
                 .expect("no panic")
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Makes a queue process its pending events.
-    async fn hear(wakes: &mut dyn Wakes) {
+    async fn hear(wakes: &mut dyn WakeStream) {
         let events = tokio::time::timeout(Duration::from_millis(10), wakes.next()).await;
         assert!(events.is_err(), "there is no wake-up");
     }

@@ -21,7 +21,7 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     listener::scaling::{ListenerMode, Load, PendingReport, Step, TaskId},
-    types::{ConnectionState, LinkState, Report, Reported, Wakes, WorkDetected},
+    types::{ConnectionState, LinkState, Report, ReportFuture, WakeStream, WorkDetected},
 };
 
 /// Runs a listener until it is dropped. Its dequeue tasks belong to `scope`.
@@ -33,9 +33,9 @@ pub(super) struct Supervisor {
 
 /// The wake-ups from the relay and the reports to it.
 pub(super) struct RelayLink {
-    wakes: Box<dyn Wakes>,
+    wakes: Box<dyn WakeStream>,
     link: watch::Receiver<LinkState>,
-    report: Option<Reported>,
+    report: Option<ReportFuture>,
     /// The stream is closed while the listener is paused.
     paused: bool,
 }
@@ -57,7 +57,7 @@ enum Event {
 }
 
 impl RelayLink {
-    pub(super) fn new(wakes: Box<dyn Wakes>) -> Self {
+    pub(super) fn new(wakes: Box<dyn WakeStream>) -> Self {
         let link = wakes.link();
         Self {
             wakes,
@@ -280,7 +280,7 @@ fn report(shared: &Shared, due: PendingReport) -> Report {
 }
 
 /// Waits for the answer to the report in flight; for ever without one.
-async fn report_answer(report: &mut Option<Reported>) -> Result<()> {
+async fn report_answer(report: &mut Option<ReportFuture>) -> Result<()> {
     let Some(sent) = report else {
         return pending().await;
     };

@@ -26,7 +26,7 @@ use crate::{
     listener::{Delivery, Handler, HandlerResult, Listener, ListenerBuilder, ListenerConfig},
     queue::{MemoryQueue, Metered, NewMessage, Partitioned, QueueUsage, WorkQueue},
     relay::runtime::{Relay, RelayConfig},
-    types::{ListenerId, Notification, Notify},
+    types::{ListenerId, Notification, Notifier},
 };
 
 /// A queue with counted calls, and a relay.

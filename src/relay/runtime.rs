@@ -82,7 +82,7 @@ const SHORTEST_CLAIM: Duration = Duration::from_millis(10);
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> reveille::Result<()> {
-/// use reveille::{ListenerId, Notification, Notify, QueueAddress, Relay, RelayConfig, SubscribeOptions, Wakes};
+/// use reveille::{ListenerId, Notification, Notifier, QueueAddress, Relay, RelayConfig, SubscribeOptions, WakeStream};
 ///
 /// let relay = Relay::start(RelayConfig::default())?;
 /// let orders: QueueAddress = "acct/orders".parse()?;

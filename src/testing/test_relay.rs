@@ -6,7 +6,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Result},
     relay::{Node, NodeConfig},
-    types::{Accepted, Notification, Notify, QueueAddress},
+    types::{Accepted, Notification, Notifier, QueueAddress},
 };
 
 /// A relay for one test, on a free loopback port. Dropping it ends the relay.

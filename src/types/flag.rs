@@ -99,7 +99,7 @@ impl UnleashOptions {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a text or the duration is too long.
     pub fn check(&self) -> Result<()> {
-        check_text("set_by", &self.set_by, Limits::TEXT)?;
+        check_text("set_by", &self.set_by, Limits::MAX_TEXT)?;
         check_text("reason", &self.reason, Limits::REASON)?;
         if self.ttl.is_some_and(|ttl| ttl > Limits::TTL) {
             return Err(Error::invalid("ttl", "must be at most 3650 days"));
@@ -114,7 +114,7 @@ impl LeashOptions {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a text is too long.
     pub fn check(&self) -> Result<()> {
-        check_text("cleared_by", &self.cleared_by, Limits::TEXT)?;
+        check_text("cleared_by", &self.cleared_by, Limits::MAX_TEXT)?;
         check_text("reason", &self.reason, Limits::REASON)
     }
 }

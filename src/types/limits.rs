@@ -12,7 +12,7 @@ impl Limits {
     /// Bytes of a name: account, queue, flag, listener id, group.
     pub const NAME: usize = 128;
     /// Bytes of the texts `publisher`, `set_by` and `cleared_by`.
-    pub const TEXT: usize = 128;
+    pub const MAX_TEXT: usize = 128;
     /// Bytes of a W3C `traceparent`; the current version has 55.
     pub const TRACEPARENT: usize = 128;
     /// Bytes of an unleash's `reason`.
@@ -37,7 +37,7 @@ impl Limits {
     /// The longest time to live of a flag.
     pub const TTL: Duration = Duration::from_secs(3650 * 24 * 3600);
     /// Default visibility time-out of a subscriber.
-    pub const VISIBILITY: Duration = Duration::from_secs(30);
+    pub const DEFAULT_VISIBILITY_TIMEOUT: Duration = Duration::from_secs(30);
     /// Default heartbeat of a subscriber.
     pub const HEARTBEAT: Duration = Duration::from_secs(10);
     /// The shortest heartbeat.
@@ -46,7 +46,7 @@ impl Limits {
     pub const HEARTBEAT_MAX: Duration = Duration::from_secs(60);
     /// The longest wait that a client accepts from a relay's Goodbye or RetryInfo. It equals the
     /// longest heartbeat, so that a wrong value costs no more than the loss of one relay.
-    pub const AWAY: Duration = Duration::from_secs(60);
+    pub const MAX_RECONNECT_AFTER: Duration = Duration::from_secs(60);
     /// Default entries of a page.
     pub const PAGE: usize = 100;
     /// Maximum entries of a page.

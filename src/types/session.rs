@@ -141,7 +141,7 @@ impl SubscribeOptions {
             selectors: selectors.into_iter().map(Into::into).collect(),
             group: None,
             capacity: 1,
-            visibility_timeout: Limits::VISIBILITY,
+            visibility_timeout: Limits::DEFAULT_VISIBILITY_TIMEOUT,
             positions: Vec::new(),
             heartbeat: Limits::HEARTBEAT,
             resume: Token::default(),

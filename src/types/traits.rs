@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Notifies a relay that queues have work.
 #[async_trait]
-pub trait Notify: Debug + Send + Sync + 'static {
+pub trait Notifier: Debug + Send + Sync + 'static {
     /// Notifies, and returns the acknowledgements in the notifications' order.
     ///
     /// # Errors
@@ -24,11 +24,11 @@ pub trait Notify: Debug + Send + Sync + 'static {
 }
 
 /// The future that sends a report to the relay. Dropping it cancels the report.
-pub type Reported = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+pub type ReportFuture = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// Receives wake-ups.
 #[async_trait]
-pub trait Wakes: Debug + Send + 'static {
+pub trait WakeStream: Debug + Send + 'static {
     /// Waits for the next wake-up; `None` when the subscription was closed.
     ///
     /// # Errors
@@ -45,10 +45,10 @@ pub trait Wakes: Debug + Send + 'static {
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) or
     /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if there is no stream at present:
     /// report again after the next Welcome.
-    fn report(&mut self, report: Report) -> Reported;
+    fn report(&mut self, report: Report) -> ReportFuture;
 
     /// After a final refusal was returned, schedules another attempt in about `after`;
-    /// [`Wakes::next`] then waits for wake-ups as before. Returns whether an attempt was scheduled;
+    /// [`WakeStream::next`] then waits for wake-ups as before. Returns whether an attempt was scheduled;
     /// `false` by default.
     fn ask_again(&mut self, after: Duration) -> bool {
         let _ = after;
@@ -56,13 +56,13 @@ pub trait Wakes: Debug + Send + 'static {
     }
 
     /// Ends the stream (`true`), so that the relay relies on other listeners, or opens it again
-    /// (`false`). While paused, [`Wakes::next`] waits, and notifications arrive as wake-ups on the
+    /// (`false`). While paused, [`WakeStream::next`] waits, and notifications arrive as wake-ups on the
     /// next stream. By default nothing happens, and wake-ups continue.
     fn pause(&mut self, paused: bool) {
         let _ = paused;
     }
 
-    /// Returns a receiver of the connection's state. Updated only while [`Wakes::next`] is polled.
+    /// Returns a receiver of the connection's state. Updated only while [`WakeStream::next`] is polled.
     fn link(&self) -> watch::Receiver<LinkState>;
 }
 

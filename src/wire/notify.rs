@@ -125,7 +125,7 @@ impl NotifyRequest {
 
     fn merge_publisher(&mut self, buf: &mut impl Buf) -> Result<(), DecodeError> {
         let text = Text::read(buf)?;
-        match text.check("publisher", Limits::TEXT) {
+        match text.check("publisher", Limits::MAX_TEXT) {
             Ok(publisher) => self.publisher = publisher.into(),
             Err(error) => self.refuse(error),
         }

@@ -43,7 +43,7 @@ pub(crate) fn from_status(status: Status) -> Error {
         .and_then(|info| info.retry_delay);
     let mut error = Error::new(kind(status.code()), message(&status));
     if let Some(after) = after {
-        error = error.with_retry_after(after.min(Limits::AWAY));
+        error = error.with_retry_after(after.min(Limits::MAX_RECONNECT_AFTER));
     }
     error
 }

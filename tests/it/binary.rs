@@ -235,11 +235,11 @@ pub(crate) fn free_address() -> String {
 }
 
 /// Returns a process's stdout.
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Returns a process's stderr.
-pub(crate) fn complained(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    binary::{Binary, complained, free_address, reveille, said},
+    binary::{Binary, free_address, reveille, stderr, stdout},
     support::{until, within},
 };
 
@@ -11,13 +11,13 @@ use crate::{
 async fn notify_prints_sequence_and_listeners() {
     let relay = Binary::serve().await;
     let output = relay.run(&["notify", "acct/orders", "-o", "json"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let stdout = stdout(&output);
     assert!(
-        said.contains("\"sequence\"") && said.contains("acct/orders"),
-        "{said}"
+        stdout.contains("\"sequence\"") && stdout.contains("acct/orders"),
+        "{stdout}"
     );
-    let hint = complained(&output);
+    let hint = stderr(&output);
     assert!(hint.contains("no listener yet"), "{hint}");
 }
 
@@ -53,7 +53,7 @@ async fn exit_codes_are_as_documented() {
         (&["wait", "lonely", "--", "sh", "-c", "exit 7"], 7),
     ] {
         let output = relay.run(arguments).await;
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
@@ -87,7 +87,7 @@ async fn timed(home: &tempfile::TempDir, relay: &str, typed: &[&str]) -> (Option
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    println!("{typed:?}: {}", complained(&output));
+    println!("{typed:?}: {}", stderr(&output));
     (output.status.code(), began.elapsed())
 }
 
@@ -128,9 +128,9 @@ async fn a_put_without_an_acknowledged_notification_has_a_separate_exit_code() {
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(8), "{complaint}");
-    let told: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+    let told: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(
         (&told["messages"], &told["notified"]),
         (&2.into(), &false.into())
@@ -146,7 +146,7 @@ async fn a_put_without_an_acknowledged_notification_has_a_separate_exit_code() {
     let depth = within("its end", command.output())
         .await
         .expect("it starts");
-    assert_eq!(said(&depth), "2\n");
+    assert_eq!(stdout(&depth), "2\n");
     // A bad relay URL is an error before any message is put.
     let mut command = reveille(&home, &[&put[..], &["--relay", "ftp://x"]].concat());
     let output = within("its end", command.output())
@@ -157,7 +157,7 @@ async fn a_put_without_an_acknowledged_notification_has_a_separate_exit_code() {
     let depth = within("its end", command.output())
         .await
         .expect("it starts");
-    assert_eq!(said(&depth), "2\n");
+    assert_eq!(stdout(&depth), "2\n");
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn many_queues_without_a_listener_are_one_hint() {
     let mut typed = vec!["notify"];
     typed.extend(queues.iter().map(String::as_str));
     let output = relay.run(&typed).await;
-    let hint = complained(&output);
+    let hint = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{hint}");
     assert_eq!(hint.lines().count(), 1, "{hint}");
     assert!(hint.contains("acct/q0 and 999 other queues"), "{hint}");
@@ -189,7 +189,7 @@ async fn a_log_that_cannot_be_written_stops_no_verb() {
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
 }
 
 #[tokio::test]
@@ -198,12 +198,12 @@ async fn a_wait_without_a_relay_does_not_say_that_the_flag_was_not_set() {
     let relay = format!("http://{}", free_address());
     let wait = ["wait", "go", "--relay", &relay, "--timeout", "1s"];
     let output = reveille(&home, &wait).output().await.expect("it starts");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(3), "{complaint}");
     assert!(complaint.contains("it may have happened"), "{complaint}");
     let unleash = ["unleash", "go", "--relay", &relay, "--timeout", "1s"];
     let output = reveille(&home, &unleash).output().await.expect("it starts");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(3), "{complaint}");
     assert!(!complaint.contains("may have happened"), "{complaint}");
 }
@@ -244,7 +244,7 @@ async fn an_error_of_serve_is_one_line() {
         let output = within("the end", command.output())
             .await
             .expect("it starts");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
@@ -265,17 +265,17 @@ async fn a_subscriber_runs_a_command_on_each_wake_up() {
     let subscriber = subscriber.expect("it starts");
     // The subscriber has its CATCH_UP once the relay has no pending wake-up for it.
     until("it listens", async || {
-        let listeners = said(&relay.run(&["listeners", "-o", "json"]).await);
+        let listeners = stdout(&relay.run(&["listeners", "-o", "json"]).await);
         listeners.contains("\"owed\":0") || listeners.contains("\"owed\": 0")
     })
     .await;
     relay.run(&["notify", "acct/orders"]).await;
     let output = within("two wake-ups", subscriber.wait_with_output()).await;
-    let said = said(&output.expect("it ends"));
+    let stdout = stdout(&output.expect("it ends"));
     for line in ["acct/orders CATCH_UP 0", "acct/orders NOTIFIED 1"] {
         assert!(
-            said.lines().any(|printed| printed == line),
-            "no {line:?} in {said}"
+            stdout.lines().any(|printed| printed == line),
+            "no {line:?} in {stdout}"
         );
     }
 }
@@ -286,17 +286,12 @@ async fn a_flag_survives_a_crash_of_the_relay() {
     let unleashed = relay
         .run(&["unleash", "go-live", "--reason", "crash"])
         .await;
-    assert_eq!(
-        unleashed.status.code(),
-        Some(0),
-        "{}",
-        complained(&unleashed)
-    );
+    assert_eq!(unleashed.status.code(), Some(0), "{}", stderr(&unleashed));
     relay.crash().await;
     let released = relay
         .run(&["wait", "go-live", "--", "echo", "released"])
         .await;
-    assert_eq!(said(&released), "released\n", "{}", complained(&released));
+    assert_eq!(stdout(&released), "released\n", "{}", stderr(&released));
     assert_eq!(
         relay.run(&["leash", "go-live"]).await.status.code(),
         Some(0)
@@ -336,7 +331,7 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
         ] {
             let typed = [verb, &["--relay", url, "--timeout", "2s"]].concat();
             let output = relay.run(&typed).await;
-            let complaint = complained(&output);
+            let complaint = stderr(&output);
             assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
             assert!(complaint.contains(words), "{typed:?}: {complaint}");
         }
@@ -346,7 +341,7 @@ async fn a_server_that_is_no_relay_is_recognised_by_its_answer() {
     let output = relay
         .run(&["ready", "--relay", relay.address(), "--timeout", "5s"])
         .await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[tokio::test]
@@ -358,7 +353,7 @@ async fn a_bad_variable_is_named_and_an_empty_variable_is_ignored() {
         let output = within("its end", command.output())
             .await
             .expect("it starts");
-        (output.status.code(), complained(&output))
+        (output.status.code(), stderr(&output))
     };
     let flags = &["flag", "list"][..];
     let (code, complaint) = run("REVEILLE_TIMEOUT", "soon", flags).await;
@@ -390,7 +385,7 @@ async fn an_address_and_a_time_to_live_are_printed_as_json() {
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    assert_eq!(said(&output), "{\"queue\":\"local/orders\"}\n");
+    assert_eq!(stdout(&output), "{\"queue\":\"local/orders\"}\n");
 
     let store = format!("sqlite:{}", home.path().join("shop.db").display());
     let opened = reveille::store::open(&store).await.expect("a store");
@@ -403,8 +398,8 @@ async fn an_address_and_a_time_to_live_are_printed_as_json() {
         let output = within("its end", command.output())
             .await
             .expect("it starts");
-        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-        let row: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let row: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
         assert_eq!(row["blob"], blob.as_str());
         assert_eq!(row["time_to_live"].is_string(), is_marked, "{row}");
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reveille::{
-    Client, ClientConfig, FlagName, FlagWatch, ListenerId, Notification, Notify, QueueAddress,
+    Client, ClientConfig, FlagName, FlagWatch, ListenerId, Notification, Notifier, QueueAddress,
     SubscribeOptions, UnleashOptions, WakeReason, testing::TestRelay,
 };
 

@@ -3,7 +3,7 @@
 
 use std::{process::Stdio, time::Duration};
 
-use crate::binary::{reveille, said};
+use crate::binary::{reveille, stdout};
 
 /// The demo takes about 16 s, half of it waiting on purpose, and other tests run concurrently.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -24,7 +24,7 @@ async fn the_demo_adds_up_and_its_pushed_fleet_costs_nothing_while_idle() {
     let output = output.expect("it ends in time").expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{complaint}");
 
-    let figures: serde_json::Value = serde_json::from_str(&said(&output)).expect("JSON");
+    let figures: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     let cents = &figures["cents"];
     assert!(cents.as_u64() > Some(0), "{figures}");
     for way in ["pushed", "polling"] {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Child;
 
 use crate::{
-    binary::{Binary, complained, reveille},
+    binary::{Binary, reveille, stderr},
     support::{azurite::azurite, figure, moto::moto, until, within},
 };
 
@@ -94,13 +94,13 @@ fn spawned(mut command: tokio::process::Command) -> Child {
 async fn released(node: Child) -> Output {
     let output = within("a release", node.wait_with_output()).await;
     let output = output.expect("it ends");
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     output
 }
 
 /// Asserts that a verb ended with this exit code. Returns its stderr.
 fn ended(output: &Output, code: i32) -> String {
-    let complaint = complained(output);
+    let complaint = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{complaint}");
     complaint
 }

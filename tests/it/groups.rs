@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reveille::{
     Client, GroupName, NodeConfig, RelayConfig, Report, ReportState, SubscribeOptions,
-    Subscription, WakeReason, Wakes, testing::TestRelay,
+    Subscription, WakeReason, WakeStream, testing::TestRelay,
 };
 
 use crate::support::{figure, listening, queue, until, within, woken};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::{Client, Node, NodeConfig, Notification, Notify, testing::TestRelay};
+use reveille::{Client, Node, NodeConfig, Notification, Notifier, testing::TestRelay};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

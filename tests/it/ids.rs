@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    binary::{complained, reveille, said},
+    binary::{reveille, stderr, stdout},
     support::{
         azurite::azurite,
         moto::{Moto, moto},
@@ -66,8 +66,8 @@ async fn next(home: &TempDir, arguments: &[&str]) -> Output {
 
 async fn printed(home: &TempDir, arguments: &[&str]) -> String {
     let output = next(home, arguments).await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-    said(&output)
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    stdout(&output)
 }
 
 #[tokio::test]
@@ -168,14 +168,14 @@ async fn an_error_names_the_field_and_the_rule() {
         let output = within("the end", command.output())
             .await
             .expect("it starts");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
             "{arguments:?}: {complaint}"
         );
         assert_eq!(complaint.trim_end().lines().count(), 1, "{complaint}");
-        assert_eq!(said(&output), "", "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
         for word in words {
             assert!(complaint.contains(word), "{arguments:?}: {complaint}");
         }
@@ -217,8 +217,8 @@ async fn ids_are_streamed_in_constant_memory_and_a_closed_stdout_is_no_error() {
     let output = within("the end", child.wait_with_output())
         .await
         .expect("it ends");
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-    assert_eq!(complained(&output), "");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
 }
 
 /// Returns a process's resident memory in KiB.
@@ -328,10 +328,10 @@ async fn a_service_that_ignores_conditions_gives_no_ids_and_no_lease() {
         let output = within("the end", command.output())
             .await
             .expect("it starts");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{verb:?}: {complaint}");
         assert!(complaint.contains("ignores the condition"), "{complaint}");
-        assert_eq!(said(&output), "", "{verb:?}");
+        assert_eq!(stdout(&output), "", "{verb:?}");
     }
     assert!(!home.path().join("led").exists());
 }
@@ -438,10 +438,11 @@ async fn next_free(shared: &Shared<'_>, name: &str) -> u64 {
     let output = within("the end", command.output())
         .await
         .expect("it starts");
-    let said = said(&output);
-    said.trim()
+    let stdout = stdout(&output);
+    stdout
+        .trim()
         .parse()
-        .unwrap_or_else(|_| panic!("{}", complained(&output)))
+        .unwrap_or_else(|_| panic!("{}", stderr(&output)))
 }
 
 impl Contest {

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    binary::{complained, reveille, said},
+    binary::{reveille, stderr, stdout},
     support::{until, within},
 };
 
@@ -68,8 +68,8 @@ impl Place {
     async fn show(&self) -> Value {
         let mut show = self.verb(&["show"], &["-o", "json"], None);
         let output = within("its end", show.output()).await.expect("it starts");
-        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-        serde_json::from_str(&said(&output)).expect("JSON")
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).expect("JSON")
     }
 
     /// Waits until a script has created this file.
@@ -149,9 +149,9 @@ async fn one_command_runs_at_a_time_and_the_next_starts_at_its_end() {
     let mut tokens = Vec::new();
     for (run, holder) in runs.into_iter().zip(["a", "b", "c"]) {
         let output = run.ends().await;
-        assert_eq!(output.status.code(), Some(3), "{}", complained(&output));
-        let said = said(&output);
-        let (environment, token) = said.trim().rsplit_once(' ').expect("three words");
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        let stdout = stdout(&output);
+        let (environment, token) = stdout.trim().rsplit_once(' ').expect("three words");
         assert_eq!(environment, format!("job {holder}"));
         tokens.push(token.parse::<u64>().expect("a number"));
     }
@@ -195,7 +195,10 @@ async fn a_killed_holders_lease_is_taken_after_its_duration_with_a_greater_token
     let waited = killed.elapsed();
     assert!(waited > Duration::from_millis(500), "{waited:?}");
     assert!(waited < Duration::from_secs(8), "{waited:?}");
-    let (before, after) = (before["token"].as_u64(), said(&output).trim().parse().ok());
+    let (before, after) = (
+        before["token"].as_u64(),
+        stdout(&output).trim().parse().ok(),
+    );
     assert_eq!(after, before.map(|token| token + 1));
 }
 
@@ -216,12 +219,12 @@ async fn a_stopped_holder_ends_its_command_when_it_continues() {
     let output = paused.ends().await;
     assert!(!is_alive(&process));
     assert_eq!(output.status.code(), Some(7));
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(complaint.contains("lease `job` was lost"), "{complaint}");
     let output = heir.ends().await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let token = |text: &str| text.trim().parse::<u64>().expect("a number");
-    assert!(token(&said(&output)) > token(&place.written("token")));
+    assert!(token(&stdout(&output)) > token(&place.written("token")));
 }
 
 #[tokio::test]
@@ -246,7 +249,7 @@ async fn a_blocked_store_ends_the_command_before_another_process_takes_the_lease
     );
     let output = told.ends().await;
     assert_eq!(output.status.code(), Some(7));
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(
         complaint.contains("could not be renewed in time"),
         "{complaint}"
@@ -262,7 +265,7 @@ async fn a_blocked_store_ends_the_command_before_another_process_takes_the_lease
     place.runs("deaf").await;
     let (_locked, since) = (lock(), Instant::now());
     let output = killed.ends().await;
-    assert_eq!(output.status.code(), Some(7), "{}", complained(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     assert!(
         since.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -284,7 +287,7 @@ async fn a_deleted_lease_is_reported_and_its_command_is_ended() {
     assert_eq!(deleted, 1);
     let output = robbed.ends().await;
     assert_eq!(output.status.code(), Some(7));
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(
         complaint.contains("its blob was deleted; `sh` was ended"),
         "{complaint}"
@@ -307,7 +310,7 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
         assert!(holder.ends_with(&format!("-{process}\"")), "{holder}");
         running.signal(name);
         let output = running.ends().await;
-        assert_eq!(output.status.code(), Some(code), "{}", complained(&output));
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
         assert_eq!(place.show().await["held"], false);
     }
     let _ = fs::remove_file(place.file("up"));
@@ -341,7 +344,7 @@ async fn an_error_is_one_line_with_its_exit_code() {
         (&["--holder", ""], 2, "holder: must not be empty"),
     ] {
         let output = place.run(options, "true").ends().await;
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{options:?}: {complaint}");
         assert!(complaint.contains(words), "{options:?}: {complaint}");
         assert_eq!(complaint.lines().count(), 1, "{complaint}");
@@ -373,14 +376,14 @@ async fn an_error_is_one_line_with_its_exit_code() {
         (&["lease", "run", "x"], 2, "CMD"),
     ] {
         let output = run(typed).await;
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{typed:?}: {complaint}");
         assert!(complaint.contains(words), "{typed:?}: {complaint}");
     }
     // A variable names the store.
     let output = run(&["lease", "run", "x", "--", "true"]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-    let shown = said(&run(&["lease", "show", "x"]).await);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let shown = stdout(&run(&["lease", "show", "x"]).await);
     assert!(
         shown.starts_with("LEASE  STATE") && shown.contains("released"),
         "{shown}"

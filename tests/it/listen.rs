@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    binary::{Binary, complained, free_address, reveille},
+    binary::{Binary, free_address, reveille, stderr},
     support::{figure, get, until, within},
 };
 
@@ -452,7 +452,7 @@ async fn an_error_of_a_queue_names_the_next_step() {
     ] {
         let mut command = reveille(&place.home, &[&["listen"], arguments].concat());
         let output = within("the end", command.output()).await.expect("started");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
@@ -465,7 +465,7 @@ async fn an_error_of_a_queue_names_the_next_step() {
     let options = ["listen", &made, "--create", "--no-relay", "--until-empty"];
     let mut command = reveille(&place.home, &[&options[..], &["--", "true"]].concat());
     let output = within("the end", command.output()).await.expect("started");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{complaint}");
     assert!(
         complaint.starts_with("listening to local/made; no relay, pull-only\n"),
@@ -656,7 +656,7 @@ async fn a_reported_depth_is_shown_with_its_age() {
     place.put(&[b"job"]).await;
     relay.run(&["notify", "local/orders"]).await;
     until("a report", async || {
-        let listed = crate::binary::said(&relay.run(&["queues", "-o", "json"]).await);
+        let listed = crate::binary::stdout(&relay.run(&["queues", "-o", "json"]).await);
         let queues: Value = serde_json::from_str(&listed).expect("JSON");
         let queue = &queues[0];
         assert_eq!(queue["queue"], "local/orders");
@@ -668,7 +668,7 @@ async fn a_reported_depth_is_shown_with_its_age() {
         queue["depth_age_ms"].is_u64()
     })
     .await;
-    let table = crate::binary::said(&relay.run(&["queues"]).await);
+    let table = crate::binary::stdout(&relay.run(&["queues"]).await);
     assert!(table.contains(" ago"), "{table}");
 }
 

@@ -17,9 +17,9 @@ async fn a_back_end_of_another_crate_keeps_the_contract_and_serves_a_listener() 
     // It links against what is built already.
     let ended = tokio::time::timeout(Duration::from_secs(300), cargo.output()).await;
     let output = ended.expect("it ends").expect("cargo starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complained}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let lines = ["own:jobs keeps the contract", "handled a job", "0 left"];
-    assert_eq!(said.lines().collect::<Vec<_>>(), lines, "{complained}");
+    assert_eq!(stdout.lines().collect::<Vec<_>>(), lines, "{stderr}");
 }

@@ -72,12 +72,14 @@ async fn share(url: &str) -> Share {
         .output();
     let output = tokio::time::timeout(SPAN * 12, child).await;
     let output = output.expect("it ends").expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let mut shares = said.lines().filter_map(|line| line.strip_prefix("share "));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let mut shares = stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("share "));
     let (puts, slowest) = shares
         .next()
         .and_then(|share| share.split_once(' '))
-        .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+        .unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr)));
     Share {
         puts: puts.parse().expect("a number"),
         slowest: Duration::from_micros(slowest.parse().expect("a number")),

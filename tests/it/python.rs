@@ -41,17 +41,17 @@ pub(crate) async fn stubs() -> PathBuf {
     STUBS.get_or_init(make).await.clone()
 }
 
-/// Runs a command to its end, and shows what it said where it fails.
+/// Runs a command to its end, and shows its output where it fails.
 pub(crate) async fn run(command: &mut Command, what: &str) -> String {
     let command = command.stdin(Stdio::null()).kill_on_drop(true);
     let output = within(what, command.output()).await.expect(what);
-    let (said, complained) = (
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
     let well = output.status.success();
-    assert!(well, "{what}: {}\n{said}\n{complained}", output.status);
-    said.into_owned()
+    assert!(well, "{what}: {}\n{stdout}\n{stderr}", output.status);
+    stdout.into_owned()
 }
 
 /// Runs a script of `tests/python` against a relay of its own.

@@ -2,12 +2,12 @@
 
 use std::process::{Output, Stdio};
 
-use reveille::Wakes;
+use reveille::WakeStream;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    binary::{Binary, complained, free_address, reveille, said},
+    binary::{Binary, free_address, reveille, stderr, stdout},
     support::{
         azurite::{ACCOUNT, KEY, azurite},
         listening, within, woken,
@@ -29,8 +29,8 @@ async fn queue(home: &TempDir, arguments: &[&str]) -> Output {
 
 async fn json(home: &TempDir, arguments: &[&str]) -> serde_json::Value {
     let output = queue(home, &[arguments, &["-o", "json"]].concat()).await;
-    assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-    serde_json::from_str(&said(&output)).expect("JSON")
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).expect("JSON")
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn messages_are_put_peeked_got_and_deleted() {
     json(&home, &["purge", &url]).await;
     assert_eq!(json(&home, &["depth", &url]).await["depth"], 0);
     let address = queue(&home, &["address", &url]).await;
-    assert_eq!(said(&address).trim(), "local/orders");
+    assert_eq!(stdout(&address).trim(), "local/orders");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn a_body_of_any_bytes_is_read_unchanged() {
         let put = json(&home, &["put", &url, "--body-file", file]).await;
         assert_eq!(put["messages"], 1);
         let output = piped(&home, &[&url, "--stdin"], &bytes).await;
-        assert!(output.status.success(), "{}", complained(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
     }
     assert_eq!(json(&home, &["depth", &url]).await["depth"], 4);
     for verb in ["peek", "get"] {
@@ -136,7 +136,7 @@ async fn a_body_of_any_bytes_is_read_unchanged() {
     assert_eq!(peeked.stdout, bytes);
     for left in [2, 1, 0] {
         let got = queue(&home, &["get", &url, "--raw", "--delete"]).await;
-        assert_eq!(got.stdout, bytes, "{}", complained(&got));
+        assert_eq!(got.stdout, bytes, "{}", stderr(&got));
         // The message that was got above is still hidden.
         assert_eq!(json(&home, &["depth", &url]).await["depth"], left + 1);
     }
@@ -171,10 +171,10 @@ async fn a_get_of_more_messages_than_one_call_returns_is_repeated() {
     for count in [100, 20] {
         let output = on_azure(&variables, &got).await;
         assert_eq!(
-            said(&output).lines().count(),
+            stdout(&output).lines().count(),
             count,
             "{}",
-            complained(&output)
+            stderr(&output)
         );
     }
 }
@@ -196,7 +196,7 @@ async fn put_and_notify_are_one_step() {
         (&put["messages"], &put["listeners"]),
         (&2.into(), &1.into())
     );
-    let work = within("a wake-up", Wakes::next(&mut wakes)).await;
+    let work = within("a wake-up", WakeStream::next(&mut wakes)).await;
     let work = work.expect("it goes on").expect("a wake-up");
     assert_eq!((work.messages, work.payload_size), (2, 7));
 }
@@ -221,7 +221,7 @@ async fn an_error_names_the_next_step() {
         (&["get", &url, "--max", "0"], 2, "max"),
     ] {
         let output = queue(&home, arguments).await;
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(
             output.status.code(),
             Some(code),
@@ -241,12 +241,12 @@ async fn an_error_names_the_next_step() {
         "300ms",
     ];
     let output = queue(&home, &put).await;
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(
         complaint.contains("did not acknowledge the notification"),
         "{complaint}"
     );
-    assert_eq!(said(&output), "put 1 message into local/orders\n");
+    assert_eq!(stdout(&output), "put 1 message into local/orders\n");
     assert_eq!(output.status.code(), Some(8));
     assert_eq!(
         json(&home, &["depth", &url]).await["depth"],
@@ -271,8 +271,8 @@ async fn all_verbs_work_with_a_queue_of_azure() {
     let variables = [("AZURE_STORAGE_CONNECTION_STRING", &*connection)];
     let json = async |arguments: &[&str]| -> serde_json::Value {
         let output = on_azure(&variables, &[arguments, &["-o", "json"]].concat()).await;
-        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
-        serde_json::from_str(&said(&output)).expect("JSON")
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).expect("JSON")
     };
     let url = &*format!("azure://{ACCOUNT}/By-Hand");
     assert_eq!(json(&["create", url]).await["created"], true);
@@ -292,7 +292,7 @@ async fn all_verbs_work_with_a_queue_of_azure() {
     json(&["purge", url]).await;
     assert_eq!(json(&["depth", url]).await["depth"], 0);
     let address = on_azure(&[], &["address", url]).await;
-    assert_eq!(said(&address).trim(), "devstoreaccount1/by-hand");
+    assert_eq!(stdout(&address).trim(), "devstoreaccount1/by-hand");
 }
 
 #[tokio::test]
@@ -329,7 +329,7 @@ async fn an_error_of_azure_names_the_missing_setting_and_no_secret() {
         (&right, "azure://acct", 2, "azure://ACCOUNT/QUEUE"),
     ] {
         let output = on_azure(variables, &["depth", url]).await;
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{words}: {complaint}");
         assert!(complaint.contains(words), "{words}: {complaint}");
         assert!(!complaint.contains(&KEY[4..20]), "{complaint}");
@@ -356,8 +356,8 @@ async fn poisoned_messages_are_moved_back_to_their_queue_and_its_listeners_wake(
     woken(&mut wakes).await;
     let mut moving = relay.verb(&["queue", "move", &poison, &orders, "--notify", "-o", "json"]);
     let moved = within("the end", moving.output()).await.expect("it starts");
-    assert_eq!(moved.status.code(), Some(0), "{}", complained(&moved));
-    let moved: serde_json::Value = serde_json::from_str(&said(&moved)).expect("JSON");
+    assert_eq!(moved.status.code(), Some(0), "{}", stderr(&moved));
+    let moved: serde_json::Value = serde_json::from_str(&stdout(&moved)).expect("JSON");
     assert_eq!((&moved["moved"], &moved["left"]), (&2.into(), &0.into()));
     assert_eq!(moved["listeners"], 1);
     let woken = woken(&mut wakes).await;
@@ -368,12 +368,8 @@ async fn poisoned_messages_are_moved_back_to_their_queue_and_its_listeners_wake(
     assert_eq!(got, [r#""as it was""#, r#""order 7""#]);
     assert_eq!(json(&home, &["depth", &poison]).await["depth"], 0);
     let same = queue(&home, &["move", &orders, &orders]).await;
-    assert_eq!(same.status.code(), Some(2), "{}", said(&same));
-    assert!(
-        complained(&same).contains("another queue"),
-        "{}",
-        complained(&same)
-    );
+    assert_eq!(same.status.code(), Some(2), "{}", stdout(&same));
+    assert!(stderr(&same).contains("another queue"), "{}", stderr(&same));
 }
 
 #[tokio::test]
@@ -384,15 +380,15 @@ async fn messages_are_moved_without_a_relay_and_a_wrong_url_creates_no_queue() {
     let slip = orders.replace("jobs.db", "slip.db");
     for typed in [[&poison[..], &slip], [&slip, &poison]] {
         let output = queue(&home, &[&["move"], &typed[..]].concat()).await;
-        assert_eq!(output.status.code(), Some(5), "{}", complained(&output));
-        assert!(complained(&output).contains("slip.db"));
+        assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+        assert!(stderr(&output).contains("slip.db"));
         assert!(!home.path().join("slip.db").exists());
     }
     json(&home, &["create", &orders]).await;
     let relay = format!("http://{}", free_address());
     let aimed = ["--notify", "--relay", &relay, "--timeout", "500ms"];
     let output = queue(&home, &[&["move", &poison, &orders], &aimed[..]].concat()).await;
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(8), "{complaint}");
     assert!(
         complaint.contains("reveille notify local/orders"),

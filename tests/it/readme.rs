@@ -65,7 +65,7 @@ async fn its_shell_and_python_snippets_run() {
         .env("REVEILLE_ADMIN_LISTEN", free_address())
         .env("REVEILLE_RELAY", format!("http://{listen}"))
         .env("RELAY", &listen);
-    let said = run(&mut shell, "the README's snippets").await;
+    let stdout = run(&mut shell, "the README's snippets").await;
     for expected in [
         "read orders until it is empty: CATCH_UP",
         "released",
@@ -75,7 +75,7 @@ async fn its_shell_and_python_snippets_run() {
         "bill with token 1",
         "read acct/orders until",
     ] {
-        assert!(said.contains(expected), "no {expected:?} in\n{said}");
+        assert!(stdout.contains(expected), "no {expected:?} in\n{stdout}");
     }
 }
 
@@ -93,9 +93,9 @@ async fn the_outbox_in_python_runs() {
             "RELAY",
             relay.node().expect("it runs").address().to_string(),
         );
-    let said = run(&mut python, "the outbox").await;
-    assert!(said.contains("put ['order 1']"), "{said}");
-    assert!(said.contains("left in the outbox: 0"), "{said}");
+    let stdout = run(&mut python, "the outbox").await;
+    assert!(stdout.contains("put ['order 1']"), "{stdout}");
+    assert!(stdout.contains("left in the outbox: 0"), "{stdout}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reveille::{
     Client, ClientConfig, ConnectionState, ErrorKind, FlagName, FlagWatch, ListenerId, NodeConfig,
-    Notification, PublisherOptions, RelayConfig, Report, ReportState, WakeReason, Wakes,
+    Notification, PublisherOptions, RelayConfig, Report, ReportState, WakeReason, WakeStream,
     testing::TestRelay,
 };
 

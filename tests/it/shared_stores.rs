@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::{
-    binary::{complained, reveille, said},
+    binary::{reveille, stderr, stdout},
     support::within,
 };
 
@@ -23,7 +23,7 @@ async fn ids_and_leases_have_no_store_of_one_user() {
         let output = within("its end", command.output())
             .await
             .expect("it starts");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{typed:?}: {complaint}");
         assert!(complaint.contains("--store: "), "{complaint}");
         assert!(complaint.contains("REVEILLE_STORE"), "{complaint}");
@@ -43,9 +43,9 @@ async fn a_store_that_is_not_on_the_command_line_is_printed() {
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{complaint}");
-    assert_eq!(said(&output), "0\n");
+    assert_eq!(stdout(&output), "0\n");
     assert_eq!(
         complaint,
         "store: sqlite:of-the-file.db (the configuration file)\n"
@@ -65,7 +65,7 @@ async fn a_store_that_is_not_on_the_command_line_is_printed() {
     let output = within("its end", command.output())
         .await
         .expect("it starts");
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(
         complaint.contains("lease `billing` in sqlite:typed.db is held, token 1"),
         "{complaint}"
@@ -93,7 +93,7 @@ async fn a_read_only_verb_makes_no_database() {
         let output = within("its end", command.output())
             .await
             .expect("it starts");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(5), "{typed:?}: {complaint}");
         assert!(complaint.contains("typo.db"), "{typed:?}: {complaint}");
         let left = std::fs::read_dir(home.path()).expect("listed").count();

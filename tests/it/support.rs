@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, Wakes, WorkDetected};
+use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, WakeStream, WorkDetected};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -66,13 +66,13 @@ pub(crate) fn listening(id: &str, queues: &[&str]) -> SubscribeOptions {
 }
 
 /// Returns the next wake-up.
-pub(crate) async fn woken(wakes: &mut impl Wakes) -> WorkDetected {
+pub(crate) async fn woken(wakes: &mut impl WakeStream) -> WorkDetected {
     let work = within("a wake-up", wakes.next()).await;
     work.expect("not ended").expect("not refused")
 }
 
 /// Takes wake-ups until their counts add up to `notifications`; returns the last wake-up.
-pub(crate) async fn told(wakes: &mut impl Wakes, notifications: u64) -> WorkDetected {
+pub(crate) async fn told(wakes: &mut impl WakeStream, notifications: u64) -> WorkDetected {
     let mut sum = 0;
     loop {
         let work = woken(wakes).await;

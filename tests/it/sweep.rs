@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::{io::AsyncBufReadExt, process::Command};
 
 use crate::{
-    binary::{complained, free_address, reveille, said},
+    binary::{free_address, reveille, stderr, stdout},
     support::{
         azurite::{Azurite, azurite},
         get, until, within,
@@ -72,7 +72,7 @@ impl Place {
         let url = format!("{}#{name}", self.store("source"));
         let typed = [&["blob", "ttl", &url][..], marks].concat();
         let marked = self.run(&typed).await;
-        assert_eq!(marked.status.code(), Some(0), "{}", complained(&marked));
+        assert_eq!(marked.status.code(), Some(0), "{}", stderr(&marked));
     }
 
     async fn names(&self, store: &str) -> Vec<String> {
@@ -85,7 +85,7 @@ impl Place {
 }
 
 fn json_lines(output: &Output) -> Vec<Value> {
-    let lines = said(output);
+    let lines = stdout(output);
     let parsed = lines
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"));
@@ -108,7 +108,7 @@ async fn a_single_round_is_checked_planned_and_run() {
     let job = place.write_job(&job);
 
     let checked = place.run(&["sweep", &job, "--check"]).await;
-    assert_eq!(checked.status.code(), Some(0), "{}", complained(&checked));
+    assert_eq!(checked.status.code(), Some(0), "{}", stderr(&checked));
     let planned = place
         .run(&["sweep", &job, "--dry-run", "-o", "jsonl"])
         .await;
@@ -117,7 +117,7 @@ async fn a_single_round_is_checked_planned_and_run() {
         .map(|row| format!("{} {} {}", row["action"], row["blob"], row["detail"]).replace('"', ""))
         .collect();
     assert_eq!(plan, ["delete gone ", "move moved graves/2026/moved"]);
-    assert!(complained(&planned).contains("would check 3, delete 1, move 1, leave 0"));
+    assert!(stderr(&planned).contains("would check 3, delete 1, move 1, leave 0"));
     assert_eq!(place.names("source").await.len(), 3, "nothing was changed");
 
     let swept = place.run(&["sweep", &job, "--once", "-o", "jsonl"]).await;
@@ -130,12 +130,12 @@ async fn a_single_round_is_checked_planned_and_run() {
     place.blob("late", &["--after", "0s"]).await;
     let done = place.run(&["sweep", &job, "--once"]).await;
     assert!(
-        complained(&done).contains("is already done"),
+        stderr(&done).contains("is already done"),
         "{}",
-        complained(&done)
+        stderr(&done)
     );
     let again = place.run(&["sweep", &job, "--once", "--again"]).await;
-    assert!(said(&again).contains("OF ALL"), "{}", said(&again));
+    assert!(stdout(&again).contains("OF ALL"), "{}", stdout(&again));
     assert_eq!(place.names("source").await, ["alive"]);
 }
 
@@ -145,18 +145,18 @@ async fn a_container_that_was_mistyped_is_not_made_and_what_is_ours_is_not_marke
     let job = place.write_job(&place.job());
     for verb in ["--check", "--dry-run", "--once"] {
         let refused = place.run(&["sweep", &job, verb]).await;
-        assert_eq!(refused.status.code(), Some(5), "{}", complained(&refused));
-        assert!(complained(&refused).contains("the file does not exist"));
+        assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("the file does not exist"));
     }
     let blob = format!("{}#a", place.store("source"));
     let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
-    assert_eq!(refused.status.code(), Some(5), "{}", complained(&refused));
+    assert_eq!(refused.status.code(), Some(5), "{}", stderr(&refused));
     assert!(!place.file("source").exists());
     for ours in ["ids/orders", "leases/billing", "flags/go", "sweeps/job"] {
         let blob = format!("{}#{ours}", place.store("source"));
         place.names("source").await;
         let refused = place.run(&["blob", "ttl", &blob, "--after", "1h"]).await;
-        assert_eq!(refused.status.code(), Some(2), "{}", complained(&refused));
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     }
 }
 
@@ -231,20 +231,16 @@ async fn each_error_has_its_message_and_exit_code() {
             .run(&["sweep", &path.display().to_string(), "--once"])
             .await;
         assert_eq!(refused.status.code(), Some(2), "{text}");
-        assert!(
-            complained(&refused).contains(words),
-            "{}",
-            complained(&refused)
-        );
+        assert!(stderr(&refused).contains(words), "{}", stderr(&refused));
     }
     let none = place.run(&["sweep", "no-such-file.json"]).await;
     assert_eq!(none.status.code(), Some(2));
-    assert!(complained(&none).contains("`no-such-file.json` cannot be read"));
+    assert!(stderr(&none).contains("`no-such-file.json` cannot be read"));
     let url = format!("{}#none", place.store("source"));
     let missing = place.run(&["blob", "ttl", &url, "--after", "1h"]).await;
-    assert_eq!(missing.status.code(), Some(5), "{}", complained(&missing));
+    assert_eq!(missing.status.code(), Some(5), "{}", stderr(&missing));
     let schema = place.run(&["sweep", "--schema"]).await;
-    let schema: Value = serde_json::from_str(&said(&schema)).expect("JSON");
+    let schema: Value = serde_json::from_str(&stdout(&schema)).expect("JSON");
     assert_eq!(schema["properties"]["interval"]["default"], "10m");
 }
 
@@ -290,7 +286,7 @@ async fn instances_share_a_container_of_azurite_also_when_one_is_killed() {
     let mut removed = 0;
     for output in futures_util::future::join_all(both).await {
         let output = output.expect("it ended");
-        assert_eq!(output.status.code(), Some(0), "{}", complained(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let row = &json_lines(&output)[0];
         assert_eq!(
             (row["failed"].as_u64(), row["changed"].as_u64()),

@@ -261,7 +261,7 @@ impl Reconnect {
         // The wait gets extra jitter, as the relay may have sent all clients the same value.
         let spread = crate::base::backoff::jitter(self.config.base / 4, rng);
         self.phase = Phase::Waiting {
-            until: now + goodbye.reconnect_after.min(Limits::AWAY) + spread,
+            until: now + goodbye.reconnect_after.min(Limits::MAX_RECONNECT_AFTER) + spread,
         };
     }
 
@@ -386,10 +386,12 @@ impl Reconnect {
     }
 }
 
-/// Returns the wait that the relay requested, at most [`Limits::AWAY`].
+/// Returns the wait that the relay requested, at most [`Limits::MAX_RECONNECT_AFTER`].
 fn requested_wait(error: Option<&Error>) -> Duration {
     let requested = error.and_then(Error::retry_after);
-    requested.unwrap_or_default().min(Limits::AWAY)
+    requested
+        .unwrap_or_default()
+        .min(Limits::MAX_RECONNECT_AFTER)
 }
 
 /// Returns whether the same request would be refused again.

@@ -249,7 +249,7 @@ impl SetAside {
 
     fn schedule(&mut self, mut refused: RefusedEntry, now: Tick, rng: &mut fastrand::Rng) {
         let requested = refused.error.retry_after().unwrap_or_default();
-        refused.relay_wait_until = now + requested.min(Limits::AWAY);
+        refused.relay_wait_until = now + requested.min(Limits::MAX_RECONNECT_AFTER);
         let due = refused
             .relay_wait_until
             .max(now + refused.backoff.next(rng));

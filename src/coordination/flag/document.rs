@@ -105,7 +105,7 @@ impl FlagDocument {
     /// Parses a document. Returns `None` for foreign content, or for a value out of range.
     pub(super) fn read(blob: &Blob) -> Option<Self> {
         let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
-        check_text("set_by", &document.set_by, Limits::TEXT).ok()?;
+        check_text("set_by", &document.set_by, Limits::MAX_TEXT).ok()?;
         check_text("reason", &document.reason, Limits::REASON).ok()?;
         document.set_at()?;
         let generation = (1..HASHES * 2).contains(&document.generation);

@@ -128,12 +128,12 @@ struct Flaky {
 }
 
 #[async_trait::async_trait]
-impl crate::types::Wakes for Flaky {
+impl crate::types::WakeStream for Flaky {
     async fn next(&mut self) -> Option<crate::Result<crate::types::WorkDetected>> {
         self.inner.next().await
     }
 
-    fn report(&mut self, report: crate::types::Report) -> crate::types::Reported {
+    fn report(&mut self, report: crate::types::Report) -> crate::types::ReportFuture {
         self.inner.report(report)
     }
 
@@ -347,7 +347,7 @@ struct Refused {
 }
 
 #[async_trait::async_trait]
-impl crate::types::Wakes for Refused {
+impl crate::types::WakeStream for Refused {
     async fn next(&mut self) -> Option<crate::Result<crate::types::WorkDetected>> {
         if !std::mem::replace(&mut self.refused, true) {
             let error = crate::Error::new(ErrorKind::NotFound, "no such page");
@@ -357,7 +357,7 @@ impl crate::types::Wakes for Refused {
         self.inner.next().await
     }
 
-    fn report(&mut self, report: crate::types::Report) -> crate::types::Reported {
+    fn report(&mut self, report: crate::types::Report) -> crate::types::ReportFuture {
         self.inner.report(report)
     }
 

@@ -141,7 +141,7 @@ impl Hub {
         notifications: &[Notification],
         now: Tick,
     ) -> Result<Vec<Accepted>> {
-        check_text("publisher", publisher, Limits::TEXT)?;
+        check_text("publisher", publisher, Limits::MAX_TEXT)?;
         notifications.iter().try_for_each(Notification::check)?;
         self.check_timers(notifications)?;
         let entries = self.entries_of(notifications, now)?;

@@ -116,7 +116,7 @@ impl Subscription {
             exact,
             group: options.group.clone(),
             visibility_timeout: match options.visibility_timeout {
-                Duration::ZERO => Limits::VISIBILITY,
+                Duration::ZERO => Limits::DEFAULT_VISIBILITY_TIMEOUT,
                 stated => stated,
             },
             since: now,

@@ -12,8 +12,8 @@ use crate::{
     error::{Error, ErrorKind, Result},
     relay::hub::WakeBuilder,
     types::{
-        Accepted, ConnectionState, Limits, LinkState, Notification, Notify, Report, Reported,
-        SubscribeEvent, SubscribeOptions, Wakes, Welcome, WorkDetected, check_text,
+        Accepted, ConnectionState, Limits, LinkState, Notification, Notifier, Report, ReportFuture,
+        SubscribeEvent, SubscribeOptions, WakeStream, Welcome, WorkDetected, check_text,
     },
 };
 
@@ -50,9 +50,9 @@ impl LocalPublisher {
 }
 
 #[async_trait]
-impl Notify for LocalPublisher {
+impl Notifier for LocalPublisher {
     async fn notify(&self, mut notifications: Vec<Notification>) -> Result<Vec<Accepted>> {
-        check_text("publisher", &self.name, Limits::TEXT)?;
+        check_text("publisher", &self.name, Limits::MAX_TEXT)?;
         for notification in &mut notifications {
             notification.published_at.get_or_insert_with(wall);
         }
@@ -130,13 +130,13 @@ impl LocalSubscription {
 }
 
 #[async_trait]
-impl Wakes for LocalSubscription {
+impl WakeStream for LocalSubscription {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
         while self.pending.is_empty() && self.receive().await {}
         self.pending.pop_front().map(Ok)
     }
 
-    fn report(&mut self, mut report: Report) -> Reported {
+    fn report(&mut self, mut report: Report) -> ReportFuture {
         let Some(welcome) = &self.welcome else {
             let early = "no stream just now: report after the next welcome";
             let error = Error::new(ErrorKind::Unavailable, early);

@@ -13,7 +13,7 @@ use futures_core::Stream;
 use super::{message_stream::Message, *};
 use crate::SubscribeEvent;
 use crate::relay::hub::NearestName;
-use crate::types::{ConnectionState, ListenerId, Notify, ReportState, WakeReason, Wakes};
+use crate::types::{ConnectionState, ListenerId, Notifier, ReportState, WakeReason, WakeStream};
 
 fn options(queue: &str) -> SubscribeOptions {
     let queue: crate::types::Selector = queue.parse().expect("a selector");
@@ -255,8 +255,8 @@ async fn a_member_that_does_not_report_is_followed_by_another() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_comparison() {
     #[derive(Default)]
-    struct Wakes(AtomicU64);
-    impl Wake for Wakes {
+    struct WakeCount(AtomicU64);
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -273,7 +273,7 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
             .open_local_stream(&options("a/*"))
             .expect("subscribed"),
     );
-    let wakes = Arc::new(Wakes::default());
+    let wakes = Arc::new(WakeCount::default());
     let waker = Waker::from(Arc::clone(&wakes));
     let mut cx = Context::from_waker(&waker);
     let mut yields = 0;

@@ -2,7 +2,7 @@
 
 use super::{Place, azure, ended, released, s3, spawned, sqlite};
 use crate::{
-    binary::{Binary, complained, free_address, reveille, said},
+    binary::{Binary, free_address, reveille, stderr, stdout},
     support::azurite::azurite,
 };
 
@@ -13,23 +13,23 @@ async fn parks_and_releases(place: &Place) {
     let unleashed = place.run(&home, &["unleash", "go-live", "--reason", "by store"]);
     let note = ended(&unleashed.await, 0);
     assert!(note.contains("no relay was told"), "{note}");
-    assert_eq!(said(&released(node).await), "released\n");
+    assert_eq!(stdout(&released(node).await), "released\n");
 
     let got = place
         .run(&home, &["flag", "get", "go-live", "--check"])
         .await;
     ended(&got, 0);
-    assert!(said(&got).contains("by store"), "{}", said(&got));
+    assert!(stdout(&got).contains("by store"), "{}", stdout(&got));
     let listed = place
         .run(&home, &["flag", "list", "go-", "-o", "json"])
         .await;
-    let listed: serde_json::Value = serde_json::from_str(&said(&listed)).expect("JSON");
+    let listed: serde_json::Value = serde_json::from_str(&stdout(&listed)).expect("JSON");
     assert_eq!(listed[0]["flag"], "go-live");
 
     // A relay on the same store has the same flag.
     let relay = place.relay("200ms").await;
     let late = relay.run(&["wait", "go-live", "--", "echo", "late"]).await;
-    assert_eq!(said(&late), "late\n", "{}", complained(&late));
+    assert_eq!(stdout(&late), "late\n", "{}", stderr(&late));
     ended(&place.run(&home, &["leash", "go-live"]).await, 0);
     ended(&place.run(&home, &["leash", "go-live"]).await, 0);
     ended(&relay.run(&["flag", "get", "go-live", "--check"]).await, 5);
@@ -82,7 +82,7 @@ async fn an_unreachable_relay_does_not_stop_the_polling() {
     let node = place.park(&home, &["go", "--relay", &unreachable]);
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     ended(&place.run(&home, &["unleash", "go"]).await, 0);
-    let complaint = complained(&released(node).await);
+    let complaint = stderr(&released(node).await);
     let lines: Vec<_> = complaint
         .lines()
         .filter(|l| l.contains(&unreachable))
@@ -109,7 +109,7 @@ async fn an_outage_of_the_store_does_not_stop_the_watch() {
         let node = spawned(waits);
         tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
         ended(&relay.run(&["unleash", "go", "--expect", "1"]).await, 0);
-        let complaint = complained(&released(node).await);
+        let complaint = stderr(&released(node).await);
         let about: Vec<_> = complaint.lines().filter(|l| l.contains("az://")).collect();
         assert_eq!(about.len(), 1, "once, and no flood: {complaint}");
         assert!(about[0].contains(words), "{complaint}");

@@ -6,7 +6,7 @@ use reveille::{Client, FlagName, ListenerId};
 
 use super::{Place, azure, ended, parked, released, s3, spawned, state, watch};
 use crate::{
-    binary::{complained, said},
+    binary::{stderr, stdout},
     support::{azurite::azurite, moto::moto, until, within},
 };
 
@@ -18,12 +18,16 @@ async fn parks_and_releases(place: &Place) {
     let unleashed = relay.run(&["unleash", "go-live", "--reason", "ready", "--expect", "1"]);
     let unleashed = unleashed.await;
     ended(&unleashed, 0);
-    assert!(said(&unleashed).contains("1 of 1"), "{}", said(&unleashed));
-    assert_eq!(said(&released(early).await), "early\n");
+    assert!(
+        stdout(&unleashed).contains("1 of 1"),
+        "{}",
+        stdout(&unleashed)
+    );
+    assert_eq!(stdout(&released(early).await), "early\n");
     let late = relay.run(&["wait", "go-live", "--", "echo", "late"]).await;
-    assert_eq!(said(&late), "late\n", "{}", complained(&late));
+    assert_eq!(stdout(&late), "late\n", "{}", stderr(&late));
 
-    let listed = said(&relay.run(&["flag", "list"]).await);
+    let listed = stdout(&relay.run(&["flag", "list"]).await);
     assert!(
         listed.contains("go-live") && listed.contains("ready"),
         "{listed}"
@@ -31,7 +35,7 @@ async fn parks_and_releases(place: &Place) {
     ended(&relay.run(&["flag", "get", "go-live", "--check"]).await, 0);
     ended(&relay.run(&["leash", "go-live"]).await, 0);
     ended(&relay.run(&["flag", "get", "go-live", "--check"]).await, 5);
-    let listed = said(&relay.run(&["flag", "list", "-o", "json"]).await);
+    let listed = stdout(&relay.run(&["flag", "list", "-o", "json"]).await);
     assert_eq!(listed.trim(), "[]");
 }
 
@@ -128,7 +132,7 @@ async fn an_expired_flag_is_removed_with_a_condition() {
         assert!(!state(&mut watch).await.set, "it has expired");
         ended(&relay.run(&["flag", "get", "brief", "--check"]).await, 5);
         assert_eq!(
-            said(&relay.run(&["flag", "list", "-o", "json"]).await).trim(),
+            stdout(&relay.run(&["flag", "list", "-o", "json"]).await).trim(),
             "[]"
         );
         let there = || match is_azure {
@@ -180,7 +184,7 @@ async fn relays_on_one_container_share_flags_and_prefixes_separate_them() {
     until("they agree", async || {
         let get = ["flag", "get", "go", "-o", "json"];
         let (here, there) = tokio::join!(one.run(&get), two.run(&get));
-        said(&here) == said(&there)
+        stdout(&here) == stdout(&there)
     })
     .await;
     ended(&apart.run(&["flag", "get", "go", "--check"]).await, 5);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{connected, ended, parked, released, spawned};
 use crate::{
-    binary::complained,
+    binary::stderr,
     support::{azurite::Azurite, get, until},
 };
 
@@ -71,22 +71,17 @@ async fn nodes_keep_waiting_during_an_outage_and_are_released_after_it() {
     .await;
     let [told, reads, both] = [told, reads, both].map(released);
     let (told, reads, both) = tokio::join!(told, reads, both);
-    assert_eq!(
-        complained(&told).lines().count(),
-        0,
-        "{}",
-        complained(&told)
-    );
+    assert_eq!(stderr(&told).lines().count(), 0, "{}", stderr(&told));
     for (node, again) in [(reads, 1..=1), (both, 0..=1)] {
-        let complaint = complained(&node);
+        let complaint = stderr(&node);
         assert_eq!(
             complaint.matches("still trying").count(),
             1,
             "once, and no flood: {complaint}"
         );
         // A node with a relay may be released by it before its own next read.
-        let said = complaint.matches("can be read again").count();
-        assert!(again.contains(&said), "{complaint}");
+        let stdout = complaint.matches("can be read again").count();
+        assert!(again.contains(&stdout), "{complaint}");
     }
     let log = relay.log();
     let warned = log.matches("watched flags could not be read").count();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Place, connected, ended, parked, released, spawned};
 use crate::{
-    binary::{Binary, said},
+    binary::{Binary, stdout},
     support::{
         azurite::azurite,
         proxy::{Fault, Proxy},
@@ -85,7 +85,7 @@ async fn an_unleash_that_the_network_repeats_is_recognised_and_sent_at_once() {
         unleashed,
         relay.run(&["flag", "get", "go", "-o", "json"]).await,
     ]
-    .map(|output| serde_json::from_str::<serde_json::Value>(&said(&output)).expect("JSON"));
+    .map(|output| serde_json::from_str::<serde_json::Value>(&stdout(&output)).expect("JSON"));
     assert_eq!(told["generation"], found["generation"]);
 
     proxy.plan("DELETE", "flags/go", Fault::Repeat);

@@ -5,7 +5,7 @@ use tokio::process::Child;
 
 use super::{ended, parked, released, spawned};
 use crate::{
-    binary::{Binary, complained, said},
+    binary::{Binary, stderr, stdout},
     support::{until, within},
 };
 
@@ -16,7 +16,7 @@ fn park(relay: &Binary, flag: &str, node: &str) -> Child {
 
 async fn json(relay: &Binary, arguments: &[&str]) -> Value {
     let output = relay.run(&[arguments, &["-o", "json"]].concat()).await;
-    serde_json::from_str(&said(&output)).expect("JSON")
+    serde_json::from_str(&stdout(&output)).expect("JSON")
 }
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn a_parked_fleet_is_shown_by_name_and_waiting_time() {
             (&1.into(), &false.into())
         );
     }
-    let table = said(&relay.run(&["flag", "get", "go"]).await);
+    let table = stdout(&relay.run(&["flag", "get", "go"]).await);
     assert!(
         table.contains("node-1 for ") && table.contains("node-2 for "),
         "{table}"
@@ -53,7 +53,7 @@ async fn a_parked_fleet_is_shown_by_name_and_waiting_time() {
     let go = Value::from("go");
     assert_eq!(flags[0], (&"node-1".into(), &go));
     assert_eq!(flags[2], (&"node-9".into(), &"other".into()));
-    let table = said(&relay.run(&["listeners"]).await);
+    let table = stdout(&relay.run(&["listeners"]).await);
     assert!(
         table.contains("flag go") && table.contains("waiting"),
         "{table}"
@@ -86,7 +86,7 @@ async fn an_unmet_barrier_names_the_missing_listeners() {
     ];
     let output = relay.run(&arguments).await;
     let complaint = ended(&output, 6);
-    let told: Value = serde_json::from_str(&said(&output)).expect("JSON");
+    let told: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(
         (&told["acknowledged"], &told["expected"]),
         (&2.into(), &4.into())
@@ -127,11 +127,7 @@ async fn a_second_unleash_keeps_expiry_and_reason_and_can_remove_the_expiry() {
     let both = relay
         .run(&["unleash", "go", "--ttl", "1h", "--no-ttl"])
         .await;
-    assert!(
-        ended(&both, 2).contains("--no-ttl"),
-        "{}",
-        complained(&both)
-    );
+    assert!(ended(&both, 2).contains("--no-ttl"), "{}", stderr(&both));
     let off = relay
         .run(&["unleash", "go", "--no-ttl", "--reason", "for good"])
         .await;
@@ -174,13 +170,9 @@ async fn two_waiters_under_one_listener_id_cause_a_warning() {
     let flag = json(&relay, &["flag", "get", "go"]).await;
     assert_eq!(flag["waiting"][0]["streams"], 2);
     ended(&relay.run(&["unleash", "go"]).await, 0);
-    assert_eq!(
-        complained(&released(first).await),
-        "",
-        "it was the only one"
-    );
+    assert_eq!(stderr(&released(first).await), "", "it was the only one");
     let second = within("its end", second.wait_with_output()).await;
-    let warning = complained(&second.expect("ended"));
+    let warning = stderr(&second.expect("ended"));
     assert!(
         warning.contains("another stream watches this flag"),
         "{warning}"

@@ -61,7 +61,7 @@ async fn a_queue_that_refuses_access_has_a_separate_exit_code() {
         let mut command = reveille(&place.home, &arguments);
         command.envs(variables.iter().copied());
         let output = within("the end", command.output()).await.expect("started");
-        let complaint = complained(&output);
+        let complaint = stderr(&output);
         assert_eq!(output.status.code(), Some(4), "{complaint}");
         assert!(complaint.contains(words), "{complaint}");
         assert!(!complaint.contains("AAAA"), "no secret");

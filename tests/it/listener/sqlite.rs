@@ -15,7 +15,7 @@ use tokio::process::Command;
 
 use super::{Seen, builder_with_wakes, names, put_and_notify};
 use crate::{
-    binary::{complained, reveille},
+    binary::{reveille, stderr},
     support::{until, within},
 };
 
@@ -112,7 +112,7 @@ async fn a_put_that_finds_no_room_fails_loudly_and_nothing_is_lost() {
         .map(|letter| letter.repeat(60_000))
         .collect();
     let output = put_within(256, &directory, &large).await;
-    let complaint = complained(&output);
+    let complaint = stderr(&output);
     assert!(!output.status.success(), "no room for 300,000 bytes");
     assert!(complaint.contains("jobs.db"), "{complaint}");
     assert!(complaint.contains("the disk reported"), "{complaint}");
@@ -120,7 +120,7 @@ async fn a_put_that_finds_no_room_fails_loudly_and_nothing_is_lost() {
 
     // The same put with enough room; the listener has run the whole time.
     let output = put_within(65_536, &directory, &large).await;
-    assert!(output.status.success(), "{}", complained(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let after = names("after", 10);
     put_and_notify(&relay, &*queue, &after).await;
     let large = large.into_iter().collect();

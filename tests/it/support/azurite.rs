@@ -147,8 +147,8 @@ impl Azurite {
         input.write_all(body.as_bytes()).expect("it reads");
         drop(input);
         let output = python.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stdout);
-        said.trim().parse().expect("a status")
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        stdout.trim().parse().expect("a status")
     }
 
     /// Returns whether this number of messages is on its disk. Azurite writes every few seconds and

@@ -29,7 +29,7 @@ pub(crate) struct PublisherConfig {
 }
 
 /// The publisher's name in a request: key, length and the longest text.
-const MAX_NAME_BYTES: usize = 3 + Limits::TEXT;
+const MAX_NAME_BYTES: usize = 3 + Limits::MAX_TEXT;
 
 impl Default for PublisherConfig {
     fn default() -> Self {
