@@ -17,6 +17,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use super::{
     attempts::Verdict,
@@ -298,7 +299,9 @@ async fn run(handler: Arc<dyn ErasedBatchHandler>, completed: oneshot::Receiver<
     let entrants = entrants.into_iter().map(|one| (one.delivery, one.answer));
     let (batch, answers): (Vec<_>, Vec<_>) = entrants.unzip();
     let ids: Vec<_> = batch.iter().map(|one| one.message.id.clone()).collect();
-    let outcome = match task::spawn_scoped(async move { handler.handle(batch).await }).await {
+    let span = tracing::info_span!("batch", queue = %batch[0].queue, messages = batch.len());
+    let handling = async move { handler.handle(batch).await };
+    let outcome = match task::spawn_scoped(handling.instrument(span)).await {
         TaskOutcome::Done(outcome) => outcome,
         TaskOutcome::Panicked(text) => Err(format!("panicked: {text}").into()),
     };

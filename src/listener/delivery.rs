@@ -3,13 +3,14 @@
 
 mod settling;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, Span};
 
 use super::{
     attempts::{Arrival, Settled, Verdict},
@@ -38,6 +39,16 @@ impl AttemptEnd {
             Self::Handled => HandlingEnd::Handled,
             Self::Abandoned | Self::Failed(_, Verdict::Postponed(_)) => HandlingEnd::NotTried,
             Self::Failed(error, _) => HandlingEnd::Failed(error),
+        }
+    }
+}
+
+impl fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handled => f.write_str("handled"),
+            Self::Failed(error, _) => write!(f, "failed: {error}"),
+            Self::Abandoned => f.write_str("abandoned"),
         }
     }
 }
@@ -77,6 +88,13 @@ const RENEW_TIMEOUT_PART: u32 = 6;
 /// the relay wakes others after as long where this process ends (R8).
 const LONG_HANDLING: u32 = 4;
 const RENEW_LONG_AFTER: u32 = 2;
+
+/// Returns the span of a message: all that is logged about it until it is settled, by its handler
+/// too, carries the queue, the message's id and the number of its gets.
+pub(super) fn span(shared: &Shared, got: &ReceivedMessage) -> Span {
+    let (queue, message) = (&shared.queue, &got.message);
+    tracing::info_span!("message", %queue, id = %message.id, gets = message.dequeue_count)
+}
 
 /// Runs one message to its end. `concurrency` limits how many are handled at a time; the permit
 /// `prefetched` is released when a reader takes the message from its stream.
@@ -180,7 +198,8 @@ impl InFlightMessage<'_> {
         );
         // A separate task: a handler that blocks its thread does not delay a renewal, and the
         // handler's end does not cancel a renewal, whose receipt would be lost.
-        let handling = task::spawn_scoped(async move { handler.handle(delivery).await });
+        let handling = async move { handler.handle(delivery).await };
+        let handling = task::spawn_scoped(handling.in_current_span());
         tokio::pin!(handling);
         if let Some(pickup) = pickup
             && let Some(ending) = self.await_pickup(&pickup, &mut handling).await
@@ -190,9 +209,11 @@ impl InFlightMessage<'_> {
         // The message is taken, so another one may be prefetched.
         drop(prefetched);
         let began = Instant::now();
+        tracing::debug!("the handler begins");
         shared.hooks.on_start(self.message);
         let ending = self.await_handler(handling, began).await;
         let took = began.elapsed();
+        tracing::debug!(?took, end = %ending, "the handler has ended");
         if !matches!(ending, AttemptEnd::Abandoned) {
             shared.counters.handling.add(took);
         }
@@ -301,8 +322,8 @@ impl InFlightMessage<'_> {
     }
 
     fn on_lost(&mut self) {
-        let (queue, message) = (&self.shared.queue, &self.message.id);
-        tracing::info!(%queue, %message, "another listener got the message");
+        let (queue, id) = (&self.shared.queue, &self.message.id);
+        tracing::info!(%queue, %id, "another listener got the message");
         count(&self.shared.counters.lost);
         self.taken_elsewhere = true;
         self.lost.cancel();

@@ -20,6 +20,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
+use tracing::Instrument as _;
 
 use super::{
     attempts::Arrival,
@@ -218,8 +219,9 @@ impl DequeueTask<'_> {
                 arrival,
                 asked,
             };
+            let span = delivery::span(shared, &got);
             let delivery = delivery::deliver(shared, concurrency, got, handler, one);
-            self.deliveries.push(Box::pin(delivery));
+            self.deliveries.push(Box::pin(delivery.instrument(span)));
         }
         self.use_places();
         // After the free places are known: they decide whether another task is needed.

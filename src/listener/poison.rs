@@ -64,11 +64,11 @@ pub(super) async fn put(shared: &Shared, message: &Message, error: &HandlerError
     if cut {
         let bytes = message.body.len();
         tracing::error!(
-            %queue, message = %id, %poison, bytes,
+            %queue, %id, %poison, bytes,
             "a message was too long for the poison queue: only its beginning was put"
         );
     }
-    tracing::warn!(%queue, message = %id, %poison, %error, "a message was moved to the poison queue");
+    tracing::warn!(%queue, %id, %poison, %error, "a message was moved to the poison queue");
     shared.hooks.on_poisoned(message, error);
     Ok(())
 }

@@ -191,8 +191,8 @@ impl Shared {
             .count(action as usize, now);
         if let Some(silent) = silent {
             let queue = &self.queue;
-            let message = message_id.map(MessageId::as_str);
-            tracing::warn!(%queue, %action, message, silent, %error, "a call failed; the listener continues");
+            let id = message_id.map(MessageId::as_str);
+            tracing::warn!(%queue, %action, id, silent, %error, "a call failed; the listener continues");
         }
         let message_id = message_id.cloned();
         self.hooks.on_error(&ListenerError {

@@ -34,7 +34,9 @@ use crate::{
         CoordinatorConfig, Epoch, Hub, HubConfig, HubStats, ListenerStats, QueueStats,
         StreamConfig, SubscriberStream, SubscriptionId, WakeBuilder,
     },
-    types::{Accepted, Notification, QueueAddress, Report, SubscribeOptions, check_name},
+    types::{
+        Accepted, GroupName, Notification, QueueAddress, Report, SubscribeOptions, check_name,
+    },
 };
 
 /// Settings of a relay.
@@ -314,9 +316,22 @@ impl Relay {
         }
         let (hub, now) = (&self.shared.hub, self.shared.clock.now());
         let mut rng = fastrand::Rng::new();
-        let subscription = hub.subscribe(SubscriptionId(random()?), options, now, &mut rng);
+        let id = SubscriptionId(random()?);
+        let listener = &options.listener_id;
+        let relay = self.relay_id();
+        let subscription = format_args!("{relay}/{:032x}", id.0);
+        let span = tracing::debug_span!("stream", %listener, %subscription);
+        let subscription = hub.subscribe(id, options, now, &mut rng);
         let subscription =
             subscription.inspect_err(|error| self.refused(Refused::Subscribe, error, now))?;
+        span.in_scope(|| {
+            let queues = options.selectors.len();
+            tracing::debug!(
+                queues,
+                group = options.group.as_ref().map(GroupName::as_str),
+                "a stream is opened"
+            );
+        });
         let stream = SubscriberStream::new(
             Arc::clone(hub),
             subscription,
@@ -325,13 +340,16 @@ impl Relay {
             now,
             &mut rng,
         );
-        Ok(MessageStream::new(stream, Arc::clone(&self.shared), sink))
+        let shared = Arc::clone(&self.shared);
+        Ok(MessageStream::new(stream, shared, sink, span))
     }
 
     /// Takes a report for the subscription with this id from a Welcome.
     pub(crate) fn report(&self, subscription_id: &str, report: &Report) -> Result<()> {
         let id = self.subscription_id(subscription_id)?;
         let now = self.shared.clock.now();
+        let (queue, state) = (&report.queue, report.state);
+        tracing::debug!(subscription = subscription_id, %queue, ?state, "a report");
         let taken = self.shared.hub.report(id, report, now);
         taken.inspect_err(|error| self.refused(Refused::Report, error, now))
     }

@@ -121,6 +121,8 @@ impl World {
             .streams
             .iter()
             .filter(|(other, _)| **other != id && self.conns[**other].shared == Some(number))
+            // A client that drops a stream returns the window of its unread data.
+            .filter(|(other, _)| !self.conns[**other].client_gone)
             .map(|(_, stream)| stream.blocked_until)
             .filter(|until| *until > self.now)
             .collect();

@@ -1,9 +1,6 @@
 //! A client at its relay's limits: a full table of queues, and requests that would be too large.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use reveille::{
     Client, ClientConfig, ErrorKind, ListenerId, NodeConfig, Notification, Publisher,
@@ -12,7 +9,7 @@ use reveille::{
 
 use crate::{
     binary::Binary,
-    support::{Wire, get, listening, queue, told, until, within, woken},
+    support::{Log, Wire, get, listening, queue, told, until, within, woken},
 };
 
 fn eager(url: &str) -> Client {
@@ -200,29 +197,6 @@ async fn selectors_that_fit_no_request_are_refused_at_once() {
         refused.message().starts_with("selectors: the limit is"),
         "{refused}"
     );
-}
-
-/// The captured log.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        let bytes = self.0.lock().expect("no test panics with it");
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut log = self.0.lock().expect("no test panics with it");
-        log.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[tokio::test]

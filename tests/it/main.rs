@@ -33,6 +33,7 @@ mod resume;
 mod rules;
 mod shared_stores;
 mod sources;
+mod spans;
 mod support;
 mod sweep;
 mod words;

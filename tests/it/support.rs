@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod azurite;
+mod log;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
 pub(crate) mod moto;
 #[allow(dead_code, reason = "the library's own tests use more of it")]
@@ -20,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::log::Log;
 use reveille::{ListenerId, QueueAddress, SubscribeOptions, WakeReason, WakeStream, WorkDetected};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

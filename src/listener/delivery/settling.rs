@@ -52,6 +52,7 @@ impl InFlightMessage<'_> {
             .await;
         let conflict = |error: &Error| error.kind() == ErrorKind::Conflict;
         if outcome.is_ok() {
+            tracing::debug!("the message is deleted");
             self.shared.attempts().forget(&self.message.id);
         }
         match outcome {
@@ -179,7 +180,10 @@ impl InFlightMessage<'_> {
 
     fn released(&self, outcome: Result<()>, in_doubt: bool, delay: Duration) {
         match outcome {
-            Ok(()) => return self.shared.report_hidden(delay),
+            Ok(()) => {
+                tracing::debug!(?delay, "the message is released");
+                return self.shared.report_hidden(delay);
+            }
             // Another listener has it, or an earlier call succeeded and its answer was lost: here,
             // or inside a queue that retries. Then the message is visible after the delay.
             Err(error) if error.kind() == ErrorKind::Conflict => self.shared.report_hidden(delay),

@@ -10,6 +10,7 @@ use std::{
 
 use futures_core::Stream;
 use tokio::time::Sleep;
+use tracing::Span;
 
 use super::RelayInner;
 use crate::{
@@ -30,6 +31,8 @@ pub(crate) struct MessageStream<S> {
     until: Tick,
     /// Filled with the next Wake.
     sink: S,
+    /// Entered by each poll.
+    span: Span,
 }
 
 /// A message of a stream.
@@ -39,7 +42,12 @@ pub(crate) enum Message<S> {
 }
 
 impl<S> MessageStream<S> {
-    pub(super) fn new(stream: SubscriberStream, shared: Arc<RelayInner>, sink: S) -> Self {
+    pub(super) fn new(
+        stream: SubscriberStream,
+        shared: Arc<RelayInner>,
+        sink: S,
+        span: Span,
+    ) -> Self {
         let until = shared.clock.now();
         let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(until)));
         Self {
@@ -48,6 +56,21 @@ impl<S> MessageStream<S> {
             sleep,
             until,
             sink,
+            span,
+        }
+    }
+
+    fn note(&self, event: &SubscribeEvent) {
+        match event {
+            SubscribeEvent::Heartbeat { .. } => {
+                tracing::trace!("a heartbeat is sent");
+                let counters = &self.shared.counters;
+                counters.heartbeats.fetch_add(1, Ordering::Relaxed);
+            }
+            SubscribeEvent::Goodbye(goodbye) => {
+                tracing::debug!(reason = ?goodbye.reason, "a Goodbye is sent");
+            }
+            _ => {}
         }
     }
 
@@ -73,6 +96,7 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
+        let _entered = this.span.enter();
         loop {
             let now = this.shared.clock.now();
             let draining = this.shared.draining.load(Ordering::Acquire);
@@ -81,16 +105,18 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
                 .next_into(now, draining, cx.waker(), &mut this.sink);
             match next {
                 StreamAction::Wake(filled) => {
+                    tracing::debug!(
+                        entries = filled.entries,
+                        notifications = filled.notifications,
+                        "a Wake is sent"
+                    );
                     this.count(&filled);
                     spend(Work::Message(filled.entries));
                     let wake = std::mem::take(&mut this.sink);
                     return Poll::Ready(Some(Message::Wake(wake)));
                 }
                 StreamAction::Send(event) => {
-                    if matches!(event, SubscribeEvent::Heartbeat { .. }) {
-                        let counters = &this.shared.counters;
-                        counters.heartbeats.fetch_add(1, Ordering::Relaxed);
-                    }
+                    this.note(&event);
                     return Poll::Ready(Some(Message::Event(event)));
                 }
                 StreamAction::End => return Poll::Ready(None),
@@ -122,6 +148,8 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
 
 impl<S> Drop for MessageStream<S> {
     fn drop(&mut self) {
+        let _entered = self.span.enter();
+        tracing::debug!("the stream has ended");
         self.stream.close(self.shared.clock.now());
     }
 }

@@ -234,7 +234,7 @@ async fn the_sentinel_asks_for_a_check_within_an_interval_and_a_tenth() {
 #[tokio::test(start_paused = true)]
 async fn a_member_that_does_not_report_is_followed_by_another() {
     let relay = unguarded();
-    let group = crate::types::GroupName::new("g").expect("a name");
+    let group = GroupName::new("g").expect("a name");
     let member = || {
         let options = SubscribeOptions {
             group: Some(group.clone()),
@@ -313,7 +313,7 @@ async fn the_latency_of_a_wake_is_that_of_the_oldest_notification_it_tells_of() 
     let relay = Relay::start(config).expect("started");
     let mut wakes = looked(&relay, "a/q").await;
     let mut member = options("a/q");
-    member.group = Some(crate::types::GroupName::new("workers").expect("a name"));
+    member.group = Some(GroupName::new("workers").expect("a name"));
     let mut member = relay.subscribe(member).expect("subscribed");
     member.next().await.expect("alive").expect("no refusal");
     // At the next poll its stream has sent that: before, the member is assigned nothing.

@@ -17,6 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
+use tracing::Instrument as _;
 
 use super::{
     activity::Activity,
@@ -211,10 +212,12 @@ impl AcceptLoop {
                     };
                     let handshake = self.connections.handshakes.enter();
                     let this = self.clone();
-                    scope.spawn(async move {
+                    let connection = async move {
                         let _address_guard = address_guard;
                         this.handle(stream, peer, handshake).await;
-                    });
+                    };
+                    let span = tracing::debug_span!("connection", %peer);
+                    scope.spawn(connection.instrument(span));
                 }
                 Err(error) => {
                     // Mostly a lack of file descriptors: logged once, and retried after a pause.
@@ -246,11 +249,12 @@ impl AcceptLoop {
     /// Runs a connection from preface to end.
     async fn handle(self, mut stream: TcpStream, peer: SocketAddr, handshake: PoolPlace) {
         if let Err(error) = prepare(&stream) {
-            tracing::debug!(%peer, %error, "socket options");
+            tracing::debug!(%error, "socket options");
         }
         let Some(_permit) = self.establish(&mut stream, peer, handshake).await else {
             return;
         };
+        tracing::debug!("a connection is open");
         let activity = Activity::new(
             peer,
             Arc::clone(&self.connections.incidents),
@@ -258,8 +262,9 @@ impl AcceptLoop {
             self.draining,
             self.idle,
         );
-        if let Err(error) = connection::serve(stream, self.routes, activity).await {
-            tracing::debug!(%peer, %error, "connection ended");
+        match connection::serve(stream, self.routes, activity).await {
+            Ok(()) => tracing::debug!("the connection has ended"),
+            Err(error) => tracing::debug!(%error, "the connection has ended"),
         }
     }
 
@@ -291,7 +296,7 @@ impl AcceptLoop {
             established = established => match established {
                 Ok(permit) => Some(permit),
                 Err(error) => {
-                    tracing::debug!(%peer, %error, "connection ended");
+                    tracing::debug!(%error, "the connection has ended before its first request");
                     None
                 }
             },

@@ -88,8 +88,6 @@ impl proto::relay_server::Relay for RelayService {
         let options = subscribe_from_wire(request).map_err(to_status)?;
         let names = Work::Names(options.selectors.len() + options.positions.len());
         spend_and_yield(names).await;
-        let (listener, queues) = (&options.listener_id, options.selectors.len());
-        tracing::debug!(%listener, queues, "a stream is opened");
         // The stream's first work belongs to the next turn.
         spend(names);
         self.relay
