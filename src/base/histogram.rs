@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use crate::base::clock::nanos;
+
 /// Counts durations in the buckets between the bounds, and in one bucket above them.
 #[derive(Debug)]
 pub(crate) struct Histogram {
@@ -38,8 +40,7 @@ impl Histogram {
     pub(crate) fn observe(&self, duration: Duration) {
         let at = self.bounds.partition_point(|bound| *bound < duration);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> HistogramSnapshot {

@@ -15,7 +15,7 @@ use super::{
     world::{Event, SILENCE, World},
 };
 use crate::{
-    base::clock::Tick,
+    base::clock::{Tick, nanos},
     types::{WakeReason, WorkDetected},
 };
 
@@ -73,7 +73,7 @@ impl World {
         if life != self.relay.life {
             return;
         }
-        let settled = self.now.as_nanos() - u64::try_from(SOON.as_nanos()).expect("it is short");
+        let settled = self.now.as_nanos() - nanos(SOON);
         self.check_groups_told(queue, sequence, Tick::from_nanos(settled));
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
