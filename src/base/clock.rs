@@ -1,6 +1,6 @@
 //! Time as a plain number, and the only module that reads a clock.
 //!
-//! The pure state machines take a [`Tick`] as an argument and read no clock. So they run the same
+//! The state machines take a [`Tick`] as an argument and read no clock. So they run the same
 //! under tokio, under a paused clock and in the simulation. Ticks are monotonic. Wall-clock time is
 //! used only where people or other machines read it.
 

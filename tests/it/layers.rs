@@ -164,6 +164,42 @@ fn a_module_imports_from_lower_layers_only() {
 }
 
 #[test]
+fn a_pure_module_imports_neither_tokio_nor_a_store() {
+    const REFUSED: [&str; 4] = ["tokio", "object_store", "rusqlite", "reveille::store"];
+    let sources = read("src", &[".rs"]);
+    // A module's header holds for the files in its folder.
+    let pure: Vec<&str> = sources
+        .iter()
+        .filter(|source| source.is_pure())
+        .map(|source| source.path.trim_end_matches(".rs"))
+        .collect();
+    let cores = LAYERS.iter().find(|(layer, _)| *layer == "cores");
+    for core in cores.expect("a layer of the cores").1 {
+        let path = format!("src/{core}");
+        assert!(pure.contains(&&*path), "{path}: its header says not `pure`");
+    }
+    let mut faults = Vec::new();
+    for source in sources.iter().filter(|source| !source.is_test()) {
+        let is_below = |pure: &&str| {
+            let rest = source.path.strip_prefix(*pure);
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        let Some(pure) = pure.iter().find(|pure| is_below(pure)) else {
+            continue;
+        };
+        let code = source.code();
+        let refused = REFUSED.into_iter().filter(|name| code.contains(name));
+        let modules = named(source).into_iter().filter(|module| {
+            module == "store" || module.starts_with("backend/") || module == "base/task"
+        });
+        for name in refused.map(str::to_owned).chain(modules) {
+            faults.push(format!("{}: `{name}`, but {pure}.rs is pure", source.path));
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
 fn every_file_opens_with_what_it_promises() {
     let missing: Vec<_> = ["src", "tests", "examples"]
         .iter()
