@@ -211,7 +211,8 @@ impl World {
         self.plan.cursors.is_some() && selectors.any(|selector| selector.is_pattern())
     }
 
-    /// After the silence no queue is kept that only patterns match and that nothing needs (R3).
+    /// After the silence no queue is kept that only patterns match and that nothing needs (R3: an
+    /// idle entry is forgotten).
     fn check_idle_queues(&mut self) {
         let Some(hub) = self.relay.hub.clone() else {
             return;
@@ -311,7 +312,8 @@ impl World {
         }
     }
 
-    /// The relay's streams beat, and its counters balance (I10, I16, I19).
+    /// The relay's streams beat (I16: until their Goodbye), memory is bounded (I10), and its counters
+    /// balance (I19).
     fn check_relay(&mut self) {
         let Some(hub) = &self.relay.hub else { return };
         let stats = hub.stats();
