@@ -312,8 +312,8 @@ impl World {
         }
     }
 
-    /// The relay's streams beat (I16: until their Goodbye), memory is bounded (I10), and its counters
-    /// balance (I19).
+    /// The relay's streams beat until their Goodbye (I16), its memory is bounded (I10), and its
+    /// counters balance (I19).
     fn check_relay(&mut self) {
         let Some(hub) = &self.relay.hub else { return };
         let stats = hub.stats();
