@@ -17,6 +17,5 @@ pub(crate) mod https;
 pub(crate) mod log_limiter;
 #[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod secret;
-#[cfg(feature = "store")]
 pub(crate) mod sync;
 pub(crate) mod task;

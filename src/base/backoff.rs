@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::base::clock::nanos;
+
 /// A growing, jittered wait.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
@@ -42,7 +44,7 @@ impl Backoff {
 
 /// Returns a uniformly random part of `span`.
 pub(crate) fn jitter(span: Duration, rng: &mut fastrand::Rng) -> Duration {
-    Duration::from_nanos(rng.u64(0..=u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    Duration::from_nanos(rng.u64(0..=nanos(span)))
 }
 
 /// Returns `span` with a random change of up to a tenth. Saturates instead of overflowing.

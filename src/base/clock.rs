@@ -1,6 +1,6 @@
 //! Time as a plain number, and the only module that reads a clock.
 //!
-//! The pure state machines take a [`Tick`] as an argument and read no clock. So they run the same
+//! The state machines take a [`Tick`] as an argument and read no clock. So they run the same
 //! under tokio, under a paused clock and in the simulation. Ticks are monotonic. Wall-clock time is
 //! used only where people or other machines read it.
 
@@ -45,7 +45,7 @@ impl Tick {
     /// As [`Tick::after_on_grid`] with the grid moved by `offset` nanoseconds, so that timers of
     /// different owners do not fire at the same instant. All grids of one offset share their points.
     pub(crate) fn after_on_moved_grid(self, delay: Duration, offset: u64) -> Self {
-        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = nanos(delay);
         let step = (nanos / 16).checked_ilog2().map_or(1, |bits| 1u64 << bits);
         let offset = offset % step;
         // Subtract the offset, so that the grid's points are multiples of the step.
@@ -61,8 +61,7 @@ impl Tick {
 
     /// Returns the first multiple of the span at or after this tick.
     pub(crate) fn next_multiple_of(self, span: Duration) -> Self {
-        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let next = match span {
+        let next = match nanos(span) {
             0 => Some(self.0),
             span => self.0.checked_next_multiple_of(span),
         };
@@ -80,10 +79,7 @@ impl Add<Duration> for Tick {
 
     /// Saturates at [`Tick::NEVER`], about 584 years after the clock's creation.
     fn add(self, span: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(nanos(span)))
     }
 }
 
@@ -107,10 +103,20 @@ impl Clock {
     /// Returns the instant of a tick, for tokio's timers. Ticks later than 30 years after the
     /// clock's creation, such as [`Tick::NEVER`], give that time.
     pub(crate) fn instant(&self, tick: Tick) -> Instant {
-        // The same limit as tokio's own far future: some systems' clocks cannot represent more.
-        const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-        self.origin + tick.since(Tick::default()).min(FAR)
+        instant_after(self.origin, tick.since(Tick::default()))
     }
+}
+
+/// Returns `from + span`, at most 30 years later.
+pub(crate) fn instant_after(from: Instant, span: Duration) -> Instant {
+    // The same limit as tokio's own far future: some systems' clocks cannot represent more.
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    from + span.min(FAR)
+}
+
+/// Returns a span in nanoseconds. Saturates after 584 years.
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns the wall clock's time, for output to people and other machines.

@@ -7,12 +7,14 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use tokio_util::sync::CancellationToken;
+
+use crate::base::sync::lock;
 
 /// The bounded set of peers. Clones are the same set.
 #[derive(Debug, Clone)]
@@ -92,7 +94,7 @@ impl PoolPlace {
 
 impl PoolInner {
     fn members(&self) -> MutexGuard<'_, PoolMembers> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.members)
     }
 }
 

@@ -5,6 +5,33 @@ use std::{
     time::Duration,
 };
 
+use crate::base::clock::nanos;
+
+/// The bounds of all histograms, ascending: each takes a part of them, so that a bound in one
+/// metric is a bound in the others.
+static BOUNDS: [Duration; 20] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(600),
+    Duration::from_secs(3600),
+];
+
 /// Counts durations in the buckets between the bounds, and in one bucket above them.
 #[derive(Debug)]
 pub(crate) struct Histogram {
@@ -24,8 +51,11 @@ pub(crate) struct HistogramSnapshot {
 }
 
 impl Histogram {
-    /// Creates an empty histogram; the bounds must ascend.
-    pub(crate) fn new(bounds: &'static [Duration]) -> Self {
+    /// Creates an empty histogram with the bounds from `least` to `most`, both included.
+    pub(crate) fn new(least: Duration, most: Duration) -> Self {
+        let from = BOUNDS.partition_point(|bound| *bound < least);
+        let to = BOUNDS.partition_point(|bound| *bound <= most);
+        let bounds = &BOUNDS[from..to];
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0));
         Self {
             bounds,
@@ -38,8 +68,7 @@ impl Histogram {
     pub(crate) fn observe(&self, duration: Duration) {
         let at = self.bounds.partition_point(|bound| *bound < duration);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.sum_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> HistogramSnapshot {
@@ -60,19 +89,17 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    const BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-
     #[test]
     fn a_duration_is_counted_in_the_first_bucket_that_holds_it() {
-        let histogram = Histogram::new(&BOUNDS);
-        for micros in [0, 1_000, 1_001, 10_000, 10_001] {
+        let histogram = Histogram::new(Duration::from_millis(1), Duration::from_micros(2_500));
+        for micros in [0, 1_000, 1_001, 2_500, 2_501] {
             histogram.observe(Duration::from_micros(micros));
         }
         let snapshot = histogram.snapshot();
         assert_eq!(
             snapshot.buckets,
-            [(0.001, 2), (0.01, 2), (f64::INFINITY, 1)]
+            [(0.001, 2), (0.0025, 2), (f64::INFINITY, 1)]
         );
-        assert!((snapshot.sum_seconds - 0.022_002).abs() < 1e-9);
+        assert!((snapshot.sum_seconds - 0.007_002).abs() < 1e-9);
     }
 }

@@ -6,12 +6,12 @@
 //! metric should count them as well.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex,
     atomic::{AtomicU64, Ordering},
 };
 use std::time::Duration;
 
-use crate::base::clock::Tick;
+use crate::base::{clock::Tick, sync::lock};
 
 /// The log state of `KINDS` kinds of events. Plain data: its owner holds the lock.
 #[derive(Debug)]
@@ -45,8 +45,7 @@ impl<const KINDS: usize> LimitedCounts<KINDS> {
     /// Counts an event, and returns the result of [`LogLimiter::count`].
     pub(crate) fn note(&self, kind: usize, now: Tick) -> Option<u64> {
         self.counts[kind].fetch_add(1, Ordering::Relaxed);
-        let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        limiter.count(kind, now)
+        lock(&self.limiter).count(kind, now)
     }
 
     /// Returns the number of events of a kind.

@@ -1,10 +1,11 @@
-//! The locks and wakers of the hub.
+//! Locks and wakers.
 //!
 //! The concurrency test compiles the hub a second time with shuttle's in their stead (see
 //! `hub/concurrency.rs`), so the hub names its primitives through this module only.
 
+use std::sync::PoisonError;
 pub(crate) use std::sync::{
-    Mutex, MutexGuard, RwLock,
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -15,9 +16,17 @@ pub(crate) use atomic_waker::AtomicWaker;
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     work::count();
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for reading, and ignores poisoning as [`lock`] does.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing, and ignores poisoning as [`lock`] does.
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts a thread's locks, as a measure of its work: tests limit the work of a step with it.

@@ -1,7 +1,10 @@
 //! `listeners`: the listeners of queues and the watchers of flags.
 
+use std::time::Duration;
+
 use reveille::{Client, FlagWatcherInfo, ListenerInfo, duration::Span};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use super::{
     exit::Exit,
@@ -24,33 +27,10 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct ListenerRow {
-    listener_id: String,
-    /// The flag that the listener waits for; `null` for a listener of queues.
-    flag: Option<String>,
-    streams: u32,
-    connected_for_ms: u64,
-    #[serde(skip)]
-    connected_for: Span,
-    #[serde(flatten)]
-    subscription: Subscription,
-}
-
-/// The fields of a listener of queues. `null` for a listener that waits for a flag.
-#[derive(Debug, Default, Serialize)]
-struct Subscription {
-    subscription_id: Option<String>,
-    selectors: Vec<String>,
-    capacity: Option<u32>,
-    visibility_timeout_ms: Option<u64>,
-    queues: Option<u32>,
-    busy: Option<u32>,
-    owed: Option<u32>,
-    active_dequeue_tasks: Option<u32>,
-    total_dequeue_tasks: Option<u32>,
-    group: Option<String>,
-    polling: Option<bool>,
+#[derive(Debug)]
+enum ListenerRow {
+    Queues(ListenerInfo),
+    Flag(FlagWatcherInfo),
 }
 
 impl Args {
@@ -58,48 +38,36 @@ impl Args {
         let call = async |client: &Client| {
             let listeners = client.listeners().await?.into_iter();
             let watchers = watchers::connected(client, None).await?.unwrap_or_default();
-            let watchers = watchers.into_iter().map(ListenerRow::from);
-            Ok(listeners.map(ListenerRow::from).chain(watchers).collect())
+            let watchers = watchers.into_iter().map(ListenerRow::Flag);
+            Ok(listeners.map(ListenerRow::Queues).chain(watchers).collect())
         };
         self.target.list(settings, call, |row| row).await
     }
 }
 
-impl From<ListenerInfo> for ListenerRow {
-    fn from(listener: ListenerInfo) -> Self {
-        Self {
-            listener_id: listener.listener_id,
-            flag: None,
-            streams: 1,
-            connected_for_ms: millis(listener.connected_for),
-            connected_for: Span(listener.connected_for),
-            subscription: Subscription {
-                subscription_id: Some(listener.subscription_id),
-                selectors: listener.selectors,
-                capacity: Some(listener.capacity),
-                visibility_timeout_ms: Some(millis(listener.visibility_timeout)),
-                queues: Some(listener.queues),
-                busy: Some(listener.busy),
-                owed: Some(listener.owed),
-                active_dequeue_tasks: Some(listener.active_dequeue_tasks),
-                total_dequeue_tasks: Some(listener.total_dequeue_tasks),
-                group: listener.group,
-                polling: Some(listener.polling),
-            },
-        }
-    }
-}
-
-impl From<FlagWatcherInfo> for ListenerRow {
-    fn from(watcher: FlagWatcherInfo) -> Self {
-        Self {
-            listener_id: watcher.listener_id,
-            flag: Some(watcher.flag),
-            streams: watcher.streams,
-            connected_for_ms: millis(watcher.since),
-            connected_for: Span(watcher.since),
-            subscription: Subscription::default(),
-        }
+impl Serialize for ListenerRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (listener_id, flag, streams, connected_for) = self.stream();
+        let info = self.of_queues();
+        let timeout = info.map(|of| millis(of.visibility_timeout));
+        let tasks = info.map(|of| (of.active_dequeue_tasks, of.total_dequeue_tasks));
+        serializer.collect_map([
+            ("listener_id", json!(listener_id)),
+            ("flag", json!(flag)),
+            ("streams", json!(streams)),
+            ("connected_for_ms", json!(millis(connected_for))),
+            ("subscription_id", json!(info.map(|of| &of.subscription_id))),
+            ("selectors", json!(info.map_or(&[][..], |of| &of.selectors))),
+            ("capacity", json!(info.map(|of| of.capacity))),
+            ("visibility_timeout_ms", json!(timeout)),
+            ("queues", json!(info.map(|of| of.queues))),
+            ("busy", json!(info.map(|of| of.busy))),
+            ("owed", json!(info.map(|of| of.owed))),
+            ("active_dequeue_tasks", json!(tasks.map(|tasks| tasks.0))),
+            ("total_dequeue_tasks", json!(tasks.map(|tasks| tasks.1))),
+            ("group", json!(info.and_then(|of| of.group.as_ref()))),
+            ("polling", json!(info.map(|of| of.polling))),
+        ])
     }
 }
 
@@ -118,41 +86,60 @@ impl Row for ListenerRow {
     ];
 
     fn cells(&self) -> Vec<String> {
-        let subscription = &self.subscription;
-        let number = |figure: Option<u32>| figure.map_or_else(dash, |figure| figure.to_string());
-        let state = match subscription.polling {
+        let (listener_id, flag, _, connected_for) = self.stream();
+        let info = self.of_queues();
+        let number =
+            |figure: fn(&ListenerInfo) -> u32| info.map_or_else(dash, |of| figure(of).to_string());
+        let state = match info.map(|of| of.polling) {
             None => "waiting",
             Some(true) => "polling",
             Some(false) => "pushed",
         };
         vec![
-            self.listener_id.clone(),
-            self.listens_to(),
-            subscription.group.clone().unwrap_or_else(dash),
-            self.connected_for.to_string(),
-            number(subscription.queues),
-            number(subscription.busy),
-            number(subscription.owed),
-            number(subscription.active_dequeue_tasks),
-            number(subscription.total_dequeue_tasks),
+            listener_id.to_owned(),
+            listens_to(flag, info.map_or(&[], |of| &of.selectors)),
+            info.and_then(|of| of.group.clone()).unwrap_or_else(dash),
+            Span(connected_for).to_string(),
+            number(|of| of.queues),
+            number(|of| of.busy),
+            number(|of| of.owed),
+            number(|of| of.active_dequeue_tasks),
+            number(|of| of.total_dequeue_tasks),
             state.to_owned(),
         ]
     }
 }
 
 impl ListenerRow {
-    fn listens_to(&self) -> String {
-        if let Some(flag) = &self.flag {
-            return format!("flag {flag}");
+    /// Returns the listener's id, the flag that it waits for, its streams, and their age.
+    fn stream(&self) -> (&str, Option<&str>, u32, Duration) {
+        match self {
+            Self::Queues(listener) => (&listener.listener_id, None, 1, listener.connected_for),
+            Self::Flag(watcher) => {
+                let flag = Some(watcher.flag.as_str());
+                (&watcher.listener_id, flag, watcher.streams, watcher.since)
+            }
         }
-        let selectors = &self.subscription.selectors;
-        let more = selectors.len().saturating_sub(3);
-        let mut text = selectors[..selectors.len() - more].join(" ");
-        if more > 0 {
-            text.push_str(&format!(" and {more} more"));
-        }
-        text
     }
+
+    fn of_queues(&self) -> Option<&ListenerInfo> {
+        match self {
+            Self::Queues(listener) => Some(listener),
+            Self::Flag(_) => None,
+        }
+    }
+}
+
+fn listens_to(flag: Option<&str>, selectors: &[String]) -> String {
+    if let Some(flag) = flag {
+        return format!("flag {flag}");
+    }
+    let more = selectors.len().saturating_sub(3);
+    let mut text = selectors[..selectors.len() - more].join(" ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }
 
 fn dash() -> String {

@@ -1,7 +1,8 @@
 //! `queues`: the queues that the relay has in memory.
 
 use reveille::{Client, QueueInfo, duration::Span};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use super::{
     exit::Exit,
@@ -23,48 +24,37 @@ pub(super) struct Args {
     target: TargetArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct QueueRow {
-    queue: String,
-    sequence: u64,
-    notifications: u64,
-    payload_size: u64,
-    messages: u64,
-    listeners: u32,
-    timers: u32,
-    idle_for_ms: Option<u64>,
-    /// From the newest report of a listener; `null` if no report had one.
-    depth: Option<u64>,
-    depth_age_ms: Option<u64>,
-    #[serde(skip)]
-    idle_for: Option<Span>,
-    #[serde(skip)]
-    depth_age: Option<Span>,
-}
+#[derive(Debug)]
+struct QueueRow(QueueInfo);
 
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let call = async |client: &Client| client.queues().await;
-        self.target.list(settings, call, QueueRow::from).await
+        self.target.list(settings, call, QueueRow).await
     }
 }
 
-impl From<QueueInfo> for QueueRow {
-    fn from(queue: QueueInfo) -> Self {
-        Self {
-            queue: format!("{}/{}", queue.storage_account, queue.queue_name),
-            sequence: queue.sequence,
-            notifications: queue.notifications,
-            payload_size: queue.payload_size,
-            messages: queue.messages,
-            listeners: queue.listeners,
-            timers: queue.timers,
-            idle_for_ms: queue.idle_for.map(millis),
-            depth: queue.current_queue_depth,
-            depth_age_ms: queue.depth_age.map(millis),
-            depth_age: queue.depth_age.map(Span),
-            idle_for: queue.idle_for.map(Span),
-        }
+impl QueueRow {
+    fn address(&self) -> String {
+        format!("{}/{}", self.0.storage_account, self.0.queue_name)
+    }
+}
+
+impl Serialize for QueueRow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let queue = &self.0;
+        serializer.collect_map([
+            ("queue", json!(self.address())),
+            ("sequence", json!(queue.sequence)),
+            ("notifications", json!(queue.notifications)),
+            ("payload_size", json!(queue.payload_size)),
+            ("messages", json!(queue.messages)),
+            ("listeners", json!(queue.listeners)),
+            ("timers", json!(queue.timers)),
+            ("idle_for_ms", json!(queue.idle_for.map(millis))),
+            ("depth", json!(queue.current_queue_depth)),
+            ("depth_age_ms", json!(queue.depth_age.map(millis))),
+        ])
     }
 }
 
@@ -85,19 +75,20 @@ impl Row for QueueRow {
         fn or_none(value: Option<impl ToString>) -> String {
             value.map_or_else(|| "-".to_owned(), |value| value.to_string())
         }
-        let depth = match (self.depth, self.depth_age) {
-            (Some(depth), Some(age)) => format!("{depth}, {age} ago"),
+        let queue = &self.0;
+        let depth = match (queue.current_queue_depth, queue.depth_age) {
+            (Some(depth), Some(age)) => format!("{depth}, {} ago", Span(age)),
             (depth, _) => or_none(depth),
         };
         vec![
-            self.queue.clone(),
-            self.sequence.to_string(),
-            self.notifications.to_string(),
-            self.messages.to_string(),
-            self.payload_size.to_string(),
-            self.listeners.to_string(),
-            self.timers.to_string(),
-            or_none(self.idle_for),
+            self.address(),
+            queue.sequence.to_string(),
+            queue.notifications.to_string(),
+            queue.messages.to_string(),
+            queue.payload_size.to_string(),
+            queue.listeners.to_string(),
+            queue.timers.to_string(),
+            or_none(queue.idle_for.map(Span)),
             depth,
         ]
     }

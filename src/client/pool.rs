@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use tonic::transport::{Channel, Endpoint};
@@ -14,6 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::{
     base::{
         fault::Fault,
+        sync::lock,
         task::{Scope, TaskGroup},
     },
     client::session::{
@@ -104,7 +105,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     base::{
         clock::{Clock, Tick},
         log_limiter::LogLimiter,
+        sync::lock,
         task::Scope,
     },
     client::session::{PublisherConfig, PublisherSession, WaiterId},
@@ -234,9 +235,7 @@ impl Notifier for Publisher {
 
 impl PublisherInner {
     fn lock(&self) -> MutexGuard<'_, PublisherState> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Adds a caller to the session and returns the future of its result.

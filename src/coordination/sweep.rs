@@ -41,7 +41,11 @@ use self::{
     page_queue::{NextPage, PageQueue, PageRequest, Unreported},
 };
 use crate::{
-    base::{backoff::Backoff, clock::wall, sync::lock},
+    base::{
+        backoff::{Backoff, jitter},
+        clock::wall,
+        sync::lock,
+    },
     error::{Error, Result},
     store::{
         self, PageOptions,
@@ -374,9 +378,7 @@ impl Sweeper {
 
     fn until_next(&self, now: SystemTime, rng: &mut fastrand::Rng) -> Duration {
         let next = document::next_boundary(now, self.job.interval);
-        let jitter = JITTER.min(self.job.interval / 20);
-        let spread =
-            Duration::from_nanos(rng.u64(0..=u64::try_from(jitter.as_nanos()).unwrap_or(0)));
+        let spread = jitter(JITTER.min(self.job.interval / 20), rng);
         next.duration_since(now).unwrap_or_default() + spread
     }
 }

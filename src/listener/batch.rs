@@ -11,7 +11,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -26,7 +26,10 @@ use super::{
     },
 };
 use crate::{
-    base::task::{self, TaskOutcome},
+    base::{
+        sync::lock,
+        task::{self, TaskOutcome},
+    },
     queue::MessageId,
 };
 
@@ -171,10 +174,7 @@ impl Failures {
         let Some(failure) = self.failed.get(id) else {
             return Ok(());
         };
-        let reason = failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let reason = lock(failure).take();
         Err(reason.unwrap_or_else(|| GIVEN_UP.into()))
     }
 }
@@ -236,7 +236,7 @@ impl BatchBarrier {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -1,13 +1,16 @@
 //! The slots for dequeue tasks that the listeners of a process share.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
 use tokio::sync::oneshot;
 
-use crate::listener::scaling::{Slots, Ticket};
+use crate::{
+    base::sync::lock,
+    listener::scaling::{Slots, Ticket},
+};
 
 /// Limits the dequeue tasks that work at one time, over all listeners that share it. Clones share
 /// one budget.
@@ -96,7 +99,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots<oneshot::Sender<()>>> {
-        self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.slots)
     }
 }
 

@@ -20,7 +20,10 @@ use super::{
     stream::Pickup,
 };
 use crate::{
-    base::task::{self, TaskOutcome},
+    base::{
+        clock::instant_after,
+        task::{self, TaskOutcome},
+    },
     error::{Error, ErrorKind},
     queue::{Message, Receipt},
 };
@@ -115,9 +118,9 @@ pub(super) async fn deliver(
         shared,
         receipt: message.receipt.clone(),
         message: &message,
-        hidden_until: far(asked, timeout),
-        visible_by: far(Instant::now(), timeout),
-        renew_at: far(asked, timeout / RENEW_AFTER),
+        hidden_until: instant_after(asked, timeout),
+        visible_by: instant_after(Instant::now(), timeout),
+        renew_at: instant_after(asked, timeout / RENEW_AFTER),
         renewals: 0,
         lost: CancellationToken::new(),
         taken_elsewhere: false,
@@ -229,7 +232,7 @@ impl InFlightMessage<'_> {
     ) -> AttemptEnd {
         let shared = self.shared;
         let most = shared.config.max_handling_time;
-        let overdue = tokio::time::sleep_until(far(began, most));
+        let overdue = tokio::time::sleep_until(instant_after(began, most));
         tokio::pin!(overdue);
         let given_up = loop {
             tokio::select! {
@@ -243,7 +246,8 @@ impl InFlightMessage<'_> {
             }
         };
         self.lost.cancel();
-        let latest = tokio::time::sleep_until(far(Instant::now(), shared.config.wind_down));
+        let latest =
+            tokio::time::sleep_until(instant_after(Instant::now(), shared.config.wind_down));
         tokio::pin!(latest);
         loop {
             tokio::select! {
@@ -268,7 +272,7 @@ impl InFlightMessage<'_> {
         handling: &mut (impl Future<Output = TaskOutcome<HandlerResult>> + Unpin),
     ) -> Option<AttemptEnd> {
         let shared = self.shared;
-        let overdue = far(Instant::now(), shared.config.max_handling_time);
+        let overdue = instant_after(Instant::now(), shared.config.max_handling_time);
         let overdue = tokio::time::sleep_until(overdue);
         tokio::pin!(overdue);
         loop {
@@ -297,23 +301,23 @@ impl InFlightMessage<'_> {
         match renewed.unwrap_or_else(|_| late()) {
             Ok(receipt) => {
                 self.receipt = receipt;
-                self.hidden_until = far(began, timeout);
-                self.visible_by = far(Instant::now(), timeout);
+                self.hidden_until = instant_after(began, timeout);
+                self.visible_by = instant_after(Instant::now(), timeout);
                 self.renewals = self.renewals.saturating_add(1);
                 let after = match self.renewals < LONG_HANDLING {
                     true => RENEW_AFTER,
                     false => RENEW_LONG_AFTER,
                 };
-                self.renew_at = far(began, timeout / after);
+                self.renew_at = instant_after(began, timeout / after);
             }
             Err(error) if error.kind() == ErrorKind::Conflict => self.on_lost(),
             Err(error) => {
                 self.report_error(Action::Renew, error);
                 // The outcome is unknown: the renewal may have happened.
-                self.visible_by = far(Instant::now(), timeout);
+                self.visible_by = instant_after(Instant::now(), timeout);
                 // The message is still hidden, and its receipt stays valid until another listener
                 // gets it.
-                self.renew_at = far(began, timeout / RENEW_TIMEOUT_PART);
+                self.renew_at = instant_after(began, timeout / RENEW_TIMEOUT_PART);
                 if self.renew_at >= self.hidden_until {
                     self.lost.cancel();
                 }
@@ -337,12 +341,6 @@ impl InFlightMessage<'_> {
         self.shared
             .report_error(action, Some(&self.message.id), error);
     }
-}
-
-/// Returns `from + span`, at most 30 years, which tokio's timer can represent.
-fn far(from: Instant, span: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-    from + span.min(FAR)
 }
 
 fn attempt_end(ended: TaskOutcome<HandlerResult>) -> AttemptEnd {

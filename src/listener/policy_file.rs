@@ -12,13 +12,14 @@ use std::{
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use crate::{
+    base::sync::lock,
     error::{Error, ErrorKind, Result},
     listener::scaling::{Load, ScalePolicy},
 };
@@ -104,7 +105,7 @@ impl PolicyFile {
     /// Returns the file's present policy, or its last valid one.
     fn current(&self) -> Arc<dyn ScalePolicy> {
         // Held while the file is read: a concurrent caller would wait for the same result.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.checked_at.elapsed() >= CHECK_INTERVAL {
             self.reload(&mut state);
         }

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,6 +25,7 @@ use crate::{
         clock::{Clock, Tick},
         fault::Fault,
         log_limiter::LogLimiter,
+        sync::lock,
     },
     error::Error,
     listener::scaling::Scaler,
@@ -123,7 +124,7 @@ impl Shared {
     }
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.core)
     }
 
     /// Returns the present state without a depth.
@@ -151,7 +152,7 @@ impl Shared {
 
     /// Returns the locked records of single messages; this lock is a leaf as well.
     pub(super) fn attempts(&self) -> MutexGuard<'_, Attempts> {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.attempts)
     }
 
     /// Stops getting messages.
@@ -185,10 +186,7 @@ impl Shared {
     ) {
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
         let now = self.clock.now();
-        let limiter = self.log_limiter.lock();
-        let silent = limiter
-            .unwrap_or_else(PoisonError::into_inner)
-            .count(action as usize, now);
+        let silent = lock(&self.log_limiter).count(action as usize, now);
         if let Some(silent) = silent {
             let queue = &self.queue;
             let id = message_id.map(MessageId::as_str);

@@ -105,31 +105,12 @@ pub(super) struct HandlingTimes {
     times: Histogram,
 }
 
-/// Histogram bounds: from a quick function to an hour, the default `max_handling_time`.
-const HANDLING_BUCKETS: [Duration; 16] = [
-    Duration::from_millis(1),
-    Duration::from_micros(2_500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_millis(2_500),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(600),
-    Duration::from_secs(3600),
-];
-
 impl Default for HandlingTimes {
     fn default() -> Self {
         Self {
             mean: MovingMean::default(),
-            times: Histogram::new(&HANDLING_BUCKETS),
+            // From a quick function to the default `max_handling_time`.
+            times: Histogram::new(Duration::from_millis(1), Duration::from_secs(3600)),
         }
     }
 }

@@ -122,26 +122,6 @@ pub(crate) struct RelayMetrics {
     pub(crate) wake_latency: Histogram,
 }
 
-/// A relay takes tens of microseconds; a stream that is not read may wait for minutes.
-const WAKE_LATENCIES: [Duration; 16] = [
-    Duration::from_micros(50),
-    Duration::from_micros(100),
-    Duration::from_micros(250),
-    Duration::from_micros(500),
-    Duration::from_millis(1),
-    Duration::from_micros(2_500),
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(25),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_secs(1),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-];
-
 impl Default for RelayMetrics {
     fn default() -> Self {
         Self {
@@ -150,7 +130,8 @@ impl Default for RelayMetrics {
             notifications: AtomicU64::default(),
             heartbeats: AtomicU64::default(),
             refusals: Refusals::default(),
-            wake_latency: Histogram::new(&WAKE_LATENCIES),
+            // A relay takes tens of microseconds; a stream that is not read may wait for minutes.
+            wake_latency: Histogram::new(Duration::from_micros(50), Duration::from_secs(60)),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{
     world::{Event, SILENCE, World},
 };
 use crate::{
-    base::clock::Tick,
+    base::clock::{Tick, nanos},
     types::{WakeReason, WorkDetected},
 };
 
@@ -73,7 +73,7 @@ impl World {
         if life != self.relay.life {
             return;
         }
-        let settled = self.now.as_nanos() - u64::try_from(SOON.as_nanos()).expect("it is short");
+        let settled = self.now.as_nanos() - nanos(SOON);
         self.check_groups_told(queue, sequence, Tick::from_nanos(settled));
         for number in 0..self.listeners.len() {
             let listener = &self.listeners[number];
@@ -211,7 +211,8 @@ impl World {
         self.plan.cursors.is_some() && selectors.any(|selector| selector.is_pattern())
     }
 
-    /// After the silence no queue is kept that only patterns match and that nothing needs (R3).
+    /// After the silence no queue is kept that only patterns match and that nothing needs (R3: an
+    /// idle entry is forgotten).
     fn check_idle_queues(&mut self) {
         let Some(hub) = self.relay.hub.clone() else {
             return;
@@ -311,7 +312,8 @@ impl World {
         }
     }
 
-    /// The relay's streams beat, and its counters balance (I10, I16, I19).
+    /// The relay's streams beat until their Goodbye (I16), its memory is bounded (I10), and its
+    /// counters balance (I19).
     fn check_relay(&mut self) {
         let Some(hub) = &self.relay.hub else { return };
         let stats = hub.stats();

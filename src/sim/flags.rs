@@ -1,4 +1,6 @@
-//! The flags' part of the simulation: R20 to R22 among writers, watchers, failures and restarts.
+//! The flags' part of the simulation, among writers, watchers, failures and restarts: R20 (only a
+//! fresh read settles a watcher), R21 (a set is never conflated away) and R22 (an expired flag is
+//! removed only as it was read).
 //!
 //! A relay's production `Flags` work on a store that pauses and fails (`store`). Every unleash,
 //! leash, refresh, expiry and settling is a future, polled in the order that the seed chooses.

@@ -195,7 +195,8 @@ impl World {
         }
     }
 
-    /// A member's lease has ended without another report: its work was handed on (R14).
+    /// A member's lease has ended without another report: its work was handed on (R14:
+    /// BUSY is a lease).
     pub(super) fn check_lapse(&mut self, id: ConnId, queue: usize, life: u64, end: Tick) {
         let lapsed = self.relay.fleets.leases.get(&(queue, id)) == Some(&end);
         if lapsed && life == self.relay.life && !self.is_handed_on(id, queue, end) {
@@ -207,7 +208,7 @@ impl World {
         }
     }
 
-    /// A busy member's stream has ended: its work was handed on (R16).
+    /// A busy member's stream has ended: its work was handed on (R16: the end redelivers at once).
     pub(super) fn check_end(&mut self, id: ConnId, queue: usize, life: u64, end: Tick) {
         if life == self.relay.life && !self.is_handed_on(id, queue, end) {
             self.violate(|| {
@@ -251,7 +252,8 @@ impl World {
         told.next().is_some()
     }
 
-    /// Events after a member's drain have been assigned by now, unless they are covered (R15).
+    /// Events after a member's drain have been assigned by now, unless they are covered (R15:
+    /// they are pending at once).
     pub(super) fn check_rest(
         &mut self,
         number: usize,
@@ -314,7 +316,7 @@ impl World {
     }
 
     /// A member subscribed. Where its group is a new one, it must be told of each queue that the
-    /// member names (R2).
+    /// member names (R2: uncertainty becomes a CATCH_UP).
     pub(super) fn member_came(&mut self, id: ConnId, options: &SubscribeOptions) {
         let Client::Listener(number, _) = self.conns[id].client else {
             return;

@@ -1,7 +1,7 @@
 //! Fleets in the simulation: members of groups that share queues, and the sentinel.
 //!
-//! The sentinel finds messages without a notification (R11). The relay's duties towards a group are
-//! in `fleets`.
+//! The sentinel finds messages without a notification (R11: each queue is checked once per
+//! interval). The relay's duties towards a group are in `fleets`.
 
 use std::time::Duration;
 
@@ -209,7 +209,8 @@ impl World {
         self.put(number, queue);
     }
 
-    /// The sentinel finds a message without a notification (R11).
+    /// The sentinel finds a message without a notification (R11: each queue is checked once per
+    /// interval).
     pub(super) fn check_orphan(&mut self, id: MessageId) {
         let now = self.now;
         let message = &self.queues.messages[id];
@@ -250,7 +251,8 @@ impl World {
             _ if self.plan.may(Trouble::ReportsLost) => LOST_REPORTS,
             _ => LATE_REPORT,
         };
-        // A machine whose last task leaves after its report is believed to poll (R11).
+        // A machine whose last task leaves after its report is believed to poll (R11: a
+        // polling listener is not asked).
         let scaled = listeners.iter().any(|one| self.listeners[*one].is_scaled());
         let believed = if scaled { interval * 2 } else { Duration::ZERO };
         if now > from + interval * rounds + believed + CLAIM * tries + late + SOON {
@@ -292,8 +294,8 @@ impl World {
             let listener = &self.listeners[*number];
             let worker = listener.workers.get(&queue);
             let awake = listener.session.is_some() && listener.paused_until <= self.now;
-            // With each of its tasks at work it has no slot free to look: the next free one does
-            // (R18).
+            // With each of its tasks at work it has no slot free for a get: the next free one gets
+            // (R18: every wake-up ends in a get).
             let full = listener.scaled.get(&queue).is_some_and(|scaled| {
                 scaled.is_full() || self.plan.attempts.is_own() && scaled.is_excused(self.now)
             });

@@ -116,7 +116,8 @@ impl World {
         }
     }
 
-    /// Notifies. A request that finds no room leaves nothing behind, and there was none (R19).
+    /// Notifies. A refused request had no room and leaves nothing behind (R19: a bad event fails
+    /// alone).
     pub(super) fn notify_with_limit(
         &mut self,
         hub: &Hub,

@@ -82,7 +82,8 @@ pub(super) struct Listener {
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub(super) active: bool,
-    /// It polls without a wake-up: it reports BUSY before its second get (R8).
+    /// It polls without a wake-up: it reports BUSY before its second get (R8: otherwise the relay
+    /// counts it as idle).
     unasked: bool,
     said_busy: bool,
     pub(super) holding: Option<(MessageId, u64)>,
@@ -99,7 +100,8 @@ pub(super) struct Told {
     pub(super) stated: bool,
 }
 
-/// A stream that lived this long was a success (I18).
+/// A stream that lived this long was a success: the back-off starts again (I18: retries are
+/// bounded).
 const LASTING: Duration = Duration::from_secs(10);
 /// The first attempt after such a stream follows within this time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -238,7 +240,8 @@ impl World {
         self.within_millis(wait, Event::ListenerStarts(number));
     }
 
-    /// Leaves in good order: shows what it holds, says so, and closes (R10).
+    /// Leaves in good order: shows the messages that it holds, reports them, and closes (R10: a
+    /// listener reports what becomes visible again).
     pub(super) fn listener_leaves(&mut self, number: usize) {
         let listener = &mut self.listeners[number];
         if listener.session.is_none() || std::mem::replace(&mut listener.leaving, true) {

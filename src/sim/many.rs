@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// Each stream outside of groups was told of each of its queues' heads (I1).
+    /// Each stream outside of groups was told of each of its queues' heads (I1: no wake-up is lost).
     fn check_heads(&mut self) -> Done {
         // CATCH_UPs are spread, and a stream is throttled after a large wake-up.
         for _ in 0..10 {

@@ -2,7 +2,8 @@
 //! that a stream may send.
 //!
 //! Written from the protocol, not from the code: a `Place` is a few numbers of one queue on one
-//! stream, from which follows whether the relay must take its listener to be busy (R8).
+//! stream, from which follows whether the relay must count its listener as busy (R8: until it
+//! reports DRAINED).
 
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ impl World {
     }
 
     /// A stream ended at the relay: if its listener was busy, the relay wakes the queue when the
-    /// listener's messages are visible (R8).
+    /// listener's messages are visible (R8: the end of a busy listener sets a timer).
     pub(super) fn stream_was_lost(&mut self, stream: &Stream) {
         let (listener, life) = (stream.listener, stream.listener_life);
         let alive = self.listeners[listener].is_alive(life);
@@ -173,7 +174,8 @@ impl World {
         }
     }
 
-    /// A walk was lost: the next heartbeat finds its events (R6).
+    /// A walk was lost: the next heartbeat finds its events (R6: it proves that nothing is
+    /// pending).
     pub(super) fn walk_was_lost(&mut self) {
         self.log.note(self.now, "walk lost", &[]);
         self.totals.walks_lost += 1;
@@ -184,7 +186,7 @@ impl World {
     }
 
     /// Returns the queues that a new stream must be told of: named exactly without a token of this
-    /// life, or with a token of another (R2).
+    /// life, or with a token of another (R2: uncertainty becomes a CATCH_UP).
     pub(super) fn expected(&mut self, listener: usize, options: &SubscribeOptions) -> Vec<usize> {
         // A position makes an entry where there is room; else its pattern's own CATCH_UP covers it.
         let short = self.lacks_room_for(options);
@@ -221,7 +223,7 @@ impl World {
         expected
     }
 
-    /// A stream sends: Welcome first, nothing after the end, no wake-up without a cause (I2, I16).
+    /// A stream sends: Welcome first and nothing after the end (I16), no invented wake-up (I2).
     pub(super) fn stream_sends(&mut self, id: ConnId, event: &SubscribeEvent) {
         let now = self.now;
         let stream = self.relay.streams.get_mut(&id).expect("it sends");
@@ -373,7 +375,8 @@ impl Counters {
     }
 }
 
-/// Returns the longest that a timer of this delay may take (R7), publisher's and relay's grid both.
+/// Returns the longest that a timer of this delay may take, on the publisher's and the relay's grid
+/// (R7: timers only add).
 pub(super) fn later(delay: Duration) -> Duration {
     delay + delay / 7
 }

@@ -10,7 +10,7 @@ use crate::types::{GroupName, QueueAddress, Selector};
 pub(super) enum Shape {
     /// Few queues, mostly one listener each; long silences.
     Sparse,
-    /// Some hundred queues on one stream (R1).
+    /// Some hundred queues on one stream (R1: a Wake is bounded).
     Wide,
     /// Some hundred listeners on one queue, so that a walk has several steps.
     Crowd,

@@ -173,7 +173,7 @@ impl World {
         self.pump_now(number);
     }
 
-    /// Every caller is answered by its deadline (R19).
+    /// Every caller is answered by its deadline (R19: a passed deadline is an error).
     pub(super) fn deadline(&mut self, number: usize, life: u64, waiter: WaiterId) {
         let publisher = &self.publishers[number];
         if publisher.life == life && publisher.alive && publisher.waiters.contains_key(&waiter) {

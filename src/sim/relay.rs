@@ -86,7 +86,8 @@ pub(super) struct Stream {
     pub(super) reported: bool,
     /// The model's state of each queue on this stream.
     pub(super) places: BTreeMap<usize, Place>,
-    /// Queues that need a CATCH_UP, because their subscriber's position is in doubt (R2).
+    /// Queues that need a CATCH_UP, because their subscriber's position is in doubt (R2: uncertainty
+    /// becomes a CATCH_UP).
     pub(super) expected: Vec<usize>,
     pub(super) selectors_told: usize,
     pub(super) sent_at: Tick,

@@ -80,7 +80,7 @@ impl Call {
 }
 
 impl World {
-    /// Shows a message again, and reports when (R10).
+    /// Shows a message again, and reports when (R10: a listener reports what becomes visible again).
     pub(super) fn release(&mut self, number: usize, message: MessageId, receipt: u64, at: Tick) {
         if !self.queues.release(message, receipt, at) {
             return;

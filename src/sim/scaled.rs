@@ -264,7 +264,8 @@ impl World {
         }
     }
 
-    /// Leaves in good order: gives back what it holds, and says so (R10).
+    /// Leaves in good order: gives back the messages that it holds, and reports them (R10: a
+    /// listener reports what becomes visible again).
     pub(super) fn scaled_leaves(&mut self, number: usize) {
         let queues: Vec<usize> = self.listeners[number].scaled.keys().copied().collect();
         for queue in queues {

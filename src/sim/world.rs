@@ -56,7 +56,7 @@ pub(super) struct Outcome {
     pub(super) totals: Totals,
 }
 
-/// What happened in a run, or in many (I24).
+/// The counts of events in a run, or in many (I24: every kind of fault happens).
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Totals {
     pub(super) events: u64,

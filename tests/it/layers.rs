@@ -62,12 +62,8 @@ const ACROSS: [&str; 2] = ["sim", "testing"];
 const BINARY: [&str; 2] = ["main", "cli"];
 /// The error is named through the crate's root as often as through its module.
 const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
-/// Base modules that others of the base stand on.
-const WITHIN_BASE: [(&str, &str); 3] = [
-    ("base/duration", "error"),
-    ("base/https", "error"),
-    ("base/log_limiter", "base/clock"),
-];
+/// Base modules that the others of the base stand on.
+const OF_BASE: [&str; 3] = ["error", "base/clock", "base/sync"];
 
 const LONGEST_FILE: usize = 450;
 
@@ -154,7 +150,7 @@ fn a_module_imports_from_lower_layers_only() {
         for other in named(&source) {
             let within = other == module
                 || ACROSS.contains(&module)
-                || WITHIN_BASE.contains(&(module, other.as_str()));
+                || (own == 0 && OF_BASE.contains(&other.as_str()) && !OF_BASE.contains(&module));
             match level(&other) {
                 Some(layer) if layer < own || within => {}
                 Some(_) => faults.push(format!("{}: imports `{other}`", source.path)),
@@ -162,6 +158,42 @@ fn a_module_imports_from_lower_layers_only() {
                 None if other == "planted" || within => {}
                 None => faults.push(format!("{}: `{other}` is of no layer", source.path)),
             }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn a_pure_module_imports_neither_tokio_nor_a_store() {
+    const REFUSED: [&str; 4] = ["tokio", "object_store", "rusqlite", "reveille::store"];
+    let sources = read("src", &[".rs"]);
+    // A module's header holds for the files in its folder.
+    let pure: Vec<&str> = sources
+        .iter()
+        .filter(|source| source.is_pure())
+        .map(|source| source.path.trim_end_matches(".rs"))
+        .collect();
+    let cores = LAYERS.iter().find(|(layer, _)| *layer == "cores");
+    for core in cores.expect("a layer of the cores").1 {
+        let path = format!("src/{core}");
+        assert!(pure.contains(&&*path), "{path}: its header says not `pure`");
+    }
+    let mut faults = Vec::new();
+    for source in sources.iter().filter(|source| !source.is_test()) {
+        let is_below = |pure: &&str| {
+            let rest = source.path.strip_prefix(*pure);
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        let Some(pure) = pure.iter().find(|pure| is_below(pure)) else {
+            continue;
+        };
+        let code = source.code();
+        let refused = REFUSED.into_iter().filter(|name| code.contains(name));
+        let modules = named(source).into_iter().filter(|module| {
+            module == "store" || module.starts_with("backend/") || module == "base/task"
+        });
+        for name in refused.map(str::to_owned).chain(modules) {
+            faults.push(format!("{}: `{name}`, but {pure}.rs is pure", source.path));
         }
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));

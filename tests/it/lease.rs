@@ -320,8 +320,10 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
     stubborn.signal("TERM");
     place.runs("first").await;
     // A signal also ends a `lease run` that waits for the lease.
-    let waiting = place.run(&[], "true");
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut waiting = place.run(&[], "true");
+    let mut notes = BufReader::new(waiting.child.stderr.take().expect("piped")).lines();
+    let line = within("a note", notes.next_line()).await.expect("read");
+    assert!(line.is_some_and(|line| line.ends_with("; waiting")));
     waiting.signal("INT");
     assert_eq!(waiting.ends().await.status.code(), Some(130));
     stubborn.signal("TERM");

@@ -34,6 +34,7 @@ struct Place {
 struct Listening {
     child: Child,
     events: Arc<Mutex<Vec<Value>>>,
+    reader: tokio::task::JoinHandle<()>,
 }
 
 /// The exit code and all events of an ended `listen`.
@@ -79,13 +80,17 @@ impl Place {
         let events = Arc::<Mutex<Vec<Value>>>::default();
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let collected = Arc::clone(&events);
-        tokio::spawn(async move {
+        let reader = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 let event = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 collected.lock().expect("no panic").push(event);
             }
         });
-        Listening { child, events }
+        Listening {
+            child,
+            events,
+            reader,
+        }
     }
 }
 
@@ -106,8 +111,8 @@ impl Listening {
 
     async fn ends(mut self) -> End {
         let status = within("its end", self.child.wait()).await.expect("ended");
-        // Gives the reader task time for the last lines.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let read = within("its last lines", self.reader).await;
+        read.expect("no panic");
         let events = self.events.lock().expect("no panic").clone();
         End {
             code: status.code(),

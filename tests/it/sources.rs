@@ -52,6 +52,13 @@ impl Source {
         parts.any(|part| matches!(part, "tests" | "sim" | "concurrency" | "contract"))
     }
 
+    /// Returns whether the file's header says that its module is pure.
+    pub(crate) fn is_pure(&self) -> bool {
+        let header = self.text.lines().take_while(|line| line.starts_with("//!"));
+        let mut words = header.flat_map(|line| line.split(|c: char| !c.is_alphanumeric()));
+        words.any(|word| word.eq_ignore_ascii_case("pure"))
+    }
+
     /// Returns the code without comments and without the tests at its end.
     pub(crate) fn code(&self) -> String {
         let end = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test"]

@@ -11,7 +11,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -22,6 +22,7 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::task::coop::{has_budget_remaining, poll_proceed};
 
 use super::panic_message;
+use crate::base::sync::lock;
 
 /// A group of futures that run in one task, beside the main future of [`TaskGroup::run`].
 #[derive(Clone, Default)]
@@ -140,7 +141,7 @@ fn next_turn<T>(cx: &mut Context<'_>) -> Poll<T> {
 
 impl GroupState {
     fn added(&self) -> MutexGuard<'_, Option<Vec<Member>>> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.added)
     }
 
     /// Returns whether the member will run. Otherwise it is dropped, outside of the lock.

@@ -74,8 +74,6 @@ struct Ended {
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The default grace period of Kubernetes.
 const MAX_GRACE: Duration = Duration::from_secs(30);
-/// Longer than any process runs.
-const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl Args {
     pub(super) async fn run(
@@ -165,7 +163,7 @@ impl Args {
     ) -> io::Result<Ended> {
         let grace = self.grace();
         let (mut terminated, mut lost, mut interrupted) = (false, false, false);
-        let kill = tokio::time::sleep(NEVER);
+        let kill = tokio::time::sleep(Duration::MAX);
         tokio::pin!(kill);
         loop {
             let ending = async {

@@ -112,7 +112,7 @@ async fn feed(stdin: Option<ChildStdin>, body: Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, os::unix::process::ExitStatusExt as _};
+    use std::{future::pending, os::unix::process::ExitStatusExt as _, path::Path};
 
     use super::*;
 
@@ -124,6 +124,12 @@ mod tests {
         Input {
             environment: vec![("MESSAGE_ID", "7".to_owned())],
             body: body.as_bytes().to_vec(),
+        }
+    }
+
+    async fn exists(path: &Path) {
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -151,24 +157,23 @@ mod tests {
             mark.display()
         );
         let up = mark.with_extension("up");
-        let lost = async {
-            while !up.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let ran = program(&script).run(input(""), lost).await.expect("run");
+        let ran = program(&script).run(input(""), exists(&up)).await;
+        let ran = ran.expect("run");
         assert!(ran.terminated);
         assert_eq!(ran.status.signal(), Some(15));
-        while !mark.exists() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        exists(&mark).await;
     }
 
     #[tokio::test]
     async fn a_command_that_ignores_sigterm_is_killed() {
-        let ran = program("trap '' TERM; while :; do sleep 0.05; done");
-        let ran = ran.run(input(""), tokio::time::sleep(Duration::from_millis(300)));
-        let ran = ran.await.expect("run");
+        let directory = tempfile::tempdir().expect("a directory");
+        let up = directory.path().join("up");
+        let script = format!(
+            "trap '' TERM; touch {}; while :; do sleep 0.05; done",
+            up.display()
+        );
+        let ran = program(&script).run(input(""), exists(&up)).await;
+        let ran = ran.expect("run");
         assert_eq!((ran.terminated, ran.status.signal()), (true, Some(9)));
     }
 
@@ -184,7 +189,7 @@ mod tests {
         let program = program(&script);
         tokio::select! {
             _ = program.run(input(""), pending()) => panic!("it sleeps"),
-            () = async { while !up.exists() { tokio::task::yield_now().await } } => {}
+            () = exists(&up) => {}
         }
         assert_eq!(program.running(), 0);
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -2,8 +2,8 @@
 //!
 //! Each state of the flag has a number. A watcher stores the number of the newest state that it has
 //! received, and the flag stores the newest set beside the present state. R21: a set is never
-//! conflated away. The memory of a watcher is constant, however many changes it has missed. Plain
-//! data: no locks, no waits, no clock.
+//! conflated away. The memory of a watcher is constant, however many changes it has missed. Pure:
+//! no locks, no waits, no clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -4,8 +4,7 @@
 //! valid here. A challenger waits until it has seen no change for the whole duration *by its own
 //! clock*. A holder relies on the lease for four fifths of the duration, counted from before it
 //! sent its write. So the clocks of two machines are never compared, and their rates may differ by
-//! a fifth. The machine knows no store and reads no clock: answers, time and randomness are
-//! arguments.
+//! a fifth. Pure: it knows no store and reads no clock; answers, time and randomness are arguments.
 
 mod answers;
 mod record;

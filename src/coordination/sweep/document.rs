@@ -1,4 +1,4 @@
-//! The job's shared document: the state of the round, decided without I/O.
+//! The job's shared document: the state of the round. Pure.
 //!
 //! All instances of a job read and write it. Each write is conditional on the ETag that was read,
 //! and moves a page's token before the page is worked. So each page is taken once.

@@ -16,9 +16,12 @@ use super::{
         poison,
         shared::{Shared, count},
     },
-    InFlightMessage, LONGEST_CALL, RENEW_AFTER, far,
+    InFlightMessage, LONGEST_CALL, RENEW_AFTER,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::clock::instant_after,
+    error::{Error, ErrorKind, Result},
+};
 
 /// The retries of a call with temporary errors.
 struct CallRetry {
@@ -79,7 +82,7 @@ impl InFlightMessage<'_> {
     /// succeeded with its answer lost. `settled` is recorded before a second try: this listener may
     /// get the message again while that try hangs.
     async fn delete_while_hidden(&mut self, settled: Option<Settled>) -> (Result<()>, bool) {
-        let give_up = far(Instant::now(), DELETE_DEADLINE);
+        let give_up = instant_after(Instant::now(), DELETE_DEADLINE);
         // A call that hangs leaves time for a renewal.
         let timeout = self.shared.config.visibility_timeout;
         let patience = (timeout / RENEW_AFTER).clamp(SHORTEST_CALL, LONGEST_CALL);
@@ -97,7 +100,7 @@ impl InFlightMessage<'_> {
             if !error.is_retryable() || is_over || self.shared.abandoning.is_cancelled() {
                 return (Err(error), retry.in_doubt);
             }
-            let next = far(now, retry.next_wait(&error, self.shared));
+            let next = instant_after(now, retry.next_wait(&error, self.shared));
             while self.renew_at <= next
                 && !self.taken_elsewhere
                 && self.renew_at < self.hidden_until
@@ -241,7 +244,7 @@ impl InFlightMessage<'_> {
         loop {
             match retry.call(call()).await {
                 Err(error) if error.is_retryable() => {
-                    let next = far(Instant::now(), retry.next_wait(&error, self.shared));
+                    let next = instant_after(Instant::now(), retry.next_wait(&error, self.shared));
                     if next >= self.hidden_until || self.shared.abandoning.is_cancelled() {
                         return (Err(error), retry.in_doubt);
                     }

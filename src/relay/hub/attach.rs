@@ -11,7 +11,7 @@ use super::{
     cursors::Cursors,
     queue_entry::QueueEntry,
     subscription::{AttachOutcome, CursorStart, Subscription},
-    sync::Ordering,
+    sync::{Ordering, read},
 };
 use crate::{base::clock::Tick, types::QueueAddress};
 
@@ -49,12 +49,7 @@ impl Hub {
     /// Attaches the pattern subscribers to a new entry. A subscription that registers its pattern
     /// after the index was read here finds the entry in the map.
     pub(super) fn attach_patterns(&self, entry: &Arc<QueueEntry>, now: Tick) {
-        let patterns = self
-            .patterns
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let wanting = patterns.matching(entry.address());
-        drop(patterns);
+        let wanting = read(&self.patterns).matching(entry.address());
         for subscription in wanting {
             let mut cursors = subscription.lock();
             // The caller detects a dead entry when it counts in it.

@@ -14,7 +14,10 @@ use super::{
     sync::{Ordering, lock},
 };
 use crate::{
-    base::{clock::Tick, fault::planted},
+    base::{
+        clock::{Tick, nanos},
+        fault::planted,
+    },
     error::{Error, ErrorKind, Result},
     types::{Notification, QueueAddress, Report, ReportState},
 };
@@ -304,7 +307,7 @@ impl Hub {
             }
         };
         let since = idle_since.as_nanos();
-        let pattern_since = since.checked_sub(super::core::nanos(pattern_idle));
+        let pattern_since = since.checked_sub(nanos(pattern_idle));
         let pattern_since = pattern_since.map(Tick::from_nanos);
         let dead = match entry.idle_state(idle_since, pattern_since) {
             IdleState::InUse => false,

@@ -27,7 +27,7 @@ use super::{
     timers::TimerOrder,
 };
 use crate::{
-    base::clock::Tick,
+    base::clock::{Tick, nanos},
     error::Result,
     types::{Accepted, Limits, Notification, QueueAddress, check_text},
 };
@@ -282,10 +282,6 @@ impl Hub {
                 + self.timers_reported.load(Ordering::Relaxed),
         }
     }
-}
-
-pub(super) fn nanos(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Hub {

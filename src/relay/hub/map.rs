@@ -11,7 +11,7 @@ use std::{
     hash::BuildHasher,
     ops::Bound,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -19,7 +19,11 @@ use std::{
 use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
 
-use super::{queue_entry::QueueEntry, shards::to_reserve};
+use super::{
+    queue_entry::QueueEntry,
+    shards::to_reserve,
+    sync::{RwLock, read, write},
+};
 use crate::types::QueueAddress;
 
 pub(super) struct QueueMap {
@@ -61,9 +65,7 @@ impl QueueMap {
             Entry::Vacant(vacant) => vacant,
         };
         let entry = make();
-        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
-        order.insert(address.clone(), Arc::clone(&entry));
-        drop(order);
+        write(&self.order).insert(address.clone(), Arc::clone(&entry));
         self.len.fetch_add(1, Ordering::Relaxed);
         drop(vacant.insert(Arc::clone(&entry)));
         self.grow_early(address);
@@ -88,7 +90,7 @@ impl QueueMap {
             return;
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
-        let mut order = self.order.write().unwrap_or_else(PoisonError::into_inner);
+        let mut order = write(&self.order);
         // There may be another entry of this address by now.
         let found = order.get(entry.address());
         if found.is_some_and(|found| Arc::ptr_eq(found, entry)) {
@@ -98,7 +100,7 @@ impl QueueMap {
 
     /// Returns up to `limit` entries from `from` on, by address.
     pub(super) fn range(&self, from: Bound<&str>, limit: usize) -> Vec<Arc<QueueEntry>> {
-        let order = self.order.read().unwrap_or_else(PoisonError::into_inner);
+        let order = read(&self.order);
         let range = order.range::<str, _>((from, Bound::Unbounded));
         range
             .take(limit)

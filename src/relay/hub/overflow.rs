@@ -7,14 +7,14 @@
 //! for this only where such a pattern matches it. Locks: the index is a leaf, taken also under an
 //! entry's lock.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::{
     mailbox::WakeBatch,
     pattern_index::PatternIndex,
     queue_entry::QueueEntry,
     subscription::Subscription,
-    sync::{AtomicU64, Ordering, RwLock},
+    sync::{AtomicU64, Ordering, RwLock, read, write},
 };
 use crate::{
     base::fault::planted,
@@ -46,20 +46,17 @@ impl Overflow {
         if self.is_empty() {
             return false;
         }
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.matches(queue)
+        read(&self.index).matches(queue)
     }
 
     /// Adds a subscription whose cursors the caller has locked; its patterns' own checks are due
     /// from then on. Returns whether it is new.
     pub(super) fn insert(&self, subscription: &Arc<Subscription>) -> bool {
         // Read-locked first: this is called for each queue without a cursor, and inserts once.
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        if index.contains(subscription) {
+        if read(&self.index).contains(subscription) {
             return false;
         }
-        drop(index);
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let mut index = write(&self.index);
         index.insert(subscription);
         self.occupied
             .store(u64::from(!index.is_empty()), Ordering::SeqCst);
@@ -68,7 +65,7 @@ impl Overflow {
 
     pub(super) fn remove(&self, subscription: &Subscription) {
         if !self.is_empty() {
-            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            let mut index = write(&self.index);
             index.remove(subscription);
             self.occupied
                 .store(u64::from(!index.is_empty()), Ordering::SeqCst);
@@ -81,8 +78,7 @@ impl Overflow {
         if self.is_empty() || planted!(entry.config.fault, OverflowUntold) {
             return Vec::new();
         }
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        index.matching(entry.address())
+        read(&self.index).matching(entry.address())
     }
 }
 

@@ -15,7 +15,7 @@ use super::{
     core::Hub,
     cursor_list::DetachedCursors,
     subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
-    sync::lock,
+    sync::{lock, write},
     timers::Timer,
 };
 use crate::{
@@ -247,12 +247,7 @@ impl Hub {
         lock(&self.subscriptions).remove(&subscription.id);
         *lock(&subscription.attaching) = None;
         if subscription.has_pattern() {
-            let mut patterns = self
-                .patterns
-                .write()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            patterns.remove(subscription);
-            drop(patterns);
+            write(&self.patterns).remove(subscription);
             self.leave_probes(subscription, now);
         }
         let mut cursors = subscription.lock();
@@ -321,11 +316,7 @@ impl Hub {
     }
 
     fn add_pattern(&self, subscription: &Arc<Subscription>) {
-        let mut patterns = self
-            .patterns
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        patterns.insert(subscription);
+        write(&self.patterns).insert(subscription);
     }
 
     /// Registers a pattern that a planted fault left unregistered.
@@ -335,11 +326,7 @@ impl Hub {
             subscription.link_late();
         }
         if planted!(self.config.fault, PatternRegistersLate) && subscription.has_pattern() {
-            let known = self
-                .patterns
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .contains(subscription);
+            let known = super::sync::read(&self.patterns).contains(subscription);
             if !known {
                 self.add_pattern(subscription);
             }

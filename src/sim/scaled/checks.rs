@@ -9,7 +9,8 @@ use super::{
 use crate::base::clock::Tick;
 
 impl World {
-    /// Checks the additional invariants of these listeners (R8, R18, W4).
+    /// Checks the additional invariants of these listeners. R8: one with messages counts as
+    /// busy. R18: every wake-up ends in a get. W4: a listener without a stream polls.
     pub(in crate::sim) fn check_scaled(&mut self, number: usize) {
         let (now, listener) = (self.now, &self.listeners[number]);
         if listener.session.is_none() || listener.leaving || listener.paused_until > now {

@@ -97,7 +97,8 @@ impl World {
         if !got.is_empty() {
             scaled.held.entry(task).or_default().extend(&got);
         }
-        // During a long way back most events can happen in between (R17).
+        // During a long way back most events can happen in between, such as a wake-up since the get
+        // (R17: then the task stays).
         let back = 10 + 2 * self.plan.listeners[number].latency;
         let full = got.len() >= asked;
         self.within_millis(back, event(Happens::Got(task, full, got)));

@@ -4,7 +4,7 @@
 //! nothing else. It takes all messages of its stream before it handles any of them.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Wake, Waker},
 };
 
@@ -18,7 +18,7 @@ use super::{
     world::{HIDDEN, World},
 };
 use crate::{
-    base::clock::Tick,
+    base::{clock::Tick, sync::lock},
     error::Result,
     types::{ListenerId, Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
 };
@@ -81,7 +81,7 @@ impl Bell {
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<Thread>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.thread)
     }
 }
 

@@ -5,7 +5,7 @@
 //! a plain lock: shuttle switches threads at the hub's own locks.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use super::{
     worker::{Manner, Worker},
 };
 use crate::{
-    base::{clock::Tick, fault::Fault},
+    base::{clock::Tick, fault::Fault, sync::lock},
     types::{GroupName, ListenerId, Notification, Selector, SubscribeOptions},
 };
 
@@ -243,6 +243,6 @@ impl Queues {
     }
 
     fn lock(&self) -> MutexGuard<'_, Messages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
