@@ -115,8 +115,8 @@ impl Flags {
 }
 
 impl Inner {
-    /// Reads a flag's blob and writes the document that `plan` makes of it. Repeats that if another
-    /// writer has changed the blob meanwhile.
+    /// Reads a flag's blob and writes the document that `plan` makes of it. Repeats both if another
+    /// writer has changed the blob since the read.
     pub(super) async fn modify(
         &self,
         name: &FlagName,
@@ -177,7 +177,7 @@ impl Inner {
         (written, Some(document))
     }
 
-    /// Adds what is known of the flag after a failed set.
+    /// Adds the possible outcomes to the error of a set.
     #[cold]
     fn set_error(&self, name: &FlagName, error: SetError) -> Error {
         let (outcome, error) = match error {
