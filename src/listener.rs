@@ -70,7 +70,8 @@ use crate::{
 /// ```
 /// use reveille::{listener::{Delivery, Listener}, queue::{MemoryQueue, NewMessage, WorkQueue}};
 ///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> reveille::Result<()> {
 /// let queue = std::sync::Arc::new(MemoryQueue::new("local/jobs".parse()?));
 /// queue.put(vec![NewMessage::new("hello")]).await?;
 /// let (done, mut seen) = tokio::sync::mpsc::channel(1);
@@ -80,10 +81,10 @@ use crate::{
 ///         async move { Ok(done.send(job.message.body).await?) }
 ///     })
 ///     .await?;
-/// assert_eq!(seen.recv().await.unwrap(), "hello");
+/// assert_eq!(seen.recv().await.expect("a job"), "hello");
 /// listener.shutdown().await;
-/// # Ok::<(), reveille::Error>(())
-/// # }).unwrap();
+/// # Ok(())
+/// # }
 /// ```
 pub struct Listener {
     shared: Arc<Shared>,

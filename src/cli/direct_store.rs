@@ -24,29 +24,24 @@ use super::{exit::Usage, output};
 pub(super) struct DirectStore {
     url: String,
     limit: Option<Limit>,
-    flags: StoreFlags,
+    pub(super) flags: StoreFlags,
 }
 
 /// The flag of a parked node, polled in its store. The store may still be missing. A failure is
 /// logged once.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct PolledFlag {
     url: String,
     name: FlagName,
     /// No relay can release the node: a permanent error ends the command, which prints it.
     alone: bool,
-    state: Arc<PolledState>,
-}
-
-/// The deadline of a verb's calls to its store, and the time-out it was computed from.
-type Limit = (Instant, Duration);
-
-#[derive(Debug, Default)]
-struct PolledState {
     flag: OnceCell<StoreFlag>,
     /// The last logged line was a failure.
     failing: AtomicBool,
 }
+
+/// The deadline of a verb's calls to its store, and the time-out it was computed from.
+type Limit = (Instant, Duration);
 
 /// Printed after each direct write to a store.
 pub(super) const NO_RELAY_TOLD: &str =
@@ -85,21 +80,12 @@ impl DirectStore {
         })
     }
 
-    /// Runs a read within the time-out.
-    pub(super) async fn read<T>(
+    /// Runs a call of `flags` within the time-out.
+    pub(super) async fn within<T>(
         &self,
-        call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
+        call: impl Future<Output = reveille::Result<T>>,
     ) -> reveille::Result<T> {
-        bounded(&self.url, self.limit, call(&self.flags)).await
-    }
-
-    /// Runs a write within the time-out. A write that timed out may have happened.
-    pub(super) async fn write<T>(
-        &self,
-        call: impl AsyncFnOnce(&StoreFlags) -> reveille::Result<T>,
-    ) -> reveille::Result<T> {
-        let done = bounded(&self.url, self.limit, call(&self.flags)).await;
-        done.map_err(may_have_happened)
+        bounded(&self.url, self.limit, call).await
     }
 }
 
@@ -110,26 +96,27 @@ impl PolledFlag {
             url: url.to_owned(),
             name,
             alone,
-            state: Arc::default(),
+            flag: OnceCell::new(),
+            failing: AtomicBool::new(false),
         })
     }
 
     async fn read(&self) -> reveille::Result<bool> {
         let opening = || async {
             let opened = store::open_existing(&self.url).await?;
-            Ok::<_, Error>(StoreFlags::new(opened).global(self.name.clone()))
+            Ok::<_, Error>(StoreFlag::new(opened, self.name.clone()))
         };
-        let flag = self.state.flag.get_or_try_init(opening).await?;
+        let flag = self.flag.get_or_try_init(opening).await?;
         flag.is_set().await
     }
 
     /// Logs once that the store cannot be read, and once that it can be read again.
     fn log_change(&self, failure: Option<&Error>) {
         let failing = failure.is_some();
-        let before = self.state.failing.swap(failing, Ordering::Relaxed);
+        let before = self.failing.swap(failing, Ordering::Relaxed);
         match failure {
             Some(error) if !before => {
-                let permanent = !error.is_retryable() && !self.state.flag.initialized();
+                let permanent = !error.is_retryable() && !self.flag.initialized();
                 if permanent && self.alone {
                     return;
                 }

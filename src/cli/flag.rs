@@ -117,7 +117,7 @@ impl Args {
                     None => get(&flag, &target).await?,
                     Some(url) => {
                         let store = DirectStore::open_existing(&url, target.timeout).await?;
-                        let state = store.read(async |flags| flags.get(&flag).await).await?;
+                        let state = store.within(store.flags.get(&flag)).await?;
                         (state, None)
                     }
                 };
@@ -144,7 +144,7 @@ impl Args {
             } => {
                 let target = target.resolve(settings);
                 let store = DirectStore::open_existing(&url, target.timeout).await?;
-                let listed = store.read(async |flags| flags.list(&prefix).await).await?;
+                let listed = store.within(store.flags.list(&prefix)).await?;
                 let rows: Vec<_> = listed.iter().map(FlagRow::from).collect();
                 target.format.list(&rows)?;
                 Ok(Exit::OK)

@@ -43,23 +43,21 @@ pub(super) struct Args {
 impl Args {
     pub(super) async fn run(self, settings: &Settings) -> anyhow::Result<Exit> {
         let target = self.target.resolve(settings);
-        let state = match &self.store {
+        let leashed = match &self.store {
             None => {
                 let flags = target.client()?.flags();
                 let options = LeashOptions {
                     cleared_by: self.set_by.clone().unwrap_or_else(usage::user),
                     reason: self.reason.clone(),
                 };
-                let leashed = target.within(flags.leash_with(&self.flag, &options)).await;
-                leashed.map_err(direct_store::may_have_happened)?
+                target.within(flags.leash_with(&self.flag, &options)).await
             }
             Some(url) => {
                 let store = DirectStore::open_existing(url, target.timeout).await?;
-                store
-                    .write(async |flags| flags.leash(&self.flag).await)
-                    .await?
+                store.within(store.flags.leash(&self.flag)).await
             }
         };
+        let state = leashed.map_err(direct_store::may_have_happened)?;
         target.format.one(&FlagRow::from(&state))?;
         if self.store.is_some() {
             output::note(NO_RELAY_TOLD);

@@ -8,7 +8,7 @@ use std::{
 
 use reveille::{
     Client, ConnectionState, FlagEvent, FlagName, FlagState, FlagWatcher, Limits, ListenerId,
-    UnleashOptions, Unleashed, duration, flag::StoreFlags,
+    UnleashOptions, Unleashed, duration,
 };
 use serde::Serialize;
 use tokio_stream::Stream as _;
@@ -138,12 +138,12 @@ impl Args {
     }
 
     async fn in_store(&self, url: &str, target: &Target) -> anyhow::Result<Exit> {
-        let (store, options) = (
-            DirectStore::open(url, target.timeout).await?,
-            self.options(),
-        );
-        let write = async |flags: &StoreFlags| flags.unleash(&self.flag, &options).await;
-        let state = store.write(write).await?;
+        let store = DirectStore::open(url, target.timeout).await?;
+        let options = self.options();
+        let unleashed = store
+            .within(store.flags.unleash(&self.flag, &options))
+            .await;
+        let state = unleashed.map_err(direct_store::may_have_happened)?;
         target.format.one(&UnleashRow::new(&state, None))?;
         self.note_kept(&state);
         output::note(NO_RELAY_TOLD);

@@ -109,8 +109,8 @@ impl Args {
         let interval = self.interval.unwrap_or_default();
         let parked = |url| PolledFlag::new(url, self.flag.clone(), !names_relay);
         let parked = self.store.as_deref().map(parked).transpose()?;
-        if let Some(parked) = parked.as_ref().filter(|_| !names_relay) {
-            let release = Release::reading(self.flag.clone(), parked.clone(), interval);
+        if !names_relay && let Some(parked) = parked {
+            let release = Release::reading(self.flag.clone(), parked, interval);
             return Ok((release, None));
         }
         let client = target.client()?;

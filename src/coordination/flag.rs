@@ -9,6 +9,7 @@
 
 mod acks;
 mod background;
+mod blobs;
 mod document;
 mod entry;
 mod event;
@@ -35,7 +36,7 @@ use std::{
     time::SystemTime,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::TryStreamExt as _;
 
 pub(crate) use self::document::FOLDER;
 pub(crate) use self::{
@@ -47,16 +48,16 @@ pub(crate) use self::{
     watch_stream::{StreamAction, WatchStream, WatchStreamConfig},
 };
 use self::{
-    document::{Version, blob_name, flag_names},
+    blobs::FlagBlobs,
+    document::{EndRule, StoredFlag},
     keyed_mutex::KeyedMutex,
-    registry::{WatchRegistry, if_active},
-    store_flags::check_prefix,
+    registry::WatchRegistry,
 };
 pub use self::{store_flag::StoreFlag, store_flags::StoreFlags};
 use crate::{
     base::{clock::Clock, fault::Fault, sync::lock},
     error::{Error, ErrorKind, Result},
-    store::{Blob, BlobStore, ETag, PageOptions},
+    store::{BlobStore, PageOptions},
     types::{FlagName, FlagState, Limits, ListenerId},
 };
 
@@ -103,7 +104,7 @@ pub(crate) struct Flags {
 
 #[derive(Debug)]
 struct Inner {
-    store: Arc<dyn BlobStore>,
+    blobs: FlagBlobs,
     registry: Mutex<WatchRegistry>,
     /// Only for the times that operators are shown. It decides nothing.
     clock: Clock,
@@ -117,15 +118,11 @@ struct Inner {
     fault: Fault,
 }
 
-/// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
-/// cloud store serves thousands of requests a second.
-const READS_AT_ONCE: usize = 32;
-
 impl Flags {
     pub(crate) fn new(store: Arc<dyn BlobStore>, config: FlagsConfig) -> Self {
         let can_remove_expired = store.capabilities().conditional_delete;
         let inner = Inner {
-            store,
+            blobs: FlagBlobs { store },
             registry: Mutex::new(WatchRegistry::new(can_remove_expired, &config)),
             clock: Clock::new(),
             writes: KeyedMutex::default(),
@@ -143,8 +140,8 @@ impl Flags {
     /// # Errors
     /// Any error of the store.
     pub(crate) async fn get(&self, name: &FlagName, wall: SystemTime) -> Result<FlagState> {
-        let found = self.inner.read(name).await?;
-        let state = if_active(found.map(|(state, _)| state), wall);
+        let found = self.inner.blobs.read(name).await?;
+        let state = found.and_then(|found| found.active(EndRule::SetAt, wall));
         Ok(state.unwrap_or_else(|| self.inner.registry().unset(name)))
     }
 
@@ -160,32 +157,18 @@ impl Flags {
         page_token: &str,
         wall: SystemTime,
     ) -> Result<(Vec<FlagState>, Option<String>)> {
-        check_prefix(prefix)?;
         let size = match usize::try_from(page_size).unwrap_or(usize::MAX) {
             0 => Limits::PAGE,
             size if size <= Limits::PAGE_MAX => size,
             _ => return Err(Error::invalid("page_size", "must be at most 1000")),
         };
         let token = Some(page_token).filter(|token| !token.is_empty());
-        let page = PageOptions {
-            size,
-            token: token.map(str::to_owned),
-        };
-        let page = self
-            .inner
-            .store
-            .list(&format!("{FOLDER}{prefix}"), &page)
-            .await?;
-        // Other blobs in the folder are skipped.
-        let names = flag_names(page.entries).into_iter();
-        let reads = names.map(|name| async move { self.inner.read(&name).await });
-        let found: Vec<_> = stream::iter(reads)
-            .buffered(READS_AT_ONCE)
-            .try_collect()
-            .await?;
-        let set = found.into_iter().flatten();
-        let flags = set.filter_map(|(state, _)| if_active(Some(state), wall));
-        Ok((flags.collect(), page.next))
+        let token = token.map(str::to_owned);
+        let blobs = &self.inner.blobs;
+        let (listed, next) = blobs.page(prefix, &PageOptions { size, token }).await?;
+        let found: Vec<_> = blobs.read_listed(listed).try_collect().await?;
+        let active = |found: StoredFlag| found.active(EndRule::SetAt, wall);
+        Ok((found.into_iter().filter_map(active).collect(), next))
     }
 
     /// Registers a client's watcher like [`Flags::watch`], within the limit of watched flags. A
@@ -270,33 +253,10 @@ impl Inner {
         lock(&self.registry)
     }
 
-    /// Reads a flag's blob, expired or not, and returns the store's error unchanged.
-    async fn get_blob(&self, name: &FlagName) -> Result<Option<(FlagState, ETag)>> {
-        let blob = self.store.get(&blob_name(name)).await?;
-        Ok(blob.map(|blob| (document::state(name, &blob), blob.etag)))
-    }
-
-    /// Reads a flag's blob, expired or not. The error names the flag and the store.
-    async fn read(&self, name: &FlagName) -> Result<Option<(FlagState, ETag)>> {
-        let blob = self.read_blob(name).await?;
-        Ok(blob.map(|blob| (document::state(name, &blob), blob.etag)))
-    }
-
-    async fn read_blob(&self, name: &FlagName) -> Result<Option<Blob>> {
-        self.store.get(&blob_name(name)).await.map_err(|error| {
-            let message = format!("flag `{name}` could not be read from {}", self.store);
-            Error::new(error.kind(), message).with_source(error)
-        })
-    }
-
     /// Reads a flag's blob. The registry decides whether the read counts.
     async fn read_and_apply(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
         let reading = self.registry().begin_read();
-        let blob = self.read_blob(name).await?;
-        let found = blob.map(|blob| {
-            let state = document::state(name, &blob);
-            (state, Version::new(blob.etag, blob.last_modified))
-        });
+        let found = self.blobs.read(name).await?;
         let wakers = self.registry().finish_read(name, reading, found, wall);
         wakers.wake_in_slices().await;
         Ok(())
@@ -308,7 +268,7 @@ impl Inner {
             let message = format!("flag `{name}` {what}: {}", error.message());
             return Error::new(ErrorKind::Unsupported, message).with_source(error);
         }
-        let message = format!("flag `{name}` {what} ({} failed)", self.store);
+        let message = format!("flag `{name}` {what} ({} failed)", self.blobs.store);
         Error::new(ErrorKind::Unavailable, message).with_source(error)
     }
 }

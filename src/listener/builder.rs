@@ -121,7 +121,8 @@ impl ListenerBuilder {
     ///     number: u32,
     /// }
     ///
-    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> reveille::Result<()> {
     /// let orders = Arc::new(MemoryQueue::new("local/orders".parse()?));
     /// orders.put(vec![NewMessage::new(r#"{"number": 7}"#)]).await?;
     /// let (done, mut numbers) = tokio::sync::mpsc::channel(1);
@@ -133,8 +134,8 @@ impl ListenerBuilder {
     ///     .await?;
     /// assert_eq!(numbers.recv().await, Some(7));
     /// listener.shutdown().await;
-    /// # Ok::<(), reveille::Error>(())
-    /// # }).unwrap();
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// # Errors

@@ -29,9 +29,10 @@ use crate::{
 ///     queue::{MemoryQueue, NewMessage, WorkQueue},
 /// };
 ///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> reveille::Result<()> {
 /// let queues = ["local/orders", "local/bills"].map(|address| {
-///     Arc::new(MemoryQueue::new(address.parse().unwrap())) as Arc<dyn WorkQueue>
+///     Arc::new(MemoryQueue::new(address.parse().expect("an address"))) as Arc<dyn WorkQueue>
 /// });
 /// queues[1].put(vec![NewMessage::new("hello")]).await?;
 /// let (done, mut seen) = tokio::sync::mpsc::channel(1);
@@ -45,10 +46,10 @@ use crate::{
 ///         async move { Ok(done.send(job.queue).await?) }
 ///     })
 ///     .await?;
-/// assert_eq!(seen.recv().await.unwrap().queue_name(), "bills");
+/// assert_eq!(seen.recv().await.expect("a job").queue_name(), "bills");
 /// listeners.shutdown().await;
-/// # Ok::<(), reveille::Error>(())
-/// # }).unwrap();
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// Every queue has separate tasks, up to [`ListenerConfig::max_tasks`]; give the configuration a

@@ -52,9 +52,10 @@ use crate::{
 /// ```
 /// use reveille::{listener::{ListenerConfig, PolicyFile}, scaling::{Load, ScalePolicy}};
 ///
-/// # let directory = tempfile::tempdir().unwrap();
+/// # let directory = tempfile::tempdir().expect("a directory");
 /// # let path = directory.path().join("policy.toml");
-/// std::fs::write(&path, "policy = \"steps\"\nsteps = [[10, 2]]\nmost = 8\n").unwrap();
+/// let steps = "policy = \"steps\"\nsteps = [[10, 2]]\nmost = 8\n";
+/// std::fs::write(&path, steps).expect("written");
 /// let policy = PolicyFile::open(&path)?;
 /// assert_eq!(policy.tasks(&Load::default()), 2);
 /// let _config = ListenerConfig {

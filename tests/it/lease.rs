@@ -90,6 +90,15 @@ impl Running {
         signal(name, &self.child.id().expect("it runs").to_string());
     }
 
+    /// Waits for the first line that it writes to stderr, and reads no further lines.
+    async fn note(&mut self) -> String {
+        let stderr = self.child.stderr.as_mut().expect("piped");
+        let mut line = String::new();
+        let read = within("a note", BufReader::new(stderr).read_line(&mut line)).await;
+        read.expect("a text");
+        line.trim_end().to_owned()
+    }
+
     async fn ends(self) -> Output {
         let output = within("its end", self.child.wait_with_output()).await;
         output.expect("it ended")
@@ -180,9 +189,7 @@ async fn a_killed_holders_lease_is_taken_after_its_duration_with_a_greater_token
         (&true.into(), &"a".into())
     );
     let mut heir = place.run(&["--duration", "30s"], "echo $LEASE_TOKEN");
-    let mut notes = BufReader::new(heir.child.stderr.take().expect("piped")).lines();
-    let line = within("a note", notes.next_line()).await.expect("read");
-    assert_eq!(line.as_deref(), Some("lease `job` is held by `a`; waiting"));
+    assert_eq!(heir.note().await, "lease `job` is held by `a`; waiting");
     // Longer than the duration: the lease is renewed.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert!(heir.child.try_wait().expect("a status").is_none());
@@ -208,8 +215,11 @@ async fn a_stopped_holder_ends_its_command_when_it_continues() {
     let paused = place.run(&["--duration", "2s"], ENDLESS);
     place.runs("up").await;
     paused.signal("STOP");
-    let heir = place.run(&["--duration", "5s"], "echo $LEASE_TOKEN; sleep 2");
-    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let heir = place.run(
+        &["--duration", "5s"],
+        "echo $LEASE_TOKEN; touch taken; sleep 2",
+    );
+    place.runs("taken").await;
     let process = place.written("pid");
     assert!(
         is_alive(&process),
@@ -321,9 +331,7 @@ async fn signals_are_passed_on_and_the_lease_is_released() {
     place.runs("first").await;
     // A signal also ends a `lease run` that waits for the lease.
     let mut waiting = place.run(&[], "true");
-    let mut notes = BufReader::new(waiting.child.stderr.take().expect("piped")).lines();
-    let line = within("a note", notes.next_line()).await.expect("read");
-    assert!(line.is_some_and(|line| line.ends_with("; waiting")));
+    assert!(waiting.note().await.ends_with("; waiting"));
     waiting.signal("INT");
     assert_eq!(waiting.ends().await.status.code(), Some(130));
     stubborn.signal("TERM");

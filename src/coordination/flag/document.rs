@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     base::{clock::micros, fnv::fnv1a},
-    store::{Blob, BlobContent, BlobEntry, BlobName, ETag},
+    store::{Blob, BlobContent, BlobName, ETag},
     types::{FlagName, FlagState, Limits, UnleashOptions, check_text},
 };
 
@@ -44,6 +44,28 @@ pub(super) struct Version {
     seconds: u64,
 }
 
+/// A flag's blob as it was read.
+#[derive(Debug, Clone)]
+pub(super) struct StoredFlag {
+    /// Set, whether it has expired or not.
+    pub(super) state: FlagState,
+    pub(super) etag: ETag,
+    last_modified: SystemTime,
+}
+
+/// How the end of a flag is computed (R22).
+#[derive(Debug, Clone, Copy)]
+pub(super) enum EndRule {
+    /// A relay's rule: the ttl after the time that the document states.
+    SetAt,
+    /// The rule of readers without a relay: the ttl after the blob's last-modified time, with an
+    /// allowance.
+    LastModified,
+}
+
+/// The largest expected difference between the clocks of the store, the relay and this machine.
+const ALLOWANCE: Duration = Duration::from_secs(5);
+
 impl Version {
     pub(super) fn new(etag: ETag, last_modified: SystemTime) -> Self {
         let since = last_modified.duration_since(UNIX_EPOCH);
@@ -54,17 +76,43 @@ impl Version {
     }
 }
 
-/// Returns the flag of a blob's name, or `None` for another blob.
-pub(super) fn flag_name(blob: &BlobName) -> Option<FlagName> {
-    FlagName::new(blob.as_str().strip_prefix(FOLDER)?).ok()
-}
+impl StoredFlag {
+    pub(super) fn new(name: &FlagName, blob: Blob) -> Self {
+        let state = match FlagDocument::read(&blob) {
+            Some(document) => document.state(name),
+            None => FlagState {
+                set: true,
+                set_at: Some(blob.last_modified),
+                ..FlagState::unset(name.clone(), foreign_generation(&blob))
+            },
+        };
+        Self {
+            state,
+            etag: blob.etag,
+            last_modified: blob.last_modified,
+        }
+    }
 
-/// Returns the flags of listed blobs. Other blobs are skipped.
-pub(super) fn flag_names(entries: Vec<BlobEntry>) -> Vec<FlagName> {
-    let names = entries
-        .into_iter()
-        .filter_map(|entry| flag_name(&entry.name));
-    names.collect()
+    pub(super) fn version(&self) -> Version {
+        Version::new(self.etag.clone(), self.last_modified)
+    }
+
+    /// Returns the state if the flag has not expired.
+    pub(super) fn active(self, rule: EndRule, wall: SystemTime) -> Option<FlagState> {
+        let is_over = self.end(rule).is_some_and(|end| end <= wall);
+        (!is_over).then_some(self.state)
+    }
+
+    fn end(&self, rule: EndRule) -> Option<SystemTime> {
+        let end = self.state.expires_at?;
+        match rule {
+            EndRule::SetAt => Some(end),
+            EndRule::LastModified => {
+                let ttl = end.duration_since(self.state.set_at?).ok()?;
+                self.last_modified.checked_add(ttl + ALLOWANCE)
+            }
+        }
+    }
 }
 
 /// Returns the name of a flag's blob.
@@ -103,7 +151,7 @@ impl FlagDocument {
     }
 
     /// Parses a document. Returns `None` for foreign content, or for a value out of range.
-    pub(super) fn read(blob: &Blob) -> Option<Self> {
+    fn read(blob: &Blob) -> Option<Self> {
         let document: Self = serde_json::from_slice(&blob.content.bytes).ok()?;
         check_text("set_by", &document.set_by, Limits::MAX_TEXT).ok()?;
         check_text("reason", &document.reason, Limits::REASON).ok()?;
@@ -131,30 +179,13 @@ impl FlagDocument {
         }
     }
 
-    pub(super) fn ttl(&self) -> Duration {
+    fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms)
     }
 
     fn set_at(&self) -> Option<SystemTime> {
         self.set_at.parse::<Timestamp>().ok()?.try_into().ok()
     }
-}
-
-/// Returns the state of a flag with this blob, expired or not.
-pub(super) fn state(name: &FlagName, blob: &Blob) -> FlagState {
-    if let Some(document) = FlagDocument::read(blob) {
-        return document.state(name);
-    }
-    FlagState {
-        set: true,
-        set_at: Some(blob.last_modified),
-        ..FlagState::unset(name.clone(), foreign_generation(blob))
-    }
-}
-
-/// Returns whether a set flag has expired.
-pub(super) fn has_expired(state: &FlagState, wall: SystemTime) -> bool {
-    state.expires_at.is_some_and(|end| end <= wall)
 }
 
 /// FNV-1a of ETag and last-modified: the same on every machine and in every version.
@@ -169,12 +200,14 @@ fn foreign_generation(blob: &Blob) -> u64 {
 mod tests {
     use super::*;
 
-    fn blob(text: &str, etag: &str) -> Blob {
-        Blob {
+    /// Returns the state of a blob with this content.
+    fn state(name: &FlagName, text: &str, etag: &str) -> FlagState {
+        let blob = Blob {
             content: bytes::Bytes::from(text.to_owned()).into(),
             etag: ETag::new(etag),
             last_modified: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
-        }
+        };
+        StoredFlag::new(name, blob).state
     }
 
     #[test]
@@ -196,7 +229,7 @@ mod tests {
             let document = FlagDocument::new(42, &options, None, wall);
             let text = String::from_utf8(document.content().bytes.to_vec()).expect("a text");
             let told = document.state(&name);
-            assert_eq!(told, state(&name, &blob(&text, "1")), "{text}");
+            assert_eq!(told, state(&name, &text, "1"), "{text}");
             assert!(told.expires_at.is_none_or(|end| end > wall));
             assert_eq!(told.expires_at.is_none(), ttl.is_zero());
         }
@@ -234,10 +267,7 @@ mod tests {
             format!(r#"{{"generation":7,"set_at":"{at}","ttl_ms":18446744073709551615}}"#),
             r#"{"generation":7,"set_at":"yesterday"}"#.into(),
         ] {
-            let (one, two) = (
-                state(&name, &blob(&text, "1")),
-                state(&name, &blob(&text, "2")),
-            );
+            let (one, two) = (state(&name, &text, "1"), state(&name, &text, "2"));
             assert!(one.set && one.expires_at.is_none(), "{text}");
             assert!(one.generation >= HASHES, "{text}");
             assert_ne!(
@@ -246,7 +276,7 @@ mod tests {
             );
         }
         // Pinned: every version of this program must compute the same number.
-        let pinned = state(&name, &blob("x", "1")).generation;
+        let pinned = state(&name, "x", "1").generation;
         assert_eq!(pinned, 6_682_539_630_242_877_532);
     }
 }

@@ -5,23 +5,23 @@
 //! may have extended it.
 
 use std::{
+    pin::pin,
     task::{Poll, Waker},
     time::SystemTime,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::TryStreamExt as _;
 
 use super::{
-    Flags, READS_AT_ONCE,
-    document::{FOLDER, blob_name, flag_names},
-    registry::{WriteOutcome, if_active},
-    writes::{ATTEMPTS, WriteGuard},
+    Flags, Inner,
+    document::EndRule,
+    registry::WriteOutcome,
+    writes::{ATTEMPTS, WriteGuard, contended},
 };
 use crate::{
     base::fault::planted,
-    error::{Error, ErrorKind, Result},
-    store::PageOptions,
-    types::{FlagName, Limits},
+    error::{ErrorKind, Result},
+    types::FlagName,
 };
 
 impl Flags {
@@ -31,25 +31,16 @@ impl Flags {
     /// # Errors
     /// Any error of the store.
     pub(crate) async fn recover(&self, wall: SystemTime) -> Result<()> {
-        let mut page = PageOptions {
-            size: Limits::PAGE_MAX,
-            token: None,
-        };
-        loop {
-            let found = self.inner.store.list(FOLDER, &page).await?;
-            let names = flag_names(found.entries).into_iter();
-            let reads = names.map(|name| async move { self.inner.read(&name).await });
-            let mut reads = stream::iter(reads).buffer_unordered(READS_AT_ONCE);
-            while let Some(found) = reads.try_next().await? {
-                let Some((state, _)) = found else { continue };
-                let wakers = self.inner.registry().add_found(state, wall);
+        let blobs = &self.inner.blobs;
+        let mut pages = pin!(blobs.pages(""));
+        while let Some(listed) = pages.try_next().await? {
+            let mut found = pin!(blobs.read_listed(listed));
+            while let Some(found) = found.try_next().await? {
+                let wakers = self.inner.registry().add_found(found, wall);
                 wakers.wake();
             }
-            page.token = found.next;
-            if page.token.is_none() {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Returns the time of the next expiry.
@@ -85,48 +76,48 @@ impl Flags {
     }
 
     async fn expire_one(&self, name: &FlagName, wall: SystemTime) -> Result<()> {
-        let inner = &*self.inner;
-        let unconditional = planted!(inner.fault, FlagExpiryUnconditional);
-        let _guard = inner.writes.lock(name).await;
+        let _guard = self.inner.writes.lock(name).await;
         for _ in 0..ATTEMPTS {
-            let write = WriteGuard::begin(inner, name);
-            // Read again: another writer may have extended it.
-            let Some((state, etag)) = inner.read(name).await? else {
-                inner.registry().set.remove(name);
-                write.end(WriteOutcome::Unset).wake_watchers().await;
+            let write = WriteGuard::begin(&self.inner, name);
+            if let Some(outcome) = self.inner.try_expire(name, wall).await? {
+                write.end(outcome).wake_watchers().await;
                 return Ok(());
-            };
-            if let Some(state) = if_active(Some(state), wall) {
-                write.end(WriteOutcome::Found(state)).wake_watchers().await;
-                return Ok(());
-            }
-            let condition = if unconditional {
-                None
-            } else if inner.store.capabilities().conditional_delete {
-                Some(&etag)
-            } else {
-                // The blob stays, and reads as not set.
-                write.end(WriteOutcome::Unset).wake_watchers().await;
-                return Ok(());
-            };
-            match inner.store.delete(&blob_name(name), condition).await {
-                Ok(_) => {
-                    inner.registry().set.remove(name);
-                    write.end(WriteOutcome::Unset).wake_watchers().await;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                // The store turned out to have no conditional delete. The blob stays, and reads as
-                // not set.
-                Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    inner.registry().set_cannot_remove();
-                    write.end(WriteOutcome::Unset).wake_watchers().await;
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
             }
         }
-        let message = format!("flag `{name}` has expired, but other writers keep changing it");
-        Err(Error::new(ErrorKind::Unavailable, message))
+        Err(contended(name, "has expired, but"))
+    }
+}
+
+impl Inner {
+    /// Removes an expired flag's blob, if the store can do that. Returns `None` after a conflict.
+    async fn try_expire(&self, name: &FlagName, wall: SystemTime) -> Result<Option<WriteOutcome>> {
+        // Read again: another writer may have extended it.
+        let Some(found) = self.blobs.read(name).await? else {
+            self.registry().set.remove(name);
+            return Ok(Some(WriteOutcome::Unset));
+        };
+        let etag = found.etag.clone();
+        if let Some(state) = found.active(EndRule::SetAt, wall) {
+            return Ok(Some(WriteOutcome::Found(state)));
+        }
+        let condition = if planted!(self.fault, FlagExpiryUnconditional) {
+            None
+        } else if self.blobs.store.capabilities().conditional_delete {
+            Some(&etag)
+        } else {
+            // The blob stays, and reads as not set.
+            return Ok(Some(WriteOutcome::Unset));
+        };
+        match self.blobs.delete(name, condition).await {
+            Ok(()) => self.registry().set.remove(name),
+            Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
+            // The store turned out to have no conditional delete. The blob stays, and reads as not
+            // set.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.registry().set_cannot_remove();
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Some(WriteOutcome::Unset))
     }
 }

@@ -11,17 +11,11 @@ use std::{
     time::SystemTime,
 };
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{
-    Flags, READS_AT_ONCE,
-    document::{FOLDER, Version, flag_name},
-    registry::ReadStart,
-    wakers::Wakers,
-};
+use super::{Flags, blobs::READS_AT_ONCE, document::Version, registry::ReadStart, wakers::Wakers};
 use crate::{
     error::Result,
-    store::PageOptions,
     types::{FlagName, Limits},
 };
 
@@ -125,28 +119,17 @@ impl Flags {
     async fn list_all(&self, watched: &[FlagName]) -> Result<ListedFlags> {
         let max = self.inner.registry().max_flags();
         let mut listed = ListedFlags::default();
-        let mut page = PageOptions {
-            size: Limits::PAGE_MAX,
-            token: None,
-        };
-        loop {
-            let found = self.inner.store.list(FOLDER, &page).await?;
-            for entry in found.entries {
-                let Some(name) = flag_name(&entry.name) else {
-                    continue;
-                };
+        let mut pages = std::pin::pin!(self.inner.blobs.pages(""));
+        while let Some(page) = pages.try_next().await? {
+            for (name, version) in page {
                 if watched.binary_search(&name).is_ok() {
-                    let version = Version::new(entry.etag, entry.last_modified);
                     listed.watched.insert(name.clone(), version);
                 }
                 if listed.names.len() < max {
                     listed.names.insert(name);
                 }
             }
-            page.token = found.next;
-            if page.token.is_none() {
-                return Ok(listed);
-            }
         }
+        Ok(listed)
     }
 }

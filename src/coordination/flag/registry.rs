@@ -19,7 +19,7 @@ pub(super) use self::watchers::Registered;
 use super::{
     FlagsConfig,
     acks::AckBudget,
-    document::{HASHES, Version, has_expired},
+    document::{EndRule, HASHES, StoredFlag, Version},
     entry::{FlagEntry, StateOrigin},
     event::Event,
     presence::Presence,
@@ -153,19 +153,22 @@ impl WatchRegistry {
         &mut self,
         name: &FlagName,
         reading: ReadStart,
-        found: Option<(FlagState, Version)>,
+        found: Option<StoredFlag>,
         wall: SystemTime,
     ) -> Wakers {
         let mut wakers = Wakers::default();
         let now = self.next_sequence();
-        let (found, version) = found.unzip();
-        self.note_generation(found.as_ref());
+        let version = found.as_ref().map(StoredFlag::version);
+        self.note_generation(found.as_ref().map(|found| &found.state));
         let fault = self.fault;
         let accepts_any_read = planted!(fault, FlagReadDuringWrite);
         if let Some(entry) = self.entries.get_mut(name) {
             #[cfg(test)]
             if planted!(fault, FlagReadBeforeRegister) {
-                let state = if_active(found.clone(), wall).unwrap_or_else(|| entry.unset());
+                let state = found
+                    .clone()
+                    .and_then(|found| found.active(EndRule::SetAt, wall))
+                    .unwrap_or_else(|| entry.unset());
                 entry.register_late(&state, &mut wakers);
             }
             if entry.accepts_read(reading.began) || accepts_any_read {
@@ -264,12 +267,13 @@ impl WatchRegistry {
     }
 
     /// Remembers a flag with an expiry that a search of the store found, even if it is not watched.
-    pub(super) fn add_found(&mut self, found: FlagState, wall: SystemTime) -> Wakers {
+    pub(super) fn add_found(&mut self, found: StoredFlag, wall: SystemTime) -> Wakers {
         let mut wakers = Wakers::default();
-        self.note_generation(Some(&found));
-        self.set.found(&found.name);
-        if found.expires_at.is_some() && !self.entries.contains_key(&found.name) {
-            let (name, began) = (found.name.clone(), self.next_sequence());
+        self.note_generation(Some(&found.state));
+        let name = found.state.name.clone();
+        self.set.found(&name);
+        if found.state.expires_at.is_some() && !self.entries.contains_key(&name) {
+            let began = self.next_sequence();
             self.apply_found(&name, Some(found), wall, began, &mut wakers);
             self.forget_if_unused(&name);
         }
@@ -330,13 +334,13 @@ impl WatchRegistry {
     fn apply_found(
         &mut self,
         name: &FlagName,
-        found: Option<FlagState>,
+        found: Option<StoredFlag>,
         wall: SystemTime,
         began: u64,
         wakers: &mut Wakers,
     ) {
-        let check_at = found.as_ref().and_then(|state| state.expires_at);
-        let state = if_active(found, wall);
+        let check_at = found.as_ref().and_then(|found| found.state.expires_at);
+        let state = found.and_then(|found| found.active(EndRule::SetAt, wall));
         let check_at = check_at.filter(|_| state.is_some() || self.can_remove_expired);
         let state = state.unwrap_or_else(|| self.unset(name));
         self.apply(name, state, check_at, StateOrigin::Read(began), wakers);
@@ -418,9 +422,4 @@ impl WatchRegistry {
             }
         }
     }
-}
-
-/// Returns the state if it is set and has not expired.
-pub(super) fn if_active(state: Option<FlagState>, wall: SystemTime) -> Option<FlagState> {
-    state.filter(|state| state.set && !has_expired(state, wall))
 }

@@ -9,14 +9,15 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    WallClock,
-    document::{self, FlagDocument, blob_name},
+    StoreFlags,
+    document::{EndRule, StoredFlag, blob_name},
+    registry::WriteOutcome,
+    writes::SetError,
 };
 use crate::{
-    base::clock::micros,
-    error::{Error, ErrorKind, Result},
-    store::{Blob, BlobName, BlobStore},
-    types::{FlagName, FlagState, GlobalFlag, UnleashOptions},
+    error::Result,
+    store::BlobStore,
+    types::{FlagName, GlobalFlag, UnleashOptions},
 };
 
 /// A flag on a blob store. The blob's existence means "set", with any content; clearing deletes the
@@ -24,22 +25,14 @@ use crate::{
 /// allowance.
 #[derive(Clone)]
 pub struct StoreFlag {
-    store: Arc<dyn BlobStore>,
+    flags: StoreFlags,
     name: FlagName,
-    blob: BlobName,
-    wall: WallClock,
 }
-
-/// The largest expected difference between the clocks of the store, the relay and this machine.
-const ALLOWANCE: Duration = Duration::from_secs(5);
-
-/// Attempts at setting a flag that other writers keep setting and clearing.
-const ATTEMPTS: u32 = 16;
 
 impl StoreFlag {
     /// Makes the flag of this name. A relay on the same store has the same flag.
     pub fn new(store: Arc<dyn BlobStore>, name: FlagName) -> Self {
-        Self::with_wall(store, name, crate::base::clock::wall)
+        Self::of(StoreFlags::new(store), name)
     }
 
     /// Makes the flag of this name, with a clock other than the system's.
@@ -48,105 +41,55 @@ impl StoreFlag {
         name: FlagName,
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
     ) -> Self {
-        Self::with_shared(store, name, Arc::new(wall))
+        Self::of(StoreFlags::with_wall(store, wall), name)
     }
 
-    pub(super) fn with_shared(store: Arc<dyn BlobStore>, name: FlagName, wall: WallClock) -> Self {
-        let blob = blob_name(&name);
-        Self {
-            store,
-            name,
-            blob,
-            wall,
-        }
+    pub(super) fn of(flags: StoreFlags, name: FlagName) -> Self {
+        Self { flags, name }
     }
 
-    /// Reads the flag's state; `None` if it is not set or has expired.
-    ///
-    /// # Errors
-    /// Any error of the store.
-    pub(super) async fn state(&self) -> Result<Option<FlagState>> {
-        let found = self.read().await?;
-        let set = found.filter(|blob| !self.has_expired(blob));
-        Ok(set.map(|blob| document::state(&self.name, &blob)))
-    }
-
-    fn has_expired(&self, blob: &Blob) -> bool {
-        let ttl = FlagDocument::read(blob).map_or(Duration::ZERO, |document| document.ttl());
-        if ttl.is_zero() {
-            return false;
-        }
-        let end = blob.last_modified.checked_add(ttl + ALLOWANCE);
-        end.is_some_and(|end| end <= (self.wall)())
-    }
-
-    async fn read(&self) -> Result<Option<Blob>> {
-        self.store.get(&self.blob).await.map_err(|error| {
-            let message = format!("flag `{}` could not be read from {}", self.name, self.store);
-            Error::new(error.kind(), message).with_source(error)
-        })
-    }
-
-    /// Sets the flag unless it is set. Returns `Conflict` if another writer changed it.
-    async fn try_set(&self) -> Result<()> {
-        let found = self.read().await?;
-        let set = found.as_ref().filter(|blob| !self.has_expired(blob));
-        let ends = |blob: &Blob| {
-            FlagDocument::read(blob).is_some_and(|document| !document.ttl().is_zero())
-        };
-        if set.is_some_and(|blob| !ends(blob)) {
-            return Ok(());
-        }
-        let wall = (self.wall)();
-        // A flag with an expiry keeps its generation and loses the expiry.
-        let current = set.map(|blob| document::state(&self.name, blob));
-        let generation = match &current {
-            Some(state) => state.generation,
-            None => micros(wall).max(1),
-        };
-        let for_ever = UnleashOptions {
+    /// Sets the flag without an expiry, unless it is set so already. A flag with an expiry keeps its
+    /// generation.
+    async fn set_for_good(&self) -> Result<()> {
+        let flags = self.flags.flags();
+        let for_good = UnleashOptions {
             ttl: Some(Duration::ZERO),
             ..UnleashOptions::default()
         };
-        let document = FlagDocument::new(generation, &for_ever, current.as_ref(), wall);
-        let written = match found {
-            Some(blob) => {
-                self.store
-                    .update(&self.blob, document.content(), &blob.etag)
-                    .await
+        let plan = |found: Option<StoredFlag>| {
+            let wall = (self.flags.wall)();
+            match found.and_then(|found| found.active(EndRule::LastModified, wall)) {
+                Some(state) if state.expires_at.is_none() => (WriteOutcome::Found(state), None),
+                current => flags
+                    .inner
+                    .plan_write(&self.name, current.as_ref(), &for_good, wall),
             }
-            None => self.store.create(&self.blob, document.content()).await,
         };
-        written.map(drop)
+        match flags.inner.modify(&self.name, plan).await {
+            Ok(_) => Ok(()),
+            Err(SetError::Read(error, _)) => Err(flags.inner.blobs.read_error(&self.name, error)),
+            Err(SetError::Write(error) | SetError::Other(error)) => Err(error),
+        }
     }
 }
 
 #[async_trait]
 impl GlobalFlag for StoreFlag {
     async fn is_set(&self) -> Result<bool> {
-        Ok(self.state().await?.is_some())
+        Ok(self.flags.read(&self.name).await?.is_some())
     }
 
     async fn set(&self, set: bool) -> Result<()> {
-        if !set {
-            return self.store.delete(&self.blob, None).await.map(drop);
+        match set {
+            true => self.set_for_good().await,
+            false => self.flags.blobs.delete(&self.name, None).await,
         }
-        for _ in 0..ATTEMPTS {
-            match self.try_set().await {
-                Err(error) if error.kind() == ErrorKind::Conflict => {}
-                outcome => return outcome,
-            }
-        }
-        let message = format!(
-            "flag `{}` was not set: other writers keep changing it",
-            self.name
-        );
-        Err(Error::new(ErrorKind::Unavailable, message))
     }
 }
 
 impl fmt::Debug for StoreFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreFlag({} in {})", self.blob, self.store)
+        let blob = blob_name(&self.name);
+        write!(f, "StoreFlag({blob} in {})", self.flags.blobs.store)
     }
 }

@@ -5,20 +5,22 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::TryStreamExt as _;
 
 use super::{
-    Flags, FlagsConfig, READS_AT_ONCE, StoreFlag, WallClock,
-    document::{FOLDER, flag_names},
+    Flags, FlagsConfig, StoreFlag, WallClock,
+    blobs::FlagBlobs,
+    document::{EndRule, StoredFlag},
 };
 use crate::{
     error::{Error, ErrorKind, Result},
-    store::{BlobStore, PageOptions},
-    types::{FlagName, FlagState, Limits, UnleashOptions},
+    store::BlobStore,
+    types::{FlagName, FlagState, UnleashOptions},
 };
 
 /// Limit for one page of a list with all its flags: several requests in a row, each with retries.
@@ -42,8 +44,8 @@ const PAGE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct StoreFlags {
-    store: Arc<dyn BlobStore>,
-    wall: WallClock,
+    pub(super) blobs: FlagBlobs,
+    pub(super) wall: WallClock,
 }
 
 impl StoreFlags {
@@ -57,8 +59,10 @@ impl StoreFlags {
         store: Arc<dyn BlobStore>,
         wall: impl Fn() -> SystemTime + Send + Sync + 'static,
     ) -> Self {
-        let wall = Arc::new(wall);
-        Self { store, wall }
+        Self {
+            blobs: FlagBlobs { store },
+            wall: Arc::new(wall),
+        }
     }
 
     /// Sets a flag durably. A flag that is set keeps its generation and each value that the options
@@ -85,7 +89,7 @@ impl StoreFlags {
     /// # Errors
     /// Any error of the store.
     pub async fn get(&self, flag: &FlagName) -> Result<FlagState> {
-        let state = self.global(flag.clone()).state().await?;
+        let state = self.read(flag).await?;
         Ok(state.unwrap_or_else(|| FlagState::unset(flag.clone(), 0)))
     }
 
@@ -96,43 +100,37 @@ impl StoreFlags {
     /// [`ErrorKind::Invalid`] for a malformed prefix; [`ErrorKind::Timeout`] if one page of up to
     /// 1,000 flags takes more than 30 seconds; any error of the store.
     pub async fn list(&self, prefix: &str) -> Result<Vec<FlagState>> {
-        check_prefix(prefix)?;
-        let prefix = format!("{FOLDER}{prefix}");
-        let mut page = PageOptions {
-            size: Limits::PAGE_MAX,
-            token: None,
-        };
+        let mut pages = pin!(self.blobs.pages(prefix));
         let mut flags = Vec::new();
         loop {
-            let read = tokio::time::timeout(PAGE, self.read_page(&prefix, &page)).await;
-            let (found, next) = read.unwrap_or_else(|_| Err(self.late_error()))?;
-            flags.extend(found);
-            page.token = next;
-            if page.token.is_none() {
+            let reading = async {
+                let Some(listed) = pages.try_next().await? else {
+                    return Ok(None);
+                };
+                let found = self.blobs.read_listed(listed);
+                found.try_collect::<Vec<_>>().await.map(Some)
+            };
+            let read = tokio::time::timeout(PAGE, reading).await;
+            let Some(found) = read.unwrap_or_else(|_| Err(self.late_error()))? else {
                 return Ok(flags);
-            }
+            };
+            let wall = (self.wall)();
+            let active = |found: StoredFlag| found.active(EndRule::LastModified, wall);
+            flags.extend(found.into_iter().filter_map(active));
         }
     }
 
-    async fn read_page(
-        &self,
-        prefix: &str,
-        page: &PageOptions,
-    ) -> Result<(Vec<FlagState>, Option<String>)> {
-        let found = self.store.list(prefix, page).await?;
-        // Other blobs in the folder are skipped.
-        let names = flag_names(found.entries).into_iter();
-        let reads = names.map(|name| async move { self.global(name).state().await });
-        let reads = stream::iter(reads).buffered(READS_AT_ONCE);
-        let states: Vec<_> = reads.try_collect().await?;
-        Ok((states.into_iter().flatten().collect(), found.next))
+    /// Reads a flag's state; `None` if it is not set or has expired.
+    pub(super) async fn read(&self, flag: &FlagName) -> Result<Option<FlagState>> {
+        let found = self.blobs.read(flag).await?;
+        Ok(found.and_then(|found| found.active(EndRule::LastModified, (self.wall)())))
     }
 
     #[cold]
     fn late_error(&self) -> Error {
         let message = format!(
             "{} did not list a page of flags within {PAGE:?}",
-            self.store
+            self.blobs.store
         );
         Error::new(ErrorKind::Timeout, message)
     }
@@ -140,27 +138,17 @@ impl StoreFlags {
     /// Returns one flag as a [`GlobalFlag`](crate::GlobalFlag), for a
     /// [`PollingRelease`](crate::coordination::release::PollingRelease).
     pub fn global(&self, flag: FlagName) -> StoreFlag {
-        StoreFlag::with_shared(Arc::clone(&self.store), flag, Arc::clone(&self.wall))
+        StoreFlag::of(self.clone(), flag)
     }
 
     /// Makes a relay's flags, with an empty registry of watchers.
-    fn flags(&self) -> Flags {
-        Flags::new(Arc::clone(&self.store), FlagsConfig::default())
+    pub(super) fn flags(&self) -> Flags {
+        Flags::new(Arc::clone(&self.blobs.store), FlagsConfig::default())
     }
-}
-
-/// Checks the prefix of a list of flags.
-pub(super) fn check_prefix(prefix: &str) -> Result<()> {
-    let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    if prefix.len() <= Limits::NAME && prefix.bytes().all(part) {
-        return Ok(());
-    }
-    let rule = "must be at most 128 of [A-Za-z0-9._-]";
-    Err(Error::invalid("prefix", rule))
 }
 
 impl fmt::Debug for StoreFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreFlags({})", self.store)
+        write!(f, "StoreFlags({})", self.blobs.store)
     }
 }

@@ -1,6 +1,8 @@
 //! Tests of flags: operations, failures, and all interleavings.
 
+mod acknowledgements;
 mod basics;
+mod ends;
 mod kept;
 mod limits;
 mod races;
@@ -8,10 +10,63 @@ mod stepped;
 mod stored;
 mod timers;
 mod watchers;
+mod watching;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use crate::types::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions};
+use self::stepped::SteppedStore;
+use super::{Flags, FlagsConfig, WatchGuard};
+use crate::{
+    base::sync::lock,
+    types::{FlagEvent, FlagName, FlagState, ListenerId, UnleashOptions},
+};
+
+/// Makes flags on a store that answers at once.
+fn setup() -> (SteppedStore, Flags) {
+    with(FlagsConfig::default())
+}
+
+fn with(config: FlagsConfig) -> (SteppedStore, Flags) {
+    let store = SteppedStore::at_once();
+    let flags = Flags::new(Arc::new(store.clone()), config);
+    (store, flags)
+}
+
+/// Registers a watcher that knows the present state.
+async fn watch(flags: &Flags, flag: &str) -> WatchGuard {
+    let watch = flags.watch(&name(flag), listener("w"), false);
+    watch.sync(at(0)).await.expect("sync");
+    watch
+}
+
+/// Sets a flag at a second, and returns its state.
+async fn unleash(flags: &Flags, flag: &str, options: &UnleashOptions, second: u64) -> FlagState {
+    unleash_counted(flags, flag, options, second).await.0
+}
+
+/// Sets a flag at a second, and returns its state and the number of watchers.
+async fn unleash_counted(
+    flags: &Flags,
+    flag: &str,
+    options: &UnleashOptions,
+    second: u64,
+) -> (FlagState, u32) {
+    let unleashed = flags.unleash(&name(flag), options, at(second)).await;
+    unleashed.expect("unleash")
+}
+
+/// Returns a time that a test sets, and a clock that shows it.
+fn settable_clock() -> (
+    Arc<Mutex<SystemTime>>,
+    impl Fn() -> SystemTime + Clone + Send + Sync + 'static,
+) {
+    let now = Arc::new(Mutex::new(at(0)));
+    let shown = Arc::clone(&now);
+    (now, move || *lock(&shown))
+}
 
 fn name(name: &str) -> FlagName {
     FlagName::new(name).expect("a name")
@@ -38,14 +93,14 @@ fn lasting(seconds: u64) -> UnleashOptions {
 }
 
 /// Takes all pending events of a watcher.
-fn take_all(watch: &super::WatchGuard) -> Vec<FlagEvent> {
+fn take_all(watch: &WatchGuard) -> Vec<FlagEvent> {
     std::iter::from_fn(|| watch.next_event(std::task::Waker::noop()))
         .map(FlagEvent::from)
         .collect()
 }
 
 /// Takes the pending states of a watcher.
-fn take_states(watch: &super::WatchGuard) -> Vec<FlagState> {
+fn take_states(watch: &WatchGuard) -> Vec<FlagState> {
     let states = take_all(watch).into_iter().filter_map(|event| match event {
         FlagEvent::State(state) => Some(state),
         _ => None,

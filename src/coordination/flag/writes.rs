@@ -7,14 +7,13 @@ use std::time::SystemTime;
 
 use super::{
     Flags, Inner,
-    document::{FlagDocument, blob_name},
-    registry::{WriteOutcome, if_active},
+    document::{EndRule, FlagDocument, StoredFlag},
+    registry::WriteOutcome,
     wakers::PendingWakes,
 };
 use crate::{
     base::fault::planted,
     error::{Error, ErrorKind, Result},
-    store::ETag,
     types::{FlagName, FlagState, UnleashOptions},
 };
 
@@ -26,9 +25,24 @@ pub(super) struct WriteGuard<'a> {
     ended: bool,
 }
 
+/// The outcome of a planned write, and the document to write; `None` leaves the blob as it is.
+pub(super) type WritePlan = (WriteOutcome, Option<FlagDocument>);
+
+/// Why a flag was not set.
+#[derive(Debug)]
+pub(super) enum SetError {
+    /// The blob could not be read. The flag tells whether an earlier attempt ended with a conflict.
+    Read(Error, bool),
+    /// The write failed.
+    Write(Error),
+    /// Nothing was written: too many flags are set, or other writers keep changing this one.
+    Other(Error),
+}
+
 /// Attempts at a write that conflicts with other writers of the same flag.
 pub(super) const ATTEMPTS: u32 = 16;
 
+const NOT_READ: &str = "was not set, and no watcher was notified: it could not be read first";
 const NOT_SET: &str = "was not set, and no watcher was notified";
 const MAYBE_SET: &str = "may or may not be set, and no watcher was notified: check with `flag get`";
 
@@ -60,46 +74,12 @@ impl Flags {
         wall: SystemTime,
     ) -> Result<PendingWakes<(FlagState, u32)>> {
         options.check()?;
-        let _guard = self.inner.writes.lock(name).await;
-        // The outcome of the last attempt that was answered with a conflict.
-        let mut tried: Option<WriteOutcome> = None;
-        let mut new = false;
-        for _ in 0..ATTEMPTS {
-            let write = WriteGuard::begin(&self.inner, name);
-            let found = self.inner.get_blob(name).await.map_err(|error| {
-                let doing = match tried {
-                    // The conflict may be with our own write, if the network repeated the request.
-                    Some(_) => MAYBE_SET,
-                    None => "was not set, and no watcher was notified: it could not be read first",
-                };
-                self.inner.unavailable(name, doing, error)
-            })?;
-            if found.is_none() {
-                new |= self.inner.registry().admit_set(name)?;
-            }
-            let (current, etag) = found.unzip();
-            // A network that repeats a request returns the second answer: a conflict with our own
-            // write. No other writer uses this generation with this time.
-            if let Some(own) = tried.take_if(|own| current.as_ref() == own.state()) {
-                return Ok(write.end(own));
-            }
-            let (document, written) = self.inner.plan_write(name, current, options, wall);
-            self.inner.notify_before_durable(name, &written).await;
-            match self.inner.put(name, &document, etag.as_ref()).await {
-                Ok(_) => return Ok(write.end(written)),
-                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(written),
-                Err(error) => {
-                    let refused = is_refusal(&error);
-                    if refused && new {
-                        self.inner.registry().set.remove(name);
-                    }
-                    let doing = if refused { NOT_SET } else { MAYBE_SET };
-                    return Err(self.inner.unavailable(name, doing, error));
-                }
-            }
-        }
-        let message = format!("flag `{name}` was not set: other writers keep changing it");
-        Err(Error::new(ErrorKind::Unavailable, message))
+        let plan = |found: Option<StoredFlag>| {
+            let current = found.and_then(|found| found.active(EndRule::SetAt, wall));
+            self.inner.plan_write(name, current.as_ref(), options, wall)
+        };
+        let written = self.inner.modify(name, plan).await;
+        written.map_err(|error| self.inner.set_error(name, error))
     }
 
     /// Clears a flag durably, then notifies its watchers. Clearing an unset flag is no error.
@@ -116,8 +96,8 @@ impl Flags {
     pub(crate) async fn clear(&self, name: &FlagName) -> Result<PendingWakes<(FlagState, u32)>> {
         let _guard = self.inner.writes.lock(name).await;
         let write = WriteGuard::begin(&self.inner, name);
-        match self.inner.store.delete(&blob_name(name), None).await {
-            Ok(_) => {
+        match self.inner.blobs.delete(name, None).await {
+            Ok(()) => {
                 self.inner.registry().set.remove(name);
                 Ok(write.end(WriteOutcome::Unset))
             }
@@ -135,40 +115,80 @@ impl Flags {
 }
 
 impl Inner {
-    /// Returns the document to write over the `current` state, and the outcome to report.
-    fn plan_write(
+    /// Reads a flag's blob and writes the document that `plan` makes of it. Repeats both if another
+    /// writer has changed the blob since the read.
+    pub(super) async fn modify(
         &self,
         name: &FlagName,
-        current: Option<FlagState>,
-        options: &UnleashOptions,
-        wall: SystemTime,
-    ) -> (FlagDocument, WriteOutcome) {
-        match if_active(current, wall) {
-            Some(state) => {
-                let document = FlagDocument::new(state.generation, options, Some(&state), wall);
-                let written = WriteOutcome::Kept(document.state(name));
-                (document, written)
+        plan: impl Fn(Option<StoredFlag>) -> WritePlan,
+    ) -> Result<PendingWakes<(FlagState, u32)>, SetError> {
+        let _guard = self.writes.lock(name).await;
+        // The outcome of the last attempt that was answered with a conflict.
+        let mut tried: Option<WriteOutcome> = None;
+        let mut new = false;
+        for _ in 0..ATTEMPTS {
+            let write = WriteGuard::begin(self, name);
+            let read_error = |error| SetError::Read(error, tried.is_some());
+            let found = self.blobs.get(name).await.map_err(read_error)?;
+            if found.is_none() {
+                new |= self.registry().admit_set(name).map_err(SetError::Other)?;
             }
-            None => {
-                let generation = self.registry().new_generation(wall);
-                let document = FlagDocument::new(generation, options, None, wall);
-                let written = WriteOutcome::Unleashed(document.state(name));
-                (document, written)
+            // A network that repeats a request returns the second answer: a conflict with our own
+            // write. No other writer uses this generation with this time.
+            let state = found.as_ref().map(|found| &found.state);
+            if let Some(own) = tried.take_if(|own| state == own.state()) {
+                return Ok(write.end(own));
+            }
+            let etag = found.as_ref().map(|found| found.etag.clone());
+            let (outcome, document) = plan(found);
+            let Some(document) = document else {
+                return Ok(write.end(outcome));
+            };
+            self.notify_before_durable(name, &outcome).await;
+            match self.blobs.put(name, &document, etag.as_ref()).await {
+                Ok(()) => return Ok(write.end(outcome)),
+                Err(error) if error.kind() == ErrorKind::Conflict => tried = Some(outcome),
+                Err(error) => {
+                    if new && is_refusal(&error) {
+                        self.registry().set.remove(name);
+                    }
+                    return Err(SetError::Write(error));
+                }
             }
         }
+        Err(SetError::Other(contended(name, "was not set:")))
     }
 
-    async fn put(
+    /// Plans a write over the `current` state; `None` if the flag is not set.
+    pub(super) fn plan_write(
         &self,
         name: &FlagName,
-        document: &FlagDocument,
-        etag: Option<&ETag>,
-    ) -> Result<ETag> {
-        let name = blob_name(name);
-        match etag {
-            Some(etag) => self.store.update(&name, document.content(), etag).await,
-            None => self.store.create(&name, document.content()).await,
-        }
+        current: Option<&FlagState>,
+        options: &UnleashOptions,
+        wall: SystemTime,
+    ) -> WritePlan {
+        let new_generation = || self.registry().new_generation(wall);
+        let generation = current.map_or_else(new_generation, |state| state.generation);
+        let document = FlagDocument::new(generation, options, current, wall);
+        let written = match current {
+            Some(_) => WriteOutcome::Kept(document.state(name)),
+            None => WriteOutcome::Unleashed(document.state(name)),
+        };
+        (written, Some(document))
+    }
+
+    /// Adds the possible outcomes to the error of a set.
+    #[cold]
+    fn set_error(&self, name: &FlagName, error: SetError) -> Error {
+        let (outcome, error) = match error {
+            SetError::Read(error, false) => (NOT_READ, error),
+            // The conflict may be with our own write, if the network repeated the request.
+            SetError::Read(error, true) => (MAYBE_SET, error),
+            SetError::Write(error) if is_refusal(&error) => (NOT_SET, error),
+            SetError::Write(error) => (MAYBE_SET, error),
+            SetError::Other(error) => return error,
+        };
+        self.unavailable(name, outcome, error)
     }
 
     /// Planted fault: notifies the watchers before the write.
@@ -210,6 +230,13 @@ impl Drop for WriteGuard<'_> {
             self.inner.registry().abandon_write(self.name);
         }
     }
+}
+
+/// Returns the error of a flag that other writers changed during each attempt.
+#[cold]
+pub(super) fn contended(name: &FlagName, what: &str) -> Error {
+    let message = format!("flag `{name}` {what} other writers keep changing it");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// Returns whether the error proves that the store changed nothing.

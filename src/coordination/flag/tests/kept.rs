@@ -2,20 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    super::{Flags, FlagsConfig, StoreFlags},
-    at, forever, lasting, name,
-};
+use super::{super::StoreFlags, at, forever, lasting, name, setup, unleash};
 use crate::{
     store::MemoryStore,
-    types::{FlagState, GlobalFlag as _, UnleashOptions},
+    types::{GlobalFlag as _, UnleashOptions},
 };
-
-fn flags() -> (Arc<MemoryStore>, Flags) {
-    let store = Arc::new(MemoryStore::new());
-    let flags = Flags::new(Arc::clone(&store) as _, FlagsConfig::default());
-    (store, flags)
-}
 
 fn first() -> UnleashOptions {
     UnleashOptions {
@@ -25,20 +16,15 @@ fn first() -> UnleashOptions {
     }
 }
 
-async fn unleash(flags: &Flags, options: &UnleashOptions, seconds: u64) -> FlagState {
-    let unleashed = flags.unleash(&name("go"), options, at(seconds)).await;
-    unleashed.expect("unleashed").0
-}
-
 #[tokio::test]
 async fn a_second_unleash_without_ttl_and_reason_keeps_those_of_the_first() {
-    let (_, flags) = flags();
-    let set = unleash(&flags, &first(), 0).await;
+    let (_, flags) = setup();
+    let set = unleash(&flags, "go", &first(), 0).await;
     let again = UnleashOptions {
         set_by: "bob".to_owned(),
         ..forever()
     };
-    let kept = unleash(&flags, &again, 20).await;
+    let kept = unleash(&flags, "go", &again, 20).await;
     assert_eq!(kept.generation, set.generation);
     assert_eq!((kept.expires_at, kept.set_at), (Some(at(60)), Some(at(20))));
     assert_eq!(
@@ -48,20 +34,20 @@ async fn a_second_unleash_without_ttl_and_reason_keeps_those_of_the_first() {
     assert_eq!(flags.get(&name("go"), at(59)).await.expect("get"), kept);
     assert!(!flags.get(&name("go"), at(60)).await.expect("get").set);
     // The flag has expired: the next unleash keeps none of its values.
-    let next = unleash(&flags, &forever(), 61).await;
+    let next = unleash(&flags, "go", &forever(), 61).await;
     assert_ne!(next.generation, set.generation);
     assert_eq!((next.expires_at, next.reason.as_str()), (None, ""));
 }
 
 #[tokio::test]
 async fn ttl_and_reason_of_a_second_unleash_replace_those_of_the_first() {
-    let (_, flags) = flags();
-    unleash(&flags, &first(), 0).await;
+    let (_, flags) = setup();
+    unleash(&flags, "go", &first(), 0).await;
     let longer = UnleashOptions {
         reason: "the day run".to_owned(),
         ..lasting(100)
     };
-    let set = unleash(&flags, &longer, 10).await;
+    let set = unleash(&flags, "go", &longer, 10).await;
     assert_eq!(
         (set.expires_at, set.reason.as_str()),
         (Some(at(110)), "the day run")
@@ -71,7 +57,7 @@ async fn ttl_and_reason_of_a_second_unleash_replace_those_of_the_first() {
         ttl: Some(Duration::ZERO),
         ..forever()
     };
-    let set = unleash(&flags, &for_ever, 20).await;
+    let set = unleash(&flags, "go", &for_ever, 20).await;
     assert_eq!((set.expires_at, set.reason.as_str()), (None, "the day run"));
 }
 

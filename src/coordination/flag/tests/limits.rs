@@ -14,15 +14,9 @@ use super::{
     super::{Event, FlagTimers, Flags, FlagsConfig, WatchGuard, document::blob_name, start},
     at, forever, lasting, listener, name,
     stepped::SteppedStore,
-    take_all, take_states,
+    take_all, take_states, unleash, unleash_counted, with,
 };
 use crate::{base::task::Scope, error::ErrorKind, store::BlobStore, types::FlagEvent};
-
-fn with(config: FlagsConfig) -> (SteppedStore, Flags) {
-    let store = SteppedStore::at_once();
-    let flags = Flags::new(Arc::new(store.clone()), config);
-    (store, flags)
-}
 
 /// Counts its wakes.
 #[derive(Debug, Default)]
@@ -54,10 +48,7 @@ async fn a_watch_beyond_the_limit_is_refused_and_the_others_go_on() {
     assert!(!registry.contains("three"), "{registry}");
 
     one.sync(at(0)).await.expect("sync");
-    let (set, watchers) = flags
-        .unleash(&name("one"), &forever(), at(0))
-        .await
-        .expect("unleash");
+    let (set, watchers) = unleash_counted(&flags, "one", &forever(), 0).await;
     assert_eq!(watchers, 1);
     assert_eq!(take_states(&one).last(), Some(&set));
     // An unwatched name frees its room at once.
@@ -72,32 +63,30 @@ async fn a_set_flag_beyond_the_limit_is_refused_and_the_others_go_on() {
         ..FlagsConfig::default()
     };
     let (store, flags) = with(config);
-    let unleash = async |flag: &str, time| flags.unleash(&name(flag), &forever(), at(time)).await;
-    unleash("one", 0).await.expect("room");
-    let (two, _) = unleash("two", 0).await.expect("room");
-    let error = unleash("three", 0).await.expect_err("one too many");
+    let try_unleash =
+        async |flag: &str, time| flags.unleash(&name(flag), &forever(), at(time)).await;
+    try_unleash("one", 0).await.expect("room");
+    let (two, _) = try_unleash("two", 0).await.expect("room");
+    let error = try_unleash("three", 0).await.expect_err("one too many");
     assert_eq!(error.kind(), ErrorKind::Exhausted);
     let message = error.to_string();
     assert!(message.contains("the limit is 2 set flags"), "{message}");
     assert!(store.peek(&blob_name(&name("three"))).is_none());
-    let (again, _) = unleash("two", 5).await.expect("set already");
+    let (again, _) = try_unleash("two", 5).await.expect("set already");
     assert_eq!(again.generation, two.generation);
 
     flags.leash(&name("one")).await.expect("leash");
-    unleash("three", 0).await.expect("room again");
+    try_unleash("three", 0).await.expect("room again");
     // Another program clears a flag. The next refresh finds it, although no flag is watched.
-    unleash("four", 0).await.expect_err("one too many");
+    try_unleash("four", 0).await.expect_err("one too many");
     store
         .delete(&blob_name(&name("three")), None)
         .await
         .expect("delete");
     flags.refresh(at(1)).await.expect("refresh");
-    flags
-        .unleash(&name("four"), &lasting(5), at(1))
-        .await
-        .expect("room again");
+    unleash(&flags, "four", &lasting(5), 1).await;
     flags.expire(at(10)).await.expect("expire");
-    unleash("five", 10).await.expect("room again");
+    try_unleash("five", 10).await.expect("room again");
 
     // A new relay process finds the store's flags.
     let next = Flags::new(Arc::new(store.clone()), config);
@@ -271,10 +260,7 @@ async fn a_flag_neither_watched_nor_set_is_forgotten_with_its_acknowledgements()
     let (_, flags) = with(FlagsConfig::default());
     let watch = flags.watch(&name("go"), listener("w"), false);
     watch.sync(at(0)).await.expect("sync");
-    let (set, _) = flags
-        .unleash(&name("go"), &forever(), at(0))
-        .await
-        .expect("unleash");
+    let set = unleash(&flags, "go", &forever(), 0).await;
     watch.ack(set.generation).expect("ack");
     flags.leash(&name("go")).await.expect("leash");
     drop(watch);
@@ -290,10 +276,7 @@ async fn observers(flags: &Flags, count: usize) -> (u64, Vec<WatchGuard>, Arc<Co
         watch.sync(at(0)).await.expect("sync");
         watches.push(watch);
     }
-    let (set, _) = flags
-        .unleash(&name("go"), &forever(), at(0))
-        .await
-        .expect("unleash");
+    let set = unleash(flags, "go", &forever(), 0).await;
     flags.publish_acks(|_| true).await;
     let waker = Waker::from(Arc::clone(&counter));
     for watch in &watches {
@@ -380,10 +363,7 @@ async fn the_observers_of_one_flag_do_not_delay_those_of_another() {
     let (crowded, _crowd, _) = observers(&flags, 10_000).await;
     let few = flags.watch(&name("few"), listener("cli"), true);
     few.sync(at(0)).await.expect("sync");
-    let (set, _) = flags
-        .unleash(&name("few"), &forever(), at(0))
-        .await
-        .expect("unleash");
+    let set = unleash(&flags, "few", &forever(), 0).await;
     for number in 0..20 {
         let acknowledging = listener(&number.to_string());
         let acks = flags.ack(&name("go"), crowded, &acknowledging);

@@ -8,7 +8,7 @@ use super::{
     super::{Flags, FlagsConfig, document::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Actor, Chooser, Explored, Failing, SteppedStore, explore},
-    take_states,
+    take_states, unleash,
 };
 use crate::{
     base::{fault::Fault, sync::lock},
@@ -225,9 +225,7 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
         let (here, elsewhere) = (flags(&store, fault), flags(&store, Fault::None));
         let mut watch = None;
         run_alone(chooser, async {
-            here.unleash(&name("go"), &lasting(10), at(0))
-                .await
-                .expect("unleash");
+            unleash(&here, "go", &lasting(10), 0).await;
             let watching = here.watch(&name("go"), listener("w"), false);
             watching.sync(at(1)).await.expect("sync");
             watch = Some(watching);
@@ -236,8 +234,7 @@ fn expiry_against_refreshment(fault: Fault) -> Explored {
             here.expire(at(10)).await.expect("expire");
         };
         let refreshment = async {
-            let told = elsewhere.unleash(&name("go"), &lasting(60), at(10)).await;
-            told.expect("unleash");
+            unleash(&elsewhere, "go", &lasting(60), 10).await;
         };
         chooser.run(vec![Box::pin(expiry), Box::pin(refreshment)]);
         if store.peek(&blob_name(&name("go"))).is_none() {
@@ -269,14 +266,8 @@ fn an_expiry_that_read_before_a_registration_sends_the_watcher_nothing() {
         let store = SteppedStore::new();
         let (here, elsewhere) = (flags(&store, Fault::None), flags(&store, Fault::None));
         run_alone(chooser, async {
-            let options = [lasting(10), lasting(60)];
-            here.unleash(&name("go"), &options[0], at(0))
-                .await
-                .expect("set");
-            elsewhere
-                .unleash(&name("go"), &options[1], at(0))
-                .await
-                .expect("set");
+            unleash(&here, "go", &lasting(10), 0).await;
+            unleash(&elsewhere, "go", &lasting(60), 0).await;
         });
         let told = Mutex::new(Vec::new());
         let expiry = async {
@@ -347,13 +338,8 @@ fn generations_of_one_microsecond(fault: Fault) -> Explored {
     explore(|chooser| {
         let here = flags(&SteppedStore::new(), fault);
         let set = Mutex::default();
-        let operations = [
-            Operation::Unleash,
-            Operation::Leash,
-            Operation::Unleash,
-            Operation::Leash,
-            Operation::Unleash,
-        ];
+        let (set_it, clear_it) = (Operation::Unleash, Operation::Leash);
+        let operations = [set_it, clear_it, set_it, clear_it, set_it];
         run_alone(chooser, run_operations(&here, &operations, &set));
         let mut set: Vec<u64> = lock(&set).clone();
         set.dedup();

@@ -7,11 +7,12 @@ use std::{
 
 use super::{
     super::{Flags, FlagsConfig, StoreFlag, StoreFlags, document::blob_name},
-    at, forever, lasting, listener, name,
-    stepped::{Failing, SteppedStore},
-    take_states,
+    at, forever, lasting, listener, name, settable_clock, setup,
+    stepped::Failing,
+    take_states, unleash, unleash_counted,
 };
 use crate::{
+    base::sync::lock,
     error::ErrorKind,
     store::{
         BlobStore, MemoryStore,
@@ -19,12 +20,6 @@ use crate::{
     },
     types::{FlagState, GlobalFlag, UnleashOptions},
 };
-
-fn setup() -> (SteppedStore, Flags) {
-    let store = SteppedStore::at_once();
-    let flags = Flags::new(Arc::new(store.clone()), FlagsConfig::default());
-    (store, flags)
-}
 
 #[tokio::test]
 async fn a_refused_write_changes_nothing() {
@@ -46,10 +41,7 @@ async fn a_repeated_write_that_conflicts_with_itself_is_recognised() {
     let (store, flags) = setup();
     store.fail(Failing::WritesTwice);
     let early = flags.watch(&name("go"), listener("early"), false);
-    let (set, watchers) = flags
-        .unleash(&name("go"), &forever(), at(0))
-        .await
-        .expect("it was written");
+    let (set, watchers) = unleash_counted(&flags, "go", &forever(), 0).await;
     assert_eq!(watchers, 1);
     // It counts as an unleash here and not as a flag found set, so a listening node is released.
     let states = take_states(&early);
@@ -70,11 +62,7 @@ async fn a_repeated_write_that_conflicts_with_itself_is_recognised() {
 
 #[tokio::test]
 async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
-    let now = Arc::new(std::sync::Mutex::new(at(0)));
-    let clock = {
-        let now = Arc::clone(&now);
-        move || *now.lock().expect("not poisoned")
-    };
+    let (now, clock) = settable_clock();
     let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::with_wall(clock.clone()));
     let relay = Flags::new(Arc::clone(&store), FlagsConfig::default());
     let flags = StoreFlags::with_wall(Arc::clone(&store), clock);
@@ -105,7 +93,7 @@ async fn the_flags_of_a_store_are_those_of_a_relay_on_it() {
 
     // It has expired by the store's clock, with five seconds' allowance.
     for (seconds, over) in [(14, false), (15, true)] {
-        *now.lock().expect("not poisoned") = at(seconds);
+        *lock(&now) = at(seconds);
         assert_eq!(
             flags.get(&go).await.expect("get").set,
             !over,
@@ -245,4 +233,38 @@ async fn a_list_and_a_refresh_read_many_flags_at_a_time() {
     assert!(relay.refresh(now).await.expect("refreshed"));
     assert!(began.elapsed() < limit, "{:?}", began.elapsed());
     drop(watches);
+}
+
+#[tokio::test]
+async fn a_store_flag_is_the_same_flag_as_the_relays() {
+    let (now, clock) = settable_clock();
+    let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::with_wall(clock.clone()));
+    let flags = Flags::new(Arc::clone(&store), FlagsConfig::default());
+    let flag = StoreFlag::with_wall(Arc::clone(&store), name("go"), clock);
+    assert!(!flag.is_set().await.expect("missing is false"));
+    for _ in 0..2 {
+        flag.set(true).await.expect("set");
+        assert!(flag.is_set().await.expect("read"));
+    }
+    assert!(flags.get(&name("go"), at(0)).await.expect("get").set);
+    for _ in 0..2 {
+        flag.set(false).await.expect("clear");
+        assert!(!flag.is_set().await.expect("read"));
+    }
+    store
+        .create(&blob_name(&name("go")), "anything".into())
+        .await
+        .expect("create");
+    assert!(
+        flag.is_set().await.expect("read"),
+        "the blob's existence means set"
+    );
+
+    unleash(&flags, "go", &lasting(10), 0).await;
+    for (seconds, set) in [(10, true), (14, true), (15, false)] {
+        *lock(&now) = at(seconds);
+        assert_eq!(flag.is_set().await.expect("read"), set, "after {seconds} s");
+    }
+    flag.set(true).await.expect("set anew");
+    assert!(flag.is_set().await.expect("read"));
 }

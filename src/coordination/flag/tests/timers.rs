@@ -8,14 +8,15 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, WallClock, start},
+    super::{FlagTimers, Flags, FlagsConfig, LocalWatch, WallClock, document::blob_name, start},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
+    unleash,
 };
 use crate::{
     base::task::Scope,
     store::BlobStore as _,
-    types::{FlagState, FlagWatch},
+    types::{FlagState, FlagWatch, UnleashOptions},
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -52,6 +53,11 @@ impl World {
         (self.wall)()
     }
 
+    async fn unleash(&self, options: &UnleashOptions) {
+        let unleashed = self.flags.unleash(&name("go"), options, self.now()).await;
+        unleashed.expect("unleash");
+    }
+
     fn watch(&self) -> LocalWatch {
         LocalWatch::new(
             &self.flags,
@@ -73,11 +79,7 @@ async fn a_flag_ends_at_its_expiry() {
     let mut watch = world.watch();
     assert!(!next(&mut watch).await.set);
     sleep(Duration::from_secs(3)).await;
-    world
-        .flags
-        .unleash(&name("go"), &lasting(25), world.now())
-        .await
-        .expect("unleash");
+    world.unleash(&lasting(25)).await;
     assert!(next(&mut watch).await.set);
     assert!(!next(&mut watch).await.set);
     let late = world
@@ -86,16 +88,8 @@ async fn a_flag_ends_at_its_expiry() {
         .expect("not before its time");
     assert!(late <= Duration::from_millis(2), "{late:?}");
     // A flag with an earlier expiry ends first.
-    world
-        .flags
-        .unleash(&name("go"), &lasting(1000), world.now())
-        .await
-        .expect("unleash");
-    world
-        .flags
-        .unleash(&name("go"), &lasting(1), world.now())
-        .await
-        .expect("unleash");
+    world.unleash(&lasting(1000)).await;
+    world.unleash(&lasting(1)).await;
     let began = Instant::now();
     while next(&mut watch).await.set {}
     assert!(began.elapsed() < Duration::from_secs(2));
@@ -108,10 +102,7 @@ async fn another_writers_change_is_found_within_a_refresh_interval() {
     let mut watch = world.watch();
     assert!(!next(&mut watch).await.set);
     let elsewhere = Flags::new(Arc::new(world.store.clone()), FlagsConfig::default());
-    elsewhere
-        .unleash(&name("go"), &forever(), at(0))
-        .await
-        .expect("unleash");
+    unleash(&elsewhere, "go", &forever(), 0).await;
     let began = Instant::now();
     assert!(next(&mut watch).await.set);
     assert!(began.elapsed() <= Duration::from_secs(10));
@@ -121,11 +112,7 @@ async fn another_writers_change_is_found_within_a_refresh_interval() {
 async fn an_outage_of_the_store_delays_nothing_for_ever() {
     let world = setup();
     sleep(Duration::from_millis(1)).await;
-    world
-        .flags
-        .unleash(&name("go"), &lasting(5), world.now())
-        .await
-        .expect("unleash");
+    world.unleash(&lasting(5)).await;
     world.store.fail(Failing::Everything);
     let mut watch = world.watch();
     let nothing = timeout(Duration::from_secs(60), watch.next()).await;
@@ -133,9 +120,8 @@ async fn an_outage_of_the_store_delays_nothing_for_ever() {
     world.store.fail(Failing::Nothing);
     assert!(!next(&mut watch).await.set, "the flag has expired");
     sleep(Duration::from_secs(60)).await;
-    let blob = super::super::document::blob_name(&name("go"));
     assert!(
-        world.store.peek(&blob).is_none(),
+        world.store.peek(&blob_name(&name("go"))).is_none(),
         "removed when the store was back"
     );
 }
@@ -147,11 +133,7 @@ async fn an_unleash_is_sent_at_once_even_while_the_store_cannot_be_read() {
     world.store.fail(Failing::Everything);
     assert!(timeout(Duration::from_secs(1), watch.next()).await.is_err());
     world.store.fail(Failing::Nothing);
-    world
-        .flags
-        .unleash(&name("go"), &forever(), world.now())
-        .await
-        .expect("unleash");
+    world.unleash(&forever()).await;
     let began = Instant::now();
     assert!(
         !next(&mut watch).await.set,
@@ -224,9 +206,7 @@ async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     let (log, _guard) = logged();
     let world = setup();
     sleep(Duration::from_millis(1)).await;
-    let go = name("go");
-    let set = world.flags.unleash(&go, &lasting(20), world.now()).await;
-    set.expect("unleash");
+    world.unleash(&lasting(20)).await;
     let mut watch = world.watch();
     assert!(next(&mut watch).await.set);
     world.store.fail(Failing::Everything);
@@ -235,10 +215,8 @@ async fn an_outage_ends_although_another_writer_cleared_the_flag_during_it() {
     assert_eq!(log.count("could not be read; retrying"), 1);
     world.store.fail(Failing::Nothing);
     // Another writer clears the flag. The refresh finds it, and then no flag is watched.
-    let gone = world
-        .store
-        .delete(&crate::coordination::flag::document::blob_name(&go), None)
-        .await;
+    let blob = blob_name(&name("go"));
+    let gone = world.store.delete(&blob, None).await;
     gone.expect("it was there");
     assert!(!next(&mut watch).await.set);
     drop(watch);
@@ -253,9 +231,7 @@ async fn the_end_of_an_outage_is_logged_once_and_only_after_an_answer() {
     let (log, _guard) = logged();
     let world = setup();
     sleep(Duration::from_millis(1)).await;
-    let go = name("go");
-    let set = world.flags.unleash(&go, &forever(), world.now()).await;
-    set.expect("unleash");
+    world.unleash(&forever()).await;
     let mut watch = world.watch();
     assert!(next(&mut watch).await.set);
     world.store.fail(Failing::Everything);

@@ -1,0 +1,124 @@
+//! The flags' blobs of a store: reads, conditional writes and lists.
+//!
+//! It knows neither watchers nor the time. Whether a flag that it returns has expired is decided by
+//! its caller.
+
+use std::sync::Arc;
+
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+
+use super::document::{FOLDER, FlagDocument, StoredFlag, Version, blob_name};
+use crate::{
+    error::{Error, Result},
+    store::{BlobStore, ETag, PageOptions},
+    types::{FlagName, Limits},
+};
+
+/// The flags' blobs of a store.
+#[derive(Debug, Clone)]
+pub(super) struct FlagBlobs {
+    pub(super) store: Arc<dyn BlobStore>,
+}
+
+/// The flags of one page of a list, by name.
+type Listed = Vec<(FlagName, Version)>;
+
+/// Concurrent reads of flags for a list or a refresh. A page of 1,000 flags takes 32 round trips. A
+/// cloud store serves thousands of requests a second.
+pub(super) const READS_AT_ONCE: usize = 32;
+
+impl FlagBlobs {
+    /// Reads a flag's blob, expired or not, and returns the store's error unchanged.
+    pub(super) async fn get(&self, name: &FlagName) -> Result<Option<StoredFlag>> {
+        let blob = self.store.get(&blob_name(name)).await?;
+        Ok(blob.map(|blob| StoredFlag::new(name, blob)))
+    }
+
+    /// Reads a flag's blob, expired or not. The error names the flag and the store.
+    pub(super) async fn read(&self, name: &FlagName) -> Result<Option<StoredFlag>> {
+        let found = self.get(name).await;
+        found.map_err(|error| self.read_error(name, error))
+    }
+
+    /// Adds the names of flag and store to the error of a read.
+    #[cold]
+    pub(super) fn read_error(&self, name: &FlagName, error: Error) -> Error {
+        let message = format!("flag `{name}` could not be read from {}", self.store);
+        Error::new(error.kind(), message).with_source(error)
+    }
+
+    /// Writes a document over the blob that was read with this ETag; `None` if there was no blob.
+    ///
+    /// # Errors
+    /// `Conflict` if the blob has changed since; any error of the store.
+    pub(super) async fn put(
+        &self,
+        name: &FlagName,
+        document: &FlagDocument,
+        etag: Option<&ETag>,
+    ) -> Result<()> {
+        let (name, content) = (blob_name(name), document.content());
+        let written = match etag {
+            Some(etag) => self.store.update(&name, content, etag).await,
+            None => self.store.create(&name, content).await,
+        };
+        written.map(drop)
+    }
+
+    /// Deletes a flag's blob, with an ETag only the blob that was read with it.
+    pub(super) async fn delete(&self, name: &FlagName, etag: Option<&ETag>) -> Result<()> {
+        self.store.delete(&blob_name(name), etag).await.map(drop)
+    }
+
+    /// Lists the flags whose names begin with `prefix`, page by page.
+    pub(super) fn pages<'a>(&'a self, prefix: &'a str) -> impl Stream<Item = Result<Listed>> + 'a {
+        stream::try_unfold(Some(None), move |token| async move {
+            let Some(token) = token else { return Ok(None) };
+            let size = Limits::PAGE_MAX;
+            let (listed, next) = self.page(prefix, &PageOptions { size, token }).await?;
+            Ok(Some((listed, next.map(Some))))
+        })
+    }
+
+    /// Lists one page of the flags whose names begin with `prefix`. Other blobs in the folder are
+    /// skipped.
+    ///
+    /// # Errors
+    /// `Invalid` for a malformed prefix or token; any error of the store.
+    pub(super) async fn page(
+        &self,
+        prefix: &str,
+        page: &PageOptions,
+    ) -> Result<(Listed, Option<String>)> {
+        check_prefix(prefix)?;
+        let found = self.store.list(&format!("{FOLDER}{prefix}"), page).await?;
+        let listed = found.entries.into_iter().filter_map(|entry| {
+            let name = FlagName::new(entry.name.as_str().strip_prefix(FOLDER)?).ok()?;
+            Some((name, Version::new(entry.etag, entry.last_modified)))
+        });
+        Ok((listed.collect(), found.next))
+    }
+
+    /// Reads listed flags in their order, many at a time. Flags that were cleared since are skipped.
+    pub(super) fn read_listed(
+        &self,
+        listed: Listed,
+    ) -> impl Stream<Item = Result<StoredFlag>> + '_ {
+        let reads = listed
+            .into_iter()
+            .map(move |(name, _)| async move { self.read(&name).await });
+        stream::iter(reads)
+            .buffered(READS_AT_ONCE)
+            .try_filter_map(|found| async { Ok(found) })
+    }
+}
+
+/// Checks the prefix of a list of flags.
+fn check_prefix(prefix: &str) -> Result<()> {
+    let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if prefix.len() <= Limits::NAME && prefix.bytes().all(part) {
+        return Ok(());
+    }
+    let rule = "must be at most 128 of [A-Za-z0-9._-]";
+    Err(Error::invalid("prefix", rule))
+}

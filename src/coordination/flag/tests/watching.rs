@@ -1,0 +1,148 @@
+//! The events of watchers, on a store that answers at once.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    super::{Event, Flags, FlagsConfig, StreamAction, WatchStream, WatchStreamConfig},
+    at, forever, listener, name, setup,
+    stepped::Failing,
+    take_all, take_states, unleash, unleash_counted, watch,
+};
+use crate::{
+    base::clock::Tick,
+    types::{FlagName, GoodbyeReason},
+};
+
+#[tokio::test]
+async fn a_store_that_cannot_be_read_ends_no_watch() {
+    let (store, flags) = setup();
+    let watch = flags.watch(&name("go"), listener("node-1"), false);
+    store.fail(Failing::Denied);
+    let error = watch.sync(at(0)).await.expect_err("failed");
+    assert!(
+        error.is_retryable(),
+        "the watcher survives until the store recovers: {error:?}"
+    );
+    store.fail(Failing::Nothing);
+    watch.sync(at(0)).await.expect("mended");
+    assert_eq!(take_states(&watch).len(), 1);
+}
+
+#[tokio::test]
+async fn a_watcher_first_receives_the_present_state_and_then_each_change() {
+    let (_, flags) = setup();
+    let early = flags.watch(&name("go"), listener("w"), false);
+    assert_eq!(take_all(&early), [], "nothing is known yet");
+    early.sync(at(0)).await.expect("sync");
+    let (set, told) = unleash_counted(&flags, "go", &forever(), 0).await;
+    assert_eq!(told, 1);
+    let late_error = watch(&flags, "go").await;
+    let states = take_states(&early);
+    assert_eq!(
+        states.len(),
+        2,
+        "the flag was not set at the registration: {states:?}"
+    );
+    assert!(!states[0].set);
+    assert_eq!(states[1], set);
+    assert_eq!(take_states(&late_error), std::slice::from_ref(&set));
+    let cleared = flags.leash(&name("go")).await.expect("leash");
+    assert_eq!(cleared.generation, set.generation);
+    for watch in [&early, &late_error] {
+        assert_eq!(take_states(watch), std::slice::from_ref(&cleared));
+        assert_eq!(take_all(watch), []);
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_finds_another_writers_change_and_sends_it_once() {
+    let (store, flags) = setup();
+    let elsewhere = Flags::new(Arc::new(store), FlagsConfig::default());
+    let watch = watch(&flags, "go").await;
+    take_states(&watch);
+    let set = unleash(&elsewhere, "go", &forever(), 0).await;
+    assert_eq!(take_states(&watch), []);
+    for _ in 0..2 {
+        flags.refresh(at(0)).await.expect("refresh");
+    }
+    assert_eq!(take_states(&watch), [set]);
+    elsewhere.leash(&name("go")).await.expect("leash");
+    for _ in 0..2 {
+        flags.refresh(at(0)).await.expect("refresh");
+    }
+    assert_eq!(take_states(&watch).len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
+    let (_, flags) = setup();
+    let second = Duration::from_secs(1);
+    let config = WatchStreamConfig {
+        heartbeat: second * 5,
+        max_age: second * 3600,
+    };
+    let mut rng = fastrand::Rng::with_seed(7);
+    let watch = flags.watch(&name("go"), listener("w"), false);
+    let mut feed = WatchStream::new(watch, config, Tick::default(), &mut rng);
+    let tick = |seconds: u32| Tick::default() + second * seconds;
+    let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), false, Waker::noop());
+    // A heartbeat would mean that no event is pending.
+    assert!(matches!(next(&mut feed, 6), StreamAction::Wait(at) if at > tick(60)));
+    feed.watch().sync(at(0)).await.expect("sync");
+    assert!(matches!(next(&mut feed, 6), StreamAction::Send(Event::State(s)) if !s.set));
+    assert_eq!(next(&mut feed, 10), StreamAction::Wait(tick(11)));
+    assert_eq!(next(&mut feed, 11), StreamAction::Send(Event::Heartbeat));
+    unleash(&flags, "go", &forever(), 0).await;
+    assert!(matches!(next(&mut feed, 16), StreamAction::Send(Event::State(s)) if s.set));
+    assert_eq!(next(&mut feed, 16), StreamAction::Wait(tick(21)));
+    flags.leash(&name("go")).await.expect("leash");
+    let mut drain = || feed.next(tick(17), true, Waker::noop());
+    assert!(
+        matches!(drain(), StreamAction::Send(Event::State(s)) if !s.set),
+        "pending events come first"
+    );
+    let goodbye = drain();
+    assert!(
+        matches!(goodbye, StreamAction::Send(Event::Goodbye(g)) if g.reason == GoodbyeReason::Draining)
+    );
+    assert_eq!(drain(), StreamAction::End);
+}
+
+#[tokio::test]
+async fn unwatched_flags_are_forgotten_unless_they_expire_or_have_acknowledgements() {
+    let (_, flags) = setup();
+    for index in 0..100 {
+        let flag = FlagName::new(&format!("flag-{index}")).expect("a name");
+        flags
+            .unleash(&flag, &forever(), at(0))
+            .await
+            .expect("unleash");
+        drop(watch(&flags, flag.as_str()).await);
+        flags.leash(&flag).await.expect("leash");
+    }
+    let registry = format!("{:?}", flags.inner.registry());
+    assert!(registry.contains("entries: {}, idle: {}"), "{registry}");
+}
+
+#[tokio::test]
+async fn a_state_is_encoded_once_for_all_its_watchers() {
+    let (_, flags) = setup();
+    let watches = [watch(&flags, "go").await, watch(&flags, "go").await];
+    unleash(&flags, "go", &forever(), 0).await;
+    let mut encodings = 0;
+    for watch in &watches {
+        let mut last = None;
+        while let Some(event) = watch.next_event(Waker::noop()) {
+            last = Some(event);
+        }
+        let Some(Event::State(state)) = last else {
+            panic!("the set is the last event");
+        };
+        let encoded = state.encoded(|state| {
+            encodings += 1;
+            state.set_by.clone().into()
+        });
+        assert_eq!(encoded, state.set_by.as_bytes());
+    }
+    assert_eq!(encodings, 1);
+}
