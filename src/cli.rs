@@ -11,13 +11,12 @@
 //! | `lease run/show` | one lease holder at a time |
 //! | `sweep`, `blob ttl` | removes blobs whose time to live has ended |
 //! | `listeners`, `queues`, `health`, `ready` | for operators of a relay |
-//! | `demo`, `bench` | a demonstration on one machine, and measurements |
+//! | `demo` | a demonstration on one machine |
 //! | `completions`, `proto` | files for shells, and for clients in other languages |
 //!
 //! There are two steps. clap's structs hold the typed arguments. `resolve` merges them with the
 //! configuration file and the defaults, without I/O. Data goes to stdout, everything else to stderr.
 
-mod bench;
 mod blob;
 mod completions;
 mod demo;
@@ -37,6 +36,7 @@ mod message;
 mod notify;
 mod output;
 mod process;
+mod program;
 mod proto;
 mod queue;
 mod queues;
@@ -59,8 +59,7 @@ mod watchers;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use self::{exit::Exit, settings::Settings};
 
@@ -95,7 +94,6 @@ enum Verb {
     Health(health::Args),
     Ready(ready::Args),
     Demo(demo::DemoArgs),
-    Bench(bench::BenchArgs),
     Completions(completions::Args),
     Proto(proto::Args),
     #[command(name = guard::VERB, hide = true)]
@@ -127,35 +125,13 @@ Exit codes:
 
 /// Runs the program, and returns its exit code.
 pub(crate) fn main() -> ExitCode {
-    let typed: Vec<_> = std::env::args_os().collect();
-    let command = usage::without_empty_variables(Cli::command());
-    let parsed = command.clone().try_get_matches_from(&typed);
-    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => cli,
-        Err(error) => return usage::refuse(&error, &command, &typed).into(),
-    };
-    match perform(cli) {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            let exit = Exit::of(&error);
-            if exit != Exit::OK {
-                output::note(format_args!("error: {}", output::one_line(&error)));
-            }
-            exit.into()
-        }
-    }
-}
-
-fn perform(cli: Cli) -> anyhow::Result<Exit> {
-    let settings = match &cli.config {
-        Some(path) => Settings::load(path)?,
-        None => Settings::default(),
-    };
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
-    let outcome = runtime.block_on(Box::pin(cli.verb.run(&settings)));
-    // Tasks that still run are not awaited: the verbs have awaited those that matter.
-    runtime.shutdown_background();
-    outcome
+    program::main(|cli: Cli, _| {
+        let settings = match &cli.config {
+            Some(path) => Settings::load(path)?,
+            None => Settings::default(),
+        };
+        Ok(async move { cli.verb.run(&settings).await })
+    })
 }
 
 impl Verb {
@@ -169,14 +145,7 @@ impl Verb {
             Self::Lease(args) => Box::pin(args.run(settings)).await,
             Self::Sweep(args) => Box::pin(args.run(settings)).await,
             Self::Guard(args) => args.run().await,
-            verb => {
-                log::to_stderr(log::CLIENT_LOG);
-                let mut interrupts = signals::Interrupts::listen()?;
-                tokio::select! {
-                    outcome = Box::pin(verb.call(settings)) => outcome,
-                    signal = interrupts.next() => Ok(signal.exit()),
-                }
-            }
+            verb => program::until_interrupted(verb.call(settings)).await,
         }
     }
 
@@ -195,7 +164,6 @@ impl Verb {
             Self::Health(args) => args.run(settings).await,
             Self::Ready(args) => args.run(settings).await,
             Self::Demo(args) => demo::run(args).await.map(|()| Exit::OK),
-            Self::Bench(args) => bench::run(args).await.map(|()| Exit::OK),
             Self::Completions(args) => args.run(),
             Self::Proto(args) => args.run(),
             Self::Serve(_)

@@ -6,40 +6,40 @@ use reveille::ErrorKind;
 
 /// An exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Exit(u8);
+pub(crate) struct Exit(u8);
 
 /// An argument or a setting breaks a rule.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Usage(pub(super) String);
+pub(crate) struct Usage(pub(crate) String);
 
 /// A failure with exit code 1, for any kind of error behind it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Failed(pub(super) String);
+pub(crate) struct Failed(pub(crate) String);
 
 impl Exit {
-    pub(super) const OK: Self = Self(0);
-    pub(super) const FAILURE: Self = Self(1);
-    pub(super) const USAGE: Self = Self(2);
-    pub(super) const UNREACHABLE: Self = Self(3);
-    pub(super) const DENIED: Self = Self(4);
-    pub(super) const NOT_FOUND: Self = Self(5);
-    pub(super) const TIMED_OUT: Self = Self(6);
-    pub(super) const LEASE_LOST: Self = Self(7);
-    pub(super) const NOT_NOTIFIED: Self = Self(8);
-    pub(super) const INTERRUPTED: Self = Self(130);
-    pub(super) const TERMINATED: Self = Self(143);
+    pub(crate) const OK: Self = Self(0);
+    pub(crate) const FAILURE: Self = Self(1);
+    pub(crate) const USAGE: Self = Self(2);
+    pub(crate) const UNREACHABLE: Self = Self(3);
+    pub(crate) const DENIED: Self = Self(4);
+    pub(crate) const NOT_FOUND: Self = Self(5);
+    pub(crate) const TIMED_OUT: Self = Self(6);
+    pub(crate) const LEASE_LOST: Self = Self(7);
+    pub(crate) const NOT_NOTIFIED: Self = Self(8);
+    pub(crate) const INTERRUPTED: Self = Self(130);
+    pub(crate) const TERMINATED: Self = Self(143);
 
     /// Returns the exit code of a child command; 128 + N if signal N ended it.
-    pub(super) fn of_command(status: std::process::ExitStatus) -> Self {
+    pub(crate) fn of_command(status: std::process::ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         let signalled = || status.signal().map(|signal| 128 + signal);
         let code = status.code().or_else(signalled).unwrap_or(1);
         Self(u8::try_from(code).unwrap_or(1))
     }
 
-    pub(super) fn of(error: &anyhow::Error) -> Self {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
         for cause in error.chain() {
             if cause.is::<Failed>() {
                 return Self::FAILURE;
@@ -59,7 +59,7 @@ impl Exit {
         Self::FAILURE
     }
 
-    pub(super) fn of_kind(kind: ErrorKind) -> Self {
+    pub(crate) fn of_kind(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Invalid => Self::USAGE,
             ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Busy => Self::NOT_FOUND,

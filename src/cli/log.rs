@@ -20,9 +20,9 @@ use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 use super::values::LogFormat;
 
 /// Log level of client verbs without `RUST_LOG`.
-pub(super) const CLIENT_LOG: &str = "error";
+pub(crate) const CLIENT_LOG: &str = "error";
 /// Log level of `wait`: also logs another node that waits under the same listener id.
-pub(super) const WAIT_LOG: &str = "error,reveille::client::flag_watch=warn";
+pub(crate) const WAIT_LOG: &str = "error,reveille::client::flag_watch=warn";
 
 /// Capacity of the buffer: about 1 MiB of usual lines.
 const BUFFERED_LINES: usize = 8 * 1024;
@@ -48,20 +48,20 @@ enum Message {
 /// Writes the buffered lines when it is dropped, in bounded time.
 #[derive(Debug)]
 #[must_use = "without it the last lines are lost"]
-pub(super) struct LogGuard(SyncSender<Message>);
+pub(crate) struct LogGuard(SyncSender<Message>);
 
 /// Logs as text, by `RUST_LOG` or else by `default`.
-pub(super) fn to_stderr(default: &str) {
+pub(crate) fn to_stderr(default: &str) {
     start(default, LogFormat::Text);
 }
 
 /// Logs by `RUST_LOG` or else by `default`.
-pub(super) fn start(default: &str, format: LogFormat) {
+pub(crate) fn start(default: &str, format: LogFormat) {
     start_on(io::stderr, default, format);
 }
 
 /// Logs by `RUST_LOG` or else by `default`, and drops lines rather than wait for their reader.
-pub(super) fn start_lossy(default: &str, format: LogFormat) -> io::Result<LogGuard> {
+pub(crate) fn start_lossy(default: &str, format: LogFormat) -> io::Result<LogGuard> {
     let (sender, messages) = sync_channel(BUFFERED_LINES);
     let thread = thread::Builder::new().name("log".to_owned());
     thread.spawn(move || write_all(&messages, &mut io::stderr()))?;
@@ -70,7 +70,7 @@ pub(super) fn start_lossy(default: &str, format: LogFormat) -> io::Result<LogGua
 }
 
 /// Returns how many lines were dropped.
-pub(super) fn dropped_lines() -> u64 {
+pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// The output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Format {
+pub(crate) enum Format {
     /// For people
     #[default]
     Table,
@@ -31,7 +31,7 @@ pub(super) enum Format {
 }
 
 /// A line of a table, or a JSON object.
-pub(super) trait Row: Serialize {
+pub(crate) trait Row: Serialize {
     const HEADERS: &'static [&'static str];
 
     fn cells(&self) -> Vec<String>;
@@ -39,7 +39,7 @@ pub(super) trait Row: Serialize {
 
 impl Format {
     /// Writes a whole list.
-    pub(super) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
+    pub(crate) fn list<T: Row>(self, rows: &[T]) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
             Self::Table => writeln!(out, "{}", table(rows))?,
@@ -54,7 +54,7 @@ impl Format {
     }
 
     /// Writes a single result.
-    pub(super) fn one<T: Row>(self, row: &T) -> io::Result<()> {
+    pub(crate) fn one<T: Row>(self, row: &T) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
             Self::Table => writeln!(out, "{}", table(std::slice::from_ref(row)))?,
@@ -65,7 +65,7 @@ impl Format {
     }
 
     /// Writes the next item of a stream: a line for people, or an object.
-    pub(super) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
+    pub(crate) fn next<T: Serialize>(self, row: &T, line: impl Display) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self {
             Self::Table => writeln!(out, "{line}")?,
@@ -76,31 +76,31 @@ impl Format {
 }
 
 /// Writes text to stdout, unchanged.
-pub(super) fn text(text: &str) -> io::Result<()> {
+pub(crate) fn text(text: &str) -> io::Result<()> {
     bytes(text.as_bytes())
 }
 
 /// Writes bytes to stdout, unchanged.
-pub(super) fn bytes(bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()
 }
 
 /// Returns a number and its noun: `1 message`, `2 messages`.
-pub(super) fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
 /// Writes a note to stderr.
-pub(super) fn note(text: impl Display) {
+pub(crate) fn note(text: impl Display) {
     // One write, so that lines of several processes do not mix. A closed stderr is ignored.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Returns an error and its causes, each once, on one line.
-pub(super) fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = cause
@@ -120,11 +120,11 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
 }
 
 /// Returns a point in time as RFC 3339, in UTC.
-pub(super) fn time(time: SystemTime) -> String {
+pub(crate) fn time(time: SystemTime) -> String {
     prost_types::Timestamp::from(time).to_string()
 }
 
-pub(super) fn serialize_time<S: Serializer>(
+pub(crate) fn serialize_time<S: Serializer>(
     at: &Option<SystemTime>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -132,7 +132,7 @@ pub(super) fn serialize_time<S: Serializer>(
 }
 
 /// Returns a span in whole milliseconds.
-pub(super) fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 

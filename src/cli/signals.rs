@@ -12,7 +12,7 @@ use super::exit::Exit;
 
 /// The signals that ask the program to end.
 #[derive(Debug)]
-pub(super) struct Interrupts {
+pub(crate) struct Interrupts {
     interrupt: unix::Signal,
     terminate: unix::Signal,
     quit: unix::Signal,
@@ -22,7 +22,7 @@ pub(super) struct Interrupts {
 
 /// A signal that asks the program to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Signal {
+pub(crate) enum Signal {
     /// Ctrl-C: the terminal sends it to child processes as well.
     Interrupt,
     /// Sent to this process only.
@@ -30,7 +30,7 @@ pub(super) enum Signal {
 }
 
 impl Interrupts {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: unix::signal(SignalKind::interrupt())?,
             terminate: unix::signal(SignalKind::terminate())?,
@@ -43,7 +43,7 @@ impl Interrupts {
     }
 
     /// Waits for the next signal. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Signal {
+    pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,
             _ = self.terminate.recv() => Signal::Terminate,
@@ -72,7 +72,7 @@ fn ignores_hangup() -> bool {
 }
 
 impl Signal {
-    pub(super) fn exit(self) -> Exit {
+    pub(crate) fn exit(self) -> Exit {
         match self {
             Self::Interrupt => Exit::INTERRUPTED,
             Self::Terminate => Exit::TERMINATED,
@@ -80,7 +80,7 @@ impl Signal {
     }
 
     /// Forwards the signal to a command, unless the terminal has sent it already.
-    pub(super) fn forward(self, child: &Child) {
+    pub(crate) fn forward(self, child: &Child) {
         let pid = child.id().and_then(|id| i32::try_from(id).ok());
         let Some(pid) = pid.and_then(Pid::from_raw) else {
             return;
@@ -94,7 +94,7 @@ impl Signal {
 
 /// Raises the soft limit on open files to the hard limit, and returns the limit: each connection is
 /// an open file.
-pub(super) fn raise_open_files() -> Option<u64> {
+pub(crate) fn raise_open_files() -> Option<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

@@ -14,7 +14,7 @@ use tokio::{
 
 /// The parent's handle of a child process.
 #[derive(Debug)]
-pub(super) struct Subprocess {
+pub(crate) struct Subprocess {
     name: String,
     child: Child,
     stdin: ChildStdin,
@@ -28,7 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Subprocess {
     /// Starts this program with these arguments. `name` is for error messages.
-    pub(super) fn start<T: AsRef<OsStr>>(
+    pub(crate) fn start<T: AsRef<OsStr>>(
         name: &str,
         args: impl IntoIterator<Item = T>,
         line_timeout: Duration,
@@ -52,18 +52,18 @@ impl Subprocess {
         })
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Sends a line.
-    pub(super) async fn send(&mut self, line: &str) -> Result<()> {
+    pub(crate) async fn send(&mut self, line: &str) -> Result<()> {
         let written = self.stdin.write_all(format!("{line}\n").as_bytes()).await;
         written.with_context(|| format!("the {} process has ended", self.name))
     }
 
     /// Waits for the next line.
-    pub(super) async fn line(&mut self) -> Result<String> {
+    pub(crate) async fn line(&mut self) -> Result<String> {
         match timeout(self.line_timeout, self.lines.next_line()).await {
             Ok(line) => line?.with_context(|| format!("the {} process has ended", self.name)),
             Err(_) => {
@@ -74,7 +74,7 @@ impl Subprocess {
     }
 
     /// Ends the child, and waits until it has ended.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         drop(self.stdin);
         let ended = timeout(STOP_TIMEOUT, self.child.wait()).await;
         if ended.is_err() {

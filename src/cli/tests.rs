@@ -139,18 +139,6 @@ fn bad_values_are_refused_with_field_and_rule() {
 }
 
 #[test]
-fn arguments_of_bench_are_never_taken_from_the_environment() {
-    let cli = Cli::command();
-    let bench = cli.find_subcommand("bench").expect("a verb");
-    for work in bench.get_subcommands() {
-        for argument in work.get_arguments() {
-            let (work, argument) = (work.get_name(), (argument.get_id(), argument.get_env()));
-            assert_eq!(argument.1, None, "bench {work}: {}", argument.0);
-        }
-    }
-}
-
-#[test]
 fn arguments_after_two_dashes_belong_to_the_command() {
     let cli = Cli::try_parse_from(["reveille", "wait", "go", "--", "sh", "-c", "exit 7"]);
     assert!(matches!(cli.expect("parsed").verb, Verb::Wait(_)));

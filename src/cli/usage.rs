@@ -13,7 +13,7 @@ use reveille::duration;
 use super::{exit::Exit, output};
 
 /// Prints the requested help, or one line with the error.
-pub(super) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString]) -> Exit {
+pub(crate) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString]) -> Exit {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed stdout is ignored.
@@ -37,7 +37,7 @@ pub(super) fn refuse(error: &clap::Error, command: &Command, typed: &[OsString])
 }
 
 /// Returns the command without empty environment variables: an empty variable counts as unset.
-pub(super) fn without_empty_variables(command: Command) -> Command {
+pub(crate) fn without_empty_variables(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let name = arg.get_env().map(ToOwned::to_owned);
         match name.and_then(std::env::var_os) {
@@ -73,19 +73,19 @@ fn find_variable(command: &Command, long: &str) -> Option<String> {
 }
 
 /// Parses a number that may be 0.
-pub(super) fn number<T: FromStr>(text: &str) -> Result<T, String> {
+pub(crate) fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| "must be a whole number, 0 or more".to_owned())
 }
 
 /// Parses a number of at least 1.
-pub(super) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+pub(crate) fn positive<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
     let positive = text.parse().ok().filter(|number| *number != T::default());
     positive.ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
 /// Parses a duration above zero.
-pub(super) fn pause(text: &str) -> Result<Duration, String> {
+pub(crate) fn pause(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
     match span.is_zero() {
         true => Err("must be above zero".to_owned()),
@@ -106,7 +106,7 @@ fn condense(text: &str) -> String {
 }
 
 /// Returns the user's name, or an empty text.
-pub(super) fn user() -> String {
+pub(crate) fn user() -> String {
     std::env::var("USER").unwrap_or_default()
 }
 

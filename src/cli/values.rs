@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 /// The address of the admin port; `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AdminListen(pub(super) Option<SocketAddr>);
+pub(crate) struct AdminListen(pub(crate) Option<SocketAddr>);
 
 /// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
+pub(crate) enum LogFormat {
     /// For people
     #[default]
     Text,
@@ -47,7 +47,7 @@ impl fmt::Display for AdminListen {
 
 /// Parses an address to listen on. A port alone is on loopback: only an explicit address opens the
 /// port to other machines.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix("localhost:");
     let port = port.or_else(|| text.strip_prefix(':'));
     let local = port.and_then(|port| port.parse().ok());
@@ -58,7 +58,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// Parses a host name without a port.
-pub(super) fn host_name(text: &str) -> Result<String, String> {
+pub(crate) fn host_name(text: &str) -> Result<String, String> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     match !text.is_empty() && text.chars().all(letter) {
         true => Ok(text.to_owned()),
@@ -67,7 +67,7 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
 }
 
 /// Parses an interval between reads; zero means never.
-pub(super) fn refresh(text: &str) -> Result<Duration, String> {
+pub(crate) fn refresh(text: &str) -> Result<Duration, String> {
     let span = duration::parse(text).map_err(|error| error.to_string())?;
     match span.is_zero() || span >= MIN_REFRESH {
         true => Ok(span),

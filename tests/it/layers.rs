@@ -58,8 +58,8 @@ const LAYERS: [(&str, &[&str]); 9] = [
 ];
 /// May look across: they put parts together for tests.
 const ACROSS: [&str; 2] = ["sim", "testing"];
-/// The binary: the public API only.
-const BINARY: [&str; 2] = ["main", "cli"];
+/// The binaries: the public API only.
+const BINARY: [&str; 3] = ["main", "cli", "bench"];
 /// The error is named through the crate's root as often as through its module.
 const OF_ERROR: [&str; 3] = ["Error", "ErrorKind", "Result"];
 /// Base modules that the others of the base stand on.
@@ -200,6 +200,21 @@ fn a_pure_module_imports_neither_tokio_nor_a_store() {
 }
 
 #[test]
+fn the_operators_tool_knows_no_benchmark() {
+    let mut faults = Vec::new();
+    for source in read("src", &[".rs"]) {
+        if !matches!(module(&source).as_str(), "main" | "cli") {
+            continue;
+        }
+        let code = source.code();
+        if code.contains("bench") || code.contains("async_nats") {
+            faults.push(source.path);
+        }
+    }
+    assert!(faults.is_empty(), "{faults:?}");
+}
+
+#[test]
 fn every_file_opens_with_what_it_promises() {
     let missing: Vec<_> = ["src", "tests", "examples"]
         .iter()
@@ -249,8 +264,8 @@ fn time_is_read_by_the_clock_only() {
 
 #[test]
 fn tasks_are_spawned_in_one_place() {
-    // A database's writer is a thread of its own; the binary runs helpers.
-    const ALLOWED: [&str; 3] = ["base/task", "backend/sqlite", "cli"];
+    // A database's writer is a thread of its own; the binaries run helpers.
+    const ALLOWED: [&str; 4] = ["base/task", "backend/sqlite", "cli", "bench"];
     const SPAWNS: [&str; 7] = [
         "tokio::spawn",
         "tokio::task::spawn",

@@ -1,0 +1,79 @@
+//! The arguments of the bench's child processes (hidden verbs).
+
+use std::time::Duration;
+
+use clap::Args;
+use reveille::duration;
+
+use super::Server;
+
+/// The arguments of the parked nodes' process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ParkedArgs {
+    /// The relay that releases the nodes.
+    #[arg(long)]
+    pub(crate) target: Option<String>,
+    /// The store that the nodes poll.
+    #[arg(long)]
+    pub(crate) store: Option<String>,
+    #[arg(long, default_value = "2.5s", value_parser = duration::parse)]
+    pub(crate) polling: Duration,
+    #[arg(long)]
+    pub(crate) waiters: u64,
+}
+
+/// The arguments of the relay's process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RelayArgs {
+    #[arg(long, default_value = "memory:")]
+    pub(crate) store: String,
+    #[arg(long, value_parser = duration::parse)]
+    pub(crate) sentinel: Option<Duration>,
+    /// Maximum number of queues in memory.
+    #[arg(long)]
+    pub(crate) max_queues: Option<usize>,
+    /// Measure the polls of the relay's tasks.
+    #[arg(long)]
+    pub(crate) measure_polls: bool,
+}
+
+/// The arguments of the subscribers' process.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubscribersArgs {
+    #[arg(long)]
+    pub(crate) server: Server,
+    #[arg(long)]
+    pub(crate) target: String,
+    /// The queues; each subscriber subscribes to all of them.
+    #[arg(long, required = true)]
+    pub(crate) queue: Vec<String>,
+    #[arg(long)]
+    pub(crate) subscribers: u64,
+    #[arg(long)]
+    pub(crate) per_connection: u64,
+    /// Record the latency of each wake-up.
+    #[arg(long)]
+    pub(crate) timed: bool,
+}
+
+/// The arguments of the process of the pattern and exact subscriptions.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SubscriptionsArgs {
+    #[arg(long)]
+    pub(crate) target: String,
+    /// Number of queues that the relay has in memory.
+    #[arg(long)]
+    pub(crate) queues: u32,
+    #[arg(long)]
+    pub(crate) per_connection: u32,
+}
+
+/// The arguments of the process of the `*/*` subscription.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WildcardArgs {
+    #[arg(long)]
+    pub(crate) target: String,
+    /// Number of queues that the relay has in memory.
+    #[arg(long)]
+    pub(crate) queues: u32,
+}

@@ -1,0 +1,145 @@
+//! The server of one run: a relay, a nats-server or a redis-server, in a separate process.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use reveille::{Node, NodeConfig, RelayConfig};
+
+use super::{Server, args::RelayArgs, child, metrics::Metrics, usage::Usage};
+use crate::cli::subprocess::Subprocess;
+
+/// A server that the bench started, or the relay of `--relay`.
+#[derive(Debug)]
+pub(super) struct Broker {
+    pub(super) server: Server,
+    /// The relay's URL, or the peer's host and port.
+    pub(super) target: String,
+    pid: Option<u32>,
+    /// Address of the admin port; `None` for a peer and for `--relay`.
+    admin: Option<String>,
+    process: Option<Subprocess>,
+}
+
+impl Broker {
+    /// Starts a server, or uses the relay with the URL `relay`.
+    pub(super) async fn start(server: Server, relay: Option<&str>) -> Result<Self> {
+        if let Some(relay) = relay {
+            return Ok(Self {
+                server,
+                target: relay.to_owned(),
+                pid: None,
+                admin: None,
+                process: None,
+            });
+        }
+        let name = match server {
+            Server::Reveille => "relay",
+            Server::Nats | Server::RawNats => "nats",
+            Server::Redis => "redis",
+        };
+        Self::spawn(server, name, &[]).await
+    }
+
+    /// Starts a relay with these arguments of [`RelayArgs`].
+    pub(super) async fn relay(args: &[String]) -> Result<Self> {
+        Self::spawn(Server::Reveille, "relay", args).await
+    }
+
+    async fn spawn(server: Server, name: &'static str, args: &[String]) -> Result<Self> {
+        let mut process = child::start(name, args)?;
+        let line = process.line().await?;
+        let mut words = line.split(' ');
+        let target = words.next().unwrap_or_default().to_owned();
+        let pid = words.next().context("no process id")?.parse().ok();
+        Ok(Self {
+            server,
+            target,
+            pid,
+            admin: words.next().map(str::to_owned),
+            process: Some(process),
+        })
+    }
+
+    /// Returns the server's usage so far.
+    pub(super) fn usage(&self) -> Usage {
+        Usage::of(self.pid)
+    }
+
+    /// Returns the relay's metrics; `None` for a peer and for `--relay`.
+    pub(super) async fn metrics(&self) -> Result<Option<Metrics>> {
+        match &self.admin {
+            Some(admin) => Metrics::read(admin).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Ends the server, unless it is the relay of `--relay`.
+    pub(super) async fn stop(self) {
+        if let Some(process) = self.process {
+            process.stop().await;
+        }
+    }
+}
+
+/// The relay's process: prints its URL, its process id and its admin address, and serves until the
+/// parent closes the input.
+pub(super) async fn serve_relay(args: &RelayArgs) -> Result<()> {
+    child::raise_limits();
+    let mut relay = RelayConfig::default();
+    relay.sentinel_interval = args.sentinel.unwrap_or(relay.sentinel_interval);
+    if let Some(max) = args.max_queues {
+        (relay.max_queues, relay.max_cursors_per_stream) = (max, max);
+    }
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = NodeConfig {
+        listen: any_port,
+        admin_listen: Some(any_port),
+        store: args.store.clone(),
+        relay,
+        measure_polls: args.measure_polls,
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await?;
+    let admin = node.admin_address().context("the admin port is on")?;
+    println!("{} {} {admin}", node.url(), std::process::id());
+    child::parent_closed().await;
+    node.shutdown(Duration::ZERO).await;
+    Ok(())
+}
+
+/// Returns the argument of a relay with this sentinel interval; 0 for never.
+pub(super) fn sentinel(interval: Duration) -> String {
+    format!("--sentinel={}ms", interval.as_millis())
+}
+
+/// Fails if a server's program is not on the PATH.
+pub(super) fn check_installed(server: Server) -> Result<()> {
+    match server {
+        Server::Reveille => Ok(()),
+        Server::Nats | Server::RawNats => find("nats-server"),
+        Server::Redis => find("redis-server"),
+    }
+}
+
+/// Fails if a program is not on the PATH.
+fn find(program: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    ensure!(
+        found,
+        "{program} is not on the PATH: install it, on Debian and Ubuntu with \
+         `apt-get install {program}`"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_missing_peer_names_its_package() {
+        let error = find("no-such-server").expect_err("missing").to_string();
+        assert!(error.contains("apt-get install no-such-server"), "{error}");
+    }
+}

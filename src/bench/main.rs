@@ -1,0 +1,179 @@
+//! `reveille-bench BENCHMARK`: measures the cost and latency of a relay (also with very many queues
+//! and subscriptions), of queues, listeners, ids, sweeping, and the release of a parked fleet.
+//!
+//! The relay, its subscribers and the publisher are three processes, so that processor time is
+//! measured for each. With `--peer` the same benchmark runs on a nats-server or a redis-server as
+//! well, in alternating runs. The report has the figures of each run, then the medians. The bench
+//! uses the library's public API only. The exception is one page of a list, for which it uses the
+//! protocol.
+
+mod args;
+mod broker;
+mod budget;
+mod child;
+mod delivery_counter;
+mod directory;
+mod drain;
+mod each;
+mod ids;
+mod listen;
+mod metrics;
+mod nats;
+mod peers;
+mod progress;
+mod queue;
+mod raw;
+mod raw_nats;
+mod raw_redis;
+mod report;
+mod scale;
+mod sender;
+mod single_queue;
+mod subscriber_process;
+mod subscribers;
+mod sweep;
+mod unleash;
+mod usage;
+
+/// The helpers of the `reveille` command that this program shares.
+#[path = "../cli"]
+#[allow(dead_code, reason = "the benchmarks need a part of each")]
+mod cli {
+    pub(crate) mod exit;
+    pub(crate) mod log;
+    pub(crate) mod output;
+    pub(crate) mod program;
+    pub(crate) mod signals;
+    pub(crate) mod subprocess;
+    pub(crate) mod usage;
+    pub(crate) mod values;
+}
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+
+use self::{
+    args::{Benchmark, Cli, Helper, Relayed, Runs, Server, Servers, Single, Verb},
+    broker::Broker,
+    cli::{exit::Exit, program},
+    progress::Progress,
+    report::{Figures, Report},
+};
+
+fn main() -> ExitCode {
+    program::main(|cli: Cli, matches| {
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok(program::until_interrupted(run(cli, name)))
+    })
+}
+
+async fn run(cli: Cli, name: String) -> Result<Exit> {
+    match cli.verb {
+        Verb::Helper(helper) => helper.run().await?,
+        // On a worker thread of the runtime, as publishers usually are: from another thread, each
+        // notification would first have to wake a worker thread.
+        Verb::Benchmark(benchmark) => {
+            tokio::spawn(async move { benchmark.measure(&name, cli.runs).await }).await??;
+        }
+    }
+    Ok(Exit::OK)
+}
+
+impl Benchmark {
+    /// Runs the benchmark `--runs` times on each server in turn, and prints the report.
+    async fn measure(&self, name: &str, Runs { runs, output }: Runs) -> Result<()> {
+        let servers = match self {
+            Self::Relayed(benchmark) => benchmark.servers(),
+            Self::Single(_) => &Servers::default(),
+        };
+        let (relay, servers) = (servers.relay.as_deref(), servers.all());
+        ensure!(
+            relay.is_none() || servers.len() == 1,
+            "--peer measures servers of this machine: omit --relay"
+        );
+        for server in &servers {
+            broker::check_installed(*server)?;
+        }
+        let progress = Progress::new(name, runs as usize * servers.len());
+        let mut report = Report::new(name);
+        for run in 1..=runs {
+            for server in &servers {
+                progress.begin(&format!("run {run} of {runs}, {server}"));
+                report.add(*server, self.once(*server, relay, &progress).await?);
+                progress.done();
+            }
+        }
+        progress.finish();
+        report.print(output);
+        Ok(())
+    }
+
+    async fn once(
+        &self,
+        server: Server,
+        relay: Option<&str>,
+        progress: &Progress,
+    ) -> Result<Figures> {
+        match self {
+            Self::Relayed(benchmark) => {
+                let broker = Broker::start(server, relay).await?;
+                let figures = benchmark.once(&broker, progress).await?;
+                broker.stop().await;
+                Ok(figures)
+            }
+            Self::Single(benchmark) => benchmark.once(progress).await,
+        }
+    }
+}
+
+impl Relayed {
+    fn servers(&self) -> &Servers {
+        match self {
+            Self::Burst(args) => &args.servers,
+            Self::Wake(args) => &args.servers,
+            Self::WakeAll(args) => &args.servers,
+            Self::Each(args) => &args.servers,
+            Self::Idle(args) => &args.servers,
+        }
+    }
+
+    async fn once(&self, broker: &Broker, progress: &Progress) -> Result<Figures> {
+        match self {
+            Self::Burst(args) => single_queue::burst(args, broker, progress).await,
+            Self::Wake(args) => single_queue::wake(args, broker, progress).await,
+            Self::WakeAll(args) => single_queue::wake_all(args, broker, progress).await,
+            Self::Each(args) => each::each(args, broker, progress).await,
+            Self::Idle(args) => single_queue::idle(args, broker, progress).await,
+        }
+    }
+}
+
+impl Single {
+    async fn once(&self, progress: &Progress) -> Result<Figures> {
+        match self {
+            Self::Scale(args) => scale::once(args, progress).await,
+            Self::Queue(args) => queue::once(args, progress).await,
+            Self::Listen(args) => listen::once(args, progress).await,
+            Self::Drain(args) => drain::once(args, progress).await,
+            Self::Budget(args) => budget::once(args, progress).await,
+            Self::Ids(args) => ids::once(args, progress).await,
+            Self::Sweep(args) => sweep::once(args, progress).await,
+            Self::Unleash(args) => unleash::once(args, progress).await,
+        }
+    }
+}
+
+impl Helper {
+    async fn run(&self) -> Result<()> {
+        match self {
+            Self::Relay(args) => broker::serve_relay(args).await,
+            Self::Nats => peers::serve_nats().await,
+            Self::Redis => peers::serve_redis().await,
+            Self::Subscribers(args) => subscribers::run(args).await,
+            Self::Parked(args) => unleash::run(args).await,
+            Self::Subscriptions(args) => scale::subscriptions::run(args).await,
+            Self::Wildcard(args) => scale::wildcard::run(args).await,
+        }
+    }
+}

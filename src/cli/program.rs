@@ -1,0 +1,53 @@
+//! The life of a program: its arguments, its runtime, its exit code. Both programs of this package
+//! start here.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Parser};
+
+use super::{exit::Exit, log, output, signals, usage};
+
+/// Parses the arguments, runs the program, and returns its exit code.
+pub(crate) fn main<C: Parser, F: Future<Output = anyhow::Result<Exit>>>(
+    run: impl FnOnce(C, &ArgMatches) -> anyhow::Result<F>,
+) -> ExitCode {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let command = usage::without_empty_variables(C::command());
+    let parsed = command.clone().try_get_matches_from(&typed);
+    let parsed = parsed.and_then(|matches| Ok((C::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::refuse(&error, &command, &typed).into(),
+    };
+    let exit = run(cli, &matches)
+        .and_then(complete)
+        .unwrap_or_else(|error| {
+            let exit = Exit::of(&error);
+            if exit != Exit::OK {
+                output::note(format_args!("error: {}", output::one_line(&error)));
+            }
+            exit
+        });
+    exit.into()
+}
+
+fn complete(program: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let outcome = runtime.block_on(Box::pin(program));
+    // Tasks that still run are not awaited: the verbs have awaited those that matter.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Runs work that may be dropped at any moment, until it ends or a signal arrives.
+pub(crate) async fn until_interrupted(
+    work: impl Future<Output = anyhow::Result<Exit>>,
+) -> anyhow::Result<Exit> {
+    log::to_stderr(log::CLIENT_LOG);
+    let mut interrupts = signals::Interrupts::listen()?;
+    tokio::select! {
+        outcome = Box::pin(work) => outcome,
+        signal = interrupts.next() => Ok(signal.exit()),
+    }
+}
