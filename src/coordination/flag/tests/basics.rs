@@ -5,10 +5,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    super::{
-        Event, Flags, FlagsConfig, StoreFlag, StreamAction, WatchStream, WatchStreamConfig,
-        document::blob_name,
-    },
+    super::{Event, Flags, FlagsConfig, StoreFlag, WatchStream, document::blob_name},
     at, forever, lasting, listener, name,
     stepped::{Failing, SteppedStore},
     take_all, take_states,
@@ -17,7 +14,10 @@ use crate::{
     base::clock::Tick,
     error::ErrorKind,
     store::{BlobStore, MemoryStore},
-    types::{FlagEvent, FlagName, GlobalFlag, GoodbyeReason, UnleashOptions},
+    types::{
+        FlagEvent, FlagName, GlobalFlag, GoodbyeReason, StreamAction, StreamLifecycle,
+        UnleashOptions,
+    },
 };
 
 fn setup() -> (SteppedStore, Flags) {
@@ -410,13 +410,10 @@ async fn acknowledgements_are_counted_once_per_listener_and_generation() {
 async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let (_, flags) = setup();
     let second = Duration::from_secs(1);
-    let config = WatchStreamConfig {
-        heartbeat: second * 5,
-        max_age: second * 3600,
-    };
     let mut rng = fastrand::Rng::with_seed(7);
+    let lifecycle = StreamLifecycle::new(second * 5, second * 3600, Tick::default(), &mut rng);
     let watch = flags.watch(&name("go"), listener("w"), false);
-    let mut feed = WatchStream::new(watch, config, Tick::default(), &mut rng);
+    let mut feed = WatchStream::new(watch, lifecycle);
     let tick = |seconds: u32| Tick::default() + second * seconds;
     let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), false, Waker::noop());
     // A heartbeat would mean that no event is pending.
