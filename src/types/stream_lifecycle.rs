@@ -1,6 +1,6 @@
 //! The life of a relay's response stream: heartbeats, a maximum age, a Goodbye.
 //!
-//! A state machine. Its owner decides when a heartbeat may be sent (R6), and what is sent before
+//! A state machine. Its owner decides when a heartbeat may be sent (R6), and which messages precede
 //! the Goodbye.
 
 use std::time::Duration;
