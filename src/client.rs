@@ -12,10 +12,10 @@ mod flags;
 mod pages;
 mod pool;
 mod publisher;
+mod reconnecting_stream;
 pub(crate) mod session;
 mod stream;
 mod subscription;
-mod timer;
 
 pub use admin::{ListenerInfo, QueueInfo};
 pub use config::{ClientConfig, PublisherOptions};

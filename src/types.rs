@@ -12,6 +12,7 @@ mod position;
 mod report;
 mod session;
 mod size;
+mod stream_lifecycle;
 mod traits;
 mod work;
 
@@ -23,9 +24,9 @@ pub(crate) use name::{check_name, check_text};
 pub use notification::{Accepted, Notification};
 pub use position::{Position, Token};
 pub use report::{Report, ReportState};
-pub(crate) use session::clamp_heartbeat;
 pub use session::{
     ConnectionState, Goodbye, GoodbyeReason, LinkState, SubscribeEvent, SubscribeOptions, Welcome,
 };
+pub(crate) use stream_lifecycle::{StreamAction, StreamLifecycle};
 pub use traits::{FlagWatch, GlobalFlag, Notifier, ReportFuture, WakeStream};
 pub use work::{WakeReason, WorkDetected};

@@ -4,12 +4,16 @@
 //! under tokio, under a paused clock and in the simulation. Ticks are monotonic. Wall-clock time is
 //! used only where people or other machines read it.
 
+mod timer;
+
 use std::{
     ops::{Add, AddAssign},
     time::Duration,
 };
 
 use tokio::time::Instant;
+
+pub(crate) use self::timer::Timer;
 
 /// A point in monotonic time: nanoseconds since the creation of its clock.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,6 @@ use futures_core::Stream;
 use tonic::{Response, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
 use super::{connection::Client, pool::Lease};
-use crate::client::session::Outage;
 
 type Opening<T> = Pin<Box<dyn Future<Output = Result<Response<Streaming<T>>, Status>> + Send>>;
 
@@ -99,19 +98,6 @@ impl<T> ResponseStream<T> {
         self.close();
         StreamEvent::Broken(status)
     }
-}
-
-/// Logs that opening a stream has failed for a while.
-#[cold]
-pub(super) fn log_outage(outage: &Outage, stream: &str, client: &Client) {
-    tracing::warn!(
-        relay = client.url(),
-        stream,
-        attempts = outage.attempts,
-        seconds = outage.duration.as_secs(),
-        reason = outage.reason,
-        "no stream can be opened; retrying"
-    );
 }
 
 impl<T> fmt::Debug for ResponseStream<T> {

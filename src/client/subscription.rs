@@ -15,18 +15,18 @@ use tokio::sync::watch;
 
 use super::{
     connection::{Client, RelayClient},
-    stream::{ResponseStream, StreamEvent, log_outage},
-    timer::Timer,
+    reconnecting_stream::{ReconnectingStream, StreamProtocol},
+    stream::ResponseStream,
 };
 use crate::{
-    base::clock::{Clock, Tick},
-    client::session::{ReconnectStep, SubscriptionSession, SubscriptionStep},
+    base::clock::Tick,
+    client::session::{Reconnect, SubscriptionSession},
     error::{Error, ErrorKind, Result},
     types::{
         ConnectionState, Limits, LinkState, Report, ReportFuture, SubscribeOptions, WakeStream,
         Welcome, WorkDetected,
     },
-    wire::{from_status, proto, report_to_wire, subscribe_event, subscribe_to_wire},
+    wire::{proto, report_to_wire, subscribe_event, subscribe_to_wire},
 };
 
 /// A [`Stream`] of wake-ups ([`WorkDetected`]). It ends only after an error, which is the relay's
@@ -35,45 +35,40 @@ use crate::{
 /// # Cancel safety
 /// A wake-up that was not returned stays for the next poll.
 #[derive(Debug)]
-pub struct Subscription {
-    client: Client,
-    clock: Clock,
+pub struct Subscription(ReconnectingStream<WakeProtocol>);
+
+/// `Relay.Subscribe`.
+#[derive(Debug)]
+struct WakeProtocol {
     session: SubscriptionSession,
-    responses: ResponseStream<proto::SubscribeResponse>,
-    timer: Timer,
     link_state: watch::Sender<LinkState>,
-    rng: fastrand::Rng,
 }
 
 impl Subscription {
     pub(super) fn new(client: &Client, options: SubscribeOptions) -> Result<Self> {
         options.check()?;
         check_size(&options)?;
-        let clock = client.clock();
-        Ok(Self {
-            client: client.clone(),
-            clock,
+        let listener = options.listener_id.clone();
+        let protocol = WakeProtocol {
             session: SubscriptionSession::new(options, client.reconnect_config()),
-            responses: ResponseStream::none(),
-            timer: Timer::new(clock),
             link_state: watch::Sender::new(LinkState::default()),
-            rng: fastrand::Rng::new(),
-        })
+        };
+        Ok(Self(ReconnectingStream::new(client, listener, protocol)))
     }
 
     /// Returns whether wake-ups can arrive now. Updated only while the stream is polled.
     pub fn state(&self) -> ConnectionState {
-        self.session.state()
+        self.0.protocol.session.reconnect.state()
     }
 
     /// Returns a receiver of the connection's state. Updated only while the stream is polled.
     pub fn link(&self) -> watch::Receiver<LinkState> {
-        self.link_state.subscribe()
+        self.0.protocol.link_state.subscribe()
     }
 
     /// Returns the Welcome of the open stream, if any.
     pub fn welcome(&self) -> Option<&Welcome> {
-        self.session.welcome()
+        self.0.protocol.session.welcome()
     }
 
     /// Waits for the next wake-up; `None` after the relay's refusal was returned.
@@ -91,84 +86,49 @@ impl Subscription {
     /// # Cancel safety
     /// Safe: a wake-up that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Option<Result<WorkDetected>> {
-        std::future::poll_fn(|cx| self.poll_work(cx)).await
+        self.0.next().await
+    }
+}
+
+impl StreamProtocol for WakeProtocol {
+    type Response = proto::SubscribeResponse;
+    type Item = WorkDetected;
+
+    fn reconnect(&mut self) -> &mut Reconnect {
+        &mut self.session.reconnect
     }
 
-    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<WorkDetected>>> {
-        loop {
-            if let Some(work) = self.session.next_work() {
-                return Poll::Ready(Some(Ok(work)));
-            }
-            let now = self.clock.now();
-            let until = match self.session.step(now) {
-                SubscriptionStep::Open(request) => {
-                    self.open(&request);
-                    continue;
-                }
-                SubscriptionStep::Reconnect(
-                    ReconnectStep::Wait(until) | ReconnectStep::Read(until),
-                ) => until,
-                SubscriptionStep::Reconnect(ReconnectStep::Open | ReconnectStep::Closed) => {
-                    return Poll::Ready(None);
-                }
-            };
-            if let Poll::Ready(event) = self.responses.poll(cx) {
-                let refusal = self.on_stream_event(event, now);
-                self.publish_link_state();
-                match refusal {
-                    Some(refusal) => return Poll::Ready(Some(Err(refusal))),
-                    None => continue,
-                }
-            }
-            std::task::ready!(self.timer.poll(until, cx));
-            if self.session.elapsed(self.clock.now(), &mut self.rng) {
-                self.responses.abandon();
-                self.log_outage();
-            }
-            self.publish_link_state();
-        }
+    fn next_item(&mut self) -> Option<WorkDetected> {
+        self.session.next_work()
     }
 
-    fn open(&mut self, request: &SubscribeOptions) {
-        let request = subscribe_to_wire(request);
-        self.responses.open(&self.client, |channel| async move {
+    fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>) {
+        let request = subscribe_to_wire(&self.session.request());
+        responses.open(client, |channel| async move {
             RelayClient::new(channel).subscribe(request).await
         });
     }
 
-    /// Processes an event of the stream; returns the error if it is final.
-    fn on_stream_event(
+    fn received(
         &mut self,
-        event: StreamEvent<proto::SubscribeResponse>,
+        message: Self::Response,
         now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<()> {
+        self.session.received(subscribe_event(message), now, rng);
+        Ok(())
+    }
+
+    fn broken(
+        &mut self,
+        now: Tick,
+        error: Option<&Error>,
+        rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        match event {
-            StreamEvent::Opened(_) => self.session.opened(now),
-            StreamEvent::Message(message) => {
-                self.session
-                    .received(subscribe_event(message), now, &mut self.rng);
-                if self.session.state() != ConnectionState::Connected {
-                    // The relay sent a Goodbye.
-                    self.responses.close();
-                }
-            }
-            StreamEvent::Broken(status) => {
-                let error = status.map(from_status);
-                let refusal = self.session.broken(now, error.as_ref(), &mut self.rng);
-                self.log_outage();
-                return refusal;
-            }
-        }
-        None
+        self.session.broken(now, error, rng)
     }
 
-    fn log_outage(&mut self) {
-        if let Some(outage) = self.session.outage(self.clock.now()) {
-            log_outage(&outage, self.session.listener_id().as_str(), &self.client);
-        }
-    }
-
-    fn publish_link_state(&self) {
+    fn state_changed(&self) {
         let link = self.session.link_state();
         self.link_state
             .send_if_modified(|published| std::mem::replace(published, link) != link);
@@ -192,22 +152,22 @@ impl Stream for Subscription {
     type Item = Result<WorkDetected>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_work(cx)
+        self.0.poll_next(cx)
     }
 }
 
 #[async_trait]
 impl WakeStream for Subscription {
     async fn next(&mut self) -> Option<Result<WorkDetected>> {
-        Self::next(self).await
+        self.0.next().await
     }
 
     fn report(&mut self, mut report: Report) -> ReportFuture {
-        let request = match self.session.report(&mut report) {
+        let request = match self.0.protocol.session.report(&mut report) {
             Ok(id) => report_to_wire(&id, &report),
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
-        let client = self.client.clone();
+        let client = self.0.client.clone();
         Box::pin(async move {
             let call = |channel| async move { RelayClient::new(channel).report(request).await };
             client.call(call).await.map(|_| ())
@@ -215,18 +175,11 @@ impl WakeStream for Subscription {
     }
 
     fn ask_again(&mut self, after: Duration) -> bool {
-        let retries = self
-            .session
-            .retry_after_refusal(self.clock.now(), after, &mut self.rng);
-        self.publish_link_state();
-        retries
+        self.0.retry_after_refusal(after)
     }
 
     fn pause(&mut self, paused: bool) {
-        if self.session.pause(paused, self.clock.now()) {
-            self.responses.close();
-            self.publish_link_state();
-        }
+        self.0.pause(paused);
     }
 
     fn link(&self) -> watch::Receiver<LinkState> {

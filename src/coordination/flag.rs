@@ -45,7 +45,7 @@ pub(crate) use self::{
     local::LocalWatch,
     presence::{WatcherView, WatchersQuery},
     watch_guard::WatchGuard,
-    watch_stream::{StreamAction, WatchStream, WatchStreamConfig},
+    watch_stream::WatchStream,
 };
 use self::{
     blobs::FlagBlobs,

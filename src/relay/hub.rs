@@ -67,7 +67,7 @@ pub(crate) use self::{
     mailbox::WakeBatch,
     no_subscribers::NearestName,
     stats::{ListenerStats, QueueStats},
-    stream::{StreamAction, StreamConfig, SubscriberStream},
+    stream::{StreamConfig, StreamMessage, SubscriberStream},
     subscription::SubscriptionId,
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
 };

@@ -21,7 +21,7 @@ use std::{
 };
 
 pub use self::local::{LocalPublisher, LocalSubscription};
-pub(crate) use self::message_stream::{Message, MessageStream};
+pub(crate) use self::message_stream::{MessageStream, poll_stream};
 pub(crate) use self::refusals::{Refusals, Refused};
 use crate::{
     base::{

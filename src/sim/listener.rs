@@ -21,9 +21,7 @@ use super::{
 };
 use crate::{
     base::clock::Tick,
-    client::session::{
-        ConnectionNumber, ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep,
-    },
+    client::session::{ConnectionNumber, ReconnectConfig, ReconnectStep, SubscriptionSession},
     error::Error,
     types::{
         ConnectionState, LinkState, ListenerId, ReportState, Selector, SubscribeEvent,
@@ -273,9 +271,12 @@ impl World {
             let Some(session) = &mut listener.session else {
                 return;
             };
-            match session.step(now) {
-                SubscriptionStep::Open(options) => self.open(number, options),
-                SubscriptionStep::Reconnect(ReconnectStep::Wait(at) | ReconnectStep::Read(at)) => {
+            match session.reconnect.step(now) {
+                ReconnectStep::Open => {
+                    let options = session.request();
+                    self.open(number, options);
+                }
+                ReconnectStep::Wait(at) | ReconnectStep::Read(at) => {
                     if listener.tries_by.take().is_some_and(|by| at > by) {
                         self.violate(|| {
                             format!("I18: listener {number} waits until {at:?} after one failure")
@@ -290,7 +291,7 @@ impl World {
                     }
                     return;
                 }
-                SubscriptionStep::Reconnect(ReconnectStep::Open | ReconnectStep::Closed) => return,
+                ReconnectStep::Closed => return,
             }
         }
     }
@@ -304,7 +305,7 @@ impl World {
         let Some(session) = &mut listener.session else {
             return;
         };
-        if session.elapsed(now, &mut self.rng)
+        if session.reconnect.elapsed(now, &mut self.rng)
             && let Some(conn) = listener.conn.take()
         {
             listener.failed(now, None);
@@ -326,11 +327,11 @@ impl World {
             return;
         };
         match message {
-            Down::Opened => session.opened(now),
+            Down::Opened => session.reconnect.opened(now),
             Down::Event(event) => {
                 let welcome = matches!(*event, SubscribeEvent::Welcome(_));
                 session.received(*event, now, &mut self.rng);
-                if session.state() != ConnectionState::Connected {
+                if session.reconnect.state() != ConnectionState::Connected {
                     listener.lasted |= now.since(listener.welcomed_at) >= LASTING;
                     listener.conn = None;
                     self.drop_conn(id);
@@ -456,7 +457,7 @@ impl World {
         let Some(session) = listener.session.as_ref().filter(|_| listener.life == life) else {
             return;
         };
-        if session.state() != ConnectionState::Connected {
+        if session.reconnect.state() != ConnectionState::Connected {
             self.look_at(number, |_| true);
         }
         let wait = self.rng.u64(24_000..36_000);

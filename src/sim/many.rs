@@ -20,12 +20,12 @@ use super::{first, groups, number_from_env, table};
 use crate::{
     base::{clock::Tick, fault::Fault, sync::work},
     relay::hub::{
-        CoordinatorConfig, Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream,
+        CoordinatorConfig, Epoch, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream,
         SubscriptionId, WakeBatch, WakeBuilder, Walk,
     },
     types::{
         GroupName, Limits, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
-        Selector, SubscribeEvent, SubscribeOptions, Token, WakeReason,
+        Selector, StreamAction, SubscribeEvent, SubscribeOptions, Token, WakeReason,
     },
 };
 
@@ -404,7 +404,9 @@ impl World {
             StreamAction::Wait(at) => *at,
             _ => now,
         };
-        if let StreamAction::Send(SubscribeEvent::Goodbye(_)) | StreamAction::End = next {
+        if let StreamAction::Send(StreamMessage::Event(SubscribeEvent::Goodbye(_)))
+        | StreamAction::End = next
+        {
             return Err("a stream ends by itself".to_owned());
         }
         for work in sink.work {

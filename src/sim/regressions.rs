@@ -12,11 +12,10 @@ use std::{
 use crate::{
     base::clock::Tick,
     relay::hub::{
-        Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
-        WakeBatch,
+        Epoch, Hub, HubConfig, StreamConfig, SubscriberStream, SubscriptionId, WakeBatch,
     },
     types::{
-        ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
+        ListenerId, Notification, Position, QueueAddress, Selector, StreamAction, SubscribeEvent,
         SubscribeOptions, Token, WakeReason, WorkDetected,
     },
 };
@@ -76,7 +75,7 @@ impl Stream {
                 StreamAction::Send(SubscribeEvent::Wake(work)) => wakes.extend(work),
                 StreamAction::Send(_) => {}
                 StreamAction::Wait(until) => return (wakes, until),
-                StreamAction::Wake(_) | StreamAction::Yield | StreamAction::End => {
+                StreamAction::Yield | StreamAction::End => {
                     panic!("it goes on")
                 }
             }

@@ -23,10 +23,10 @@ use crate::{
     base::{clock::Tick, fault::Fault},
     error::{Error, ErrorKind},
     relay::hub::{
-        Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, SubscriptionId,
-        WakeBatch, WakeBuilder, Walk,
+        Epoch, Hub, HubConfig, StreamConfig, SubscriberStream, SubscriptionId, WakeBatch,
+        WakeBuilder, Walk,
     },
-    types::{Accepted, Notification, SubscribeEvent, SubscribeOptions},
+    types::{Accepted, Notification, StreamAction, SubscribeOptions},
 };
 
 /// The relay and what drives it.
@@ -332,10 +332,6 @@ impl World {
         let next = stream
             .feed
             .next_into(now, draining, &stream.waker, &mut sink);
-        let next = match next {
-            StreamAction::Wake(_) => StreamAction::Send(SubscribeEvent::Wake(sink.work)),
-            next => next,
-        };
         match next {
             StreamAction::Wait(at) => self.poll_stream(id, at),
             StreamAction::End => self.stream_ends(id),
@@ -343,8 +339,8 @@ impl World {
                 let gap = self.yield_gap(id);
                 self.poll_stream(id, now + gap);
             }
-            StreamAction::Wake(_) => unreachable!("sent above"),
-            StreamAction::Send(event) => {
+            StreamAction::Send(message) => {
+                let event = message.into_event(sink);
                 self.stream_sends(id, &event);
                 self.send_down(id, Down::Event(Box::new(event)));
                 let longest = if self.rng.u32(0..8) == 0 {

@@ -179,7 +179,7 @@ impl SubscribeOptions {
 }
 
 /// Returns a heartbeat within its limits; zero is the default.
-pub(crate) fn clamp_heartbeat(heartbeat: Duration) -> Duration {
+pub(super) fn clamp_heartbeat(heartbeat: Duration) -> Duration {
     match heartbeat {
         Duration::ZERO => Limits::HEARTBEAT,
         stated => stated.clamp(Limits::HEARTBEAT_MIN, Limits::HEARTBEAT_MAX),

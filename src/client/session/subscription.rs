@@ -7,11 +7,11 @@
 //! relay's resume number covers all other queues. It queues behind the wake-ups before it, and
 //! takes effect when they were handed over.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     positions::Positions,
-    reconnect::{Outage, Reconnect, ReconnectConfig, ReconnectStep},
+    reconnect::{Reconnect, ReconnectConfig},
 };
 use crate::{
     base::{
@@ -20,8 +20,8 @@ use crate::{
     },
     error::{Error, ErrorKind, Result},
     types::{
-        ConnectionState, Limits, LinkState, ListenerId, Report, SubscribeEvent, SubscribeOptions,
-        Token, Welcome, WorkDetected,
+        ConnectionState, Limits, LinkState, Report, SubscribeEvent, SubscribeOptions, Token,
+        Welcome, WorkDetected,
     },
 };
 
@@ -29,13 +29,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct SubscriptionSession {
     options: SubscribeOptions,
-    reconnect: Reconnect,
+    pub(crate) reconnect: Reconnect,
     positions: Positions,
     undelivered: VecDeque<Undelivered>,
     /// The newest resume number in effect.
     resume: Token,
     /// The epoch of the relay that issued it.
     epoch: Option<Arc<str>>,
+    /// The newest stream's; valid while that is open.
     welcome: Option<Welcome>,
     /// The newest stream's relay does not receive all publishers' notifications.
     degraded: bool,
@@ -54,15 +55,6 @@ enum Undelivered {
     Work(WorkDetected),
     /// A resume number. It takes effect when all wake-ups before it were handed over.
     Resume(Token),
-}
-
-/// The driver's next step.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum SubscriptionStep {
-    /// Open a stream with this request; drop the previous one.
-    Open(SubscribeOptions),
-    /// A step of the reconnect machine.
-    Reconnect(ReconnectStep),
 }
 
 impl SubscriptionSession {
@@ -88,6 +80,20 @@ impl SubscriptionSession {
         }
     }
 
+    /// Returns the request of the next stream. Undelivered wake-ups of the previous one are dropped.
+    pub(crate) fn request(&mut self) -> SubscribeOptions {
+        if !planted!(self.fault, BrokenKeepsArrived) {
+            self.undelivered.clear();
+        }
+        self.welcome = None;
+        let max_bytes = self.max_position_bytes();
+        SubscribeOptions {
+            positions: self.positions.newest(max_bytes),
+            resume: self.resume.clone(),
+            ..self.options.clone()
+        }
+    }
+
     /// Hands over the next wake-up and records its token.
     pub(crate) fn next_work(&mut self) -> Option<WorkDetected> {
         loop {
@@ -99,23 +105,6 @@ impl SubscriptionSession {
                 Undelivered::Resume(resume) => self.resume = resume,
             }
         }
-    }
-
-    /// Returns the next step. Call it when no wake-up is left to hand over.
-    pub(crate) fn step(&mut self, now: Tick) -> SubscriptionStep {
-        match self.reconnect.step(now) {
-            ReconnectStep::Open => {
-                if !planted!(self.fault, BrokenKeepsArrived) {
-                    self.undelivered.clear();
-                }
-                SubscriptionStep::Open(self.request())
-            }
-            step => SubscriptionStep::Reconnect(step),
-        }
-    }
-
-    pub(crate) fn opened(&mut self, now: Tick) {
-        self.reconnect.opened(now);
     }
 
     pub(crate) fn received(&mut self, event: SubscribeEvent, now: Tick, rng: &mut fastrand::Rng) {
@@ -136,10 +125,7 @@ impl SubscriptionSession {
                 self.undelivered
                     .extend(work.into_iter().map(Undelivered::Work));
             }
-            SubscribeEvent::Goodbye(goodbye) => {
-                self.welcome = None;
-                self.reconnect.goodbye(now, goodbye, rng);
-            }
+            SubscribeEvent::Goodbye(goodbye) => self.reconnect.goodbye(now, goodbye, rng),
             SubscribeEvent::Heartbeat { degraded, resume } => {
                 self.degraded = degraded;
                 self.keep_resume(resume);
@@ -155,7 +141,7 @@ impl SubscriptionSession {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        let opening = self.welcome.take().is_none();
+        let opening = self.welcome().is_none();
         if let Some(refusal) = error.filter(|_| opening)
             && refusal.kind() == ErrorKind::Exhausted
             && self.cuts_positions_after_refusal()
@@ -167,41 +153,6 @@ impl SubscriptionSession {
         self.reconnect.broken(now, error, rng)
     }
 
-    /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
-    /// such a refusal.
-    pub(crate) fn retry_after_refusal(
-        &mut self,
-        now: Tick,
-        after: Duration,
-        rng: &mut fastrand::Rng,
-    ) -> bool {
-        self.reconnect.retry_after_refusal(now, after, rng)
-    }
-
-    /// Ends the stream (`true`) or opens the next one (`false`). Returns whether that changes the
-    /// state.
-    pub(crate) fn pause(&mut self, paused: bool, now: Tick) -> bool {
-        let changes = self.reconnect.pause(paused, now);
-        if changes {
-            self.welcome = None;
-        }
-        changes
-    }
-
-    /// Returns an outage that is due for a log line.
-    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
-        self.reconnect.outage(now)
-    }
-
-    /// The time of the last step has passed. Returns whether the driver must drop the stream.
-    pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        let dead = self.reconnect.elapsed(now, rng);
-        if dead {
-            self.welcome = None;
-        }
-        dead
-    }
-
     /// Numbers a report and returns the id of its subscription.
     pub(crate) fn report(&mut self, report: &mut Report) -> Result<Arc<str>> {
         report.check()?;
@@ -211,22 +162,16 @@ impl SubscriptionSession {
                 "no stream just now: report after the next welcome",
             )
         };
-        let welcome = self.welcome.as_ref().ok_or_else(missing)?;
+        let id = Arc::clone(&self.welcome().ok_or_else(missing)?.subscription_id);
         self.last_report += 1;
         report.number = self.last_report;
-        Ok(Arc::clone(&welcome.subscription_id))
+        Ok(id)
     }
 
-    pub(crate) fn listener_id(&self) -> &ListenerId {
-        &self.options.listener_id
-    }
-
+    /// Returns the Welcome of the open stream.
     pub(crate) fn welcome(&self) -> Option<&Welcome> {
-        self.welcome.as_ref()
-    }
-
-    pub(crate) fn state(&self) -> ConnectionState {
-        self.reconnect.state()
+        let connected = self.reconnect.state() == ConnectionState::Connected;
+        self.welcome.as_ref().filter(|_| connected)
     }
 
     /// Returns the state of the connection to the relay. A stream counts as connected from its
@@ -284,14 +229,5 @@ impl SubscriptionSession {
             return usize::MAX;
         }
         self.position_bytes
-    }
-
-    fn request(&mut self) -> SubscribeOptions {
-        let max_bytes = self.max_position_bytes();
-        SubscribeOptions {
-            positions: self.positions.newest(max_bytes),
-            resume: self.resume.clone(),
-            ..self.options.clone()
-        }
     }
 }

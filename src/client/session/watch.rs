@@ -5,17 +5,16 @@
 
 use std::collections::VecDeque;
 
-use super::reconnect::{Outage, Reconnect, ReconnectConfig, ReconnectStep};
+use super::reconnect::{Reconnect, ReconnectConfig};
 use crate::{
     base::clock::Tick,
-    error::Error,
-    types::{ConnectionState, FlagEvent, FlagState},
+    types::{FlagEvent, FlagState},
 };
 
 /// The watch's state machine.
 #[derive(Debug)]
 pub(crate) struct WatchSession {
-    reconnect: Reconnect,
+    pub(crate) reconnect: Reconnect,
     undelivered: VecDeque<FlagEvent>,
     seen: Option<FlagState>,
 }
@@ -44,15 +43,6 @@ impl WatchSession {
         }
     }
 
-    /// Returns the next step. Call it when no event is left to hand over.
-    pub(crate) fn step(&mut self, now: Tick) -> ReconnectStep {
-        self.reconnect.step(now)
-    }
-
-    pub(crate) fn opened(&mut self, now: Tick) {
-        self.reconnect.opened(now);
-    }
-
     pub(crate) fn received(&mut self, event: FlagEvent, now: Tick, rng: &mut fastrand::Rng) {
         self.reconnect.on_message(now);
         match event {
@@ -60,35 +50,5 @@ impl WatchSession {
             FlagEvent::State(_) | FlagEvent::Acks { .. } => self.undelivered.push_back(event),
             FlagEvent::Heartbeat | FlagEvent::Unknown => {}
         }
-    }
-
-    /// Sets the heartbeat that the request asked for. A flag's stream has no Welcome that states
-    /// one.
-    pub(crate) fn set_heartbeat(&mut self, heartbeat: std::time::Duration) {
-        self.reconnect.set_heartbeat(heartbeat);
-    }
-
-    /// The stream broke or could not be opened. Returns the error if it is final.
-    pub(crate) fn broken(
-        &mut self,
-        now: Tick,
-        error: Option<&Error>,
-        rng: &mut fastrand::Rng,
-    ) -> Option<Error> {
-        self.reconnect.broken(now, error, rng)
-    }
-
-    /// The time of the last step has passed. Returns whether the driver must drop the stream.
-    pub(crate) fn elapsed(&mut self, now: Tick, rng: &mut fastrand::Rng) -> bool {
-        self.reconnect.elapsed(now, rng)
-    }
-
-    /// Returns an outage that is due for a log line.
-    pub(crate) fn outage(&mut self, now: Tick) -> Option<Outage> {
-        self.reconnect.outage(now)
-    }
-
-    pub(crate) fn state(&self) -> ConnectionState {
-        self.reconnect.state()
     }
 }

@@ -15,12 +15,8 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::wake_builder::WakeBuilder;
 use super::{core::Hub, cursors::Filled, subscription::Subscription, wake_builder::WakeSink};
 use crate::{
-    base::{
-        backoff::{about, jitter},
-        clock::Tick,
-        fault::planted,
-    },
-    types::{Goodbye, GoodbyeReason, SubscribeEvent, SubscribeOptions, Token, Welcome},
+    base::{clock::Tick, fault::planted},
+    types::{StreamAction, StreamLifecycle, SubscribeEvent, SubscribeOptions, Token, Welcome},
 };
 
 /// Settings that all streams of a relay share.
@@ -49,11 +45,9 @@ pub(crate) struct SubscriberStream {
     subscription: Arc<Subscription>,
     /// Boxed: it is dropped after the first message, and unboxed its room would stay.
     welcome: Option<Box<Welcome>>,
-    heartbeat: Duration,
-    /// The time of the last comparison of all cursors, and of the last message.
+    lifecycle: StreamLifecycle,
+    /// The time of the last comparison of all cursors.
     compared_at: Tick,
-    sent_at: Tick,
-    ends_at: Tick,
     /// After a large Wake, no message is sent before this time.
     throttled_until: Tick,
     /// Wakes since no entry was left.
@@ -64,23 +58,13 @@ pub(crate) struct SubscriberStream {
     /// A comparison has ended, and its resume number goes to the subscriber although the stream is
     /// not silent.
     resume_unsent: bool,
-    reconnect_after: Duration,
-    ended: bool,
 }
 
-/// The next action of a stream.
+/// A message of a stream, with Wakes in the form of `W`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum StreamAction {
-    /// Send this, then call again.
-    Send(SubscribeEvent),
-    /// Send the Wake in the sink, then call again.
-    Wake(Filled),
-    /// Let other tasks run, then call again: more is left than one step may compare.
-    Yield,
-    /// Wait until this time, or until the waker is woken.
-    Wait(Tick),
-    /// End with OK.
-    End,
+pub(crate) enum StreamMessage<W> {
+    Event(SubscribeEvent),
+    Wake(W),
 }
 
 /// After a large Wake the stream is throttled for this long: 200 wakes a second at most.
@@ -89,8 +73,6 @@ const THROTTLE: Duration = Duration::from_millis(5);
 /// without a pause, and a pattern of a million queues does not keep a core for seconds.
 const UNPACED: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Reconnections after a shutdown are spread over this span.
-const RECONNECT_SPREAD: Duration = Duration::from_secs(1);
 
 impl SubscriberStream {
     pub(crate) fn new(
@@ -101,13 +83,13 @@ impl SubscriberStream {
         now: Tick,
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let heartbeat = options.clamped_heartbeat();
+        let lifecycle = StreamLifecycle::new(options.heartbeat, config.max_age, now, rng);
         let id = subscription.id.0;
         let welcome = Welcome {
             relay_id: Arc::clone(&config.relay_id),
             epoch: Arc::clone(&config.epoch),
             subscription_id: format!("{}/{id:032x}", config.relay_id).into(),
-            heartbeat,
+            heartbeat: lifecycle.heartbeat,
             degraded: false,
             version: Arc::clone(&config.version),
         };
@@ -115,53 +97,52 @@ impl SubscriberStream {
             hub,
             subscription,
             welcome: Some(Box::new(welcome)),
-            heartbeat,
+            lifecycle,
             compared_at: now,
-            sent_at: now,
-            ends_at: now + about(config.max_age, rng),
             throttled_until: now,
             consecutive_wakes: 0,
             throttle_from: config.throttle_from,
             silent_comparison: false,
             resume_unsent: false,
-            reconnect_after: jitter(RECONNECT_SPREAD, rng),
-            ended: false,
         }
     }
 
-    /// Returns what to send next; `draining` while the relay shuts down.
+    /// Returns what to send next, a Wake in the sink; `draining` while the relay shuts down.
     pub(crate) fn next_into(
         &mut self,
         now: Tick,
         draining: bool,
         waker: &Waker,
         sink: &mut impl WakeSink,
-    ) -> StreamAction {
+    ) -> StreamAction<StreamMessage<Filled>> {
         let next = self.next_action(now, draining, waker, sink);
         match next {
             // At the next call its transport has taken the last message; with `Wait`, all of them.
             StreamAction::Wait(_) if !self.hub.end_send(&self.subscription, now) => {
                 return StreamAction::Yield;
             }
-            StreamAction::Wait(_) => {}
-            StreamAction::Send(_) | StreamAction::Wake(_) => self.subscription.begin_send(),
-            StreamAction::Yield | StreamAction::End => {}
+            StreamAction::Send(_) => self.subscription.begin_send(),
+            StreamAction::Wait(_) | StreamAction::Yield | StreamAction::End => {}
         }
         next
     }
 
     /// The same with a Wake as values, and without `Yield`.
     #[cfg(test)]
-    pub(crate) fn next(&mut self, now: Tick, draining: bool, waker: &Waker) -> StreamAction {
+    pub(crate) fn next(
+        &mut self,
+        now: Tick,
+        draining: bool,
+        waker: &Waker,
+    ) -> StreamAction<SubscribeEvent> {
         loop {
             let mut sink = WakeBuilder::new(self.subscription.fault);
-            match self.next_into(now, draining, waker, &mut sink) {
-                StreamAction::Wake(_) => {
-                    return StreamAction::Send(SubscribeEvent::Wake(sink.work));
-                }
-                StreamAction::Yield => {}
-                next => return next,
-            }
+            return match self.next_into(now, draining, waker, &mut sink) {
+                StreamAction::Send(message) => StreamAction::Send(message.into_event(sink)),
+                StreamAction::Yield => continue,
+                StreamAction::Wait(at) => StreamAction::Wait(at),
+                StreamAction::End => StreamAction::End,
+            };
         }
     }
 
@@ -171,30 +152,30 @@ impl SubscriberStream {
         draining: bool,
         waker: &Waker,
         sink: &mut impl WakeSink,
-    ) -> StreamAction {
-        if self.ended {
+    ) -> StreamAction<StreamMessage<Filled>> {
+        if self.lifecycle.ended {
             return StreamAction::End;
         }
         if let Some(welcome) = self.welcome.take() {
-            self.sent_at = now;
-            return StreamAction::Send(SubscribeEvent::Welcome(*welcome));
+            self.lifecycle.sent_at = now;
+            return event(SubscribeEvent::Welcome(*welcome));
         }
-        if draining || now >= self.ends_at {
-            return StreamAction::Send(self.goodbye(draining));
+        if let Some(goodbye) = self.lifecycle.goodbye(now, draining) {
+            return event(SubscribeEvent::Goodbye(goodbye));
         }
         self.subscription.register(waker);
         if now < self.throttled_until {
             return StreamAction::Wait(self.throttle_end());
         }
         let attached = self.hub.attach_some(&self.subscription, now);
-        let silent = now >= self.sent_at + self.heartbeat;
+        let silent = now >= self.lifecycle.heartbeat_at();
         let compared = self.compare_cursors(now, silent);
         let filled = self.subscription.fill(now, sink);
         if planted!(self.subscription.fault, LookPutOff) {
             self.compared_at = now;
         }
         if filled.entries > 0 {
-            (self.sent_at, self.silent_comparison) = (now, false);
+            (self.lifecycle.sent_at, self.silent_comparison) = (now, false);
             let complete = attached && filled.complete;
             self.consecutive_wakes = if complete {
                 0
@@ -208,14 +189,15 @@ impl SubscriberStream {
             if filled.complete && filled.fewest >= self.throttle_from {
                 self.throttled_until = now + THROTTLE;
             }
-            return StreamAction::Wake(filled);
+            return StreamAction::Send(StreamMessage::Wake(filled));
         }
         if !attached || !filled.complete || !compared {
             return StreamAction::Yield;
         }
         if let Some(resume) = self.resume(silent) {
-            (self.sent_at, self.silent_comparison, self.resume_unsent) = (now, false, false);
-            return StreamAction::Send(SubscribeEvent::Heartbeat {
+            (self.silent_comparison, self.resume_unsent) = (false, false);
+            self.lifecycle.sent_at = now;
+            return event(SubscribeEvent::Heartbeat {
                 degraded: false,
                 resume,
             });
@@ -226,15 +208,15 @@ impl SubscriberStream {
             Some(at) if !planted!(self.subscription.fault, SpreadUntilHeartbeat) => at,
             _ => Tick::NEVER,
         };
-        let heartbeat = self.sent_at.min(self.compared_at) + self.heartbeat;
-        StreamAction::Wait(heartbeat.min(self.ends_at).min(catch_up))
+        let heartbeat = self.comparison_at().min(self.lifecycle.heartbeat_at());
+        StreamAction::Wait(heartbeat.min(self.lifecycle.ends_at).min(catch_up))
     }
 
     /// Compares some cursors with their queues, where that is due; returns whether none is left to
     /// compare. However busy a stream is, all its cursors are compared once in an interval, so that
     /// the effect of a lost mark is found. R6: a heartbeat is sent only after all were compared.
     fn compare_cursors(&mut self, now: Tick, silent: bool) -> bool {
-        if !silent && now < self.compared_at + self.heartbeat {
+        if !silent && now < self.comparison_at() {
             return true;
         }
         if silent && !std::mem::replace(&mut self.silent_comparison, true) {
@@ -249,9 +231,14 @@ impl SubscriberStream {
         done
     }
 
+    /// Returns when the next comparison of all cursors begins at the latest.
+    fn comparison_at(&self) -> Tick {
+        self.compared_at + self.lifecycle.heartbeat
+    }
+
     fn throttle_end(&self) -> Tick {
         if planted!(self.subscription.fault, RestUntilHeartbeat) {
-            return self.sent_at + self.heartbeat;
+            return self.lifecycle.heartbeat_at();
         }
         self.throttled_until
     }
@@ -272,20 +259,22 @@ impl SubscriberStream {
 
     /// Ends the subscription when its stream ends for any reason.
     pub(crate) fn close(&mut self, now: Tick) {
-        self.ended = true;
+        self.lifecycle.ended = true;
         self.hub.unsubscribe(&self.subscription, now);
     }
+}
 
-    fn goodbye(&mut self, draining: bool) -> SubscribeEvent {
-        self.ended = true;
-        let (reason, reconnect_after) = if draining {
-            (GoodbyeReason::Draining, self.reconnect_after)
-        } else {
-            (GoodbyeReason::Rotation, Duration::ZERO)
-        };
-        SubscribeEvent::Goodbye(Goodbye {
-            reason,
-            reconnect_after,
-        })
+fn event(event: SubscribeEvent) -> StreamAction<StreamMessage<Filled>> {
+    StreamAction::Send(StreamMessage::Event(event))
+}
+
+#[cfg(test)]
+impl StreamMessage<Filled> {
+    /// Returns the event, or the Wake in the sink.
+    pub(crate) fn into_event(self, sink: WakeBuilder) -> SubscribeEvent {
+        match self {
+            Self::Event(event) => event,
+            Self::Wake(_) => SubscribeEvent::Wake(sink.work),
+        }
     }
 }

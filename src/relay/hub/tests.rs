@@ -27,14 +27,14 @@ use std::{
 };
 
 use super::{
-    Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, Subscription,
+    Epoch, Filled, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, Subscription,
     SubscriptionId, WakeBatch, WakeBuilder,
 };
 use crate::{
     base::{clock::Tick, fault::Fault},
     types::{
         Accepted, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
-        SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
+        StreamAction, SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
     },
 };
 
@@ -217,7 +217,7 @@ fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<Subsc
             }
             StreamAction::Wait(until) => return (events, until),
             StreamAction::End => return (events, Tick::NEVER),
-            StreamAction::Wake(_) | StreamAction::Yield => unreachable!("not by `next`"),
+            StreamAction::Yield => unreachable!("not by `next`"),
         }
     }
 }

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use futures_core::Stream;
 use tokio::sync::watch;
 
-use super::{Message, MessageStream, Relay};
+use super::{MessageStream, Relay};
 use crate::{
     base::clock::wall,
     error::{Error, ErrorKind, Result},
-    relay::hub::WakeBuilder,
+    relay::hub::{StreamMessage, WakeBuilder},
     types::{
         Accepted, ConnectionState, Limits, LinkState, Notification, Notifier, Report, ReportFuture,
         SubscribeEvent, SubscribeOptions, WakeStream, Welcome, WorkDetected, check_text,
@@ -91,7 +91,7 @@ impl LocalSubscription {
             }
         };
         match message {
-            Some(Message::Event(SubscribeEvent::Welcome(welcome))) => {
+            Some(StreamMessage::Event(SubscribeEvent::Welcome(welcome))) => {
                 self.welcome = Some(welcome);
                 self.link.send_modify(|link| {
                     link.connection = ConnectionState::Connected;
@@ -99,8 +99,8 @@ impl LocalSubscription {
                     link.announced = false;
                 });
             }
-            Some(Message::Wake(wake)) => self.pending.extend(wake.work),
-            Some(Message::Event(_)) => {}
+            Some(StreamMessage::Wake(wake)) => self.pending.extend(wake.work),
+            Some(StreamMessage::Event(_)) => {}
             None => self
                 .link
                 .send_modify(|link| link.connection = ConnectionState::Closed),

@@ -1,44 +1,34 @@
-//! A subscriber's stream as a tokio stream: polls the hub's machine, and sleeps until its next
-//! time.
+//! Streams on tokio: polls the machine of a stream, and sleeps until its next time.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use futures_core::Stream;
-use tokio::time::Sleep;
 use tracing::Span;
 
 use super::RelayInner;
 use crate::{
     base::{
-        clock::Tick,
+        clock::{Tick, Timer},
         task::{Work, poll_budget, spend},
     },
-    relay::hub::{Filled, StreamAction, SubscriberStream, WakeSink},
-    types::SubscribeEvent,
+    relay::hub::{Filled, StreamMessage, SubscriberStream, WakeSink},
+    types::{StreamAction, SubscribeEvent},
 };
 
 /// One subscriber's messages, with Wakes in the form of `S`. Drop ends the subscription.
 pub(crate) struct MessageStream<S> {
     stream: SubscriberStream,
     shared: Arc<RelayInner>,
-    sleep: Pin<Box<Sleep>>,
-    /// When the sleep ends.
-    until: Tick,
+    timer: Timer,
     /// Filled with the next Wake.
     sink: S,
     /// Entered by each poll.
     span: Span,
-}
-
-/// A message of a stream.
-pub(crate) enum Message<S> {
-    Event(SubscribeEvent),
-    Wake(S),
 }
 
 impl<S> MessageStream<S> {
@@ -48,13 +38,10 @@ impl<S> MessageStream<S> {
         sink: S,
         span: Span,
     ) -> Self {
-        let until = shared.clock.now();
-        let sleep = Box::pin(tokio::time::sleep_until(shared.clock.instant(until)));
         Self {
             stream,
+            timer: Timer::new(shared.clock),
             shared,
-            sleep,
-            until,
             sink,
             span,
         }
@@ -75,6 +62,8 @@ impl<S> MessageStream<S> {
     }
 
     fn count(&self, filled: &Filled) {
+        let (entries, notifications) = (filled.entries, filled.notifications);
+        tracing::debug!(entries, notifications, "a Wake is sent");
         let counters = &self.shared.counters;
         counters.wakes.fetch_add(1, Ordering::Relaxed);
         counters
@@ -91,57 +80,56 @@ impl<S> MessageStream<S> {
 }
 
 impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
-    type Item = Message<S>;
+    type Item = StreamMessage<S>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message<S>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<StreamMessage<S>>> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
         let _entered = this.span.enter();
-        loop {
-            let now = this.shared.clock.now();
-            let draining = this.shared.draining.load(Ordering::Acquire);
-            let next = this
-                .stream
-                .next_into(now, draining, cx.waker(), &mut this.sink);
-            match next {
-                StreamAction::Wake(filled) => {
-                    tracing::debug!(
-                        entries = filled.entries,
-                        notifications = filled.notifications,
-                        "a Wake is sent"
-                    );
-                    this.count(&filled);
-                    spend(Work::Message(filled.entries));
-                    let wake = std::mem::take(&mut this.sink);
-                    return Poll::Ready(Some(Message::Wake(wake)));
+        let (stream, draining) = (&mut this.stream, &this.shared.draining);
+        let message = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
+            let drains = draining.load(Ordering::Acquire);
+            match stream.next_into(now, drains, waker, &mut this.sink) {
+                // Read again after the waker is registered: a drain that began before did not wake
+                // this task.
+                StreamAction::Wait(_) if !drains && draining.load(Ordering::Acquire) => {
+                    stream.next_into(now, true, waker, &mut this.sink)
                 }
-                StreamAction::Send(event) => {
-                    this.note(&event);
-                    return Poll::Ready(Some(Message::Event(event)));
-                }
-                StreamAction::End => return Poll::Ready(None),
-                StreamAction::Yield => {
-                    // Woken after other tasks have run. An immediate wake would make the connection
-                    // poll this stream again at once.
-                    _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
-                    return Poll::Pending;
-                }
-                StreamAction::Wait(at) => {
-                    // Read again after the waker is registered: a drain that began before did not
-                    // wake this task.
-                    if !draining && this.shared.draining.load(Ordering::Acquire) {
-                        continue;
-                    }
-                    // A sleep that ends sooner is left alone. Each Wake postpones the heartbeat,
-                    // and moving the timer every time would cost more than one needless poll.
-                    if at < this.until || this.until <= now {
-                        this.until = at;
-                        this.sleep.as_mut().reset(this.shared.clock.instant(at));
-                    }
-                    std::task::ready!(this.sleep.as_mut().poll(cx));
-                    this.until = this.until.min(now);
-                }
+                action => action,
             }
+        }));
+        Poll::Ready(message.map(|message| match message {
+            StreamMessage::Wake(filled) => {
+                this.count(&filled);
+                spend(Work::Message(filled.entries));
+                StreamMessage::Wake(std::mem::take(&mut this.sink))
+            }
+            StreamMessage::Event(event) => {
+                this.note(&event);
+                StreamMessage::Event(event)
+            }
+        }))
+    }
+}
+
+/// Polls a stream's machine until it sends a message or ends; `None` is the end.
+pub(crate) fn poll_stream<T>(
+    timer: &mut Timer,
+    cx: &mut Context<'_>,
+    mut next: impl FnMut(Tick, &Waker) -> StreamAction<T>,
+) -> Poll<Option<T>> {
+    loop {
+        let now = timer.now();
+        match next(now, cx.waker()) {
+            StreamAction::Send(message) => return Poll::Ready(Some(message)),
+            StreamAction::End => return Poll::Ready(None),
+            StreamAction::Yield => {
+                // Woken after other tasks have run. An immediate wake would make the connection
+                // poll this stream again at once.
+                _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
+                return Poll::Pending;
+            }
+            StreamAction::Wait(until) => std::task::ready!(timer.poll(until, now, cx)),
         }
     }
 }

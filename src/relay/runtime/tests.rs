@@ -10,9 +10,9 @@ use std::{
 
 use futures_core::Stream;
 
-use super::{message_stream::Message, *};
+use super::*;
 use crate::SubscribeEvent;
-use crate::relay::hub::NearestName;
+use crate::relay::hub::{NearestName, StreamMessage};
 use crate::types::{ConnectionState, ListenerId, Notifier, ReportState, WakeReason, WakeStream};
 
 fn options(queue: &str) -> SubscribeOptions {
@@ -282,7 +282,7 @@ async fn a_stream_of_many_queues_lets_others_run_between_the_steps_of_its_compar
         tokio::task::yield_now().await;
         let before = wakes.0.load(Ordering::Relaxed);
         match feed.as_mut().poll_next(&mut cx) {
-            Poll::Ready(Some(Message::Event(SubscribeEvent::Heartbeat { .. }))) => break,
+            Poll::Ready(Some(StreamMessage::Event(SubscribeEvent::Heartbeat { .. }))) => break,
             Poll::Ready(message) => assert!(message.is_some(), "it has not ended"),
             Poll::Pending => {
                 let early = wakes.0.load(Ordering::Relaxed) > before;

@@ -9,22 +9,20 @@ use std::{
 use futures_core::{Stream, future::BoxFuture};
 use prost::Message as _;
 use prost_types::Timestamp;
-use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status, async_trait, metadata::MetadataValue};
 
 use super::{admin::page_size, answers::LargeAnswers};
 use crate::{
     base::{
-        clock::{Clock, wall},
+        clock::{Clock, Timer, wall},
         log_limiter::LimitedCounts,
         task::{Work, poll_budget, spend},
     },
-    coordination::flag::{
-        Event, Flags, StreamAction, WatchStream, WatchStreamConfig, WatcherView, WatchersQuery,
-    },
+    coordination::flag::{Event, Flags, WatchStream, WatcherView, WatchersQuery},
     error::{Error, ErrorKind, Result},
-    types::{FlagName, FlagState, LeashOptions, ListenerId, UnleashOptions},
+    relay::runtime::poll_stream,
+    types::{FlagName, FlagState, LeashOptions, ListenerId, StreamLifecycle, UnleashOptions},
     wire::{
         DUPLICATE_LISTENER, WatchFlagResponseEvent, checked_span, flag_to_wire, goodbye_to_wire,
         proto, span_to_wire, to_status,
@@ -45,13 +43,12 @@ pub(super) struct FlagsService {
 
 /// A watcher's stream on the wire.
 pub(crate) struct WatchResponses {
-    feed: WatchStream,
-    clock: Clock,
+    stream: WatchStream,
     /// Reads the store until the current state is known; `None` afterwards.
     settling: Option<BoxFuture<'static, Result<()>>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     is_draining: bool,
-    sleep: Pin<Box<Sleep>>,
+    timer: Timer,
 }
 
 /// Maximum flags of a page: 1 MiB with the longest texts.
@@ -92,18 +89,14 @@ impl FlagsService {
             self.log_duplicate(&flag, &listener);
         }
         let settling = Box::pin(in_time(watch.sync_future(wall())));
-        let config = WatchStreamConfig {
-            heartbeat,
-            max_age: self.max_age,
-        };
-        let now = self.clock.now();
+        let (now, mut rng) = (self.clock.now(), fastrand::Rng::new());
+        let lifecycle = StreamLifecycle::new(heartbeat, self.max_age, now, &mut rng);
         let responses = WatchResponses {
-            feed: WatchStream::new(watch, config, now, &mut fastrand::Rng::new()),
-            clock: self.clock,
+            stream: WatchStream::new(watch, lifecycle),
             settling: Some(settling),
             draining: Box::pin(self.draining.clone().cancelled_owned()),
             is_draining: false,
-            sleep: Box::pin(tokio::time::sleep_until(self.clock.instant(now))),
+            timer: Timer::new(self.clock),
         };
         Ok((responses, duplicate))
     }
@@ -312,22 +305,14 @@ impl Stream for WatchResponses {
             }
         }
         this.is_draining = this.is_draining || this.draining.as_mut().poll(cx).is_ready();
-        loop {
-            match this
-                .feed
-                .next(this.clock.now(), this.is_draining, cx.waker())
-            {
-                StreamAction::Send(event) => {
-                    spend(Work::Message(0));
-                    return Poll::Ready(Some(Ok(to_wire(event))));
-                }
-                StreamAction::End => return Poll::Ready(None),
-                StreamAction::Wait(at) => {
-                    this.sleep.as_mut().reset(this.clock.instant(at));
-                    std::task::ready!(this.sleep.as_mut().poll(cx));
-                }
-            }
-        }
+        let (stream, draining) = (&mut this.stream, this.is_draining);
+        let event = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
+            stream.next(now, draining, waker)
+        }));
+        Poll::Ready(event.map(|event| {
+            spend(Work::Message(0));
+            Ok(to_wire(event))
+        }))
     }
 }
 

@@ -13,7 +13,10 @@ use super::{requests::NotifyRequests, wake::EncodedWake};
 use crate::{
     base::task::{Work, poll_budget, spend, spend_and_yield},
     error::Result,
-    relay::runtime::{Message, MessageStream, Relay},
+    relay::{
+        hub::StreamMessage,
+        runtime::{MessageStream, Relay},
+    },
     wire::{
         NotifyRequest, SubscribeResponseEvent, proto, report_from_wire, subscribe_event_to_wire,
         subscribe_from_wire, to_answer, to_status,
@@ -115,8 +118,8 @@ impl Stream for SubscribeResponses {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let message = std::task::ready!(Pin::new(&mut self.0).poll_next(cx));
         let to_wire = |message| match message {
-            Message::Event(event) => subscribe_event_to_wire(event),
-            Message::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
+            StreamMessage::Event(event) => subscribe_event_to_wire(event),
+            StreamMessage::Wake(EncodedWake { bytes, .. }) => proto::SubscribeResponse {
                 event: Some(SubscribeResponseEvent::Encoded(bytes)),
             },
         };

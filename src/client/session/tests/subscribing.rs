@@ -1,7 +1,7 @@
 //! Tokens of reconnect requests, and undelivered wake-ups of a broken stream.
 
 use super::{
-    super::{ReconnectConfig, ReconnectStep, SubscriptionSession, SubscriptionStep},
+    super::{ReconnectConfig, ReconnectStep, SubscriptionSession},
     at, rng,
 };
 use crate::{
@@ -49,10 +49,9 @@ fn welcome() -> SubscribeEvent {
 }
 
 fn open(session: &mut SubscriptionSession, now: Tick) -> SubscribeOptions {
-    let SubscriptionStep::Open(request) = session.step(now) else {
-        panic!("it opens a stream")
-    };
-    session.opened(now);
+    assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
+    let request = session.request();
+    session.reconnect.opened(now);
     session.received(welcome(), now, &mut rng());
     request
 }
@@ -143,9 +142,8 @@ fn a_request_states_the_newest_positions_that_fit() {
 }
 
 fn refused_as_too_large(session: &mut SubscriptionSession, now: Tick) -> usize {
-    let SubscriptionStep::Open(request) = session.step(now) else {
-        panic!("it opens a stream")
-    };
+    assert_eq!(session.reconnect.step(now), ReconnectStep::Open);
+    let request = session.request();
     let error = Error::new(
         ErrorKind::Exhausted,
         "request: the limit is 1000 bytes, got more",
@@ -173,9 +171,7 @@ fn a_smaller_request_comes_without_a_growing_back_off() {
     let mut session = with_long_names(100);
     for round in 1..=7 {
         refused_as_too_large(&mut session, at(round * 60_000));
-        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) =
-            session.step(at(round * 60_000))
-        else {
+        let ReconnectStep::Wait(until) = session.reconnect.step(at(round * 60_000)) else {
             panic!("it waits")
         };
         assert!(until <= at(round * 60_000 + 1_000), "{until:?}");
@@ -217,15 +213,10 @@ fn reports_are_numbered_and_belong_to_the_stream_that_is_open() {
 #[test]
 fn a_refusal_ends_the_subscription() {
     let mut session = session();
-    let SubscriptionStep::Open(_) = session.step(at(0)) else {
-        panic!("it opens a stream")
-    };
+    assert_eq!(session.reconnect.step(at(0)), ReconnectStep::Open);
     let refusal = session.broken(at(0), Some(&Error::invalid("selectors", "no")), &mut rng());
     assert!(refusal.is_some());
-    assert_eq!(
-        session.step(at(9)),
-        SubscriptionStep::Reconnect(ReconnectStep::Closed)
-    );
+    assert_eq!(session.reconnect.step(at(9)), ReconnectStep::Closed);
 }
 
 #[test]
@@ -233,25 +224,29 @@ fn a_refused_subscription_retries_on_request() {
     let mut session = session();
     for round in 0..3 {
         let now = at(round * 120_000);
-        let SubscriptionStep::Open(_) = session.step(now) else {
-            panic!("it opens a stream, round {round}")
-        };
+        assert_eq!(
+            session.reconnect.step(now),
+            ReconnectStep::Open,
+            "round {round}"
+        );
         let refusal = Error::new(ErrorKind::Denied, "401");
         assert!(session.broken(now, Some(&refusal), &mut rng()).is_some());
         let minute = std::time::Duration::from_secs(60);
-        assert!(session.retry_after_refusal(now, minute, &mut rng()));
-        assert!(
-            !session.retry_after_refusal(now, minute, &mut rng()),
-            "a retry is scheduled already"
-        );
-        let SubscriptionStep::Reconnect(ReconnectStep::Wait(until)) = session.step(now) else {
+        let mut retries = || {
+            session
+                .reconnect
+                .retry_after_refusal(now, minute, &mut rng())
+        };
+        assert!(retries());
+        assert!(!retries(), "a retry is scheduled already");
+        let ReconnectStep::Wait(until) = session.reconnect.step(now) else {
             panic!("it waits, round {round}")
         };
         assert!((54..=66).contains(&until.since(now).as_secs()));
-        assert_eq!(session.state(), ConnectionState::Reconnecting);
+        assert_eq!(session.reconnect.state(), ConnectionState::Reconnecting);
     }
     open(&mut session, at(360_000));
-    assert_eq!(session.state(), ConnectionState::Connected);
+    assert_eq!(session.reconnect.state(), ConnectionState::Connected);
 }
 
 #[test]

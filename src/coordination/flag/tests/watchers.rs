@@ -3,10 +3,14 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    super::{Flags, FlagsConfig, StreamAction, WatchStream, WatchStreamConfig, WatchersQuery},
+    super::{Flags, FlagsConfig, WatchStream, WatchersQuery},
     at, forever, listener, name,
 };
-use crate::{base::clock::Tick, store::MemoryStore};
+use crate::{
+    base::clock::Tick,
+    store::MemoryStore,
+    types::{StreamAction, StreamLifecycle},
+};
 
 fn flags() -> Flags {
     Flags::new(Arc::new(MemoryStore::new()), FlagsConfig::default())
@@ -62,12 +66,10 @@ async fn a_second_stream_under_one_listener_id_is_a_duplicate_unless_the_first_i
     );
     assert!(!flags.watch(&go, listener("node-1"), true).is_duplicate());
 
-    let config = WatchStreamConfig {
-        heartbeat: Duration::from_secs(1),
-        max_age: Duration::from_secs(3600),
-    };
-    let start = Tick::default();
-    let mut feed = WatchStream::new(first, config, start, &mut fastrand::Rng::with_seed(1));
+    let (start, second) = (Tick::default(), Duration::from_secs(1));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let lifecycle = StreamLifecycle::new(second, 3600 * second, start, &mut rng);
+    let mut feed = WatchStream::new(first, lifecycle);
     let goodbye = feed.next(start, true, Waker::noop());
     assert!(matches!(goodbye, StreamAction::Send(_)), "{goodbye:?}");
     let again = flags.watch(&go, listener("node-1"), false);

@@ -3,14 +3,14 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    super::{Event, Flags, FlagsConfig, StreamAction, WatchStream, WatchStreamConfig},
+    super::{Event, Flags, FlagsConfig, WatchStream},
     at, forever, listener, name, setup,
     stepped::Failing,
     take_all, take_states, unleash, unleash_counted, watch,
 };
 use crate::{
     base::clock::Tick,
-    types::{FlagName, GoodbyeReason},
+    types::{FlagName, GoodbyeReason, StreamAction, StreamLifecycle},
 };
 
 #[tokio::test]
@@ -77,13 +77,10 @@ async fn a_refresh_finds_another_writers_change_and_sends_it_once() {
 async fn a_stream_sends_heartbeats_only_into_silence_and_ends_with_goodbye() {
     let (_, flags) = setup();
     let second = Duration::from_secs(1);
-    let config = WatchStreamConfig {
-        heartbeat: second * 5,
-        max_age: second * 3600,
-    };
     let mut rng = fastrand::Rng::with_seed(7);
+    let lifecycle = StreamLifecycle::new(second * 5, second * 3600, Tick::default(), &mut rng);
     let watch = flags.watch(&name("go"), listener("w"), false);
-    let mut feed = WatchStream::new(watch, config, Tick::default(), &mut rng);
+    let mut feed = WatchStream::new(watch, lifecycle);
     let tick = |seconds: u32| Tick::default() + second * seconds;
     let next = |feed: &mut WatchStream, seconds| feed.next(tick(seconds), false, Waker::noop());
     // A heartbeat would mean that no event is pending.

@@ -12,7 +12,7 @@ use super::{
     core::Hub,
     counters::Epoch,
     mailbox::WakeBatch,
-    stream::{StreamAction, StreamConfig, SubscriberStream},
+    stream::{StreamConfig, SubscriberStream},
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, Ordering},
     wake_builder::WakeBuilder,
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::{clock::Tick, fault::Fault},
     types::{
-        ListenerId, Notification, Position, QueueAddress, Selector, SubscribeEvent,
+        ListenerId, Notification, Position, QueueAddress, Selector, StreamAction, SubscribeEvent,
         SubscribeOptions, Token, WorkDetected,
     },
 };
@@ -188,11 +188,13 @@ impl Listener {
         loop {
             let mut sink = WakeBuilder::default();
             match self.feed.next_into(now, false, &self.waker, &mut sink) {
-                StreamAction::Wake(_) => sink.work.into_iter().for_each(|entry| self.tell(entry)),
-                StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
-                    self.resume = resume;
-                }
-                StreamAction::Send(_) => {}
+                StreamAction::Send(message) => match message.into_event(sink) {
+                    SubscribeEvent::Wake(work) => {
+                        work.into_iter().for_each(|entry| self.tell(entry));
+                    }
+                    SubscribeEvent::Heartbeat { resume, .. } => self.resume = resume,
+                    _ => {}
+                },
                 StreamAction::Yield => shuttle::thread::yield_now(),
                 StreamAction::Wait(_) | StreamAction::End => return,
             }

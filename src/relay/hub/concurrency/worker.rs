@@ -12,7 +12,7 @@ use shuttle::thread::{self, JoinHandle, Thread};
 
 use super::{
     listener::{NOW, feed_config, queue},
-    stream::{StreamAction, SubscriberStream},
+    stream::SubscriberStream,
     subscription::SubscriptionId,
     sync::{AtomicU64, Ordering},
     world::{HIDDEN, World},
@@ -20,7 +20,10 @@ use super::{
 use crate::{
     base::{clock::Tick, sync::lock},
     error::Result,
-    types::{ListenerId, Report, ReportState, SubscribeEvent, SubscribeOptions, WorkDetected},
+    types::{
+        ListenerId, Report, ReportState, StreamAction, SubscribeEvent, SubscribeOptions,
+        WorkDetected,
+    },
 };
 
 /// A worker's reaction to a wake-up.

@@ -249,7 +249,7 @@ fn of_many_catch_ups_that_were_spread_none_is_forgotten() {
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            StreamAction::Wake(_) => told.extend(entries(&sink.work)),
+            StreamAction::Send(StreamMessage::Wake(_)) => told.extend(entries(&sink.work)),
             StreamAction::Yield => {}
             StreamAction::Wait(until) if until < at + SECOND => now = until,
             next => panic!("{next:?} after {} of them", told.len()),

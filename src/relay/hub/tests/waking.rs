@@ -420,12 +420,13 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
     while told.len() <= names.len() {
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
-            StreamAction::Wake(_) => told.extend(entries(&sink.work)),
+            StreamAction::Send(StreamMessage::Wake(_)) => told.extend(entries(&sink.work)),
             StreamAction::Wait(until) => {
                 assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
                 (now, pauses) = (until, pauses + 1);
             }
-            StreamAction::Yield | StreamAction::Send(SubscribeEvent::Welcome(_)) => {}
+            StreamAction::Yield
+            | StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(_))) => {}
             next => panic!("{next:?}"),
         }
     }
@@ -452,12 +453,14 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
         let mut sink = WakeBuilder::default();
         match feed.next_into(now, false, &waker, &mut sink) {
             StreamAction::Yield => turns += 1,
-            StreamAction::Wake(_) => events.push(entries(&sink.work)),
+            StreamAction::Send(StreamMessage::Wake(_)) => events.push(entries(&sink.work)),
             // A stream of so many queues gets its resume number also where it was not silent.
-            StreamAction::Send(SubscribeEvent::Heartbeat { resume, .. }) => {
+            StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
+                resume, ..
+            })) => {
                 assert!(events.len() == 1 && !resume.is_empty(), "{events:?}");
             }
-            StreamAction::Send(event) => panic!("{event:?}"),
+            StreamAction::Send(StreamMessage::Event(event)) => panic!("{event:?}"),
             StreamAction::Wait(_) | StreamAction::End => break,
         }
     }

@@ -1,0 +1,179 @@
+//! Opens response streams, reads them, and reopens them for ever.
+//!
+//! The subscription and the flag watch each add a [`StreamProtocol`].
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tonic::metadata::MetadataMap;
+
+use super::{
+    connection::Client,
+    stream::{ResponseStream, StreamEvent},
+};
+use crate::{
+    base::clock::{Tick, Timer},
+    client::session::{Reconnect, ReconnectStep},
+    error::{Error, Result},
+    types::{ConnectionState, ListenerId},
+    wire::from_status,
+};
+
+/// What differs between the relay's methods that answer with a stream.
+pub(super) trait StreamProtocol {
+    type Response;
+    /// Handed over to the application.
+    type Item;
+
+    fn reconnect(&mut self) -> &mut Reconnect;
+
+    fn next_item(&mut self) -> Option<Self::Item>;
+
+    /// Opens a stream with the next request.
+    fn open(&mut self, client: &Client, responses: &mut ResponseStream<Self::Response>);
+
+    /// The stream is open.
+    fn opened(&mut self, _headers: &MetadataMap) {}
+
+    fn received(
+        &mut self,
+        message: Self::Response,
+        now: Tick,
+        rng: &mut fastrand::Rng,
+    ) -> Result<()>;
+
+    /// The stream broke or could not be opened. Returns the error if it is final.
+    fn broken(
+        &mut self,
+        now: Tick,
+        error: Option<&Error>,
+        rng: &mut fastrand::Rng,
+    ) -> Option<Error> {
+        self.reconnect().broken(now, error, rng)
+    }
+
+    /// The state of the connection may have changed.
+    fn state_changed(&self) {}
+}
+
+/// A response stream that reconnects. It has no task: polling drives it.
+#[derive(Debug)]
+pub(super) struct ReconnectingStream<P: StreamProtocol> {
+    pub(super) client: Client,
+    pub(super) protocol: P,
+    responses: ResponseStream<P::Response>,
+    timer: Timer,
+    /// For the log.
+    listener: ListenerId,
+    rng: fastrand::Rng,
+}
+
+impl<P: StreamProtocol> ReconnectingStream<P> {
+    pub(super) fn new(client: &Client, listener: ListenerId, protocol: P) -> Self {
+        Self {
+            client: client.clone(),
+            protocol,
+            responses: ResponseStream::none(),
+            timer: Timer::new(client.clock()),
+            listener,
+            rng: fastrand::Rng::new(),
+        }
+    }
+
+    /// Waits for the next item; `None` after the relay's refusal was returned.
+    pub(super) async fn next(&mut self) -> Option<Result<P::Item>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<P::Item>>> {
+        loop {
+            if let Some(item) = self.protocol.next_item() {
+                return Poll::Ready(Some(Ok(item)));
+            }
+            let now = self.timer.now();
+            let until = match self.protocol.reconnect().step(now) {
+                ReconnectStep::Open => {
+                    self.protocol.open(&self.client, &mut self.responses);
+                    continue;
+                }
+                ReconnectStep::Wait(until) | ReconnectStep::Read(until) => until,
+                ReconnectStep::Closed => return Poll::Ready(None),
+            };
+            if let Poll::Ready(event) = self.responses.poll(cx) {
+                let refusal = self.on_stream_event(event, now);
+                self.protocol.state_changed();
+                match refusal {
+                    Some(refusal) => return Poll::Ready(Some(Err(refusal))),
+                    None => continue,
+                }
+            }
+            std::task::ready!(self.timer.poll(until, now, cx));
+            let now = self.timer.now();
+            if self.protocol.reconnect().elapsed(now, &mut self.rng) {
+                self.responses.abandon();
+                self.log_outage();
+            }
+            self.protocol.state_changed();
+        }
+    }
+
+    /// After a final refusal, schedules another attempt in about `after`. Returns whether there was
+    /// such a refusal.
+    pub(super) fn retry_after_refusal(&mut self, after: Duration) -> bool {
+        let (now, reconnect) = (self.timer.now(), self.protocol.reconnect());
+        let retries = reconnect.retry_after_refusal(now, after, &mut self.rng);
+        self.protocol.state_changed();
+        retries
+    }
+
+    /// Ends the stream (`true`) or opens the next one (`false`).
+    pub(super) fn pause(&mut self, paused: bool) {
+        if self.protocol.reconnect().pause(paused, self.timer.now()) {
+            self.responses.close();
+            self.protocol.state_changed();
+        }
+    }
+
+    /// Processes an event of the stream; returns the error if it is final.
+    fn on_stream_event(&mut self, event: StreamEvent<P::Response>, now: Tick) -> Option<Error> {
+        let error = match event {
+            StreamEvent::Opened(headers) => {
+                self.protocol.reconnect().opened(now);
+                self.protocol.opened(&headers);
+                return None;
+            }
+            StreamEvent::Message(message) => {
+                match self.protocol.received(message, now, &mut self.rng) {
+                    // The relay sent a Goodbye.
+                    Ok(()) if self.protocol.reconnect().state() != ConnectionState::Connected => {
+                        self.responses.close();
+                        return None;
+                    }
+                    Ok(()) => return None,
+                    Err(error) => Some(error),
+                }
+            }
+            StreamEvent::Broken(status) => status.map(from_status),
+        };
+        self.responses.close();
+        let refusal = self.protocol.broken(now, error.as_ref(), &mut self.rng);
+        self.log_outage();
+        refusal
+    }
+
+    /// Logs that opening a stream has failed for a while.
+    fn log_outage(&mut self) {
+        if let Some(outage) = self.protocol.reconnect().outage(self.timer.now()) {
+            tracing::warn!(
+                relay = self.client.url(),
+                stream = self.listener.as_str(),
+                attempts = outage.attempts,
+                seconds = outage.duration.as_secs(),
+                reason = outage.reason,
+                "no stream can be opened; retrying"
+            );
+        }
+    }
+}
