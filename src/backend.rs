@@ -2,5 +2,7 @@
 
 #[cfg(feature = "azure")]
 pub mod azure;
+#[cfg(feature = "azure")]
+pub(crate) mod request_error;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

@@ -14,13 +14,11 @@ use object_store::{
     gcp::GoogleCloudStorageBuilder,
 };
 
-use super::{
-    CloudStore, CredentialClient, Service, azure_rest::AzureRest, error::CloudError,
-    purpose::Purpose,
-};
+use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest, purpose::Purpose};
 use crate::{
-    backend::azure::{
-        Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint,
+    backend::{
+        azure::{Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint},
+        request_error::RequestError,
     },
     base::{
         duration,
@@ -374,7 +372,7 @@ fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
 
 /// The error of a client that cannot be made from the environment. Values are not shown.
 fn invalid_environment(error: object_store::Error) -> Error {
-    let error = CloudError::from(error);
+    let error = RequestError::from(error);
     let message = "the environment's credential for this store cannot be used";
     Error::new(ErrorKind::Invalid, message).with_source(error)
 }
