@@ -89,10 +89,10 @@ const CREDENTIAL: Duration = Duration::from_secs(10);
 impl CloudStore {
     /// Makes a store of one client for each purpose.
     fn new<T: Client>(
-        service: Service,
+        (service, credential_client): (Service, fn(Arc<T>) -> CredentialClient),
         (bucket, prefix): (String, String),
         url: String,
-        (credential_client, http): (CredentialClient, HttpClient),
+        http: HttpClient,
         [reads, writes, contents]: [Arc<T>; 3],
     ) -> Self {
         Self {
@@ -100,10 +100,10 @@ impl CloudStore {
             bucket,
             url,
             prefix,
+            credential_client: credential_client(Arc::clone(&reads)),
             reads,
             writes,
             contents,
-            credential_client,
             http,
             azure_rest: None,
             conditions: OnceCell::new(),
