@@ -2,7 +2,5 @@
 
 #[cfg(feature = "azure")]
 pub mod azure;
-#[cfg(feature = "azure")]
-pub(crate) mod request_error;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

@@ -37,11 +37,8 @@ use super::{
     invalid_receipt, limits::WEEK, local_group, missing_queue, outcome, queue_group,
 };
 use crate::{
-    backend::{
-        azure::{StorageAccount, check_name, client_options},
-        request_error::RequestError,
-    },
-    base::fnv::fnv1a,
+    backend::azure::{StorageAccount, check_name, client_options},
+    base::{fnv::fnv1a, request_error::RequestError},
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress},
 };

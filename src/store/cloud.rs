@@ -40,7 +40,7 @@ use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
 };
 use crate::{
-    backend::request_error::RequestError,
+    base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
 };
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use azure_core::{error::ErrorKind as ClientErrorKind, http::RawResponse};
 
-use crate::backend::request_error::{RequestError, sanitized};
+use crate::base::request_error::{RequestError, sanitized};
 
 impl From<azure_core::Error> for RequestError {
     fn from(error: azure_core::Error) -> Self {

@@ -23,7 +23,7 @@ use super::{
     listing::{self, Listing},
     purpose::{READS, RETRY_AFTER},
 };
-use crate::backend::request_error::RequestError;
+use crate::base::request_error::RequestError;
 
 /// A client for requests to one container of Azure.
 pub(super) struct AzureRest {

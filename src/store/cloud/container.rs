@@ -17,7 +17,7 @@ use super::{
     probe::is_not_implemented,
 };
 use crate::{
-    backend::request_error::RequestError,
+    base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
     store::{
         BlobName, BlobStore, ETag, PageOptions,

@@ -16,16 +16,14 @@ use object_store::{
 
 use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest, purpose::Purpose};
 use crate::{
-    backend::{
-        azure::{
-            ACCOUNT, CONNECTION_STRING, Credential, EMULATOR, EMULATOR_KEY, KEY, connection_string,
-            endpoint as checked_endpoint,
-        },
-        request_error::RequestError,
+    backend::azure::{
+        ACCOUNT, CONNECTION_STRING, Credential, EMULATOR, EMULATOR_KEY, KEY, connection_string,
+        endpoint as checked_endpoint,
     },
     base::{
         duration,
         https::{self, RequestTimeout, Target},
+        request_error::RequestError,
     },
     error::{Error, ErrorKind, Result},
     store::{BlobName, Variables},

@@ -8,7 +8,7 @@ use object_store::{
 };
 
 use crate::{
-    backend::request_error::{RequestError, without_query},
+    base::request_error::{RequestError, without_query},
     error::ErrorKind,
 };
 

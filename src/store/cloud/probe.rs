@@ -21,7 +21,7 @@ use super::{
     error::{answered, is_absent},
 };
 use crate::{
-    backend::request_error::RequestError,
+    base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
     store::{BlobName, ETag},
 };
