@@ -1,4 +1,5 @@
-//! Tools that every wing stands on: time, tasks, back-off, durations, locks, secrets, planted faults.
+//! Tools that every wing stands on: time, tasks, back-off, durations, locks, secrets, planted faults,
+//! errors of requests to a cloud.
 //!
 //! Imports nothing but the error.
 
@@ -16,6 +17,9 @@ pub(crate) mod histogram;
 pub(crate) mod https;
 pub(crate) mod log_limiter;
 #[cfg(all(feature = "azure", feature = "store"))]
+pub(crate) mod request_error;
+#[cfg(all(feature = "azure", feature = "store"))]
 pub(crate) mod secret;
 pub(crate) mod sync;
 pub(crate) mod task;
+pub(crate) mod text;

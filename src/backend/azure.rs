@@ -13,10 +13,11 @@ mod http;
 mod signing;
 
 pub use self::account::StorageAccount;
-#[cfg(feature = "cloud")]
-pub(crate) use self::account::{Credential, EMULATOR, EMULATOR_KEY, endpoint};
-#[cfg(feature = "cloud")]
-pub(crate) use self::error::failure_text;
 #[cfg(test)]
 pub(crate) use self::signing::signature_of;
-pub(crate) use self::{account::check_name, error::AzureError, http::client_options};
+pub(crate) use self::{account::check_name, http::client_options};
+#[cfg(feature = "cloud")]
+pub(crate) use self::{
+    account::{Credential, EMULATOR, EMULATOR_KEY, endpoint},
+    environment::{ACCOUNT, CONNECTION_STRING, KEY, connection_string},
+};

@@ -81,6 +81,7 @@ struct Failures {
 type Failure = Mutex<Option<HandlerError>>;
 
 /// The handler of a listener.
+#[derive(Clone)]
 pub(super) enum Handlers {
     /// Handles each message separately.
     Each(AnyHandler),

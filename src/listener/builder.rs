@@ -103,8 +103,7 @@ impl ListenerBuilder {
     ///
     /// # Errors
     /// As [`ListenerBuilder::start`].
-    pub async fn start_batches(mut self, handler: impl BatchHandler) -> Result<Listener> {
-        self.config.concurrency = 0;
+    pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listener> {
         self.launch(Handlers::Together(Arc::new(handler))).await
     }
 
@@ -161,7 +160,10 @@ impl ListenerBuilder {
         Ok(config)
     }
 
-    async fn launch(self, handlers: Handlers) -> Result<Listener> {
+    pub(super) async fn launch(mut self, handlers: Handlers) -> Result<Listener> {
+        if matches!(handlers, Handlers::Together(_)) {
+            self.config.concurrency = 0;
+        }
         let config = self.validate()?;
         if !self.is_checked {
             check(&*self.queue).await?;

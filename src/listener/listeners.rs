@@ -6,8 +6,9 @@ use futures_util::future::{join_all, try_join_all};
 use serde::de::DeserializeOwned;
 
 use super::{
-    BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerBuilder,
-    ListenerConfig, ListenerStats, QueryState,
+    BatchHandler, Delivery, Handler, HandlerResult, Hooks, Listener, ListenerConfig, ListenerStats,
+    QueryState,
+    batch::Handlers,
     builder::{check, json_handler},
     hooks::{AnyHooks, CatchPanics, NoHooks},
     split::split,
@@ -138,7 +139,7 @@ impl ListenersBuilder {
     }
 
     /// Sets the function that returns the poison queue of each queue; see
-    /// [`ListenerBuilder::poison`].
+    /// [`ListenerBuilder::poison`](super::ListenerBuilder::poison).
     #[must_use]
     pub fn poison(
         mut self,
@@ -166,19 +167,10 @@ impl ListenersBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where there is no queue or two have one
-    /// address; else as [`ListenerBuilder::start`], for the first queue that fails. Then no
-    /// listener is started.
+    /// address; else as [`ListenerBuilder::start`](super::ListenerBuilder::start), for the first
+    /// queue that fails. Then no listener is started.
     pub async fn start(self, handler: impl Handler) -> Result<Listeners> {
-        let handler = Arc::new(handler);
-        self.start_each(async |builder| {
-            let handler = Arc::clone(&handler);
-            let handle = move |delivery: Delivery| {
-                let handler = Arc::clone(&handler);
-                async move { handler.handle(delivery).await }
-            };
-            builder.start(handle).await
-        })
-        .await
+        self.start_each(Handlers::Each(Arc::new(handler))).await
     }
 
     /// As [`ListenersBuilder::start`], with a handler of batches. A batch holds messages of one
@@ -187,20 +179,11 @@ impl ListenersBuilder {
     /// # Errors
     /// As [`ListenersBuilder::start`].
     pub async fn start_batches(self, handler: impl BatchHandler) -> Result<Listeners> {
-        let handler = Arc::new(handler);
-        self.start_each(async |builder| {
-            let handler = Arc::clone(&handler);
-            let handle = move |batch: Vec<Delivery>| {
-                let handler = Arc::clone(&handler);
-                async move { handler.handle(batch).await }
-            };
-            builder.start_batches(handle).await
-        })
-        .await
+        self.start_each(Handlers::Together(Arc::new(handler))).await
     }
 
     /// As [`ListenersBuilder::start`], with a handler of JSON values; see
-    /// [`ListenerBuilder::start_json`].
+    /// [`ListenerBuilder::start_json`](super::ListenerBuilder::start_json).
     ///
     /// # Errors
     /// As [`ListenersBuilder::start`].
@@ -213,10 +196,7 @@ impl ListenersBuilder {
         self.start(json_handler(handler)).await
     }
 
-    async fn start_each(
-        mut self,
-        start: impl AsyncFn(ListenerBuilder) -> Result<Listener>,
-    ) -> Result<Listeners> {
+    async fn start_each(mut self, handlers: Handlers) -> Result<Listeners> {
         let addresses = self.check()?;
         let splitting = Scope::new();
         let wakes = self.wakes.take();
@@ -241,7 +221,7 @@ impl ListenersBuilder {
         let mut each = Vec::new();
         for mut builder in builders {
             builder.is_checked = true;
-            each.push(start(builder).await?);
+            each.push(builder.launch(handlers.clone()).await?);
         }
         Ok(Listeners { each, splitting })
     }

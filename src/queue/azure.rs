@@ -37,8 +37,8 @@ use super::{
     invalid_receipt, limits::WEEK, local_group, missing_queue, outcome, queue_group,
 };
 use crate::{
-    backend::azure::{AzureError, StorageAccount, check_name, client_options},
-    base::fnv::fnv1a,
+    backend::azure::{StorageAccount, check_name, client_options},
+    base::{fnv::fnv1a, request_error::RequestError},
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress},
 };
@@ -112,7 +112,7 @@ impl AzureQueue {
         };
         let url = config.account.queue_url(address.queue_name());
         let client = QueueClient::new(url, None, Some(options))
-            .map_err(|error| AzureError::from(error).of(format_args!("queue `{address}`")))?;
+            .map_err(|error| RequestError::from(error).about(format_args!("queue `{address}`")))?;
         Ok(Self {
             client: Arc::new(client),
             group: listener_group(&config.account, &address),
@@ -235,13 +235,17 @@ impl AzureQueue {
     }
 
     fn required<T>(&self, value: Option<T>, field: &'static str) -> Result<T> {
-        value.ok_or_else(|| self.request_error(AzureError::Incomplete { field }))
+        value.ok_or_else(|| {
+            self.request_error(RequestError::Other {
+                cause: format!("the answer has no {field}"),
+            })
+        })
     }
 
     /// Converts the error of a request with a receipt.
     #[cold]
     fn receipt_error(&self, receipt: &Receipt, error: azure_core::Error) -> Error {
-        let error = AzureError::from(error);
+        let error = RequestError::from(error);
         let no_queue = error.code() == "QueueNotFound";
         // The service answers with one of the two codes, depending on whether the message exists.
         let gone = error.kind() == ErrorKind::NotFound && !no_queue;
@@ -252,12 +256,12 @@ impl AzureQueue {
     }
 
     #[cold]
-    fn request_error(&self, error: impl Into<AzureError>) -> Error {
+    fn request_error(&self, error: impl Into<RequestError>) -> Error {
         let error = error.into();
         if error.kind() == ErrorKind::NotFound {
             return missing_queue(self).with_source(error);
         }
-        error.of(format_args!("queue `{self}`"))
+        error.about(format_args!("queue `{self}`"))
     }
 }
 
@@ -287,7 +291,7 @@ impl WorkQueue for AzureQueue {
         const CREATED: u16 = 201;
         match self.client.create(None).await {
             Ok(answer) => Ok(u16::from(answer.status()) == CREATED),
-            Err(error) => match AzureError::from(error) {
+            Err(error) => match RequestError::from(error) {
                 // The queue exists and has metadata.
                 error if error.code() == "QueueAlreadyExists" => Ok(false),
                 error => Err(self.request_error(error)),
@@ -382,7 +386,7 @@ impl WorkQueue for AzureQueue {
             let Err(error) = self.client.clear(None).await else {
                 return Ok(());
             };
-            let error = AzureError::from(error);
+            let error = RequestError::from(error);
             left -= 1;
             // Each attempt has deleted some messages, so the next one follows at once.
             if left == 0 || error.code() != "OperationTimedOut" {

@@ -279,7 +279,9 @@ impl<Q: WorkQueue> ClaimCheck<Q> {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
-    forward!(inner: address, addresses, listener_group, empty_is_certain);
+    forward!([inner] address, addresses, listener_group, empty_is_certain);
+    // A purge leaves the blobs until their expiry.
+    forward!([inner] create, depth, purge);
 
     /// Returns the queue's limits, and [`ClaimConfig::max_body`] as that of a body.
     fn limits(&self) -> QueueLimits {
@@ -287,10 +289,6 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
             body: self.config.max_body,
             ..self.inner.limits()
         }
-    }
-
-    async fn create(&self) -> Result<bool> {
-        self.inner.create().await
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
@@ -344,10 +342,6 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
         self.inner.release_untried(&receipt, delay).await
     }
 
-    async fn depth(&self) -> Result<u64> {
-        self.inner.depth().await
-    }
-
     /// A message that is deleted at the same time may come with the fault of a missing blob.
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         let peeked = self.inner.peek(max).await?;
@@ -356,11 +350,6 @@ impl<Q: WorkQueue> WorkQueue for ClaimCheck<Q> {
             .buffered(CONCURRENT_BLOBS)
             .collect()
             .await)
-    }
-
-    /// Deletes all messages; their blobs stay until their expiry.
-    async fn purge(&self) -> Result<()> {
-        self.inner.purge().await
     }
 }
 

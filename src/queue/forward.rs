@@ -1,118 +1,97 @@
 //! Forwarding implementations of [`WorkQueue`]: single methods for wrappers, and the whole trait for
 //! `Arc` and `Box`, so that a wrapper can take a queue that is chosen at run time.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use async_trait::async_trait;
+use super::WorkQueue;
 
-use super::{Message, MessageId, NewMessage, PeekedMessage, QueueLimits, Receipt, WorkQueue};
-use crate::{
-    error::Result,
-    types::{GroupName, QueueAddress},
-};
-
-/// Forwards the named methods to a field of the wrapper: `forward!(inner: address, limits);`.
+/// Forwards the named methods to a field of the wrapper: `forward!([inner] address, limits);`.
+/// `deny(clippy::missing_trait_methods)` reports a method that a wrapper forgets.
+///
+/// An asynchronous method is written as `async_trait` expands it, because `async_trait` does not
+/// look into a macro. The future of the wrapped queue is returned without a second allocation.
 macro_rules! forward {
-    ($inner:ident: $($method:ident),+) => {
-        $(forward!(@ $method $inner);)+
-    };
-    (@ address $inner:ident) => {
-        fn address(&self) -> &$crate::types::QueueAddress {
-            self.$inner.address()
+    (@sync [$($inner:tt)+] $method:ident $answer:ty) => {
+        fn $method(&self) -> $answer {
+            self.$($inner)+.$method()
         }
     };
-    (@ addresses $inner:ident) => {
-        fn addresses(&self) -> Vec<&$crate::types::QueueAddress> {
-            self.$inner.addresses()
+    (@async [$($inner:tt)+] $method:ident($($name:ident: $type:ty),*) $answer:ty) => {
+        fn $method<'s, 'f>(
+            &'s self,
+            $($name: $type),*
+        ) -> ::futures_util::future::BoxFuture<'f, $answer>
+        where
+            's: 'f,
+            Self: 'f,
+        {
+            self.$($inner)+.$method($($name),*)
         }
     };
-    (@ listener_group $inner:ident) => {
-        fn listener_group(&self) -> $crate::types::GroupName {
-            self.$inner.listener_group()
+    (@receipt [$($inner:tt)+] $method:ident($($name:ident: $type:ty)?) $answer:ty) => {
+        fn $method<'s, 'r, 'f>(
+            &'s self,
+            receipt: &'r $crate::queue::Receipt,
+            $($name: $type)?
+        ) -> ::futures_util::future::BoxFuture<'f, $crate::Result<$answer>>
+        where
+            's: 'f,
+            'r: 'f,
+            Self: 'f,
+        {
+            self.$($inner)+.$method(receipt, $($name)?)
         }
     };
-    (@ limits $inner:ident) => {
-        fn limits(&self) -> $crate::queue::QueueLimits {
-            self.$inner.limits()
-        }
+    ($inner:tt $method:ident, $($more:ident),+) => {
+        forward!($inner $method);
+        forward!($inner $($more),+);
     };
-    (@ empty_is_certain $inner:ident) => {
-        fn empty_is_certain(&self) -> bool {
-            self.$inner.empty_is_certain()
-        }
+    ($inner:tt address) => { forward!(@sync $inner address &$crate::types::QueueAddress); };
+    ($inner:tt addresses) => { forward!(@sync $inner addresses Vec<&$crate::types::QueueAddress>); };
+    ($inner:tt listener_group) => {
+        forward!(@sync $inner listener_group $crate::types::GroupName);
     };
+    ($inner:tt limits) => { forward!(@sync $inner limits $crate::queue::QueueLimits); };
+    ($inner:tt empty_is_certain) => { forward!(@sync $inner empty_is_certain bool); };
+    ($inner:tt create) => { forward!(@async $inner create() $crate::Result<bool>); };
+    ($inner:tt put) => {
+        forward!(@async $inner put(messages: Vec<$crate::queue::NewMessage>)
+            $crate::Result<Vec<$crate::queue::MessageId>>);
+    };
+    ($inner:tt put_each) => {
+        forward!(@async $inner put_each(messages: Vec<$crate::queue::NewMessage>)
+            Vec<$crate::Result<$crate::queue::MessageId>>);
+    };
+    ($inner:tt get) => {
+        forward!(@async $inner get(max: usize, timeout: ::std::time::Duration)
+            $crate::Result<Vec<$crate::queue::Message>>);
+    };
+    ($inner:tt delete) => { forward!(@receipt $inner delete() ()); };
+    ($inner:tt renew) => {
+        forward!(@receipt $inner renew(timeout: ::std::time::Duration) $crate::queue::Receipt);
+    };
+    ($inner:tt release) => {
+        forward!(@receipt $inner release(delay: ::std::time::Duration) ());
+    };
+    ($inner:tt release_untried) => {
+        forward!(@receipt $inner release_untried(delay: ::std::time::Duration) bool);
+    };
+    ($inner:tt depth) => { forward!(@async $inner depth() $crate::Result<u64>); };
+    ($inner:tt peek) => {
+        forward!(@async $inner peek(max: usize) $crate::Result<Vec<$crate::queue::PeekedMessage>>);
+    };
+    ($inner:tt purge) => { forward!(@async $inner purge() $crate::Result<()>); };
 }
 
 pub(crate) use forward;
 
 macro_rules! forward_all {
     ($pointer:ty) => {
-        #[async_trait]
         #[deny(clippy::missing_trait_methods)]
         impl<Q: WorkQueue + ?Sized> WorkQueue for $pointer {
-            fn address(&self) -> &QueueAddress {
-                (**self).address()
-            }
-
-            fn addresses(&self) -> Vec<&QueueAddress> {
-                (**self).addresses()
-            }
-
-            fn listener_group(&self) -> GroupName {
-                (**self).listener_group()
-            }
-
-            fn limits(&self) -> QueueLimits {
-                (**self).limits()
-            }
-
-            async fn create(&self) -> Result<bool> {
-                (**self).create().await
-            }
-
-            async fn put(&self, messages: Vec<NewMessage>) -> Result<Vec<MessageId>> {
-                (**self).put(messages).await
-            }
-
-            async fn put_each(&self, messages: Vec<NewMessage>) -> Vec<Result<MessageId>> {
-                (**self).put_each(messages).await
-            }
-
-            async fn get(&self, max: usize, visibility_timeout: Duration) -> Result<Vec<Message>> {
-                (**self).get(max, visibility_timeout).await
-            }
-
-            async fn delete(&self, receipt: &Receipt) -> Result<()> {
-                (**self).delete(receipt).await
-            }
-
-            async fn renew(&self, receipt: &Receipt, timeout: Duration) -> Result<Receipt> {
-                (**self).renew(receipt, timeout).await
-            }
-
-            async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
-                (**self).release(receipt, delay).await
-            }
-
-            async fn release_untried(&self, receipt: &Receipt, delay: Duration) -> Result<bool> {
-                (**self).release_untried(receipt, delay).await
-            }
-
-            async fn depth(&self) -> Result<u64> {
-                (**self).depth().await
-            }
-
-            async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
-                (**self).peek(max).await
-            }
-
-            async fn purge(&self) -> Result<()> {
-                (**self).purge().await
-            }
-
-            fn empty_is_certain(&self) -> bool {
-                (**self).empty_is_certain()
-            }
+            forward!([as_ref()] address, addresses, listener_group, limits, empty_is_certain);
+            forward!([as_ref()] create, put, put_each, get, delete, renew, release);
+            forward!([as_ref()] release_untried, depth, peek, purge);
         }
     };
 }
@@ -131,6 +110,7 @@ mod tests {
     use crate::{
         store::MemoryStore,
         testing::{ScriptedQueue, queue_contract as contract},
+        types::QueueAddress,
     };
 
     fn memory() -> MemoryQueue {

@@ -1,14 +1,17 @@
 //! Messages, their ids and receipts.
 
 use std::{
-    fmt::{self, Debug, Display},
+    fmt::{self, Debug},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, ErrorKind, Result},
+};
 
 /// A message to put.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -204,17 +207,7 @@ impl Receipt {
     }
 }
 
-impl Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Debug for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shown_as_text!(0: MessageId);
 
 impl Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -163,7 +163,7 @@ impl Counters {
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<Q: WorkQueue> WorkQueue for Metered<Q> {
-    forward!(inner: address, addresses, listener_group, limits, empty_is_certain);
+    forward!([inner] address, addresses, listener_group, limits, empty_is_certain);
 
     async fn create(&self) -> Result<bool> {
         count(&self.counters.others, 1, self.inner.create().await)

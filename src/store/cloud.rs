@@ -31,7 +31,7 @@ use tokio::sync::OnceCell;
 pub(super) use self::environment::{connect, container_at, open};
 use self::{
     azure_rest::AzureRest,
-    error::CloudError,
+    error::names_the_container,
     listing::Listing,
     metadata::{attributes, metadata, seconds},
     purpose::Client,
@@ -39,7 +39,10 @@ use self::{
 use super::{
     Blob, BlobContent, BlobEntry, BlobName, BlobStore, Capabilities, ETag, Page, PageOptions,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    base::request_error::RequestError,
+    error::{Error, ErrorKind, Result},
+};
 
 /// A container or bucket, or a prefix in it.
 pub struct CloudStore {
@@ -86,10 +89,10 @@ const CREDENTIAL: Duration = Duration::from_secs(10);
 impl CloudStore {
     /// Makes a store of one client for each purpose.
     fn new<T: Client>(
-        service: Service,
+        (service, credential_client): (Service, fn(Arc<T>) -> CredentialClient),
         (bucket, prefix): (String, String),
         url: String,
-        (credential_client, http): (CredentialClient, HttpClient),
+        http: HttpClient,
         [reads, writes, contents]: [Arc<T>; 3],
     ) -> Self {
         Self {
@@ -97,10 +100,10 @@ impl CloudStore {
             bucket,
             url,
             prefix,
+            credential_client: credential_client(Arc::clone(&reads)),
             reads,
             writes,
             contents,
-            credential_client,
             http,
             azure_rest: None,
             conditions: OnceCell::new(),
@@ -136,15 +139,15 @@ impl CloudStore {
         };
         let cause = match tokio::time::timeout(CREDENTIAL, asked).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => CloudError::from(error),
-            Err(_) => CloudError::TimedOut,
+            Ok(Err(error)) => RequestError::from(error),
+            Err(_) => RequestError::TimedOut,
         };
         let message = format!(
             "{self} has no credential: the environment has none, and this machine's own identity \
              was not given one"
         );
         // The identity service may be unavailable for a while.
-        let kind = match cause.is_transient() {
+        let kind = match cause.kind().is_retryable() {
             true => ErrorKind::Unavailable,
             false => ErrorKind::Denied,
         };
@@ -239,14 +242,14 @@ impl CloudStore {
 
     /// Converts the client's error. Text that may contain a signature is dropped.
     fn failed(&self, error: object_store::Error, name: &BlobName) -> Error {
-        let error = CloudError::from(error);
-        if error.names_the_container() {
+        let error = RequestError::from(error);
+        if names_the_container(&error) {
             return self.no_container(error);
         }
         error.about(format_args!("blob `{name}` of {self}"))
     }
 
-    fn no_container(&self, error: CloudError) -> Error {
+    fn no_container(&self, error: RequestError) -> Error {
         let what = match self.service {
             Service::Azure => "container",
             Service::S3 | Service::Gcs => "bucket",
@@ -265,7 +268,7 @@ impl CloudStore {
         })
     }
 
-    fn not_listed(&self, error: CloudError) -> Error {
+    fn not_listed(&self, error: RequestError) -> Error {
         match error.kind() == ErrorKind::NotFound {
             true => self.no_container(error),
             false => error.about(format_args!("{self}")),
@@ -311,8 +314,8 @@ impl BlobStore for CloudStore {
         let found = match self.reads.get_opts(&path, GetOptions::default()).await {
             Ok(found) => found,
             Err(error @ object_store::Error::NotFound { .. }) => {
-                let error = CloudError::from(error);
-                return match error.names_the_container() {
+                let error = RequestError::from(error);
+                return match names_the_container(&error) {
                     true => Err(self.no_container(error)),
                     false => Ok(None),
                 };
@@ -356,7 +359,7 @@ impl BlobStore for CloudStore {
                             false => Ok(false),
                         }
                     }
-                    Err(error) if error.names_the_container() => Err(self.no_container(error)),
+                    Err(error) if names_the_container(&error) => Err(self.no_container(error)),
                     Err(error) => Err(error.about(format_args!("blob `{name}` of {self}"))),
                 };
             }

@@ -1,8 +1,11 @@
 //! Names of blobs, and ETags of writes.
 
-use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, str::FromStr, sync::Arc};
 
-use crate::error::{Error, Result};
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, Result},
+};
 
 /// A blob's name: 1 to 1,024 bytes in parts with `/` between them. No part is empty, `.` or `..`,
 /// and control characters and `\` are excluded. All stores, including file systems, accept such
@@ -69,29 +72,7 @@ impl FromStr for BlobName {
     }
 }
 
-impl fmt::Display for BlobName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for BlobName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for ETag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ETag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shown_as_text!(0: BlobName, ETag);
 
 #[cfg(test)]
 mod tests {

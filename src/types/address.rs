@@ -2,10 +2,13 @@
 //!
 //! Matching is exact except for one `*` at the end of either part of a selector.
 
-use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Borrow, str::FromStr, sync::Arc};
 
 use super::{check_name, name::is_name};
-use crate::error::{Error, Result};
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, Result},
+};
 
 /// A queue's address, written `account/queue`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,29 +158,7 @@ impl FromStr for Selector {
     }
 }
 
-impl fmt::Display for QueueAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for QueueAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Display for Selector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for Selector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
+shown_as_text!(text: QueueAddress, Selector);
 
 fn join(account: &str, queue: &str) -> Arc<str> {
     let mut text = String::with_capacity(account.len() + 1 + queue.len());

@@ -1,14 +1,16 @@
 //! Durable global flags: names, states, options and watch events.
 
 use std::{
-    fmt,
     str::FromStr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use super::{Goodbye, Limits, check_name, check_text};
-use crate::error::{Error, Result};
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, Result},
+};
 
 /// A flag's name, under the rule for names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,17 +144,7 @@ impl FromStr for FlagName {
     }
 }
 
-impl fmt::Display for FlagName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for FlagName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+shown_as_text!(0: FlagName);
 
 #[cfg(test)]
 mod tests {

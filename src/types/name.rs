@@ -1,9 +1,12 @@
 //! Names, and their rule: 1 to 128 bytes of `[A-Za-z0-9._-]`, and neither `.` nor `..`.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use super::Limits;
-use crate::error::{Error, Result};
+use crate::{
+    base::text::shown_as_text,
+    error::{Error, Result},
+};
 
 /// A listener's name, which operators recognise. Several streams may use the same one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,17 +39,7 @@ impl ListenerId {
     }
 }
 
-impl fmt::Display for ListenerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for ListenerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+shown_as_text!(0: ListenerId, GroupName);
 
 /// The name of a group, whose members share wake-ups. Each wake-up goes to as many members as it
 /// needs.
@@ -66,18 +59,6 @@ impl GroupName {
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for GroupName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for GroupName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

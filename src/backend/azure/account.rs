@@ -2,7 +2,6 @@
 
 use azure_core::http::Url;
 
-use super::connection_string;
 use crate::{
     base::secret::Secret,
     error::{Error, Result},
@@ -15,13 +14,6 @@ pub struct StorageAccount {
     queue_endpoint: Url,
     blob_endpoint: Url,
     credential: Credential,
-}
-
-/// The explicit endpoints of an account's services, if any.
-#[derive(Debug, Default)]
-pub(super) struct Endpoints {
-    pub(super) queue: Option<Url>,
-    pub(super) blob: Option<Url>,
 }
 
 /// A service of an account.
@@ -55,7 +47,7 @@ impl StorageAccount {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an invalid name or key.
     pub fn with_key(name: &str, key: &str) -> Result<Self> {
         let credential = Credential::key("AccountKey", key)?;
-        Self::with_credential(name, Endpoints::default(), credential)
+        Self::with_credential(name, credential)
     }
 
     /// Creates an account of the public cloud with a shared access signature. The emulator's account
@@ -65,16 +57,7 @@ impl StorageAccount {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an invalid name or signature.
     pub fn with_signature(name: &str, signature: &str) -> Result<Self> {
         let credential = Credential::signature("SharedAccessSignature", signature)?;
-        Self::with_credential(name, Endpoints::default(), credential)
-    }
-
-    /// Parses a connection string in the portal's format.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the setting and the broken rule; the
-    /// value is not shown.
-    pub fn from_connection_string(text: &str) -> Result<Self> {
-        connection_string::parse(text)
+        Self::with_credential(name, credential)
     }
 
     /// Replaces the endpoint of the account's queues.
@@ -106,21 +89,27 @@ impl StorageAccount {
         self.blob_endpoint.as_str()
     }
 
-    /// Creates an account. A service without an endpoint gets the default of the account's name.
-    pub(super) fn with_credential(
+    /// Creates an account whose services have the default endpoints of its name.
+    pub(super) fn with_credential(name: &str, credential: Credential) -> Result<Self> {
+        Self::with_endpoints(name, credential, |_| Ok(None))
+    }
+
+    /// Creates an account. A service without an explicit endpoint gets the default of the account's
+    /// name.
+    pub(super) fn with_endpoints(
         name: &str,
-        endpoints: Endpoints,
         credential: Credential,
+        explicit: impl Fn(Service) -> Result<Option<Url>>,
     ) -> Result<Self> {
         let name = check_name(name)?;
-        let default = |service| match name == EMULATOR {
-            true => emulator_endpoint(None, service),
-            false => cloud_endpoint("https", &name, service, SUFFIX),
+        let endpoint = |service| match explicit(service)? {
+            Some(url) => Ok(url),
+            None if name == EMULATOR => emulator_endpoint(None, service),
+            None => cloud_endpoint("https", &name, service, SUFFIX),
         };
-        let or_default = |url: Option<Url>, service| url.map_or_else(|| default(service), Ok);
         Ok(Self {
-            queue_endpoint: or_default(endpoints.queue, Service::Queue)?,
-            blob_endpoint: or_default(endpoints.blob, Service::Blob)?,
+            queue_endpoint: endpoint(Service::Queue)?,
+            blob_endpoint: endpoint(Service::Blob)?,
             name,
             credential,
         })
@@ -129,11 +118,9 @@ impl StorageAccount {
     /// Returns the emulator on this machine, or on `host`, which has the form `http://HOST`.
     pub(super) fn emulator(host: Option<&str>) -> Result<Self> {
         let credential = Credential::key("AccountKey", EMULATOR_KEY)?;
-        let endpoints = Endpoints {
-            queue: Some(emulator_endpoint(host, Service::Queue)?),
-            blob: Some(emulator_endpoint(host, Service::Blob)?),
-        };
-        Self::with_credential(EMULATOR, endpoints, credential)
+        Self::with_endpoints(EMULATOR, credential, |service| {
+            emulator_endpoint(host, service).map(Some)
+        })
     }
 
     pub(crate) fn credential(&self) -> &Credential {

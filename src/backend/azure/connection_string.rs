@@ -3,101 +3,88 @@
 //! Names are not case sensitive. Settings of other services are ignored. An error names the setting
 //! and the rule but not the value, which may be a key.
 
+use std::collections::BTreeMap;
+
 use azure_core::http::Url;
 
 use super::account::{
-    Credential, EMULATOR, Endpoints, SUFFIX, Service, StorageAccount, cloud_endpoint, endpoint,
+    Credential, EMULATOR, SUFFIX, Service, StorageAccount, check_name, cloud_endpoint, endpoint,
 };
 use crate::error::{Error, Result};
 
-/// The parsed settings; an empty value counts as missing.
-#[derive(Default)]
-struct Settings<'a> {
-    protocol: Option<&'a str>,
-    name: Option<&'a str>,
-    key: Option<&'a str>,
-    signature: Option<&'a str>,
-    queue_endpoint: Option<&'a str>,
-    blob_endpoint: Option<&'a str>,
-    suffix: Option<&'a str>,
-    emulator: Option<&'a str>,
-    emulator_host: Option<&'a str>,
-}
+/// The parsed settings by their usual names; an empty value counts as missing.
+struct Settings<'a>(BTreeMap<&'static str, &'a str>);
 
+/// The settings that are read, in their usual spelling.
+const NAMES: [&str; 9] = [
+    "DefaultEndpointsProtocol",
+    "AccountName",
+    "AccountKey",
+    "SharedAccessSignature",
+    "QueueEndpoint",
+    "BlobEndpoint",
+    "EndpointSuffix",
+    "UseDevelopmentStorage",
+    "DevelopmentStorageProxyUri",
+];
 const WHOLE: &str = "connection string";
 
-pub(super) fn parse(text: &str) -> Result<StorageAccount> {
-    let settings = Settings::read(text)?;
-    match settings.emulator {
-        Some(flag) if flag.eq_ignore_ascii_case("true") => {
-            return StorageAccount::emulator(settings.emulator_host);
+impl StorageAccount {
+    /// Parses a connection string in the portal's format.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) with the setting and the broken rule; the
+    /// value is not shown.
+    pub fn from_connection_string(text: &str) -> Result<Self> {
+        let settings = Settings::read(text)?;
+        match settings.get("UseDevelopmentStorage") {
+            Some(flag) if flag.eq_ignore_ascii_case("true") => {
+                return Self::emulator(settings.get("DevelopmentStorageProxyUri"));
+            }
+            Some(_) => return Err(Error::invalid("UseDevelopmentStorage", "must be `true`")),
+            None => {}
         }
-        Some(_) => return Err(Error::invalid("UseDevelopmentStorage", "must be `true`")),
-        None => {}
+        let credential = settings.credential()?;
+        let name = settings.account_name()?;
+        Self::with_endpoints(&name, credential, |service| {
+            match settings.endpoint(service)? {
+                Some(url) => Ok(Some(url)),
+                None => settings.cloud_endpoint(&name, service),
+            }
+        })
     }
-    let credential = settings.credential()?;
-    let at = |name, url: Option<&str>| url.map(|url| endpoint(name, url)).transpose();
-    let mut at = Endpoints {
-        queue: at("QueueEndpoint", settings.queue_endpoint)?,
-        blob: at("BlobEndpoint", settings.blob_endpoint)?,
-    };
-    let name = match (settings.name, at.queue.as_ref().or(at.blob.as_ref())) {
-        (Some(name), _) => name.to_owned(),
-        (None, Some(url)) => name_of(url)
-            .ok_or_else(|| Error::invalid("AccountName", "is missing, and no endpoint names it"))?,
-        (None, None) => return Err(Error::invalid(WHOLE, "needs an AccountName")),
-    };
-    for (service, at) in [
-        (Service::Queue, &mut at.queue),
-        (Service::Blob, &mut at.blob),
-    ] {
-        if at.is_none() {
-            *at = settings.cloud_endpoint(&name, service)?;
-        }
-    }
-    StorageAccount::with_credential(&name, at, credential)
 }
 
 impl<'a> Settings<'a> {
     fn read(text: &'a str) -> Result<Self> {
-        let mut settings = Self::default();
+        let mut settings = BTreeMap::new();
         for setting in text.split(';').map(str::trim).filter(|s| !s.is_empty()) {
             let Some((name, value)) = setting.split_once('=') else {
                 let rule = "must be settings `NAME=VALUE` with `;` between them";
                 return Err(Error::invalid(WHOLE, rule));
             };
             let (name, value) = (name.trim(), value.trim());
-            let Some((name, slot)) = settings.slot(name) else {
+            let known = NAMES.iter().find(|known| known.eq_ignore_ascii_case(name));
+            let Some(name) = known else {
                 continue;
             };
-            if slot.is_some() {
+            if settings.contains_key(name) {
                 return Err(Error::invalid(name, "stands there twice"));
             }
-            *slot = (!value.is_empty()).then_some(value);
+            if !value.is_empty() {
+                settings.insert(*name, value);
+            }
         }
-        Ok(settings)
+        Ok(Self(settings))
     }
 
-    /// Returns the field of a setting, and the setting's usual spelling.
-    fn slot(&mut self, name: &str) -> Option<(&'static str, &mut Option<&'a str>)> {
-        let slots = [
-            ("DefaultEndpointsProtocol", &mut self.protocol),
-            ("AccountName", &mut self.name),
-            ("AccountKey", &mut self.key),
-            ("SharedAccessSignature", &mut self.signature),
-            ("QueueEndpoint", &mut self.queue_endpoint),
-            ("BlobEndpoint", &mut self.blob_endpoint),
-            ("EndpointSuffix", &mut self.suffix),
-            ("UseDevelopmentStorage", &mut self.emulator),
-            ("DevelopmentStorageProxyUri", &mut self.emulator_host),
-        ];
-        slots
-            .into_iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+    fn get(&self, name: &str) -> Option<&'a str> {
+        debug_assert!(NAMES.contains(&name), "{name} is read");
+        self.0.get(name).copied()
     }
 
     fn credential(&self) -> Result<Credential> {
-        match (self.key, self.signature) {
+        match (self.get("AccountKey"), self.get("SharedAccessSignature")) {
             (Some(key), None) => Credential::key("AccountKey", key),
             (None, Some(text)) => Credential::signature("SharedAccessSignature", text),
             (Some(_), Some(_)) => {
@@ -111,19 +98,43 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Returns the account's name, from its setting or else from an endpoint.
+    fn account_name(&self) -> Result<String> {
+        if let Some(name) = self.get("AccountName") {
+            return Ok(name.to_owned());
+        }
+        let queue = self.endpoint(Service::Queue)?;
+        match queue.map_or_else(|| self.endpoint(Service::Blob), |url| Ok(Some(url)))? {
+            Some(url) => name_of(&url).ok_or_else(|| {
+                Error::invalid("AccountName", "is missing, and no endpoint names it")
+            }),
+            None => Err(Error::invalid(WHOLE, "needs an AccountName")),
+        }
+    }
+
+    /// Returns the endpoint that a setting gives to a service.
+    fn endpoint(&self, service: Service) -> Result<Option<Url>> {
+        let name = match service {
+            Service::Queue => "QueueEndpoint",
+            Service::Blob => "BlobEndpoint",
+        };
+        self.get(name).map(|url| endpoint(name, url)).transpose()
+    }
+
     /// Returns the endpoint of a cloud account; `None` for the emulator's account.
     fn cloud_endpoint(&self, name: &str, service: Service) -> Result<Option<Url>> {
-        if name.eq_ignore_ascii_case(EMULATOR) && self.suffix.is_none() {
+        let suffix = self.get("EndpointSuffix");
+        if name.eq_ignore_ascii_case(EMULATOR) && suffix.is_none() {
             return Ok(None);
         }
-        let protocol = self.protocol.unwrap_or("https").to_ascii_lowercase();
+        let protocol = self.get("DefaultEndpointsProtocol").unwrap_or("https");
+        let protocol = protocol.to_ascii_lowercase();
         if !matches!(&*protocol, "http" | "https") {
             let rule = "must be `https` or `http`";
             return Err(Error::invalid("DefaultEndpointsProtocol", rule));
         }
-        let name = super::check_name(name)?;
-        let suffix = self.suffix.unwrap_or(SUFFIX);
-        cloud_endpoint(&protocol, &name, service, suffix).map(Some)
+        let name = check_name(name)?;
+        cloud_endpoint(&protocol, &name, service, suffix.unwrap_or(SUFFIX)).map(Some)
     }
 }
 
@@ -148,7 +159,7 @@ mod tests {
     const SIGNATURE: &str = "sv=2025-11-05&sp=raup&sig=c2lnbmF0dXJl%3D";
 
     fn read(text: &str) -> StorageAccount {
-        parse(text).expect(text)
+        StorageAccount::from_connection_string(text).expect(text)
     }
 
     #[test]
@@ -251,7 +262,7 @@ mod tests {
                 "AccountName: is missing",
             ),
         ] {
-            let error = parse(&text).expect_err(&text);
+            let error = StorageAccount::from_connection_string(&text).expect_err(&text);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
             assert!(error.message().contains(words), "{text}: {error}");
             let shown = format!("{error} {error:?}");

@@ -1,11 +1,12 @@
 //! An account from the environment, with the variable names of Azure's own tools.
 
-use super::account::{Credential, EMULATOR, Endpoints, StorageAccount, check_name, endpoint};
+use super::account::{Credential, EMULATOR, StorageAccount, check_name, endpoint};
 use crate::error::{Error, ErrorKind, Result};
 
-const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
-const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
-const KEY: &str = "AZURE_STORAGE_KEY";
+/// Takes precedence: it has account, credential and endpoints together.
+pub(crate) const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
+pub(crate) const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
+pub(crate) const KEY: &str = "AZURE_STORAGE_KEY";
 const SIGNATURE: &str = "AZURE_STORAGE_SAS_TOKEN";
 const QUEUE_ENDPOINT: &str = "AZURE_STORAGE_QUEUE_ENDPOINT";
 
@@ -28,9 +29,7 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
     let read = |variable| read(variable).filter(|value| !value.trim().is_empty());
     let account = match (read(CONNECTION_STRING), read(KEY), read(SIGNATURE)) {
         (Some(text), _, _) => {
-            let account = StorageAccount::from_connection_string(text.trim());
-            let account =
-                account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))?;
+            let account = connection_string(text.trim())?;
             check_same(CONNECTION_STRING, account.name(), &name)?;
             account
         }
@@ -38,15 +37,10 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
             if let Some(other) = read(ACCOUNT) {
                 check_same(ACCOUNT, other.trim(), &name)?;
             }
-            StorageAccount::with_credential(
-                &name,
-                Endpoints::default(),
-                Credential::key(KEY, key.trim())?,
-            )?
+            StorageAccount::with_credential(&name, Credential::key(KEY, key.trim())?)?
         }
         (None, None, Some(text)) => {
-            let credential = Credential::signature(SIGNATURE, text.trim())?;
-            StorageAccount::with_credential(&name, Endpoints::default(), credential)?
+            StorageAccount::with_credential(&name, Credential::signature(SIGNATURE, text.trim())?)?
         }
         (None, None, None) => return Err(no_credentials(&name)),
     };
@@ -54,6 +48,12 @@ fn from_variables(name: &str, read: impl Fn(&str) -> Option<String>) -> Result<S
         Some(url) => account.at_queue_endpoint(endpoint(QUEUE_ENDPOINT, url.trim())?.as_str()),
         None => Ok(account),
     }
+}
+
+/// Parses the value of [`CONNECTION_STRING`].
+pub(crate) fn connection_string(text: &str) -> Result<StorageAccount> {
+    let account = StorageAccount::from_connection_string(text);
+    account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))
 }
 
 fn check_same(variable: &str, is: &str, wanted: &str) -> Result<()> {

@@ -6,9 +6,8 @@ use super::*;
 use crate::{
     error::{Error, ErrorKind},
     listener::{Action, Hooks, ListenerError, PoisonedMessage, Rejected},
-    queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
+    queue::{Message, Receipt, forward::forward},
     testing::ScriptedQueue,
-    types::QueueAddress,
 };
 
 /// Counts errors by action.
@@ -216,21 +215,7 @@ impl Broken {
 
 #[async_trait::async_trait]
 impl WorkQueue for Broken {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
-
-    async fn create(&self) -> crate::Result<bool> {
-        self.inner.create().await
-    }
-
-    async fn put(&self, messages: Vec<NewMessage>) -> crate::Result<Vec<MessageId>> {
-        self.inner.put(messages).await
-    }
+    forward!([inner] address, limits, create, put, depth, peek, purge);
 
     async fn get(&self, max: usize, timeout: Duration) -> crate::Result<Vec<Message>> {
         match self.gets {
@@ -249,18 +234,6 @@ impl WorkQueue for Broken {
 
     async fn release(&self, _receipt: &Receipt, _delay: Duration) -> crate::Result<()> {
         self.error()
-    }
-
-    async fn depth(&self) -> crate::Result<u64> {
-        self.inner.depth().await
-    }
-
-    async fn peek(&self, max: usize) -> crate::Result<Vec<PeekedMessage>> {
-        self.inner.peek(max).await
-    }
-
-    async fn purge(&self) -> crate::Result<()> {
-        self.inner.purge().await
     }
 }
 

@@ -2,10 +2,7 @@
 //! ages of its messages.
 
 use super::*;
-use crate::{
-    queue::{Message, MessageId, PeekedMessage, QueueLimits, Receipt},
-    types::QueueAddress,
-};
+use crate::queue::{Message, MessageId, QueueLimits, forward::forward};
 
 /// Implements only the required methods of a queue.
 #[derive(Debug)]
@@ -45,19 +42,13 @@ impl std::fmt::Display for Foreign {
 
 #[async_trait::async_trait]
 impl WorkQueue for Foreign {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
+    forward!([inner] address, create, delete, renew, release, depth, peek, purge);
 
     fn limits(&self) -> QueueLimits {
         QueueLimits {
             body: self.body,
             ..self.inner.limits()
         }
-    }
-
-    async fn create(&self) -> crate::Result<bool> {
-        self.inner.create().await
     }
 
     async fn put(&self, messages: Vec<NewMessage>) -> crate::Result<Vec<MessageId>> {
@@ -71,29 +62,5 @@ impl WorkQueue for Foreign {
             message.inserted_at -= self.age;
         }
         Ok(got)
-    }
-
-    async fn delete(&self, receipt: &Receipt) -> crate::Result<()> {
-        self.inner.delete(receipt).await
-    }
-
-    async fn renew(&self, receipt: &Receipt, timeout: Duration) -> crate::Result<Receipt> {
-        self.inner.renew(receipt, timeout).await
-    }
-
-    async fn release(&self, receipt: &Receipt, delay: Duration) -> crate::Result<()> {
-        self.inner.release(receipt, delay).await
-    }
-
-    async fn depth(&self) -> crate::Result<u64> {
-        self.inner.depth().await
-    }
-
-    async fn peek(&self, max: usize) -> crate::Result<Vec<PeekedMessage>> {
-        self.inner.peek(max).await
-    }
-
-    async fn purge(&self) -> crate::Result<()> {
-        self.inner.purge().await
     }
 }

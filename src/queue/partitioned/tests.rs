@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::*;
 use crate::{
     error::ErrorKind,
-    queue::{MemoryQueue, RetryConfig, Retrying},
+    queue::{MemoryQueue, RetryConfig, Retrying, forward::forward},
     testing::{Call, ScriptedQueue, queue_contract as contract},
 };
 
@@ -51,9 +51,7 @@ struct FaultyQueue {
 
 #[async_trait]
 impl WorkQueue for FaultyQueue {
-    fn address(&self) -> &QueueAddress {
-        self.inner.address()
-    }
+    forward!([inner] address, delete, renew, release, depth, purge);
 
     fn limits(&self) -> QueueLimits {
         self.limits
@@ -73,29 +71,9 @@ impl WorkQueue for FaultyQueue {
         self.inner.get(max, visibility_timeout).await
     }
 
-    async fn delete(&self, receipt: &Receipt) -> Result<()> {
-        self.inner.delete(receipt).await
-    }
-
-    async fn renew(&self, receipt: &Receipt, visibility_timeout: Duration) -> Result<Receipt> {
-        self.inner.renew(receipt, visibility_timeout).await
-    }
-
-    async fn release(&self, receipt: &Receipt, delay: Duration) -> Result<()> {
-        self.inner.release(receipt, delay).await
-    }
-
-    async fn depth(&self) -> Result<u64> {
-        self.inner.depth().await
-    }
-
     async fn peek(&self, max: usize) -> Result<Vec<PeekedMessage>> {
         self.answer()?;
         self.inner.peek(max).await
-    }
-
-    async fn purge(&self) -> Result<()> {
-        self.inner.purge().await
     }
 }
 

@@ -19,10 +19,11 @@ use reqwest::Url;
 
 use super::{
     super::{ETag, PageOptions},
-    error::CloudError,
+    error::{answered, is_absent},
     listing::{self, Listing},
     purpose::{READS, RETRY_AFTER},
 };
+use crate::base::request_error::RequestError;
 
 /// A client for requests to one container of Azure.
 pub(super) struct AzureRest {
@@ -34,7 +35,7 @@ pub(super) struct AzureRest {
     pub(super) url: Url,
 }
 
-type Result<T> = std::result::Result<T, CloudError>;
+type Result<T> = std::result::Result<T, RequestError>;
 
 impl AzureRest {
     /// Deletes a blob; with an ETag, only if the blob still has it. Returns whether the blob
@@ -46,7 +47,7 @@ impl AzureRest {
         }
         match self.send(Method::DELETE, &self.blob(path), headers).await {
             Ok(_) => Ok(true),
-            Err(error) if error.is_absent() => Ok(false),
+            Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -63,7 +64,7 @@ impl AzureRest {
         let mut headers = HeaderMap::from_iter([(IF_MATCH, value(etag.as_str())?)]);
         for (name, text) in metadata {
             let name = HeaderName::from_bytes(format!("x-ms-meta-{name}").as_bytes());
-            headers.insert(name.map_err(|_| CloudError::Unreadable)?, value(text)?);
+            headers.insert(name.map_err(|_| RequestError::Unreadable)?, value(text)?);
         }
         self.send(Method::PUT, &url, headers).await.map(drop)
     }
@@ -73,7 +74,7 @@ impl AzureRest {
         let mut url = self.url.clone();
         url.query_pairs_mut().append_pair("restype", "container");
         match self.send(Method::PUT, &url, HeaderMap::new()).await {
-            Err(CloudError::Answered { code, .. }) if code == "ContainerAlreadyExists" => Ok(()),
+            Err(RequestError::Answered { code, .. }) if code == "ContainerAlreadyExists" => Ok(()),
             answer => answer.map(drop),
         }
     }
@@ -102,7 +103,7 @@ impl AzureRest {
             url.query_pairs_mut().append_pair("marker", marker);
         }
         let answer = self.read(&url).await?;
-        listing::parse(&answer).ok_or(CloudError::Unreadable)
+        listing::parse(&answer).ok_or(RequestError::Unreadable)
     }
 
     /// Reads, and retries transient errors.
@@ -110,7 +111,7 @@ impl AzureRest {
         let mut wait = RETRY_AFTER;
         for _ in 0..READS {
             match self.send(Method::GET, url, HeaderMap::new()).await {
-                Err(error) if error.is_transient() => tokio::time::sleep(wait).await,
+                Err(error) if error.kind().is_retryable() => tokio::time::sleep(wait).await,
                 answer => return answer,
             }
             wait *= 2;
@@ -121,7 +122,7 @@ impl AzureRest {
     async fn send(&self, method: Method, url: &Url, headers: HeaderMap) -> Result<Bytes> {
         let request = http::Request::builder().method(method).uri(url.as_str());
         let request = request.body(HttpRequestBody::empty());
-        let mut request: HttpRequest = request.map_err(|_| CloudError::Unreadable)?;
+        let mut request: HttpRequest = request.map_err(|_| RequestError::Unreadable)?;
         request.headers_mut().extend(headers);
         if request.method() == Method::PUT {
             let length = HeaderValue::from_static("0");
@@ -130,20 +131,20 @@ impl AzureRest {
         let credential = self.client.credentials().get_credential().await?;
         AzureAuthorizer::new(&credential, &self.account).try_authorize(&mut request)?;
         let answer = self.http.execute(request).await;
-        let answer = answer.map_err(|error| CloudError::from(&error))?;
+        let answer = answer.map_err(|error| RequestError::from(&error))?;
         let status = answer.status();
         let body = answer.into_body().bytes().await;
-        let body = body.map_err(|error| CloudError::from(&error))?;
+        let body = body.map_err(|error| RequestError::from(&error))?;
         if status.is_success() {
             return Ok(body);
         }
         let body = String::from_utf8_lossy(&body);
-        Err(CloudError::answered(status.as_u16(), &body))
+        Err(answered(status.as_u16(), &body))
     }
 }
 
 fn value(text: &str) -> Result<HeaderValue> {
-    HeaderValue::from_str(text).map_err(|_| CloudError::Unreadable)
+    HeaderValue::from_str(text).map_err(|_| RequestError::Unreadable)
 }
 
 impl fmt::Debug for AzureRest {

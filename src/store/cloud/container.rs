@@ -11,11 +11,13 @@ use object_store::{
 };
 
 use super::{
-    CloudError, CloudStore, Service,
+    CloudStore, Service,
+    error::is_absent,
     metadata::{attributes, metadata, seconds},
     probe::is_not_implemented,
 };
 use crate::{
+    base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
     store::{
         BlobName, BlobStore, ETag, PageOptions,
@@ -114,7 +116,7 @@ impl Container for CloudStore {
             headers: headers.collect(),
             pieces: found
                 .into_stream()
-                .map_err(move |error| CloudError::from(error).about(&subject))
+                .map_err(move |error| RequestError::from(error).about(&subject))
                 .boxed(),
         })
     }
@@ -159,7 +161,7 @@ impl Container for CloudStore {
         let path = self.path(name)?;
         if let Some(azure_rest) = &self.azure_rest {
             let set = azure_rest.set_metadata(&path, &metadata, etag).await;
-            return set.map_err(|error| match error.is_absent() {
+            return set.map_err(|error| match is_absent(&error) {
                 true => changed(self, name),
                 false => error.about(format_args!("blob `{name}` of {self}")),
             });

@@ -4,7 +4,7 @@
 //! `GOOGLE_SERVICE_ACCOUNT`, ...). For Azure the variables of Azure's command line and a connection
 //! string are read as well; they name the same account for queues.
 
-use std::{sync::Arc, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use object_store::{
     ClientConfigKey, ClientOptions, Result as ClientResult, RetryConfig,
@@ -14,24 +14,20 @@ use object_store::{
     gcp::GoogleCloudStorageBuilder,
 };
 
-use super::{
-    CloudStore, CredentialClient, Service, azure_rest::AzureRest, error::CloudError,
-    purpose::Purpose,
-};
+use super::{CloudStore, CredentialClient, Service, azure_rest::AzureRest, purpose::Purpose};
 use crate::{
     backend::azure::{
-        Credential, EMULATOR, EMULATOR_KEY, StorageAccount, endpoint as checked_endpoint,
+        ACCOUNT, CONNECTION_STRING, Credential, EMULATOR, EMULATOR_KEY, KEY, connection_string,
+        endpoint as checked_endpoint,
     },
     base::{
         duration,
         https::{self, RequestTimeout, Target},
+        request_error::RequestError,
     },
     error::{Error, ErrorKind, Result},
     store::{BlobName, Variables},
 };
-
-/// Takes precedence: it has account, credential and endpoint together.
-const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
 /// Time-out of requests to this machine's own network.
 const SHORT: Duration = Duration::from_secs(2);
@@ -117,9 +113,7 @@ fn bucket_path(scheme: &str, rest: &str) -> Result<BucketPath> {
 fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = MicrosoftAzureBuilder::new();
     for (key, value) in with_prefix(variables, "AZURE_") {
-        if let Ok(key) = key.parse() {
-            builder = builder.with_config(key, value);
-        }
+        builder = builder.with_config(key, value);
     }
     if let Some(url) = read(variables, "MSI_ENDPOINT") {
         builder = builder.with_msi_endpoint(url);
@@ -149,15 +143,12 @@ fn azure(bucket_path: BucketPath, variables: &Variables) -> Result<CloudStore> {
         account,
         url,
     };
-    let credential_client = (
-        CredentialClient::Azure(Arc::clone(&clients[0])),
-        http_clients.whole,
-    );
+    let service = (Service::Azure, CredentialClient::Azure as fn(_) -> _);
     let store = CloudStore::new(
-        Service::Azure,
+        service,
         (bucket, prefix),
         shown,
-        credential_client,
+        http_clients.whole,
         clients,
     );
     Ok(CloudStore {
@@ -174,9 +165,7 @@ fn account(
 ) -> Result<(MicrosoftAzureBuilder, String)> {
     let has = |builder: &MicrosoftAzureBuilder, key| builder.get_config_value(&key).is_some();
     if let Some(text) = read(variables, CONNECTION_STRING) {
-        let account = StorageAccount::from_connection_string(text);
-        let account =
-            account.map_err(|error| Error::invalid(CONNECTION_STRING, error.message()))?;
+        let account = connection_string(text)?;
         // All other variables are dropped: the client would prefer a token among them.
         builder = match account.credential() {
             Credential::SharedKey(key) => {
@@ -196,13 +185,13 @@ fn account(
     let emulator = emulator.is_some_and(|flag| truths.contains(&&*flag.to_ascii_lowercase()));
     if !has(&builder, AzureConfigKey::AccountName) {
         let usual = emulator.then_some(EMULATOR);
-        let name = read(variables, "AZURE_STORAGE_ACCOUNT").or(usual);
+        let name = read(variables, ACCOUNT).or(usual);
         let name = name.ok_or_else(no_account)?;
         builder = builder.with_account(name);
     }
     if !has(&builder, AzureConfigKey::AccessKey) {
         let usual = emulator.then_some(EMULATOR_KEY);
-        let key = read(variables, "AZURE_STORAGE_KEY").or(usual);
+        let key = read(variables, KEY).or(usual);
         builder = match key {
             Some(key) => builder.with_access_key(key),
             None => builder,
@@ -221,9 +210,7 @@ fn account(
 fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore> {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in with_prefix(variables, "AWS_") {
-        if let Ok(key) = key.parse() {
-            builder = builder.with_config(key, value);
-        }
+        builder = builder.with_config(key, value);
     }
     let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
     let target = target("AWS_ENDPOINT", endpoint.as_deref())?;
@@ -238,15 +225,12 @@ fn s3((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore>
     })?;
     let endpoint = endpoint.unwrap_or_else(|| "https://s3.amazonaws.com".to_owned());
     let url = format!("{}/{bucket}", endpoint.trim_end_matches('/'));
-    let credential_client = (
-        CredentialClient::S3(Arc::clone(&clients[0])),
-        http_clients.whole,
-    );
+    let service = (Service::S3, CredentialClient::S3 as fn(_) -> _);
     Ok(CloudStore::new(
-        Service::S3,
+        service,
         (bucket, prefix),
         url,
-        credential_client,
+        http_clients.whole,
         clients,
     ))
 }
@@ -257,9 +241,7 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
         builder = builder.with_service_account_path(path);
     }
     for (key, value) in with_prefix(variables, "GOOGLE_") {
-        if let Ok(key) = key.parse() {
-            builder = builder.with_config(key, value);
-        }
+        builder = builder.with_config(key, value);
     }
     let builder = builder.with_bucket_name(&bucket);
     let target = target("GOOGLE_BASE_URL", None)?;
@@ -269,15 +251,12 @@ fn gcs((bucket, prefix): BucketPath, variables: &Variables) -> Result<CloudStore
         builder.with_http_connector(connector).build()
     })?;
     let url = format!("https://storage.googleapis.com/{bucket}");
-    let credential_client = (
-        CredentialClient::Gcs(Arc::clone(&clients[0])),
-        http_clients.whole,
-    );
+    let service = (Service::Gcs, CredentialClient::Gcs as fn(_) -> _);
     Ok(CloudStore::new(
-        Service::Gcs,
+        service,
         (bucket, prefix),
         url,
-        credential_client,
+        http_clients.whole,
         clients,
     ))
 }
@@ -346,15 +325,16 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Returns the variables with this prefix, by their names in lower case, as the clients expect.
-fn with_prefix<'a>(
+/// Returns a client's settings among the variables with this prefix. The client expects their names
+/// in lower case.
+fn with_prefix<'a, K: FromStr>(
     variables: &'a Variables,
     prefix: &'a str,
-) -> impl Iterator<Item = (String, &'a String)> {
+) -> impl Iterator<Item = (K, &'a String)> {
     let own = variables
         .iter()
         .filter(move |(key, value)| key.starts_with(prefix) && !value.is_empty());
-    own.map(|(key, value)| (key.to_ascii_lowercase(), value))
+    own.filter_map(|(key, value)| Some((key.to_ascii_lowercase().parse().ok()?, value)))
 }
 
 fn read<'a>(variables: &'a Variables, key: &str) -> Option<&'a str> {
@@ -374,7 +354,7 @@ fn target(variable: &str, endpoint: Option<&str>) -> Result<Target> {
 
 /// The error of a client that cannot be made from the environment. Values are not shown.
 fn invalid_environment(error: object_store::Error) -> Error {
-    let error = CloudError::from(error);
+    let error = RequestError::from(error);
     let message = "the environment's credential for this store cannot be used";
     Error::new(ErrorKind::Invalid, message).with_source(error)
 }

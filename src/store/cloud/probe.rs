@@ -16,8 +16,12 @@ use object_store::{
     signer::Signer,
 };
 
-use super::{CloudError, CloudStore, CredentialClient, Service};
+use super::{
+    CloudStore, CredentialClient, Service,
+    error::{answered, is_absent},
+};
 use crate::{
+    base::request_error::RequestError,
     error::{Error, ErrorKind, Result},
     store::{BlobName, ETag},
 };
@@ -131,26 +135,26 @@ impl CloudStore {
         client: &AmazonS3,
         path: &Path,
         etag: &ETag,
-    ) -> std::result::Result<bool, CloudError> {
+    ) -> std::result::Result<bool, RequestError> {
         let url = client.signed_url(Method::DELETE, path, SIGNED_FOR).await?;
         let condition = HeaderValue::from_str(etag.as_str());
-        let condition = condition.map_err(|_| CloudError::Unreadable)?;
+        let condition = condition.map_err(|_| RequestError::Unreadable)?;
         let request = http::Request::builder()
             .method(Method::DELETE)
             .uri(url.as_str())
             .header(IF_MATCH, condition)
             .body(HttpRequestBody::empty());
-        let request: HttpRequest = request.map_err(|_| CloudError::Unreadable)?;
+        let request: HttpRequest = request.map_err(|_| RequestError::Unreadable)?;
         let answer = self.http.execute(request).await;
-        let answer = answer.map_err(|error| CloudError::from(&error))?;
+        let answer = answer.map_err(|error| RequestError::from(&error))?;
         let status = answer.status();
         if status.is_success() {
             return Ok(true);
         }
         let body = answer.into_body().bytes().await;
-        let body = body.map_err(|error| CloudError::from(&error))?;
-        let error = CloudError::answered(status.as_u16(), &String::from_utf8_lossy(&body));
-        match error.is_absent() {
+        let body = body.map_err(|error| RequestError::from(&error))?;
+        let error = answered(status.as_u16(), &String::from_utf8_lossy(&body));
+        match is_absent(&error) {
             true => Ok(false),
             false => Err(error),
         }
@@ -166,6 +170,6 @@ impl CloudStore {
 }
 
 /// Returns whether the service refused the request because it does not implement the condition.
-pub(super) fn is_not_implemented(error: &CloudError) -> bool {
+pub(super) fn is_not_implemented(error: &RequestError) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Invalid)
 }
