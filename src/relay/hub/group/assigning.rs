@@ -74,10 +74,7 @@ impl Group {
                     false => 0,
                 };
                 self.record_assignment(last, head, delta, unassigned);
-                if self.redelivery.is_given_up() && !planted!(self.fault, ParkedClaimForgotten) {
-                    // It was parked, and goes on.
-                    self.redelivery.rearm(now + self.timeout);
-                }
+                self.continue_parked(now);
             }
             // Members of another group have used up this step.
             None if more => {}
@@ -164,6 +161,16 @@ impl Group {
         match &mut member.assignment {
             None => member.assignment = Some(assignment),
             Some(waiting) => waiting.merge(&assignment),
+        }
+    }
+
+    /// A redelivery that was parked goes on.
+    fn continue_parked(&mut self, now: Tick) {
+        if planted!(self.fault, ParkedClaimForgotten) {
+            return;
+        }
+        if self.redelivery.is_given_up() {
+            self.redelivery.rearm(now + self.timeout);
         }
     }
 
