@@ -227,16 +227,6 @@ impl Group {
         }
     }
 
-    /// Returns whether a wake-up is requested that a member has to report.
-    fn requests_report(&self) -> bool {
-        if planted!(self.fault, AskedCountsAsLooked) {
-            return self
-                .requested
-                .is_some_and(|reason| reason != WakeReason::Sentinel);
-        }
-        self.requested.is_some()
-    }
-
     /// Returns when the group has work to do.
     pub(super) fn due(&self) -> Tick {
         self.redelivery.due().min(self.members.next_lease_end())
@@ -353,22 +343,6 @@ impl Group {
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);
         }
-    }
-
-    /// The queue was read until empty after all of its messages were put.
-    fn read_until_empty(&mut self) {
-        if planted!(self.fault, RestKept) {
-            return;
-        }
-        self.set_unassigned(0);
-    }
-
-    /// Returns whether events after a drained sequence are redelivered at once.
-    fn expedite(&mut self, drained: u64, head: &Counters) -> bool {
-        if planted!(self.fault, DrainedBehindIsDone) {
-            return false;
-        }
-        self.redelivery.expedite(drained, head.sequence)
     }
 
     /// Another member must get a wake-up. Where all were asked in this round, a new round begins,

@@ -214,7 +214,6 @@ impl Subscription {
         self.lock().compare_next(revision, step, self.fault)
     }
 
-    /// Returns the number of its cursors.
     pub(super) fn cursor_count(&self) -> usize {
         self.lock().list.len()
     }
