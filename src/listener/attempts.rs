@@ -128,12 +128,16 @@ impl Attempts {
             return Arrival::PoisonUntried;
         }
         let attempts = self.attempts_of(message);
-        let is_last = self.limits.poisons && self.is_last(attempts);
-        let alone = self.record(&message.id).isolated || is_last;
-        Arrival::Handle {
-            attempts,
-            alone: alone && !planted!(self.fault, LastTryShared),
+        let alone = self.is_handled_alone(message, attempts);
+        Arrival::Handle { attempts, alone }
+    }
+
+    fn is_handled_alone(&self, message: &Message, attempts: u32) -> bool {
+        if planted!(self.fault, LastTryShared) {
+            return false;
         }
+        let is_last = self.limits.poisons && self.is_last(attempts);
+        self.record(&message.id).isolated || is_last
     }
 
     /// Decides what to do after a handler returned an error, and records it.

@@ -184,9 +184,10 @@ impl PublisherSession {
     /// request has had no answer for too long.
     pub(crate) fn elapsed(&mut self, now: Tick) -> bool {
         while let Some(waiter) = self.waiters.pop_expired(now) {
-            if !planted!(self.config.fault, DeadlineSilent) {
-                self.waiters.finish(waiter, Err(self.timeout_error()));
+            if planted!(self.config.fault, DeadlineSilent) {
+                continue;
             }
+            self.waiters.finish(waiter, Err(self.timeout_error()));
         }
         self.purge();
         self.in_flight

@@ -224,9 +224,7 @@ impl Reconnect {
         error: Option<&Error>,
         rng: &mut fastrand::Rng,
     ) -> Option<Error> {
-        if !planted!(self.config.fault, AnnouncedForever) {
-            self.announced = false;
-        }
+        self.end_announcement();
         if let Some(error) = error.filter(|error| self.is_final_here(error.kind())) {
             self.phase = Phase::Closed;
             return Some(error.clone());
@@ -250,9 +248,7 @@ impl Reconnect {
     /// The relay sent a Goodbye: reconnects after the requested wait. A Goodbye is no failure, so
     /// the back-off does not grow. It resets after a stable stream, as after any other end.
     pub(crate) fn goodbye(&mut self, now: Tick, goodbye: Goodbye, rng: &mut fastrand::Rng) {
-        if !planted!(self.config.fault, GoodbyeKeepsBackoff) {
-            self.reset_if_stable(now);
-        }
+        self.reset_after_goodbye(now);
         self.announced = goodbye.reconnect_after <= SHORT_RECONNECT
             && matches!(
                 goodbye.reason,
@@ -365,6 +361,21 @@ impl Reconnect {
         });
         failures.attempts = failures.attempts.saturating_add(1);
         failures.reason = error.map_or_else(|| "no answer in time".to_owned(), Error::to_string);
+    }
+
+    /// An announced end holds for one attempt.
+    fn end_announcement(&mut self) {
+        if planted!(self.config.fault, AnnouncedForever) {
+            return;
+        }
+        self.announced = false;
+    }
+
+    fn reset_after_goodbye(&mut self, now: Tick) {
+        if planted!(self.config.fault, GoodbyeKeepsBackoff) {
+            return;
+        }
+        self.reset_if_stable(now);
     }
 
     fn reset_if_stable(&mut self, now: Tick) {

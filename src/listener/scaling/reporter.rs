@@ -171,10 +171,11 @@ impl Reporter {
 
     /// Messages become visible after `delay`, and no other process reports them.
     pub(super) fn add_hidden(&mut self, delay: Duration, now: Tick) {
-        if !planted!(self.fault, HiddenUnsaid) {
-            self.merge_elapsed(now);
-            self.hidden.entry(now.after_on_grid(delay)).or_insert(false);
+        if planted!(self.fault, HiddenUnsaid) {
+            return;
         }
+        self.merge_elapsed(now);
+        self.hidden.entry(now.after_on_grid(delay)).or_insert(false);
     }
 
     /// Returns the report that is due, and marks it as in flight.

@@ -170,8 +170,7 @@ impl Scaler {
 
     /// A wake-up arrived. Returns whether a sleeping task was woken early.
     pub(crate) fn on_wake_up(&mut self, sequence: u64, now: Tick) -> bool {
-        let forgets = self.paused && planted!(self.config.fault, PauseForgets);
-        let woken_early = !forgets && self.count_wake(now);
+        let woken_early = self.count_wake(now);
         self.reporter.on_wake_up(sequence, self.wake_count);
         woken_early
     }
@@ -185,8 +184,7 @@ impl Scaler {
             _ if link.is_pushed() => ListenerMode::Pushed,
             // The next stream reports all notifications that arrive until it is open.
             ListenerMode::Pushed if link.announced => ListenerMode::Pushed,
-            _ if planted!(self.config.fault, NeverPolls) => self.mode,
-            _ => ListenerMode::Polling,
+            _ => self.mode_without_relay(),
         };
         // Sleeping tasks follow the rules of the previous mode.
         let latest = match mode {
@@ -260,6 +258,9 @@ impl Scaler {
 
     /// Counts a wake; returns whether a sleeping task was woken early for it.
     fn count_wake(&mut self, now: Tick) -> bool {
+        if self.paused && planted!(self.config.fault, PauseForgets) {
+            return false;
+        }
         self.wake_count += 1;
         self.emptied = None;
         let holding = !planted!(self.config.fault, HolderNeverRoused);
@@ -272,6 +273,13 @@ impl Scaler {
         self.issued_wake < self.wake_count
             || (self.answered_wake < self.wake_count
                 && self.tasks.count_getting(self.wake_count) < 2)
+    }
+
+    fn mode_without_relay(&self) -> ListenerMode {
+        if planted!(self.config.fault, NeverPolls) {
+            return self.mode;
+        }
+        ListenerMode::Polling
     }
 
     fn backoff(&self) -> IdleBackoff {
@@ -291,17 +299,26 @@ impl Scaler {
             // The wake stays pending: the first task that is done polls.
             return false;
         }
-        let poller_handles = planted!(self.config.fault, LookerHandles);
-        let fault_keeps_none =
-            planted!(self.config.fault, LastTaskLeaves) || (poller_handles && count > 0);
-        let fault_ignores_wake = planted!(self.config.fault, BusyNeverLooks) && count > 0;
-        let no_poller_left = self.mode != ListenerMode::Pushed
+        self.lacks_poller(count) || self.has_waiting_wake(count, now) || self.target > count
+    }
+
+    fn lacks_poller(&self, count: usize) -> bool {
+        if planted!(self.config.fault, LastTaskLeaves) {
+            return false;
+        }
+        if count > 0 && planted!(self.config.fault, LookerHandles) {
+            return false;
+        }
+        self.mode != ListenerMode::Pushed
             && !self.tasks.another_polls(None)
-            && count < self.policy_limit;
-        let wake_waits = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
-        (no_poller_left && !fault_keeps_none)
-            || (wake_waits && !fault_ignores_wake)
-            || self.target > count
+            && count < self.policy_limit
+    }
+
+    fn has_waiting_wake(&self, count: usize, now: Tick) -> bool {
+        if count > 0 && planted!(self.config.fault, BusyNeverLooks) {
+            return false;
+        }
+        self.has_unserved_wake() && !self.tasks.will_poll_soon(now)
     }
 
     fn start(&mut self, now: Tick, chance: f64) -> TaskId {
@@ -346,9 +363,10 @@ impl Scaler {
     }
 
     fn may_leave(&self, id: TaskId) -> bool {
-        self.mode == ListenerMode::Pushed
-            || self.tasks.another_polls(Some(id))
-            || planted!(self.config.fault, LastTaskLeaves)
+        if planted!(self.config.fault, LastTaskLeaves) {
+            return true;
+        }
+        self.mode == ListenerMode::Pushed || self.tasks.another_polls(Some(id))
     }
 
     /// Returns whether no task holds a message or may receive one from a get in flight.

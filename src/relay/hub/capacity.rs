@@ -302,9 +302,10 @@ impl Hub {
     ) -> bool {
         let floor = |floor, changed_at| {
             self.forgotten_at.fetch_max(changed_at, Ordering::AcqRel);
-            if !planted!(self.config.fault, FloorForgotten) {
-                self.floor.fetch_max(floor, Ordering::AcqRel);
+            if planted!(self.config.fault, FloorForgotten) {
+                return;
             }
+            self.floor.fetch_max(floor, Ordering::AcqRel);
         };
         let since = idle_since.as_nanos();
         let pattern_since = since.checked_sub(nanos(pattern_idle));

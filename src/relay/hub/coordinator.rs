@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{clock::Tick, fault::planted},
-    types::{GroupName, ReportState, WakeReason},
+    types::{GroupName, ReportState},
 };
 
 /// The groups and the sentinel of one queue.
@@ -145,8 +145,8 @@ impl Coordinator {
         }
         let timeouts = (self.config.claim_timeout, self.config.busy_lease);
         let mut group = Group::new(name.clone(), position, timeouts, self.config.fault);
-        if uncertain && !planted!(self.config.fault, NewGroupIsCurrent) {
-            group.request_wake(WakeReason::CatchUp);
+        if uncertain {
+            group.request_catch_up();
         }
         let free = self.groups.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -308,15 +308,14 @@ impl Coordinator {
             return false;
         }
         self.needs_reconcile = false;
-        let mut unanswered = std::mem::take(&mut self.check_left);
-        self.each_active(|group| unanswered |= group.run_due(now));
+        let unanswered = self.run_groups_due(now);
         let before = batch.marked;
         if self.sentinel.as_ref().is_some_and(|s| s.due() <= now) {
             if self.sentinel.as_ref().is_some_and(|s| !s.is_asking()) {
                 self.groups_asked.clear();
             }
             self.check(&head.counters, subscribers, now, batch);
-        } else if unanswered && !planted!(self.config.fault, UnansweredCheckDropped) {
+        } else if unanswered {
             // No member of the asked group has reported, or is left: ask the next group, or a
             // listener outside of groups.
             self.check(&head.counters, subscribers, now, batch);
@@ -333,6 +332,16 @@ impl Coordinator {
             self.reconcile_at.min(due)
         };
         batch.marked > before
+    }
+
+    /// Runs the due work of all groups; returns whether a check ends that no member has answered.
+    fn run_groups_due(&mut self, now: Tick) -> bool {
+        let mut unanswered = std::mem::take(&mut self.check_left);
+        self.each_active(|group| unanswered |= group.run_due(now));
+        if planted!(self.config.fault, UnansweredCheckDropped) {
+            return false;
+        }
+        unanswered
     }
 
     /// Assigns each group's pending work, to `limit` members at most; returns whether more is left.
@@ -389,15 +398,17 @@ impl Coordinator {
             }
         }
         if let Some(sentinel) = &mut self.sentinel {
-            let members_only = planted!(self.config.fault, CheckStaysWithMembers);
-            if (subscribers.len() == 0 || members_only) && !self.active.is_empty() {
+            let has_groups = !self.active.is_empty();
+            if has_groups && planted!(self.config.fault, CheckStaysWithMembers) {
                 return sentinel.restart_interval(now);
             }
-            if planted!(self.config.fault, AskedCountsAsLooked) {
-                sentinel.ask(subscribers, now, batch);
+            if has_groups && subscribers.len() == 0 {
                 return sentinel.restart_interval(now);
             }
             sentinel.ask(subscribers, now, batch);
+            if planted!(self.config.fault, AskedCountsAsLooked) {
+                sentinel.restart_interval(now);
+            }
         }
     }
 

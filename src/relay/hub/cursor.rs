@@ -274,15 +274,21 @@ pub(super) fn resume(
 ) -> (Counters, bool, AttachOutcome) {
     let head = state.counters;
     if token.is_empty() {
-        return (head, !planted!(fault, NoTokenIsCurrent), AttachOutcome::New);
+        if planted!(fault, NoTokenIsCurrent) {
+            return (head, false, AttachOutcome::New);
+        }
+        return (head, true, AttachOutcome::New);
     }
     match Counters::read(token, epoch) {
         Decoded::Current(position) => {
             let below = position.sequence < state.start;
+            let above = !head.covers(&position);
             if below && planted!(fault, TokenBelowStartAccepted) {
                 return (head, false, AttachOutcome::New);
             }
-            let above = !head.covers(&position) && !planted!(fault, TokenAboveHeadAccepted);
+            if above && !below && planted!(fault, TokenAboveHeadAccepted) {
+                return (position, false, AttachOutcome::New);
+            }
             if below || above {
                 (head, true, AttachOutcome::New)
             } else {

@@ -222,8 +222,7 @@ impl Cursors {
         let mut state = cursor.entry.lock();
         state.depth = (report.current_queue_depth, now);
         let head = state.counters.sequence;
-        let trusted = report.sequence <= head || planted!(fault, SequenceAboveHeadAccepted);
-        let sequence = if trusted { report.sequence } else { 0 };
+        let sequence = trusted_sequence(report.sequence, head, fault);
         let member_report = MemberReport {
             state: report.state,
             sequence,
@@ -311,8 +310,16 @@ impl Cursors {
         let ended = self.compared_up_to == 0;
         let sent =
             self.marked.is_empty() && self.pattern_checks.is_empty() && self.delayed.is_empty();
-        let whole = !self.lacks_cursors || planted!(fault, ResumeWithoutCursors);
+        let whole = self.is_whole(fault);
         self.compared_revision.take_if(|_| ended && sent && whole)
+    }
+
+    /// Returns whether the subscription has a cursor for each queue that it matches.
+    fn is_whole(&self, fault: Fault) -> bool {
+        if planted!(fault, ResumeWithoutCursors) {
+            return true;
+        }
+        !self.lacks_cursors
     }
 
     /// Restarts the comparison of all cursors; CATCH_UPs wait no longer.
@@ -327,4 +334,12 @@ impl Cursors {
         let [cursors, index] = self.list.capacities();
         [cursors, index, self.marked.capacity()]
     }
+}
+
+/// R9: a reported sequence above the head counts as 0.
+fn trusted_sequence(sequence: u64, head: u64, fault: Fault) -> u64 {
+    if planted!(fault, SequenceAboveHeadAccepted) {
+        return sequence;
+    }
+    if sequence <= head { sequence } else { 0 }
 }

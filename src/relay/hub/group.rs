@@ -174,12 +174,18 @@ impl Group {
         self.requested = self.requested.max(Some(reason));
     }
 
+    /// The position may be older than the queue's last change.
+    pub(super) fn request_catch_up(&mut self) {
+        if planted!(self.fault, NewGroupIsCurrent) {
+            return;
+        }
+        self.request_wake(WakeReason::CatchUp);
+    }
+
     /// One member is asked to check (R11: once per interval). Returns `false` where all of them
     /// poll, or where work waits for a stream that reads: another group is asked.
     pub(super) fn check(&mut self, head: &Counters, now: Tick) -> bool {
-        let waits = head.sequence > self.position.sequence;
-        let waits = waits && !planted!(self.fault, CheckWaitsForReader);
-        if waits || !self.members.any_can_check(None, now) {
+        if self.has_waiting_work(head) || !self.members.any_can_check(None, now) {
             return false;
         }
         if self.checking && self.redelivery.is_open() && !self.redelivery.is_given_up() {
@@ -187,13 +193,22 @@ impl Group {
             return true;
         }
         self.request_wake(WakeReason::Sentinel);
-        if !planted!(self.fault, AskedCountsAsLooked) {
-            let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
-            self.checking |= !open;
-            self.check_merged |= open;
-            self.redelivery.track(head.sequence, now, self.timeout);
+        if planted!(self.fault, AskedCountsAsLooked) {
+            return true;
         }
+        let open = self.redelivery.is_open() && !self.redelivery.is_given_up();
+        self.checking |= !open;
+        self.check_merged |= open;
+        self.redelivery.track(head.sequence, now, self.timeout);
         true
+    }
+
+    /// Returns whether work waits for a stream that reads.
+    fn has_waiting_work(&self, head: &Counters) -> bool {
+        if planted!(self.fault, CheckWaitsForReader) {
+            return false;
+        }
+        head.sequence > self.position.sequence
     }
 
     /// Returns whether a check was requested and no member has reported it.
@@ -205,9 +220,7 @@ impl Group {
     pub(super) fn note_counted(&mut self, head: &Counters, now: Tick) {
         let new = head.sequence > self.position.sequence;
         self.checking &= !new;
-        let asks = self.requested.is_some_and(|reason| {
-            reason != WakeReason::Sentinel || !planted!(self.fault, AskedCountsAsLooked)
-        });
+        let asks = self.requests_report();
         // A parked redelivery goes on when a member's stream has sent.
         if (new || asks && !self.redelivery.is_open()) && self.len() > 0 {
             self.redelivery.track(head.sequence, now, self.timeout);
@@ -236,12 +249,15 @@ impl Group {
         if self.redelivery.due() > now {
             return false;
         }
+        if planted!(self.fault, UncoveredNotReassigned) {
+            return self.end_round(now);
+        }
         let round = self.redelivery.round;
         let left = match self.checking {
             true => self.members.any_can_check(Some(round), now),
             false => self.redelivery.tried_members < self.len(),
         };
-        if !left || planted!(self.fault, UncoveredNotReassigned) {
+        if !left {
             return self.end_round(now);
         }
         self.request_wake(match self.checking {
@@ -257,7 +273,10 @@ impl Group {
             false => now + self.timeout,
         });
         let check = self.checking || (parked && std::mem::take(&mut self.check_merged));
-        check && parked && !planted!(self.fault, CheckWaitsForReader)
+        if planted!(self.fault, CheckWaitsForReader) {
+            return false;
+        }
+        check && parked
     }
 
     /// No member is left to ask. A check stays open until the last asked member's time is over;
@@ -306,10 +325,8 @@ impl Group {
             (self.checking, self.check_merged) = (false, false);
             self.redelivery
                 .report(report.sequence, asked, head.sequence, now, self.timeout);
-            let kept = planted!(self.fault, RestKept);
-            if report.state == ReportState::Drained && report.sequence >= head.sequence && !kept {
-                // The queue was read until empty after all of its messages were put.
-                self.set_unassigned(0);
+            if report.state == ReportState::Drained && report.sequence >= head.sequence {
+                self.read_until_empty();
             }
         }
         if was_checker {
@@ -321,10 +338,7 @@ impl Group {
         }
         let drained_early =
             report.state == ReportState::Drained && notified_up_to <= Some(report.sequence);
-        if drained_early
-            && !planted!(self.fault, DrainedBehindIsDone)
-            && self.redelivery.expedite(report.sequence, head.sequence)
-        {
+        if drained_early && self.expedite(report.sequence, head) {
             self.allow_retry(slot);
             self.request_wake(WakeReason::Reassigned);
             self.redelivery.rearm(now + self.timeout);

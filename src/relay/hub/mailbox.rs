@@ -239,10 +239,17 @@ impl Mailbox {
     /// Adds the cursor's queue to the waiting ones; returns the stream's state before.
     fn await_sent(&self, cursor: u32) -> u64 {
         let set = || self.stream.fetch_or(ASSIGNED | AWAITED, Ordering::AcqRel);
-        let early = planted!(self.fault, AwaitedBeforeListed).then(set);
+        if planted!(self.fault, AwaitedBeforeListed) {
+            let before = set();
+            lock(&self.lists)
+                .get_or_insert_default()
+                .waiting
+                .insert(cursor);
+            return before;
+        }
         // Set under the lock: `end_send` must not clear the mark before the cursor is listed.
         let mut lists = lock(&self.lists);
-        let before = early.unwrap_or_else(set);
+        let before = set();
         lists.get_or_insert_default().waiting.insert(cursor);
         before
     }

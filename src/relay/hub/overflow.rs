@@ -75,7 +75,10 @@ impl Overflow {
     /// Returns the subscriptions that get a wake-up under a pattern's name, unless they have a
     /// cursor for the queue.
     pub(super) fn matching(&self, entry: &QueueEntry) -> Vec<Arc<Subscription>> {
-        if self.is_empty() || planted!(entry.config.fault, OverflowUntold) {
+        if planted!(entry.config.fault, OverflowUntold) {
+            return Vec::new();
+        }
+        if self.is_empty() {
             return Vec::new();
         }
         read(&self.index).matching(entry.address())

@@ -168,8 +168,8 @@ impl QueueEntry {
     /// next key, or `None` at the end.
     pub(super) fn walk(&self, from: u64, batch: &mut WakeBatch) -> Option<u64> {
         let mut state = self.lock();
-        if from == 0 && !planted!(self.config.fault, MarkClearedAfterWalk) {
-            state.walk_pending = false;
+        if from == 0 {
+            self.start_walk(&mut state);
         }
         let mut next = state.subscribers.mark(from, SUBSCRIBERS_PER_STEP, batch);
         if next.is_none() && state.grouped && state.assign(batch) {
@@ -180,10 +180,23 @@ impl QueueEntry {
 
     /// Notes that the pending walk has ended, or that it was dropped.
     pub(super) fn end_walk(&self, ended: bool) {
-        let late = planted!(self.config.fault, MarkClearedAfterWalk);
-        if late || !ended && !planted!(self.config.fault, WalkLeavesMark) {
+        if planted!(self.config.fault, MarkClearedAfterWalk) {
             self.lock().walk_pending = false;
         }
+        if planted!(self.config.fault, WalkLeavesMark) {
+            return;
+        }
+        if !ended {
+            self.lock().walk_pending = false;
+        }
+    }
+
+    /// R5: the mark is cleared before the subscribers are read.
+    fn start_walk(&self, state: &mut QueueState) {
+        if planted!(self.config.fault, MarkClearedAfterWalk) {
+            return;
+        }
+        state.walk_pending = false;
     }
 
     /// Notes that the pattern subscribers have been attached.

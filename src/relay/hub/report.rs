@@ -59,10 +59,10 @@ impl Hub {
         if attached == AttachOutcome::Closed {
             // Its stream has ended since. R8: the end of a busy listener sets a timer, and that was
             // decided then.
-            return match planted!(self.config.fault, ReportAfterEnd) {
-                true => Ok(()),
-                false => Err(unknown_subscription()),
-            };
+            if planted!(self.config.fault, ReportAfterEnd) {
+                return Ok(());
+            }
+            return Err(unknown_subscription());
         }
         let mut batch = WakeBatch::default();
         let needs_reconcile = cursors.report(&subscription, report, now, &mut batch);
@@ -80,12 +80,17 @@ impl Hub {
         if needs_reconcile || new {
             self.reconcile(Arc::clone(&entry), now, |_| {});
         }
-        match report.visible_in {
-            None => {}
-            Some(Duration::ZERO) if planted!(self.config.fault, VisibleNowIgnored) => {}
-            Some(delay) => self.wake_after(entry, delay, Timer::without_notification(), now),
+        if let Some(delay) = report.visible_in {
+            self.wake_when_visible(entry, delay, now);
         }
         Ok(())
+    }
+
+    fn wake_when_visible(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
+        if delay.is_zero() && planted!(self.config.fault, VisibleNowIgnored) {
+            return;
+        }
+        self.wake_after(entry, delay, Timer::without_notification(), now);
     }
 
     /// Applies `change`, then runs the due work of the queue's groups and its sentinel.

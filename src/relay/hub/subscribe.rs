@@ -14,6 +14,7 @@ use super::{
     admission::Reserved,
     core::Hub,
     cursor_list::DetachedCursors,
+    queue_entry::QueueEntry,
     subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
     sync::{lock, write},
     timers::Timer,
@@ -78,8 +79,8 @@ impl Hub {
         let resumed = self.resumed(options, subscription.digest);
         // R4: registered before the map is walked.
         let pattern = subscription.has_pattern();
-        if pattern && !planted!(self.config.fault, PatternRegistersLate) {
-            self.add_pattern(&subscription);
+        if pattern {
+            self.register_pattern(&subscription);
         }
         // One member checks for a new group: the probes below request that. For a subscriber that
         // resumes, `attach_some` decides this at the end.
@@ -135,11 +136,12 @@ impl Hub {
 
     /// Requests a CATCH_UP under its own name for each of the subscription's patterns.
     fn request_pattern_checks(&self, subscription: &Subscription) {
-        if !planted!(self.config.fault, PatternWithoutSelectorEntry) {
-            subscription
-                .lock()
-                .request_pattern_checks(&subscription.selectors);
+        if planted!(self.config.fault, PatternWithoutSelectorEntry) {
+            return;
         }
+        subscription
+            .lock()
+            .request_pattern_checks(&subscription.selectors);
     }
 
     /// Attaches the next queue, or the next few of a pattern; returns `false` at the end.
@@ -302,17 +304,27 @@ impl Hub {
                 // R16: redelivered at once, and by a timer when its messages are visible again.
                 self.reconcile(Arc::clone(&cursor.entry), now, |_| {});
             }
-            if busy && !planted!(self.config.fault, NoTimerForBusy) {
+            if busy {
                 let end = detaching.closed_at + subscription.visibility_timeout + VISIBLE_AGAIN;
-                self.wake_after(
-                    cursor.entry,
-                    end.since(now),
-                    Timer::without_notification(),
-                    now,
-                );
+                self.wake_after_busy(cursor.entry, end.since(now), now);
             }
         }
         detaching.cursors.is_empty()
+    }
+
+    /// R8: the messages of a busy listener become visible again after its end.
+    fn wake_after_busy(&self, entry: Arc<QueueEntry>, delay: Duration, now: Tick) {
+        if planted!(self.config.fault, NoTimerForBusy) {
+            return;
+        }
+        self.wake_after(entry, delay, Timer::without_notification(), now);
+    }
+
+    fn register_pattern(&self, subscription: &Arc<Subscription>) {
+        if planted!(self.config.fault, PatternRegistersLate) {
+            return;
+        }
+        self.add_pattern(subscription);
     }
 
     fn add_pattern(&self, subscription: &Arc<Subscription>) {

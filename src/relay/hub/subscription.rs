@@ -13,7 +13,7 @@ use super::{
     cursor::{Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
     mailbox::Mailbox,
-    queue_entry::QueueEntry,
+    queue_entry::{QueueEntry, QueueState},
     resume::{ResumePoint, digest},
     subscribe::Attaching,
     subscribers::Subscriber,
@@ -206,13 +206,14 @@ impl Subscription {
     /// Compares some cursors with their queues, marked or not; returns whether all have been
     /// compared by now. R6: only a stream that then finds nothing may send a heartbeat.
     pub(crate) fn compare_next(&self, revision: &AtomicU64, step: usize) -> bool {
+        if planted!(self.fault, HeartbeatUnchecked) {
+            return true;
+        }
         // A member's queues follow the group's cursor.
         let revision = self.group.is_none().then_some(revision);
-        planted!(self.fault, HeartbeatUnchecked)
-            || self.lock().compare_next(revision, step, self.fault)
+        self.lock().compare_next(revision, step, self.fault)
     }
 
-    /// Returns the number of its cursors.
     pub(super) fn cursor_count(&self) -> usize {
         self.lock().list.len()
     }
@@ -227,9 +228,10 @@ impl Subscription {
 
     /// Restarts the comparison of all cursors; waiting CATCH_UPs become due.
     pub(crate) fn restart_comparison(&self, now: Tick) {
-        if !planted!(self.fault, HeartbeatUnchecked) {
-            self.lock().restart_comparison(now);
+        if planted!(self.fault, HeartbeatUnchecked) {
+            return;
         }
+        self.lock().restart_comparison(now);
     }
 
     /// Returns when the waiting CATCH_UPs are due, or `None` where none waits.
@@ -304,13 +306,7 @@ impl Subscription {
             );
         }
         state.start_sentinel(entry, now, spread);
-        let late = planted!(self.fault, SnapshotBeforeRegister)
-            && !matches!(start, CursorStart::EntryStart | CursorStart::Busy);
-        let key = if late {
-            UNLINKED
-        } else {
-            state.subscribers.insert(subscriber)
-        };
+        let key = self.link(&mut state, subscriber, &start);
         let (position, needs_catch_up, attached) = match start {
             CursorStart::EntryStart => (
                 Counters::starting_at(state.start),
@@ -329,8 +325,7 @@ impl Subscription {
             }
             CursorStart::Token(token) => resume(&state, token, self.epoch, self.fault),
             CursorStart::Resumed(revision) => {
-                let told = revision.is_some_and(|revision| state.changed_at <= revision)
-                    || planted!(self.fault, NoTokenIsCurrent);
+                let told = self.is_told(&state, revision);
                 (state.counters, !told, AttachOutcome::New)
             }
         };
@@ -345,6 +340,23 @@ impl Subscription {
             self.mailbox.mark_silently(at);
         }
         attached
+    }
+
+    /// R4: registers the subscriber before its position is read.
+    fn link(&self, state: &mut QueueState, subscriber: Subscriber, start: &CursorStart<'_>) -> u64 {
+        let is_new = matches!(start, CursorStart::EntryStart | CursorStart::Busy);
+        if !is_new && planted!(self.fault, SnapshotBeforeRegister) {
+            return UNLINKED;
+        }
+        state.subscribers.insert(subscriber)
+    }
+
+    /// Returns whether a subscriber that resumes at this revision has all changes of a queue.
+    fn is_told(&self, state: &QueueState, revision: Option<u64>) -> bool {
+        if planted!(self.fault, NoTokenIsCurrent) {
+            return true;
+        }
+        revision.is_some_and(|revision| state.changed_at <= revision)
     }
 
     /// Registers the cursors that a planted fault left unregistered.

@@ -3,6 +3,7 @@
 //! `model` runs random operations against a naive log; `concurrency` runs interleavings.
 
 mod counting;
+mod fanout;
 mod forgetting;
 mod groups;
 mod limits;
@@ -13,6 +14,7 @@ mod reporting;
 mod resume;
 mod resuming;
 mod sentinel;
+mod streams;
 mod timing;
 mod wake_builder;
 mod waking;
@@ -27,18 +29,19 @@ use std::{
 };
 
 use super::{
-    Epoch, Filled, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, Subscription,
+    Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, Subscription,
     SubscriptionId, WakeBatch, WakeBuilder,
 };
 use crate::{
     base::{clock::Tick, fault::Fault},
     types::{
-        Accepted, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
+        Accepted, GroupName, ListenerId, Notification, Position, QueueAddress, Report, ReportState,
         StreamAction, SubscribeEvent, SubscribeOptions, Token, WakeReason, WorkDetected,
     },
 };
 
 const EPOCH: Epoch = Epoch(7);
+const START: Tick = Tick::from_nanos(0);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -70,13 +73,20 @@ fn hub() -> Arc<Hub> {
     hub_with(HubConfig::default())
 }
 
+/// Creates a hub whose configuration differs from the default in this.
+fn hub_where(change: impl FnOnce(&mut HubConfig)) -> Arc<Hub> {
+    let mut config = HubConfig::default();
+    change(&mut config);
+    hub_with(config)
+}
+
 fn hub_with(mut config: HubConfig) -> Arc<Hub> {
     config.epoch = EPOCH;
     Arc::new(Hub::new(config))
 }
 
 fn after(span: Duration) -> Tick {
-    Tick::default() + span
+    START + span
 }
 
 fn queue(name: &str) -> QueueAddress {
@@ -89,7 +99,7 @@ fn notification(name: &str) -> Notification {
 
 /// Notifies one queue once, at time zero.
 fn notify(hub: &Hub, name: &str) -> Accepted {
-    notify_with(hub, notification(name), Tick::default())
+    notify_with(hub, notification(name), START)
 }
 
 fn notify_with(hub: &Hub, notification: Notification, now: Tick) -> Accepted {
@@ -97,7 +107,24 @@ fn notify_with(hub: &Hub, notification: Notification, now: Tick) -> Accepted {
     accepted.expect("within the limits")[0]
 }
 
-fn options(selectors: &[&str]) -> SubscribeOptions {
+/// Sends several notifications in one request.
+fn notify_all(hub: &Hub, batch: &[Notification], now: Tick) -> crate::Result<Vec<Accepted>> {
+    hub.notify(&Arc::from("tests"), batch, now)
+}
+
+fn delayed(name: &str, delay: Duration) -> Notification {
+    Notification {
+        delay,
+        ..notification(name)
+    }
+}
+
+/// Returns `count` names: the prefix and a number.
+fn numbered(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("{prefix}{at}")).collect()
+}
+
+fn options<S: std::fmt::Display>(selectors: &[S]) -> SubscribeOptions {
     let id = ListenerId::new("listener").expect("a name");
     let selectors = selectors
         .iter()
@@ -105,7 +132,17 @@ fn options(selectors: &[&str]) -> SubscribeOptions {
     SubscribeOptions::new(id, selectors.map(|selector| selector.expect("a selector")))
 }
 
-fn resuming(selectors: &[&str], positions: &[(&str, &Token)]) -> SubscribeOptions {
+fn in_group<S: std::fmt::Display>(group: &str, selectors: &[S]) -> SubscribeOptions {
+    SubscribeOptions {
+        group: Some(GroupName::new(group).expect("a name")),
+        ..options(selectors)
+    }
+}
+
+fn resuming<S: std::fmt::Display>(
+    selectors: &[S],
+    positions: &[(&str, &Token)],
+) -> SubscribeOptions {
     let positions = positions.iter().map(|(name, token)| Position {
         queue: queue(name).into(),
         token: (*token).clone(),
@@ -116,8 +153,14 @@ fn resuming(selectors: &[&str], positions: &[(&str, &Token)]) -> SubscribeOption
     }
 }
 
-fn subscribe(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
-    subscribe_with(hub, &options(selectors), Tick::default())
+fn subscribe<S: std::fmt::Display>(hub: &Arc<Hub>, selectors: &[S]) -> Arc<Subscription> {
+    subscribe_with(hub, &options(selectors), START)
+}
+
+/// Opens a subscription whose queues are not attached yet.
+fn open(hub: &Arc<Hub>, id: u128, options: &SubscribeOptions) -> crate::Result<Arc<Subscription>> {
+    let mut rng = fastrand::Rng::with_seed(1);
+    hub.subscribe(SubscriptionId(id), options, START, &mut rng)
 }
 
 fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<Subscription> {
@@ -132,7 +175,7 @@ fn subscribe_with(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> Arc<
 /// Subscribes, and takes the first CATCH_UPs.
 fn settled(hub: &Arc<Hub>, selectors: &[&str]) -> Arc<Subscription> {
     let subscription = subscribe(hub, selectors);
-    drain(&subscription, Tick::default());
+    drain(&subscription, START);
     subscription
 }
 
@@ -145,6 +188,13 @@ fn take(subscription: &Subscription, now: Tick) -> Option<Vec<WorkDetected>> {
             return Some(sink.work).filter(|work| !work.is_empty());
         }
     }
+}
+
+/// Takes all entries of a stream, and ends its send.
+fn take_sent(hub: &Hub, subscription: &Subscription, now: Tick) -> Vec<WorkDetected> {
+    let work = drain(subscription, now);
+    hub.end_send(subscription, now);
+    work
 }
 
 /// Takes until nothing is marked.
@@ -169,6 +219,11 @@ fn walk_all(hub: &Hub) {
     }
 }
 
+/// Takes all entries at the start.
+fn told(subscription: &Subscription) -> Vec<Entry> {
+    entries(&drain(subscription, START))
+}
+
 fn entries(work: &[WorkDetected]) -> Vec<Entry> {
     let mut entries: Vec<_> = work
         .iter()
@@ -186,7 +241,7 @@ fn entry(name: &str, reason: WakeReason, notifications: u64) -> Entry {
 }
 
 fn feed(hub: &Arc<Hub>, options: &SubscribeOptions) -> SubscriberStream {
-    feed_at(hub, options, Tick::default())
+    feed_at(hub, options, START)
 }
 
 fn feed_at(hub: &Arc<Hub>, options: &SubscribeOptions, now: Tick) -> SubscriberStream {
@@ -217,7 +272,7 @@ fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<Subsc
             }
             StreamAction::Wait(until) => return (events, until),
             StreamAction::End => return (events, Tick::NEVER),
-            StreamAction::Yield => unreachable!("not by `next`"),
+            StreamAction::Wake(_) | StreamAction::Yield => unreachable!("not by `next`"),
         }
     }
 }
@@ -238,4 +293,15 @@ fn report(name: &str, state: ReportState, sequence: u64, number: u64) -> Report 
         number,
         ..Report::new(queue(name))
     }
+}
+
+/// Returns the number of a listener's next report.
+fn number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+fn say(hub: &Hub, listener: &Subscription, report: &Report, now: Tick) {
+    let said = hub.report(listener.id, report, now);
+    said.expect("it listens on the queue");
 }

@@ -74,7 +74,7 @@ impl PublisherSession {
         rng: &mut fastrand::Rng,
     ) {
         let full = error.kind() == ErrorKind::Exhausted;
-        if planted!(self.config.fault, ExhaustedRetriedWhole) && full {
+        if full && planted!(self.config.fault, ExhaustedRetriedWhole) {
             self.put_back(body, now);
             return self.wait(error, now, rng);
         }

@@ -1,12 +1,15 @@
 //! A publisher at a relay that has no room for some of its queues (R19: a bad event fails alone).
 
+mod delayed;
+mod sizes;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::publisher::*, at, publisher, rng};
 use crate::{
     base::clock::Tick,
     error::{Error, ErrorKind, Result},
-    types::{Accepted, Notification, QueueAddress},
+    types::{Accepted, Notification},
 };
 
 /// A relay that counts notifications. When full, it refuses queues whose name begins with `new`.
@@ -76,15 +79,19 @@ fn serve_until(
     now.min(end)
 }
 
-fn delayed(queue: &str, delay: Duration) -> Notification {
-    Notification {
-        delay,
-        ..event(queue)
-    }
-}
-
 fn event(queue: &str) -> Notification {
     Notification::new(queue.parse().expect("an address"))
+}
+
+fn post(session: &mut PublisherSession, queue: &str, now: Tick) {
+    session.post(event(queue), now).expect("taken");
+}
+
+/// Flushes, and returns the result, which comes at once.
+fn flush(session: &mut PublisherSession) -> Result<Vec<Accepted>> {
+    session.flush();
+    let done = session.take_completions().pop().expect("flushed");
+    done.result
 }
 
 /// Notifies, and returns the result if the caller gets it at once.
@@ -107,13 +114,9 @@ fn notify(
 fn a_refused_queue_does_not_hold_up_the_others() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..200 {
-        session
-            .post(event(&format!("a/known-{number}")), at(0))
-            .expect("taken");
+        post(&mut session, &format!("a/known-{number}"), at(0));
         if number % 50 == 0 {
-            session
-                .post(event(&format!("a/new-{number}")), at(0))
-                .expect("taken");
+            post(&mut session, &format!("a/new-{number}"), at(0));
         }
     }
     relay.serve(&mut session, at(0));
@@ -165,7 +168,7 @@ fn a_caller_that_joins_a_refused_queue_fails_when_it_is_refused_again() {
 #[test]
 fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_asks() {
     let (mut session, mut relay) = (publisher(), Relay::full());
-    session.post(event("a/new"), at(0)).expect("taken");
+    post(&mut session, "a/new", at(0));
     let mut now = at(0);
     for _ in 0..40 {
         relay.serve(&mut session, now);
@@ -183,8 +186,8 @@ fn retries_of_a_refused_queue_wait_longer_each_time_and_as_long_as_the_relay_ask
 #[test]
 fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
     let (mut session, mut relay) = (publisher(), Relay::full());
-    session.post(event("a/new"), at(0)).expect("taken");
-    session.post(event("a/known"), at(0)).expect("taken");
+    post(&mut session, "a/new", at(0));
+    post(&mut session, "a/known", at(0));
     session.flush();
     relay.serve(&mut session, at(0));
     let done = session.take_completions().pop().expect("flushed");
@@ -192,26 +195,18 @@ fn a_flush_does_not_wait_for_a_refused_queue_and_returns_its_refusal() {
         done.result.expect_err("one was refused").kind(),
         ErrorKind::Exhausted
     );
-    session.flush();
-    let done = session.take_completions().pop().expect("flushed");
-    assert!(done.result.is_ok(), "nothing was posted since");
+    assert!(flush(&mut session).is_ok(), "nothing was posted since");
     // A further post joins the entry that is set aside.
-    session.post(event("a/new"), at(1)).expect("taken");
-    session.flush();
-    let done = session.take_completions().pop().expect("flushed");
-    assert_eq!(
-        done.result.expect_err("it waits").kind(),
-        ErrorKind::Exhausted
-    );
+    post(&mut session, "a/new", at(1));
+    let refused = flush(&mut session).expect_err("it waits");
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
 }
 
 #[test]
 fn when_there_is_room_again_all_waiting_entries_are_sent_in_few_requests() {
     let (mut session, mut relay) = (publisher(), Relay::full());
     for number in 0..2_000 {
-        session
-            .post(event(&format!("a/new-{number}")), at(0))
-            .expect("taken");
+        post(&mut session, &format!("a/new-{number}"), at(0));
     }
     relay.serve(&mut session, at(0));
     assert_eq!(session.pending(), 2_000);
@@ -238,9 +233,7 @@ fn refused_queues_leave_healthy_ones_their_room() {
     };
     let (mut session, mut relay) = (PublisherSession::new(config), Relay::full());
     for n in 0..4 {
-        session
-            .post(event(&format!("a/new-{n}")), at(0))
-            .expect("taken");
+        post(&mut session, &format!("a/new-{n}"), at(0));
         relay.serve(&mut session, at(0));
     }
     let known = session.notify(vec![event("a/known")], Tick::NEVER, at(1));
@@ -265,20 +258,18 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
     assert!(error.message().contains("is dropped"), "{error}");
     session.take_dropped().expect("told once");
     // No caller waits for this one, so it is counted, and the next flush returns its refusal.
-    session.post(event("a/new-4"), at(0)).expect("taken");
-    session.post(event("a/new-1"), at(0)).expect("joins");
+    post(&mut session, "a/new-4", at(0));
+    post(&mut session, "a/new-1", at(0));
     relay.serve(&mut session, at(0));
     let dropped = session.take_dropped().expect("one was");
     assert_eq!(dropped.count, 2);
     assert_eq!(dropped.queue, Some(event("a/new-4").queue));
     assert!(session.take_dropped().is_none() && session.dropped() == 2);
-    session.flush();
-    let done = session.take_completions().pop().expect("flushed");
-    done.result.expect_err("one was dropped");
+    flush(&mut session).expect_err("one was dropped");
     // A probe in flight keeps its room.
     let due = session.next_at();
     assert_eq!(session.request(due).expect("a probe").len(), 1);
-    session.post(event("a/new-5"), due).expect("taken");
+    post(&mut session, "a/new-5", due);
     let request = session.request(due).expect("a request");
     session.answered(Err(full()), due, &mut rng());
     session.answered(relay.answer(&request), due, &mut rng());
@@ -289,71 +280,9 @@ fn an_entry_that_is_refused_when_too_many_are_kept_is_dropped_and_reported() {
 }
 
 #[test]
-fn a_refused_delayed_entry_is_sent_when_its_delay_ends_while_others_stay_refused() {
-    let (mut session, mut relay) = (publisher(), Relay::full());
-    relay.no_timers = true;
-    for number in 0..2_000 {
-        session
-            .post(event(&format!("a/new-{number}")), at(0))
-            .expect("taken");
-        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(60));
-        session.post(later, at(0)).expect("taken");
-    }
-    let span = (at(0), at(200_000));
-    let end = serve_until(&mut session, &mut relay, span, |relay| {
-        relay.counted.len() == 2_000
-    });
-    // A delay of a minute ends on the publisher's grid, which is 1/16 of it.
-    assert!(end > at(60_000) && end < at(65_000), "{end:?}");
-    assert_eq!(session.pending(), 2_000, "the others have no room yet");
-}
-
-#[test]
-fn a_refused_immediate_entry_does_not_wait_for_thousands_of_refused_delayed_ones() {
-    let (mut session, mut relay) = (publisher(), Relay::default());
-    relay.no_timers = true;
-    let hour = Duration::from_secs(3600);
-    for number in 0..5_000 {
-        let later = delayed(&format!("a/later-{number}"), hour);
-        session.post(later, at(0)).expect("taken");
-    }
-    let now = serve_until(&mut session, &mut relay, (at(0), at(30_000)), |_| false);
-    relay.full = true;
-    notify(&mut session, &mut relay, "a/new", now);
-    relay.full = false;
-    let span = (now, now + Duration::from_secs(100));
-    let end = serve_until(&mut session, &mut relay, span, |relay| {
-        relay.counted("a/new") > 0
-    });
-    let waited = end.since(now);
-    assert!(waited < Duration::from_secs(1), "{waited:?}");
-}
-
-#[test]
-fn refused_delayed_entries_are_sent_while_immediate_ones_stay_refused() {
-    let (mut session, mut relay) = (publisher(), Relay::full());
-    relay.no_timers = true;
-    for number in 0..2_000 {
-        let new = event(&format!("a/new-{number}"));
-        let later = delayed(&format!("a/later-{number}"), Duration::from_secs(3600));
-        session.post(new, at(0)).expect("taken");
-        session.post(later, at(0)).expect("taken");
-    }
-    let now = serve_until(&mut session, &mut relay, (at(0), at(60_000)), |_| false);
-    relay.no_timers = false;
-    let span = (now, now + Duration::from_secs(100));
-    let end = serve_until(&mut session, &mut relay, span, |relay| {
-        relay.counted.len() == 2_000
-    });
-    let waited = end.since(now);
-    assert!(waited < Duration::from_secs(5), "{waited:?}");
-    assert_eq!(session.pending(), 2_000, "and the others are kept");
-}
-
-#[test]
 fn a_probe_on_a_connection_that_broke_is_sent_again() {
     let (mut session, mut relay) = (publisher(), Relay::full());
-    session.post(event("a/new"), at(0)).expect("taken");
+    post(&mut session, "a/new", at(0));
     relay.serve(&mut session, at(0));
     let due = session.next_at();
     session.request(due).expect("a probe");
@@ -369,7 +298,7 @@ fn a_probe_on_a_connection_that_broke_is_sent_again() {
 #[test]
 fn a_probe_that_is_refused_for_good_is_dropped() {
     let (mut session, mut relay) = (publisher(), Relay::full());
-    session.post(event("a/new"), at(0)).expect("taken");
+    post(&mut session, "a/new", at(0));
     relay.serve(&mut session, at(0));
     let due = session.next_at();
     session.request(due).expect("a probe");
@@ -385,7 +314,7 @@ fn without_conflation_each_refused_notification_is_kept() {
         ..PublisherConfig::default()
     });
     for _ in 0..5 {
-        session.post(event("a/new"), at(0)).expect("taken");
+        post(&mut session, "a/new", at(0));
     }
     relay.serve(&mut session, at(0));
     assert_eq!(session.pending(), 5);
@@ -396,79 +325,4 @@ fn without_conflation_each_refused_notification_is_kept() {
         relay.serve(&mut session, now);
     }
     assert_eq!(relay.counted("a/new"), 5);
-}
-
-/// The longest names there are.
-fn fullest(number: usize) -> Notification {
-    let name = format!("{number:0>128}");
-    Notification {
-        payload_size: u64::MAX,
-        messages: u64::MAX,
-        notifications: u64::MAX,
-        delay: Duration::from_secs(14 * 24 * 3600),
-        traceparent: "t".repeat(128).into(),
-        ..Notification::new(QueueAddress::new(&name, &name).expect("an address"))
-    }
-}
-
-#[test]
-fn a_request_stays_below_its_limit() {
-    let mut session = PublisherSession::new(PublisherConfig {
-        batch: 1024,
-        request_bytes: 64 * 1024,
-        ..PublisherConfig::default()
-    });
-    for number in 0..1024 {
-        session.post(fullest(number), at(0)).expect("taken");
-    }
-    let mut sent = 0;
-    while let Some(request) = session.request(at(0)) {
-        let bytes: usize = request.iter().map(Notification::encoded_at_most).sum();
-        assert!(bytes <= 64 * 1024, "{bytes} bytes");
-        assert!(
-            bytes > 60 * 1024 || sent + request.len() == 1024,
-            "{bytes} bytes"
-        );
-        sent += request.len();
-        session.answered(
-            Ok(vec![Accepted::default(); request.len()]),
-            at(0),
-            &mut rng(),
-        );
-    }
-    assert_eq!(sent, 1024);
-}
-
-#[test]
-fn the_greatest_batch_of_the_longest_names_fits_a_request() {
-    let bytes: usize = (0..1024)
-        .map(|number| fullest(number).encoded_at_most())
-        .sum();
-    assert!(
-        bytes <= crate::types::Limits::NOTIFY_BYTES - 200,
-        "{bytes} bytes"
-    );
-}
-
-#[test]
-fn a_stream_that_ends_for_a_requests_size_is_followed_by_smaller_requests() {
-    let mut session = publisher();
-    for number in 0..100 {
-        session
-            .post(event(&format!("a/{number}")), at(0))
-            .expect("taken");
-    }
-    let (mut now, mut sent) = (at(0), Vec::new());
-    loop {
-        let request = session.request(now).expect("a request");
-        sent.push(request.len());
-        if request.len() <= 30 {
-            break;
-        }
-        let too_large = Error::new(ErrorKind::Exhausted, "request: the limit is 1000 bytes");
-        session.broken(&too_large, now, &mut rng());
-        now = session.retry_at();
-    }
-    assert_eq!(sent, [100, 50, 25]);
-    assert_eq!(session.pending(), 100);
 }

@@ -110,29 +110,22 @@ impl Scaler {
         now: Tick,
         chance: f64,
     ) -> AfterEmpty {
-        let unarmed = planted!(self.config.fault, LeaveUnarmed);
-        let leaves_holding = planted!(self.config.fault, LeavesWhileHolding);
-        let drained_early = planted!(self.config.fault, DrainedEarly);
+        if planted!(self.config.fault, LeaveUnarmed) {
+            self.serve_all_wakes(id);
+        }
         let longest = self.backoff().longest(chance);
         let Some(task) = self.tasks.get_mut(id) else {
             return AfterEmpty::Leave;
         };
         (task.was_idle, task.full) = (true, false);
         task.failures.reset();
-        let (snapshot, holds) = (task.snapshot, task.holds && !leaves_holding);
+        let snapshot = task.snapshot;
         self.answered_wake = self.answered_wake.max(snapshot.wake_count);
-        if snapshot.wake_count != self.wake_count && !unarmed {
+        if snapshot.wake_count != self.wake_count {
             task.state = TaskState::Ready;
             return AfterEmpty::Again;
         }
-        // The fault treats the pending wake as served, and reports the queue as drained.
-        let snapshot = match unarmed {
-            true => {
-                (self.issued_wake, self.answered_wake) = (self.wake_count, self.wake_count);
-                self.reporter.snapshot(self.wake_count)
-            }
-            false => snapshot,
-        };
+        let holds = self.stays_for_messages(id);
         (self.emptied, self.backlog, self.target) = (Some(snapshot), false, 0);
         let next = match idle {
             Idle::Stop if holds && self.may_only_handle(id, now) => self.sleep(id, Tick::NEVER),
@@ -143,15 +136,47 @@ impl Scaler {
             Idle::Stop => self.sleep(id, now + longest),
             Idle::Sleep(span) => self.sleep(id, now + span.max(LEAST_SLEEP)),
         };
-        if self.tasks.is_idle() || drained_early {
+        if self.is_drained() {
             self.reporter.drained(snapshot, now);
         }
         next
     }
 
-    /// A get failed. The task tries again after a growing wait, unless another task already does.
+    /// Treats a pending wake as served by this task's get: a planted fault.
+    fn serve_all_wakes(&mut self, id: TaskId) {
+        let snapshot = self.reporter.snapshot(self.wake_count);
+        if let Some(task) = self.tasks.get_mut(id) {
+            task.snapshot = snapshot;
+            (self.issued_wake, self.answered_wake) = (self.wake_count, self.wake_count);
+        }
+    }
+
+    /// Returns whether a task holds messages, and so cannot end.
+    fn stays_for_messages(&self, id: TaskId) -> bool {
+        if planted!(self.config.fault, LeavesWhileHolding) {
+            return false;
+        }
+        self.tasks.get(id).is_some_and(|task| task.holds)
+    }
+
+    /// Returns whether an empty get shows that the queue is drained: no task holds messages.
+    fn is_drained(&self) -> bool {
+        if planted!(self.config.fault, DrainedEarly) {
+            return true;
+        }
+        self.tasks.is_idle()
+    }
+
     /// A get with an unknown outcome may have hidden messages: they become visible after
     /// `visibility`, and only this listener can report them.
+    fn add_lost_get(&mut self, visibility: Duration, now: Tick) {
+        if planted!(self.config.fault, LostGetUnsaid) {
+            return;
+        }
+        self.reporter.add_hidden(visibility, now);
+    }
+
+    /// A get failed. The task tries again after a growing wait, unless another task already does.
     pub(crate) fn failed(
         &mut self,
         id: TaskId,
@@ -165,8 +190,8 @@ impl Scaler {
             ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported
         );
         let certain = refused || matches!(kind, ErrorKind::Busy | ErrorKind::Exhausted);
-        if !certain && !planted!(self.config.fault, LostGetUnsaid) {
-            self.reporter.add_hidden(visibility, now);
+        if !certain {
+            self.add_lost_get(visibility, now);
         }
         let failing = |task: &Task| matches!(task.state, TaskState::Failing { .. });
         if self.tasks.any(failing) {

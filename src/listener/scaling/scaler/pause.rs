@@ -21,8 +21,10 @@ impl Scaler {
     /// Resumes and polls at once, with or without wake-ups during the pause. Returns whether a
     /// sleeping task was woken early.
     pub(crate) fn resume(&mut self, now: Tick) -> bool {
-        let forgets = planted!(self.config.fault, PauseForgets);
-        if !std::mem::take(&mut self.paused) || forgets {
+        if !std::mem::take(&mut self.paused) {
+            return false;
+        }
+        if planted!(self.config.fault, PauseForgets) {
             return false;
         }
         let kept = self.cancel_leaving(now);
@@ -52,7 +54,10 @@ impl Scaler {
     }
 
     fn cancel_leaving(&mut self, now: Tick) -> bool {
-        !planted!(self.config.fault, LeavingStays) && self.tasks.cancel_leaving(now)
+        if planted!(self.config.fault, LeavingStays) {
+            return false;
+        }
+        self.tasks.cancel_leaving(now)
     }
 
     /// Returns whether a task must not get messages: the listener is paused, or there are enough
@@ -63,8 +68,11 @@ impl Scaler {
 
     /// Ends a task, now or when its messages are handled.
     pub(super) fn dismiss(&mut self, id: TaskId) -> Begin {
-        let drops = planted!(self.config.fault, DismissedWhileHolding);
-        match self.tasks.get_mut(id).filter(|task| task.holds && !drops) {
+        if planted!(self.config.fault, DismissedWhileHolding) {
+            self.tasks.remove(id);
+            return Begin::Leave;
+        }
+        match self.tasks.get_mut(id).filter(|task| task.holds) {
             Some(task) => {
                 (task.leaving, task.state) = (true, TaskState::Handling);
                 Begin::Sleep(Tick::NEVER)

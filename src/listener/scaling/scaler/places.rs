@@ -103,10 +103,10 @@ impl Scaler {
     /// Returns when to read the depth because no task polls: all tasks that the policy allowed are
     /// full, and the policy may allow more for the present depth.
     pub(super) fn next_depth_query_at(&self) -> Option<Tick> {
-        let count = self.tasks.len();
         if planted!(self.config.fault, DepthNotAskedAgain) {
             return None;
         }
+        let count = self.tasks.len();
         let none_polls = !self.stopped
             && !self.paused
             && self.depth_query == DepthQuery::Idle
@@ -130,9 +130,11 @@ impl Scaler {
 
     /// Makes a task with messages and free places poll by the back-off, if no other task polls.
     pub(super) fn assign_poller(&mut self, now: Tick, chance: f64) -> Option<(TaskId, Tick)> {
-        let fault = planted!(self.config.fault, LookerHandles);
+        if planted!(self.config.fault, LookerHandles) {
+            return self.keep_for_wake(now);
+        }
         let none_needed = self.stopped || self.paused || !self.needs_poller();
-        if fault || none_needed || self.tasks.another_polls_soon(None, now) {
+        if none_needed || self.tasks.another_polls_soon(None, now) {
             return self.keep_for_wake(now);
         }
         let (until, idle_count) = self.first_poll(now, chance);
@@ -146,10 +148,13 @@ impl Scaler {
     /// Keeps a task that was about to end for a pending wake, if it is no longer surplus and no
     /// other task can be started.
     fn keep_for_wake(&mut self, now: Tick) -> Option<(TaskId, Tick)> {
+        if planted!(self.config.fault, LeavingStays) {
+            return None;
+        }
         let pending = self.has_unserved_wake() && !self.tasks.will_poll_soon(now);
         let full = self.tasks.len() >= self.config.max_tasks;
         let room = self.tasks.count_staying() < self.config.max_tasks;
-        let may = !self.stopped && !self.paused && !planted!(self.config.fault, LeavingStays);
+        let may = !self.stopped && !self.paused;
         if !(may && pending && full && room) {
             return None;
         }

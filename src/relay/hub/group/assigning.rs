@@ -74,10 +74,7 @@ impl Group {
                     false => 0,
                 };
                 self.record_assignment(last, head, delta, unassigned);
-                if self.redelivery.is_given_up() && !planted!(self.fault, ParkedClaimForgotten) {
-                    // It was parked, and goes on.
-                    self.redelivery.rearm(now + self.timeout);
-                }
+                self.continue_parked(now);
             }
             // Members of another group have used up this step.
             None if more => {}
@@ -164,6 +161,42 @@ impl Group {
         match &mut member.assignment {
             None => member.assignment = Some(assignment),
             Some(waiting) => waiting.merge(&assignment),
+        }
+    }
+
+    /// The queue was read until empty after all of its messages were put.
+    pub(super) fn read_until_empty(&mut self) {
+        if planted!(self.fault, RestKept) {
+            return;
+        }
+        self.set_unassigned(0);
+    }
+
+    /// Returns whether events after a drained sequence are redelivered at once.
+    pub(super) fn expedite(&mut self, drained: u64, head: &Counters) -> bool {
+        if planted!(self.fault, DrainedBehindIsDone) {
+            return false;
+        }
+        self.redelivery.expedite(drained, head.sequence)
+    }
+
+    /// Returns whether a wake-up is requested that a member has to report.
+    pub(super) fn requests_report(&self) -> bool {
+        if planted!(self.fault, AskedCountsAsLooked) {
+            return self
+                .requested
+                .is_some_and(|reason| reason != WakeReason::Sentinel);
+        }
+        self.requested.is_some()
+    }
+
+    /// A redelivery that was parked goes on.
+    fn continue_parked(&mut self, now: Tick) {
+        if planted!(self.fault, ParkedClaimForgotten) {
+            return;
+        }
+        if self.redelivery.is_given_up() {
+            self.redelivery.rearm(now + self.timeout);
         }
     }
 

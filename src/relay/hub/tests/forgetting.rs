@@ -99,7 +99,7 @@ fn a_pattern_keeps_no_idle_queue_and_is_woken_when_it_comes_back() {
     for group in [None, Some("g")] {
         let hub = hub();
         let options = SubscribeOptions {
-            group: group.map(|name| crate::types::GroupName::new(name).expect("a name")),
+            group: group.map(|name| GroupName::new(name).expect("a name")),
             ..options(&["*"])
         };
         let pattern = subscribe_with(&hub, &options, Tick::default());

@@ -1,0 +1,168 @@
+//! The fan-out: walks over many subscribers, and queues that are attached in steps.
+
+use super::{streams::Polled, *};
+use WakeReason::Notified;
+
+fn two_hundred(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
+    (0..200).map(|_| settled(hub, &["orders"])).collect()
+}
+
+#[test]
+fn many_subscribers_are_left_to_the_fan_out_once() {
+    let (hub, (alarm, waker)) = (hub(), Alarm::new());
+    hub.fanout_waker().register(&waker);
+    let subscriptions = two_hundred(&hub);
+    (0..10).for_each(|_| _ = notify(&hub, "orders"));
+    assert_eq!((alarm.rung(), hub.stats().fanned_out), (1, 1));
+    let mut all = subscriptions.iter();
+    assert!(all.all(|one| take(one, START).is_none()));
+    let mut walk = hub.next_walk().expect("marked");
+    let mut batch = WakeBatch::default();
+    assert!(walk.step(&mut batch), "in steps");
+    notify(&hub, "orders");
+    while walk.step(&mut batch) {}
+    assert!(hub.next_walk().is_some(), "notified during the walk");
+    for subscription in &subscriptions {
+        assert_eq!(told(subscription), [entry("orders", Notified, 11)]);
+    }
+}
+
+#[test]
+fn a_wake_up_of_the_fan_out_has_waited_since_its_first_notification() {
+    let hub = hub();
+    let subscriptions = two_hundred(&hub);
+    for seconds in [1, 2, 3] {
+        notify_with(&hub, notification("orders"), after(SECOND * seconds));
+    }
+    walk_all(&hub);
+    for subscription in &subscriptions {
+        let mut sink = WakeBuilder::new(subscription.fault);
+        let filled = subscription.fill(after(SECOND * 9), &mut sink);
+        assert_eq!(filled.accepted_at, Some(after(SECOND)));
+    }
+}
+
+#[test]
+fn a_subscriber_that_joins_or_leaves_during_a_walk_disturbs_no_other() {
+    let hub = hub();
+    let mut subscriptions = two_hundred(&hub);
+    notify(&hub, "orders");
+    let (mut walk, mut batch) = (hub.next_walk().expect("marked"), WakeBatch::default());
+    walk.step(&mut batch);
+    for gone in subscriptions.drain(10..60) {
+        hub.unsubscribe(&gone, START);
+    }
+    let new = settled(&hub, &["orders"]);
+    while walk.step(&mut batch) {}
+    for subscription in &subscriptions {
+        assert_eq!(told(subscription).len(), 1);
+    }
+    assert_eq!(told(&new), []);
+    notify(&hub, "orders");
+    walk_all(&hub);
+    assert_eq!(told(&new).len(), 1);
+}
+
+#[test]
+fn a_request_for_many_queues_wakes_each_stream_once_for_one_wake() {
+    for inline in [64, 0] {
+        let hub = hub_where(|config| config.inline = inline);
+        let names = numbered("q", 100);
+        let mut streams = [(); 3].map(|()| Polled::on(&hub, &options(&names)));
+        let batch: Vec<_> = names.iter().map(|name| notification(name)).collect();
+        for round in 1..=3 {
+            let accepted = notify_all(&hub, &batch, START);
+            assert_eq!(accepted.expect("accepted")[0].listeners, 3);
+            let mut walks = WakeBatch::default();
+            while let Some(mut walk) = hub.next_walk() {
+                while walk.step(&mut walks) {}
+            }
+            walks.wake();
+            for stream in &mut streams {
+                assert_eq!(stream.rung(), round);
+                let (events, _) = stream.sent(START);
+                let [SubscribeEvent::Wake(work)] = &events[..] else {
+                    panic!("{events:?}");
+                };
+                assert_eq!(work.len(), 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_is_dropped_wakes_its_streams() {
+    let hub = hub_where(|config| config.inline = 0);
+    let stream = Polled::on(&hub, &options(&["orders"]));
+    notify(&hub, "orders");
+    let mut batch = WakeBatch::default();
+    hub.next_walk().expect("marked").step(&mut batch);
+    assert_eq!(stream.rung(), 0);
+    drop(batch);
+    assert_eq!(stream.rung(), 1);
+}
+
+#[test]
+fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
+    let hub = hub_where(|config| config.inline = 0);
+    let subscription = settled(&hub, &["orders", "bad"]);
+    let count = |name: &str, batch: &mut WakeBatch| {
+        let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
+        hub.update(queue_entry, START, batch, |state| {
+            assert_eq!(name, "orders", "a panic between two queues of a request");
+            state.count(&Arc::from("tests"), &notification(name), START);
+            true
+        });
+    };
+    let request = std::panic::AssertUnwindSafe(|| {
+        let mut batch = WakeBatch::default();
+        for name in ["orders", "bad"] {
+            count(name, &mut batch);
+        }
+    });
+    std::panic::catch_unwind(request).expect_err("it panics");
+    for _ in 0..2 {
+        walk_all(&hub);
+        assert_eq!(told(&subscription), [entry("orders", Notified, 1)]);
+        notify(&hub, "orders");
+    }
+}
+
+#[test]
+fn a_pattern_of_many_queues_is_attached_in_steps_and_misses_nothing_meanwhile() {
+    let (hub, (_, waker)) = (hub(), Alarm::new());
+    let name = |number: usize| format!("q{number:05}");
+    for number in 0..6_000 {
+        notify(&hub, &name(number));
+    }
+    let opened = open(&hub, 1 << 70, &options(&["*"]));
+    let subscription = opened.expect("accepted");
+    assert!(hub.stats().cursors < 1_000, "not all at once");
+    let mut told = std::collections::HashMap::new();
+    let mut number = 0;
+    loop {
+        // Some of these are attached by then, some are not, and some are new.
+        number += 1_009;
+        notify(&hub, &name(number % 8_000));
+        subscription.register(&waker);
+        let attached = hub.attach_some(&subscription, START);
+        for entry in drain(&subscription, START) {
+            told.insert(entry.queue.queue_name().to_owned(), entry.sequence);
+        }
+        if attached {
+            break;
+        }
+    }
+    for view in hub.queues(None, usize::MAX, START) {
+        let sequence = told.get(view.address.queue_name());
+        assert_eq!(sequence, Some(&view.sequence), "{}", view.address);
+        let cursors = subscription.lock();
+        let cursor = cursors.list.find(&view.address);
+        let cursor = cursor.and_then(|at| cursors.list.get(at));
+        assert_eq!(cursor.expect("attached").entry.address(), &view.address);
+    }
+    hub.unsubscribe(&subscription, START);
+    assert!(hub.stats().cursors > 0, "detached in steps as well");
+    while hub.detach_some(START) {}
+    assert_eq!(hub.stats().cursors, 0);
+}

@@ -1,0 +1,161 @@
+//! Groups that come, go and are forgotten; groups by pattern, and groups of many queues.
+
+use super::*;
+
+fn forgetting() -> Arc<Hub> {
+    hub_where(|config| config.forget_after = SECOND)
+}
+
+#[test]
+fn a_group_is_kept_for_a_while_after_its_last_member_left() {
+    for (away, told) in [(599, Notified), (601, CatchUp)] {
+        let mut fleet = Fleet::new(1);
+        fleet.leave(0);
+        fleet.put(1);
+        fleet.fire(after(away * SECOND));
+        fleet.hub.forget(fleet.now);
+        fleet.join(&of_group("g", 1));
+        assert_eq!(fleet.woken(), [(0, told)], "{away} s");
+    }
+}
+
+#[test]
+fn a_group_that_is_kept_keeps_its_queue() {
+    let mut fleet = Fleet::on(forgetting(), 1);
+    fleet.leave(0);
+    fleet.hub.forget(after(60 * SECOND));
+    assert_eq!(fleet.hub.stats().queues, 1);
+    fleet.hub.fire(after(HOUR));
+    fleet.hub.forget(after(2 * HOUR));
+    assert_eq!(fleet.hub.stats().queues, 0);
+}
+
+#[test]
+fn members_tokens_do_not_count() {
+    let mut fleet = Fleet::new(1);
+    fleet.put(1);
+    let first = fleet.drain(0);
+    fleet.hub.end_send(&fleet.members[&0], START);
+    fleet.say(0, Drained, 1);
+    let stale = super::super::super::counters::Counters::starting_at(0).token(EPOCH);
+    for token in [first[0].token.clone(), stale, Token::default()] {
+        fleet.join(&SubscribeOptions {
+            positions: resuming(&["orders"], &[("orders", &token)]).positions,
+            ..in_group("g", &["orders"])
+        });
+        assert_eq!(fleet.woken(), []);
+    }
+}
+
+#[test]
+fn a_group_by_pattern_gets_a_new_queue_once() {
+    let mut fleet = Fleet::empty(hub());
+    for name in numbered("listener-", 3) {
+        fleet.join(&SubscribeOptions {
+            listener_id: ListenerId::new(&name).expect("a name"),
+            ..in_group("g", &["ord*"])
+        });
+    }
+    let told = [0, 1, 2].map(|at| fleet.take(at));
+    assert_eq!(told, [vec![entry("ord*", CatchUp, 0)], vec![], vec![]]);
+    fleet.put(1);
+    assert_eq!(fleet.woken().len(), 1);
+}
+
+#[test]
+fn the_check_of_a_new_group_by_pattern_goes_to_another_member_where_the_first_ends() {
+    let mut fleet = Fleet::empty(hub());
+    (0..2).for_each(|_| fleet.join(&in_group("g", &["ord*"])));
+    // A report of another queue does not count as a check.
+    fleet.say(1, Drained, 0);
+    fleet.now = after(SECOND);
+    fleet.leave(0);
+    assert!(fleet.hub.next_timer() <= Some(after(SECOND)));
+    assert_eq!(fleet.fire(after(SECOND)), [(1, CatchUp)]);
+}
+
+#[test]
+fn the_check_of_an_abandoned_stream_goes_to_its_listeners_new_stream() {
+    let by_pattern = in_group("g", &["ord*"]);
+    let mut fleet = Fleet::empty(hub());
+    fleet.join(&by_pattern);
+    fleet.hub.fire(START);
+    // The relay does not know that this stream is dead, and may never learn it.
+    let _lost = fleet.members.remove(&0);
+    fleet.now = after(SECOND);
+    fleet.join(&by_pattern);
+    assert_eq!(fleet.fire(after(SECOND)), [(0, CatchUp)]);
+
+    // The same where both joined before a member was asked.
+    let mut fleet = Fleet::empty(hub());
+    (0..2).for_each(|_| fleet.join(&by_pattern));
+    let told = fleet.fire(START);
+    assert!(told.contains(&(1, CatchUp)), "{told:?}");
+}
+
+#[test]
+fn a_group_by_pattern_that_comes_back_checks_for_forgotten_queues() {
+    let mut fleet = Fleet::empty(forgetting());
+    fleet.join(&in_group("g", &["ord*"]));
+    fleet.take(0);
+    fleet.leave(0);
+    fleet.put(1);
+    fleet.now = after(10 * SECOND);
+    fleet.hub.forget(fleet.now);
+    assert_eq!(fleet.hub.stats().queues, 0);
+    fleet.join(&in_group("g", &["ord*"]));
+    assert_eq!(fleet.take(0), [entry("ord*", CatchUp, 0)]);
+}
+
+#[test]
+fn a_group_that_took_nothing_is_not_kept() {
+    let mut fleet = Fleet::empty(hub());
+    fleet.join(&of_group("stays", 1));
+    fleet.take(0);
+    for name in numbered("g", 100) {
+        // Its stream ends before it sends anything.
+        fleet.join(&in_group(&name, &["orders"]));
+        fleet.leave(1);
+    }
+    let queue_entry = fleet.hub.entries.get(&queue("orders")).expect("known");
+    let queue_entry = queue_entry.lock();
+    let groups = queue_entry.coordinator.as_ref().map(|all| all.groups());
+    assert!(groups.is_some_and(|groups| groups <= 101), "{groups:?}");
+}
+
+#[test]
+fn a_member_of_many_queues_gets_them_in_few_wakes() {
+    let mut fleet = Fleet::empty(hub());
+    let names = numbered("q", 500);
+    fleet.join(&in_group("g", &names));
+    let (mut told, mut wakes) = (0, 0);
+    while told < names.len() {
+        let some = fleet.take(0).len();
+        assert!(some > 0, "{told} told");
+        (told, wakes) = (told + some, wakes + 1);
+    }
+    assert!(wakes <= 30, "{wakes} Wakes");
+    assert_eq!(fleet.take(0), []);
+    // Each of its queues has it back in the order.
+    for name in &names {
+        notify(&fleet.hub, name);
+    }
+    let again = std::iter::from_fn(|| Some(fleet.take(0).len()).filter(|told| *told > 0));
+    assert_eq!(again.sum::<usize>(), names.len());
+}
+
+#[test]
+fn members_of_many_queues_share_what_is_counted_in_all_of_them() {
+    let mut fleet = Fleet::empty(hub());
+    let names = numbered("q", 30);
+    (0..3).for_each(|_| fleet.join(&in_group("g", &names)));
+    while !fleet.woken().is_empty() {}
+    for name in &names {
+        notify(&fleet.hub, name);
+    }
+    let mut told = [0; 3];
+    let rounds = std::iter::from_fn(|| Some(fleet.woken()).filter(|woken| !woken.is_empty()));
+    rounds.flatten().for_each(|(at, _)| told[at] += 1);
+    assert_eq!(told.iter().sum::<usize>(), names.len(), "{told:?}");
+    assert!(told.iter().all(|some| (5..=15).contains(some)), "{told:?}");
+}

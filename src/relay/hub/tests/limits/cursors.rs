@@ -1,0 +1,160 @@
+//! Limits of cursors: patterns over them, and the cursors of busy listeners.
+
+use super::*;
+
+/// A hub with limits of the cursors of a stream, and of all cursors.
+fn with_cursors(per_stream: usize, all: usize) -> Arc<Hub> {
+    hub_where(|config| {
+        config.max_cursors_per_stream = per_stream;
+        config.max_cursors = all;
+    })
+}
+
+#[test]
+fn a_pattern_over_its_cursors_gets_the_rest_under_its_own_name() {
+    for (per_stream, all) in [(2, 100), (100, 2)] {
+        let hub = with_cursors(per_stream, all);
+        send(&hub, &["a", "b", "c", "d"]).expect("room");
+        let subscription = settled(&hub, &["*"]);
+        assert_eq!(hub.stats().cursors, 2);
+        let own = entry("*", CatchUp, 0);
+        for (name, expected) in [
+            ("a", entry("a", Notified, 1)),
+            ("d", own.clone()),
+            ("new", own.clone()),
+        ] {
+            notify(&hub, name);
+            walk_all(&hub);
+            assert_eq!(told(&subscription), [expected], "{name}");
+        }
+        notify(&hub, "d");
+        drop(hub.next_walk().expect("marked"));
+        assert_eq!(told(&subscription), [own], "a walk that is lost");
+        // R8: a BUSY listener has a cursor beyond the limits, and its end sets a timer.
+        let busy = report("d", ReportState::Busy, 0, 1);
+        say(&hub, &subscription, &busy, START);
+        assert_eq!(hub.stats().cursors, 3);
+        hub.unsubscribe(&subscription, START);
+        assert!(hub.stats().timers > 0);
+        assert_eq!(hub.stats().cursors, 0);
+        assert!(hub.fanout.overflow.is_empty());
+    }
+}
+
+#[test]
+fn a_queue_without_a_pattern_over_its_cursors_needs_no_fan_out() {
+    let hub = hub_where(|config| config.max_cursors_per_stream = 1);
+    send(&hub, &["p1", "p2", "q"]).expect("room");
+    let (pattern, other) = (settled(&hub, &["p*"]), settled(&hub, &["q"]));
+    assert!(!hub.fanout.overflow.is_empty());
+    notify(&hub, "q");
+    assert_eq!(hub.stats().fanned_out, 0);
+    assert_eq!(told(&other), [entry("q", Notified, 1)]);
+    notify(&hub, "p2");
+    assert_eq!(hub.stats().fanned_out, 1);
+    walk_all(&hub);
+    assert_eq!(told(&pattern), [entry("p*", CatchUp, 0)]);
+}
+
+#[test]
+fn many_patterns_over_their_cursors_are_marked_in_steps_also_where_a_walk_is_lost() {
+    let hub = hub_where(|config| config.max_cursors_per_stream = 1);
+    send(&hub, &["a", "b"]).expect("room");
+    let all: Vec<_> = (0..200).map(|_| settled(&hub, &["*"])).collect();
+    for is_lost in [false, true] {
+        notify(&hub, "b");
+        let (mut walk, mut batch) = (hub.next_walk().expect("marked"), WakeBatch::default());
+        assert!(walk.step(&mut batch), "there are more");
+        assert!(batch.work() <= 200, "{} for one step", batch.work());
+        while !is_lost && walk.step(&mut batch) {}
+        drop(walk);
+        for stream in &all {
+            assert_eq!(told(stream), [entry("*", CatchUp, 0)]);
+        }
+    }
+}
+
+#[test]
+fn a_subscription_that_names_more_queues_than_there_are_cursors_is_refused() {
+    for (per_stream, all) in [(2, 100), (100, 2)] {
+        let hub = with_cursors(per_stream, all);
+        let error = exhausted(open(&hub, 1, &options(&["a", "b", "c"])));
+        assert!(error.message().contains("limit of 2 subscribed"), "{error}");
+        assert_eq!((hub.stats().queues, hub.stats().subscriptions), (0, 0));
+    }
+}
+
+#[test]
+fn busy_listeners_have_a_bounded_number_of_cursors_on_queues_that_no_publisher_notified() {
+    let hub = hub_where(|config| config.max_cursors = 2);
+    let listener = settled(&hub, &["*"]);
+    notify(&hub, "orders");
+    let busy = |name: &str| {
+        let report = report(name, ReportState::Busy, 0, 1);
+        hub.report(listener.id, &report, START)
+    };
+    let refused = (0..10).filter(|n| busy(&format!("q{n}")).is_err()).count();
+    assert_eq!((refused, hub.stats().cursors), (7, 4));
+    let error = exhausted(busy("q9"));
+    assert!(error.message().starts_with("state: "), "{error}");
+    busy("q0").expect("it has a cursor");
+    assert_eq!(hub.stats().queues, 4, "a refused report makes no entry");
+    notify(&hub, "q9");
+    busy("q9").expect("it was notified");
+    hub.unsubscribe(&listener, START);
+    assert_eq!((hub.stats().cursors, hub.stats().timers), (0, 4));
+}
+
+#[test]
+fn a_stream_that_ends_before_all_its_queues_are_attached_gives_their_places_back() {
+    let hub = hub_where(|config| (config.max_queues, config.max_cursors) = (1_000, 1_000));
+    let options = options(&numbered("q", 1_000));
+    let first = open(&hub, 900, &options).expect("room");
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (1_000, 1_000));
+    hub.forget(after(2 * HOUR));
+    assert_eq!(hub.stats().queues, 1_000, "all are kept for their cursors");
+    exhausted(open(&hub, 901, &options));
+    hub.unsubscribe(&first, after(2 * HOUR));
+    while hub.detach_some(after(2 * HOUR)) {}
+    assert_eq!(hub.stats().cursors, 0);
+    hub.forget(after(4 * HOUR));
+    assert_eq!(hub.stats().queues, 0);
+    attach(&hub, &[open(&hub, 902, &options).expect("room")]);
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (1_000, 1_000));
+}
+
+#[test]
+fn patterns_leave_a_quarter_of_all_cursors_to_queues_that_are_named() {
+    let hub = hub_where(|config| config.max_cursors = 8);
+    for name in numbered("q", 20) {
+        notify(&hub, &name);
+    }
+    let _wide = [settled(&hub, &["*"]), settled(&hub, &["q*"])];
+    assert_eq!(hub.stats().cursors, 6);
+    assert!(hub.full(START).is_empty(), "named queues have room");
+    let named = settled(&hub, &["q19", "new"]);
+    assert_eq!(hub.full(START).len(), 1);
+    notify(&hub, "q19");
+    walk_all(&hub);
+    assert_eq!(told(&named), [entry("q19", Notified, 1)]);
+}
+
+#[test]
+fn positions_that_a_pattern_matches_leave_named_queues_their_cursors() {
+    let (selectors, token) = (["p*", "n1", "n2"], Token::default());
+    for (per_stream, all) in [(3, 100), (100, 3)] {
+        let hub = hub_with(HubConfig {
+            max_queues: 3,
+            ..with_cursors(per_stream, all).config.clone()
+        });
+        let positions = ["p1", "p2", "n1"].map(|name| (name, &token));
+        let listener = subscribe_with(&hub, &resuming(&selectors, &positions), START);
+        assert_eq!((hub.stats().queues, hub.stats().cursors), (3, 3));
+        let expected = ["n1", "n2", "p*", "p1"].map(|name| entry(name, CatchUp, 0));
+        assert_eq!(told(&listener), expected);
+    }
+    let hub = hub_where(|config| config.max_cursors_per_stream = 3);
+    let positions = ["p1", "p2"].map(|name| (name, &token));
+    subscribe_with(&hub, &resuming(&selectors, &positions), START);
+    assert_eq!((hub.stats().queues, hub.stats().cursors), (4, 3));
+}

@@ -1,0 +1,98 @@
+//! Checks of patterns, with and without known queues.
+
+use super::*;
+
+#[test]
+fn a_pattern_without_a_known_queue_is_looked_at_under_its_own_name() {
+    let guarded = Guarded::on(&[["ord*"]; 2]);
+    let told = guarded.asked(1, 67);
+    assert!(matches!(told[..], [(54..=66, _, Sentinel)]), "{told:?}");
+    notify(&guarded.hub, "orders");
+    guarded.asked(68, 68);
+    guarded.say(0, Drained, 68);
+    let told = guarded.asked(69, 140);
+    let reasons: Vec<_> = told.iter().map(|asked| asked.2).collect();
+    let each = "the queue's own, of each in turn";
+    assert_eq!(reasons, [Sentinel, Sentinel], "{each}");
+}
+
+#[test]
+fn a_pattern_that_lacks_cursors_is_looked_at_under_its_own_name() {
+    for known_first in [true, false] {
+        let hub = hub_with(HubConfig {
+            max_cursors_per_stream: 0,
+            ..guarded().config.clone()
+        });
+        if known_first {
+            notify(&hub, "orders");
+        }
+        let all = vec![settled(&hub, &["ord*"])];
+        notify(&hub, "orders");
+        walk_all(&hub);
+        drain(&all[0], START);
+        let told = Guarded { hub, all }.asked(1, 67);
+        assert!(matches!(told[..], [(54..=66, _, Sentinel)]), "{told:?}");
+    }
+}
+
+#[test]
+fn a_pattern_that_comes_back_is_looked_at_within_an_interval() {
+    let mut guarded = Guarded::on(&[["ord*"]]);
+    guarded.leave(0, 0);
+    guarded.all.push(settled(&guarded.hub, &["ord*"]));
+    let (second, ..) = guarded.first_asked(1);
+    assert!(second <= 67, "{second}");
+}
+
+#[test]
+fn a_queue_that_a_pattern_reports_first_is_looked_at_as_well() {
+    let guarded = Guarded::on(&[["ord*"]]);
+    guarded.say(0, Busy, 0);
+    assert_eq!(guarded.first_asked(1).2, Sentinel);
+}
+
+#[test]
+fn streams_of_a_pattern_that_resume_and_come_and_go_do_not_put_it_off() {
+    let (hub, options) = (guarded(), options(&["ord*"]));
+    let first = subscribe_with(&hub, &options, START);
+    drain(&first, START);
+    verify(&hub, &first, START);
+    let resume = first.take_resume().expect("all is told");
+    hub.unsubscribe(&first, START);
+    let told = come_and_go(&hub, &SubscribeOptions { resume, ..options });
+    assert!(matches!(told[..], [(54..=75, _, Sentinel), ..]), "{told:?}");
+}
+
+#[test]
+fn checks_of_many_patterns_visit_some_of_their_listeners_and_go_in_slices() {
+    let hub = guarded();
+    let patterns: Vec<_> = (0..100).map(|at| format!("p{at}-*")).collect();
+    let stream = |name: String| {
+        let options = SubscribeOptions {
+            listener_id: ListenerId::new(&name).expect("a name"),
+            ..options(&patterns)
+        };
+        let stream = subscribe_with(&hub, &options, START);
+        drain(&stream, START);
+        stream.begin_send();
+        stream
+    };
+    let streams: Vec<_> = numbered("listener-", 300).into_iter().map(stream).collect();
+    let mut slices = 0;
+    let mut fire = |now| {
+        while hub.next_timer().is_some_and(|due| due <= now) {
+            let before = hub.probes.examined();
+            hub.fire(now);
+            let examined = hub.probes.examined() - before;
+            assert!((1..1_200).contains(&examined), "{examined} in one slice");
+            slices += 1;
+        }
+    };
+    fire(at(67));
+    // None of the visited listeners could be asked: the next ones follow.
+    assert!(streams.iter().all(|one| drain(one, at(67)).is_empty()));
+    streams[250].mailbox.end_send();
+    (68..=72).for_each(|second| fire(at(second)));
+    assert!(slices >= 20, "{slices}");
+    assert!(!drain(&streams[250], at(72)).is_empty());
+}

@@ -1,0 +1,123 @@
+//! Commands that fail, batches, counts, and the end of an empty queue.
+
+use super::*;
+
+#[tokio::test]
+async fn the_message_of_a_failing_command_is_redelivered_and_then_poisoned() {
+    let place = Place::new().await;
+    place.put(&[b"bad"]).await;
+    let options = ["--no-relay", "--max-dequeue-count", "2"];
+    let script = "echo $MESSAGE_DEQUEUE_COUNT >> out; exit 3";
+    let listening = place.listen(&options, script);
+    listening.tells("event", "poisoned").await;
+    until("moved", async || place.depth().await == 0).await;
+    assert_eq!(place.written("out"), "1\n2\n");
+    let poison = queue::open(&format!("{}-poison", place.url)).await;
+    let poisoned = poison.expect("opened").peek(2).await.expect("made");
+    let poisoned: Value = serde_json::from_slice(&poisoned[0].body).expect("JSON");
+    assert_eq!(poisoned["body"], "bad");
+    assert_eq!(poisoned["error"], "the command failed: exit status: 3");
+    listening.signal("TERM");
+    let end = listening.ends().await;
+    let figures = ["handled", "failed", "poisoned"].map(|name| end.figure(name));
+    assert_eq!((end.code, figures), (Some(0), [0, 2, 1]));
+}
+
+#[tokio::test]
+async fn a_batch_is_one_run_and_its_exit_code_counts_for_all_messages() {
+    let place = Place::new().await;
+    place.put(&[b"one", b"two", b"\xff\x00"]).await;
+    let options = ["--no-relay", "--batch", "--count", "3"];
+    let script =
+        "test -e first && exec cat > /dev/null; echo $MESSAGE_COUNT > count; cat > first; exit 1";
+    let end = place.listen(&options, script).ends().await;
+    assert_eq!(end.code, Some(0), "{:?}", end.events);
+    assert_eq!(place.written("count"), "3\n");
+    let lines = place.written("first");
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
+    assert_eq!(lines[0]["body"], "one");
+    assert_eq!(lines[1]["dequeue_count"], 1);
+    assert_eq!(lines[2]["body_base64"], "/wA=");
+    assert!(lines[2]["body"].is_null(), "{lines:?}");
+    assert_eq!(
+        (&lines[2]["bytes"], &lines[0]["message_id"]),
+        (&2.into(), &"1".into())
+    );
+    assert_eq!(
+        lines[0]["inserted_at"].as_str().map(|at| &at[..2]),
+        Some("20")
+    );
+    let figures = ["handled", "failed"].map(|name| end.figure(name));
+    assert_eq!(figures, [3, 3], "all messages were redelivered");
+    assert_eq!(place.depth().await, 0);
+}
+
+#[tokio::test]
+async fn messages_beyond_the_count_stay_in_the_queue() {
+    let place = Place::new().await;
+    place.put(&[b"a", b"b", b"c", b"d", b"e"]).await;
+    let many = ["--no-relay", "--count", "2", "--max-tasks", "4"];
+    let more = ["--concurrency", "4", "--dequeue-batch-size", "4"];
+    let script = "echo run >> out; sleep 0.1";
+    let end = place
+        .listen(&[&many[..], &more].concat(), script)
+        .ends()
+        .await;
+    assert_eq!((end.code, end.figure("handled")), (Some(0), 2));
+    assert_eq!(place.written("out"), "run\nrun\n");
+    let rest = place.queue.get(9, Duration::from_secs(9)).await;
+    assert_eq!(rest.expect("got").len(), 3, "and visible");
+}
+
+#[tokio::test]
+async fn until_empty_handles_all_messages_and_then_ends() {
+    let place = Place::new().await;
+    let unreachable = format!("http://{}", free_address());
+    place.put(&[&b"x"[..]; 12]).await;
+    let options = [
+        "--until-empty",
+        "--relay",
+        &unreachable,
+        "--max-tasks",
+        "3",
+        "--dequeue-batch-size",
+        "5",
+    ];
+    let end = place.listen(&options, "sleep 0.1").ends().await;
+    assert_eq!((end.code, end.figure("handled")), (Some(0), 12));
+    assert_eq!(place.depth().await, 0);
+    let options = ["--until-empty", "--no-relay"];
+    let end = place.listen(&options, "exit 1").ends().await;
+    assert_eq!((end.code, end.figure("gets")), (Some(0), 1));
+    place.put(&[b"job"]).await;
+    let end = place.listen(&options, "exit 1").ends().await;
+    assert_eq!(
+        (end.code, end.figure("failed")),
+        (Some(1), 1),
+        "it is told apart from a success"
+    );
+    assert_eq!(place.depth().await, 1);
+}
+
+#[tokio::test]
+async fn a_redelivery_is_an_event_with_its_attempt() {
+    let place = Place::new().await;
+    place.put(&[b"job"]).await;
+    let script = "[ $MESSAGE_DEQUEUE_COUNT = 2 ]";
+    let end = place
+        .listen(&["--no-relay", "--count", "1"], script)
+        .ends()
+        .await;
+    assert_eq!(end.code, Some(0));
+    let again = end
+        .events
+        .iter()
+        .filter(|event| event["event"] == "redelivered");
+    let again: Vec<_> = again.collect();
+    assert_eq!(again.len(), 1, "{:?}", end.events);
+    assert_eq!(again[0]["dequeue_count"], 2);
+    assert!(again[0]["message_id"].is_string());
+}
