@@ -29,7 +29,7 @@ use std::{
 };
 
 use super::{
-    Epoch, Hub, HubConfig, StreamAction, StreamConfig, SubscriberStream, Subscription,
+    Epoch, Filled, Hub, HubConfig, StreamConfig, StreamMessage, SubscriberStream, Subscription,
     SubscriptionId, WakeBatch, WakeBuilder,
 };
 use crate::{
@@ -272,7 +272,7 @@ fn sent(feed: &mut SubscriberStream, mut now: Tick, waker: &Waker) -> (Vec<Subsc
             }
             StreamAction::Wait(until) => return (events, until),
             StreamAction::End => return (events, Tick::NEVER),
-            StreamAction::Wake(_) | StreamAction::Yield => unreachable!("not by `next`"),
+            StreamAction::Yield => unreachable!("not by `next`"),
         }
     }
 }

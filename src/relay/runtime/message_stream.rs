@@ -86,29 +86,30 @@ impl<S: WakeSink + Default + Unpin> Stream for MessageStream<S> {
         let this = &mut *self;
         std::task::ready!(poll_budget(cx));
         let _entered = this.span.enter();
-        let (stream, draining) = (&mut this.stream, &this.shared.draining);
+        let (stream, draining, sink) = (&mut this.stream, &this.shared.draining, &mut this.sink);
         let message = std::task::ready!(poll_stream(&mut this.timer, cx, |now, waker| {
             let drains = draining.load(Ordering::Acquire);
-            match stream.next_into(now, drains, waker, &mut this.sink) {
+            match stream.next_into(now, drains, waker, sink) {
                 // Read again after the waker is registered: a drain that began before did not wake
                 // this task.
                 StreamAction::Wait(_) if !drains && draining.load(Ordering::Acquire) => {
-                    stream.next_into(now, true, waker, &mut this.sink)
+                    stream.next_into(now, true, waker, sink)
                 }
                 action => action,
             }
         }));
-        Poll::Ready(message.map(|message| match message {
-            StreamMessage::Wake(filled) => {
+        Poll::Ready(match message {
+            Some(StreamMessage::Wake(filled)) => {
                 this.count(&filled);
                 spend(Work::Message(filled.entries));
-                StreamMessage::Wake(std::mem::take(&mut this.sink))
+                Some(StreamMessage::Wake(std::mem::take(&mut this.sink)))
             }
-            StreamMessage::Event(event) => {
+            Some(StreamMessage::Event(event)) => {
                 this.note(&event);
-                StreamMessage::Event(event)
+                Some(StreamMessage::Event(event))
             }
-        }))
+            None => None,
+        })
     }
 }
 

@@ -51,12 +51,12 @@ impl Polled {
     }
 
     /// Takes the next action of a stream that drains or not.
-    pub(super) fn next(&mut self, now: Tick, drains: bool) -> StreamAction {
+    pub(super) fn next(&mut self, now: Tick, drains: bool) -> StreamAction<SubscribeEvent> {
         self.stream.next(now, drains, &self.waker)
     }
 
     /// Takes the next action with the entries of a wake.
-    pub(super) fn next_wake(&mut self, now: Tick) -> (StreamAction, Vec<Entry>) {
+    pub(super) fn next_wake(&mut self, now: Tick) -> (StreamAction<StreamMessage<Filled>>, Vec<Entry>) {
         let mut sink = WakeBuilder::default();
         let action = self.stream.next_into(now, false, &self.waker, &mut sink);
         (action, entries(&sink.work))

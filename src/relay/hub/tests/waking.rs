@@ -195,7 +195,11 @@ fn a_stream_with_very_much_to_send_pauses_between_its_wakes() {
                 assert!(told.len() > 3_000 && until <= now + Duration::from_millis(1));
                 (now, pauses) = (until, pauses + 1);
             }
-            (StreamAction::Yield | StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(_))), _) => {}
+            (
+                StreamAction::Yield
+                | StreamAction::Send(StreamMessage::Event(SubscribeEvent::Welcome(_))),
+                _,
+            ) => {}
             next => panic!("{next:?}"),
         }
     }
@@ -219,7 +223,12 @@ fn the_comparison_of_many_cursors_goes_in_steps_and_a_heartbeat_comes_after_all_
             (StreamAction::Yield, _) => turns += 1,
             (StreamAction::Send(StreamMessage::Wake(_)), work) => wakes.push(work),
             // A stream of so many queues gets its resume number also where it was not silent.
-            (StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat { resume, .. })), _) => {
+            (
+                StreamAction::Send(StreamMessage::Event(SubscribeEvent::Heartbeat {
+                    resume, ..
+                })),
+                _,
+            ) => {
                 assert!(wakes.len() == 1 && !resume.is_empty(), "{wakes:?}");
             }
             (StreamAction::Send(StreamMessage::Event(event)), _) => panic!("{event:?}"),
