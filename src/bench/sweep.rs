@@ -41,7 +41,7 @@ const PUTS: usize = 16;
 
 /// Runs the benchmark once.
 pub(super) async fn once(args: &SweepArgs, progress: &Progress) -> Result<Figures> {
-    let stores = Stores::of(args.store.as_deref())?;
+    let stores = Stores::of(args.store.as_deref()).await?;
     let environment = store::environment();
     let container = container::connect(&stores.blobs, &environment).await?;
     ensure!(
@@ -74,7 +74,7 @@ pub(super) async fn once(args: &SweepArgs, progress: &Progress) -> Result<Figure
 }
 
 impl Stores {
-    fn of(store: Option<&str>) -> Result<Self> {
+    async fn of(store: Option<&str>) -> Result<Self> {
         if let Some(store) = store {
             let (scheme, _) = store.split_once("//").unwrap_or((store, ""));
             let store = store.trim_end_matches('/');
@@ -87,8 +87,11 @@ impl Stores {
         }
         let directory = Directory::new()?;
         let file = |name| format!("sqlite:{}", directory.path().join(name).display());
+        let blobs = file("blobs.db");
+        // A sweep creates no container.
+        store::open(&blobs).await?;
         Ok(Self {
-            blobs: file("blobs.db"),
+            blobs,
             state: file("state.db"),
             dead: file("dead.db"),
             _directory: Some(directory),
@@ -153,4 +156,26 @@ fn figures(args: &SweepArgs, wall: Duration, requests: Option<u64>) -> Figures {
     let each = requests.map(|requests| requests / blobs);
     figures.add("requests per blob", Unit::Ratio, each);
     figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn blobs_in_temporary_files_are_each_removed_once() {
+        for moved in [false, true] {
+            let args = SweepArgs {
+                store: None,
+                blobs: 20,
+                instances: 2,
+                moved,
+                azurite_log: None,
+            };
+            // The benchmark itself checks the counts.
+            once(&args, &Progress::new("sweep", 1))
+                .await
+                .expect("all removed");
+        }
+    }
 }
