@@ -27,8 +27,6 @@ mod coordinator;
 mod core;
 #[path = "counters.rs"]
 mod counters;
-#[path = "counting.rs"]
-mod counting;
 #[path = "cursor.rs"]
 mod cursor;
 #[path = "cursor_list.rs"]
@@ -39,34 +37,36 @@ mod cursors;
 mod fanout;
 #[path = "group.rs"]
 mod group;
-#[path = "holders.rs"]
-mod holders;
 #[path = "mailbox.rs"]
 mod mailbox;
 #[path = "members.rs"]
 mod members;
 #[path = "no_subscribers.rs"]
 mod no_subscribers;
-#[path = "overflow.rs"]
-mod overflow;
+#[path = "pattern_checks.rs"]
+mod pattern_checks;
+#[path = "pattern_holders.rs"]
+mod pattern_holders;
 #[path = "pattern_index.rs"]
 mod pattern_index;
-#[path = "pattern_probes.rs"]
-mod pattern_probes;
+#[path = "pattern_overflow.rs"]
+mod pattern_overflow;
+#[path = "queue_check.rs"]
+mod queue_check;
 #[path = "queue_entry.rs"]
 mod queue_entry;
 #[path = "queue_state.rs"]
 mod queue_state;
+#[path = "queue_update.rs"]
+mod queue_update;
 #[path = "redelivery.rs"]
 mod redelivery;
 #[path = "report.rs"]
 mod report;
 #[path = "resume.rs"]
 mod resume;
-#[path = "sentinel.rs"]
-mod sentinel;
-#[path = "shards.rs"]
-mod shards;
+#[path = "shard_growth.rs"]
+mod shard_growth;
 #[path = "stream.rs"]
 mod stream;
 #[path = "subscribe.rs"]

@@ -17,7 +17,7 @@ use super::{
     group::{Group, MemberReport},
     mailbox::WakeBatch,
     members::Assignment,
-    sentinel::Sentinel,
+    queue_check::QueueCheck,
     subscribers::{Subscriber, Subscribers},
 };
 use crate::{
@@ -37,7 +37,7 @@ pub(super) struct Coordinator {
     retained: BTreeSet<(Tick, u32)>,
     members: usize,
     joined: u64,
-    sentinel: Option<Sentinel>,
+    sentinel: Option<QueueCheck>,
     /// The group that the sentinel asked last, and the groups asked for the present check.
     last_checked_group: u32,
     groups_asked: BTreeSet<u32>,
@@ -70,7 +70,7 @@ impl Coordinator {
     pub(super) fn new(config: &Arc<CoordinatorConfig>, number: u64, now: Tick) -> Self {
         let seed = config.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let sentinel = (!config.sentinel_interval.is_zero())
-            .then(|| Sentinel::new(config.sentinel_interval, config.claim_timeout, seed, now));
+            .then(|| QueueCheck::new(config.sentinel_interval, config.claim_timeout, seed, now));
         Self {
             config: Arc::clone(config),
             groups: Vec::new(),
@@ -79,7 +79,7 @@ impl Coordinator {
             retained: BTreeSet::new(),
             members: 0,
             joined: 0,
-            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due),
+            reconcile_at: sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due),
             sentinel,
             last_checked_group: 0,
             groups_asked: BTreeSet::new(),
@@ -429,7 +429,7 @@ impl Coordinator {
     }
 
     fn next_due(&self) -> Tick {
-        let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, Sentinel::due);
+        let sentinel = self.sentinel.as_ref().map_or(Tick::NEVER, QueueCheck::due);
         let retained = self
             .retained
             .first()

@@ -19,8 +19,8 @@ use super::{
     mailbox::WakeBatch,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
+    pattern_checks::PatternChecks,
     pattern_index::PatternIndex,
-    pattern_probes::PatternProbes,
     subscribe::Detaching,
     subscription::{Subscription, SubscriptionId},
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
@@ -59,7 +59,7 @@ pub(crate) struct Hub {
     /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
     pub(super) timers: TimerOrder,
-    pub(super) probes: PatternProbes,
+    pub(super) probes: PatternChecks,
     pub(super) metrics: HubMetrics,
 }
 
@@ -124,7 +124,7 @@ impl Hub {
             fanout: Arc::new(Fanout::new()),
             detaching: Mutex::default(),
             timers: TimerOrder::new(),
-            probes: PatternProbes::default(),
+            probes: PatternChecks::default(),
             metrics: HubMetrics::default(),
             config,
         }

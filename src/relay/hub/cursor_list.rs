@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, hash::BuildHasher, vec::IntoIter};
 
-use super::{cursor::Cursor, shards::to_reserve};
+use super::{cursor::Cursor, shard_growth::to_reserve};
 use crate::types::QueueAddress;
 
 pub(super) struct CursorList {

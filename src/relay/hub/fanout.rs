@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
 use super::{
     mailbox::WakeBatch,
-    overflow::{self, Overflow},
+    pattern_overflow::{self, PatternOverflow},
     queue_entry::QueueEntry,
     subscribers::SUBSCRIBERS_PER_STEP,
     subscription::Subscription,
@@ -20,7 +20,7 @@ use crate::base::clock::Tick;
 pub(super) struct Fanout {
     due: Mutex<VecDeque<DueWalk>>,
     /// Subscriptions without a cursor for a queue, which walks mark as well.
-    pub(super) overflow: Arc<Overflow>,
+    pub(super) overflow: Arc<PatternOverflow>,
     /// Woken when a walk was added.
     pub(super) waker: AtomicWaker,
 }
@@ -38,7 +38,7 @@ pub(super) struct DueWalk {
 pub(crate) struct Walk {
     entry: Arc<QueueEntry>,
     accepted_at: Tick,
-    overflow: Arc<Overflow>,
+    overflow: Arc<PatternOverflow>,
     next: u64,
     /// The subscriptions without a cursor, when the entry's own subscribers are marked.
     without_cursor: Option<IntoIter<Arc<Subscription>>>,
@@ -60,7 +60,7 @@ impl Fanout {
     pub(super) fn new() -> Self {
         Self {
             due: Mutex::new(VecDeque::new()),
-            overflow: Arc::new(Overflow::new()),
+            overflow: Arc::new(PatternOverflow::new()),
             waker: AtomicWaker::new(),
         }
     }
@@ -88,7 +88,7 @@ impl Fanout {
 }
 
 impl Walk {
-    fn new(due: DueWalk, overflow: Arc<Overflow>) -> Self {
+    fn new(due: DueWalk, overflow: Arc<PatternOverflow>) -> Self {
         Self {
             entry: due.entry,
             accepted_at: due.accepted_at,
@@ -126,7 +126,7 @@ impl Walk {
         };
         for subscription in without_cursor.by_ref().take(count) {
             batch.add_work(1);
-            overflow::mark_pattern(&subscription, self.entry.address(), batch);
+            pattern_overflow::mark_pattern(&subscription, self.entry.address(), batch);
         }
         without_cursor.len() > 0
     }

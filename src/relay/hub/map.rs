@@ -21,7 +21,7 @@ use foldhash::fast::FixedState;
 
 use super::{
     queue_entry::QueueEntry,
-    shards::to_reserve,
+    shard_growth::to_reserve,
     sync::{RwLock, read, write},
 };
 use crate::types::QueueAddress;

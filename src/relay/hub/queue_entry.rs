@@ -10,8 +10,8 @@ use super::{
     config::CoordinatorConfig,
     coordinator::Coordinator,
     counters::{Counters, LastEvent},
-    holders::Holders,
     mailbox::WakeBatch,
+    pattern_holders::PatternHolders,
     subscribers::{SUBSCRIBERS_PER_STEP, Subscribers},
     sync::{Mutex, MutexGuard, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
@@ -86,7 +86,10 @@ pub(super) enum IdleState {
     Unused,
     /// Only pattern subscriptions hold it, as far as the entry knows. It has been idle since
     /// `since`.
-    HeldByPatterns { holders: Holders, since: Tick },
+    HeldByPatterns {
+        holders: PatternHolders,
+        since: Tick,
+    },
 }
 
 /// The reason why an entry cannot count.
@@ -252,7 +255,7 @@ impl QueueEntry {
         if planted!(self.config.fault, PatternPinsQueue) {
             return IdleState::InUse;
         }
-        let holders = Holders::of(&state);
+        let holders = PatternHolders::of(&state);
         holders.map_or(IdleState::InUse, |holders| IdleState::HeldByPatterns {
             holders,
             since,
@@ -264,7 +267,7 @@ impl QueueEntry {
     /// of the last change.
     pub(super) fn forget(
         self: &Arc<Self>,
-        holders: Option<&Holders>,
+        holders: Option<&PatternHolders>,
         idle_since: Tick,
         timers: &TimerOrder,
         floor: impl FnOnce(u64, u64),

@@ -56,7 +56,10 @@ impl Polled {
     }
 
     /// Takes the next action with the entries of a wake.
-    pub(super) fn next_wake(&mut self, now: Tick) -> (StreamAction<StreamMessage<Filled>>, Vec<Entry>) {
+    pub(super) fn next_wake(
+        &mut self,
+        now: Tick,
+    ) -> (StreamAction<StreamMessage<Filled>>, Vec<Entry>) {
         let mut sink = WakeBuilder::default();
         let action = self.stream.next_into(now, false, &self.waker, &mut sink);
         (action, entries(&sink.work))

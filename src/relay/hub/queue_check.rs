@@ -17,7 +17,7 @@ use crate::base::{backoff::jitter, clock::Tick};
 
 /// When a queue was last checked, and which listener is asked.
 #[derive(Debug)]
-pub(super) struct Sentinel {
+pub(super) struct QueueCheck {
     interval: Duration,
     timeout: Duration,
     /// When the next check is due; while a listener is asked, when the next listener is.
@@ -49,7 +49,7 @@ struct CheckRound {
 /// Due times are rounded up to this fraction of the interval: about a second of the default minute.
 const GRID: u32 = 64;
 
-impl Sentinel {
+impl QueueCheck {
     pub(super) fn new(interval: Duration, timeout: Duration, seed: u64, now: Tick) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
         let mut sentinel = Self {

@@ -20,13 +20,13 @@ use super::{
 use crate::base::clock::Tick;
 
 /// The subscriptions that hold an idle entry by a pattern, and the entry's state at that time.
-pub(super) struct Holders {
+pub(super) struct PatternHolders {
     holders: Vec<(SubscriptionId, u32)>,
     counters: Counters,
     changes: u64,
 }
 
-impl Holders {
+impl PatternHolders {
     /// Returns the holders of an entry, or `None` where one of them names the queue or work is
     /// pending for a group.
     pub(super) fn of(state: &QueueState) -> Option<Self> {

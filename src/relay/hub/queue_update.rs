@@ -132,7 +132,7 @@ impl Hub {
                     }
                     let more = (reconcile || state.grouped) && state.reconcile(now, batch);
                     let wake = match counted || more {
-                        // Checked after the count: see `Overflow::matches`.
+                        // Checked after the count: see `PatternOverflow::matches`.
                         true if self.fanout.overflow.matches(entry.address()) => {
                             state.mark_subscribers(None, more, batch)
                         }

@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// The subscriptions that lack cursors.
-pub(super) struct Overflow {
+pub(super) struct PatternOverflow {
     index: RwLock<PatternIndex>,
     /// Not 0 where the index has patterns; read without the lock.
     occupied: AtomicU64,
 }
 
-impl Overflow {
+impl PatternOverflow {
     pub(super) fn new() -> Self {
         Self {
             index: RwLock::new(PatternIndex::default()),

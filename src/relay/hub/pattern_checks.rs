@@ -25,7 +25,7 @@ use crate::{
 
 /// The patterns that have listeners, by selector and group.
 #[derive(Default)]
-pub(super) struct PatternProbes {
+pub(super) struct PatternChecks {
     table: Mutex<Table>,
 }
 
@@ -77,7 +77,7 @@ const VISITS_PER_PROBE: usize = 64;
 /// Listeners that one call visits, give or take those of one probe: some hundred microseconds.
 const VISITS_PER_CALL: usize = 1024;
 
-impl PatternProbes {
+impl PatternChecks {
     /// Returns how many listeners were visited so far.
     #[cfg(test)]
     pub(super) fn examined(&self) -> usize {
