@@ -8,6 +8,7 @@
 
 pub(crate) mod attempts;
 mod batch;
+mod batch_error;
 mod budget;
 mod builder;
 mod config;
@@ -19,6 +20,7 @@ mod handler;
 mod hooks;
 mod listeners;
 mod monitor;
+mod pickup;
 mod poison;
 #[cfg(feature = "policy-file")]
 mod policy_file;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::{
     subscriber_process::{Delivered, Latencies},
-    subscribers::nanos,
+    wall_nanos::nanos,
 };
 
 /// The counters of all subscribers of this process.

@@ -23,6 +23,7 @@ mod peers;
 mod progress;
 mod queue;
 mod raw;
+mod raw_line;
 mod raw_nats;
 mod raw_redis;
 mod report;
@@ -34,6 +35,7 @@ mod subscribers;
 mod sweep;
 mod unleash;
 mod usage;
+mod wall_nanos;
 
 /// The helpers of the `reveille` command that this program shares.
 #[path = "../cli"]

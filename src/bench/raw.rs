@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{raw_nats, raw_redis};
+use super::{raw_line::Line, raw_nats, raw_redis};
 
 /// A connection to a peer.
 #[derive(Debug)]
@@ -34,21 +34,6 @@ pub(super) struct Connection {
 pub(super) enum Protocol {
     Nats,
     Redis,
-}
-
-/// The kind of a line from the peer, on a connection without messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
-    /// The peer has read all bytes before the last PING.
-    Pong,
-    /// The peer expects a PONG.
-    Ping,
-    /// A command has succeeded.
-    Done,
-    /// A command was refused.
-    Error,
-    /// Part of an answer, or information about the server.
-    Other,
 }
 
 const SMALL: usize = 4 * 1024;

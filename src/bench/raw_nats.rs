@@ -1,6 +1,6 @@
 //! The part of the NATS protocol that the bench needs.
 
-use super::raw::Line;
+use super::raw_line::Line;
 
 /// `PING` and `PONG`, with their line ends. Redis accepts the same PING.
 pub(super) const PING: &[u8; 6] = b"PING\r\n";

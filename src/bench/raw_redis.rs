@@ -1,6 +1,6 @@
 //! The part of the Redis protocol (RESP2) that the bench needs: PUBLISH and SUBSCRIBE.
 
-use super::raw::Line;
+use super::raw_line::Line;
 
 /// Returns the kind of a line. An answer to a PUBLISH is one line with a number, and so is the last
 /// line of the confirmation of each channel.

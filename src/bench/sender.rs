@@ -11,7 +11,7 @@ use super::{
     broker::Broker,
     nats,
     raw::{Connection, Protocol},
-    subscribers::nanos,
+    wall_nanos::nanos,
 };
 
 /// Publishes to a fixed set of queues on one connection.

@@ -13,8 +13,8 @@ use super::{
     report::{Figures, Unit, median},
     sender::{Sender, event_size},
     subscriber_process::{Delivered, Latencies, SubscriberProcess, SubscriberSpec},
-    subscribers::nanos,
     usage::Usage,
+    wall_nanos::nanos,
 };
 
 /// The subscribers and the publisher of one run.

@@ -5,11 +5,7 @@
 //! notifications. On `steps COUNT N` it also prints `step` each time all subscribers have got N
 //! more.
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use reveille::{Client, ListenerId, QueueAddress, SubscribeOptions, Subscription};
@@ -25,6 +21,7 @@ use super::{
     raw::{Connection, Protocol},
     sender::{event_size, subjects},
     subscriber_process::{ARMED, EXPECT, LATENCIES, READY, STEP, STEPS},
+    wall_nanos::nanos,
 };
 
 /// The subscribers of one connection to a peer.
@@ -239,10 +236,4 @@ pub(super) async fn until<T>(
         }
         output = future => Ok(output),
     }
-}
-
-/// Returns a point in time as nanoseconds of the wall clock.
-pub(super) fn nanos(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -36,7 +36,8 @@ use super::{
     progress::Progress,
     report::{Figures, Unit},
     subscriber_process::READY,
-    subscribers::{CONNECTING, nanos},
+    subscribers::CONNECTING,
+    wall_nanos::nanos,
 };
 use crate::cli::subprocess::Subprocess;
 

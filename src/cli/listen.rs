@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod event_log;
 mod input;
+mod stop;
 mod worker;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -23,7 +24,8 @@ use self::{
     command::Program,
     config::PoisonQueue,
     event_log::{Event, EventLog, ListenHooks},
-    worker::{StopHandle, StopReason, Worker},
+    stop::{StopHandle, StopReason},
+    worker::Worker,
 };
 use super::{
     exit::{Exit, Failed},

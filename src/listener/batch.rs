@@ -21,6 +21,7 @@ use tracing::Instrument as _;
 
 use super::{
     attempts::Verdict,
+    batch_error::{RejectedTogether, SharedError},
     handler::{
         AnyHandler, Delivery, ErasedHandler, HandlerError, HandlerFuture, HandlerResult, causes,
     },
@@ -120,14 +121,6 @@ struct BarrierSlot {
     barrier: Arc<BatchBarrier>,
     entered: AtomicBool,
 }
-
-/// The error of messages that were rejected together: it is not known which of them is bad.
-#[derive(Debug)]
-pub(super) struct RejectedTogether(SharedError);
-
-/// One error that all messages of a batch share.
-#[derive(Debug, Clone)]
-struct SharedError(Arc<dyn std::error::Error + Send + Sync>);
 
 /// The error of a run that was dropped.
 const GIVEN_UP: &str = "the batch was given up";
@@ -345,30 +338,6 @@ impl BatchError {
             Verdict::Rejected if together => RejectedTogether(error).into(),
             _ => error.into(),
         }
-    }
-}
-
-impl fmt::Display for RejectedTogether {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rejected with others: {}", self.0)
-    }
-}
-
-impl std::error::Error for RejectedTogether {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
-}
-
-impl fmt::Display for SharedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for SharedError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
     }
 }
 

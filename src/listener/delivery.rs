@@ -16,8 +16,8 @@ use super::{
     attempts::{Arrival, Settled, Verdict},
     handler::{AnyHandler, Delivery, HandlerError, HandlerResult},
     hooks::{Action, HandlingEnd},
+    pickup::Pickup,
     shared::{Shared, count},
-    stream::Pickup,
 };
 use crate::{
     base::{

@@ -11,7 +11,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{attempts::Verdict, batch::RejectedTogether, stream::Pickup};
+use super::{attempts::Verdict, batch_error::RejectedTogether, pickup::Pickup};
 use crate::{queue::Message, types::QueueAddress};
 
 /// Why a handler did not handle a message.

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::atomic::{AtomicBool, Ordering},
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
@@ -11,7 +10,6 @@ use std::{
 
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Listener, ListenerBuilder,
@@ -43,14 +41,6 @@ pub struct Received {
     /// The message; it may become lost.
     pub delivery: Delivery,
     answer: oneshot::Sender<HandlerResult>,
-}
-
-/// Decides whether a reader takes a message from its stream or the listener withdraws it: exactly
-/// one of the two happens.
-#[derive(Debug, Default)]
-pub(super) struct Pickup {
-    ended: AtomicBool,
-    taken: CancellationToken,
 }
 
 /// The number of a stream's messages that are hidden and not taken: the reader's next message, and
@@ -105,27 +95,6 @@ impl Messages {
                 return Some(received);
             }
         }
-    }
-}
-
-impl Pickup {
-    /// Takes the message; returns false if it was withdrawn.
-    fn take(&self) -> bool {
-        let first = !self.ended.swap(true, Ordering::AcqRel);
-        if first {
-            self.taken.cancel();
-        }
-        first
-    }
-
-    /// Withdraws the message; returns false if it was taken.
-    pub(super) fn withdraw(&self) -> bool {
-        !self.ended.swap(true, Ordering::AcqRel)
-    }
-
-    /// Waits until the message is taken.
-    pub(super) async fn taken(&self) {
-        self.taken.cancelled().await;
     }
 }
 

@@ -18,6 +18,7 @@
 
 mod admission;
 mod attach;
+mod attaching;
 mod capacity;
 mod config;
 mod coordinator;
@@ -28,6 +29,8 @@ mod cursor_list;
 mod cursors;
 mod fanout;
 mod group;
+mod idle;
+mod interest;
 mod mailbox;
 mod map;
 mod members;
@@ -36,6 +39,7 @@ mod pattern_checks;
 mod pattern_holders;
 mod pattern_index;
 mod pattern_overflow;
+mod probe_table;
 mod queue_check;
 mod queue_entry;
 mod queue_state;
@@ -64,11 +68,11 @@ pub(crate) use self::{
     core::{Hub, HubStats},
     counters::Epoch,
     cursors::Filled,
+    mailbox::SubscriptionId,
     mailbox::WakeBatch,
     no_subscribers::NearestName,
     stats::{ListenerStats, QueueStats},
     stream::{StreamConfig, StreamMessage, SubscriberStream},
-    subscription::SubscriptionId,
     wake_builder::{Target, WakeBuilder, WakeEntry, WakeSink},
 };
 

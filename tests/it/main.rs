@@ -6,6 +6,7 @@ mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod binary;
+mod circles;
 #[cfg(target_os = "linux")]
 mod clear_up;
 mod cli;

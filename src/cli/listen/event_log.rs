@@ -14,7 +14,7 @@ use reveille::{
 };
 use serde::Serialize;
 
-use super::worker::StopHandle;
+use super::stop::StopHandle;
 use crate::cli::output::{self, Format};
 
 /// Writes events to stderr, and each mode once when it begins.

@@ -11,13 +11,13 @@ use std::{
 
 use futures_util::future::join_all;
 use reveille::listener::{Delivery, HandlerResult, Postponed};
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     command::{Program, RunOutcome},
     event_log::EventLog,
     input::Input,
+    stop::{StopHandle, StopReason},
 };
 
 /// The listener's handler.
@@ -31,58 +31,12 @@ pub(super) struct Worker {
     events: Arc<EventLog>,
 }
 
-/// Why `listen` ends without a signal.
-#[derive(Debug)]
-pub(super) enum StopReason {
-    /// --count was reached.
-    Counted,
-    /// The system cannot run the command at all.
-    Unable(String),
-}
-
-/// Stops the worker and ends `listen`.
-#[derive(Debug, Clone)]
-pub(super) struct StopHandle {
-    sender: mpsc::Sender<StopReason>,
-    /// Once cancelled, no further command starts.
-    stopped: CancellationToken,
-    emptied: Arc<AtomicBool>,
-}
-
 /// The number of messages that --count still allows.
 #[derive(Debug)]
 struct Quota {
     count: u64,
     handled: AtomicU64,
     left: Semaphore,
-}
-
-impl StopHandle {
-    /// Returns the handle, and the receiver of the reason.
-    pub(super) fn new() -> (Self, mpsc::Receiver<StopReason>) {
-        let (sender, reasons) = mpsc::channel(1);
-        let handle = Self {
-            sender,
-            stopped: CancellationToken::new(),
-            emptied: Arc::default(),
-        };
-        (handle, reasons)
-    }
-
-    fn end(&self, reason: StopReason) {
-        // Only the first reason counts.
-        let _ = self.sender.try_send(reason);
-        self.stopped.cancel();
-    }
-
-    /// Records that the queue was found empty. Messages that were got before are still handled.
-    pub(super) fn set_emptied(&self) {
-        self.emptied.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_emptied(&self) -> bool {
-        self.emptied.load(Ordering::Relaxed)
-    }
 }
 
 impl Worker {

@@ -19,18 +19,6 @@ use crate::{
     types::{FlagName, Limits},
 };
 
-/// The flags that a refresh reads.
-#[derive(Debug)]
-pub(super) struct RefreshPlan {
-    /// Names of the watched flags, sorted.
-    pub(super) names: Vec<FlagName>,
-    /// Number of known set flags, watched or not.
-    pub(super) set: usize,
-    /// Whether the number of set flags is at its limit. Only a list shows that other writers have
-    /// cleared some.
-    pub(super) is_full: bool,
-}
-
 /// The result of a complete list of the store.
 #[derive(Debug, Default)]
 struct ListedFlags {

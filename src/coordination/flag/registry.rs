@@ -23,7 +23,6 @@ use super::{
     entry::{FlagEntry, StateOrigin},
     event::Event,
     presence::Presence,
-    refresh::RefreshPlan,
     set_flags::SetFlags,
     wakers::Wakers,
 };
@@ -35,6 +34,18 @@ use crate::{
     error::Result,
     types::{FlagName, FlagState},
 };
+
+/// The flags that a refresh reads.
+#[derive(Debug)]
+pub(super) struct RefreshPlan {
+    /// Names of the watched flags, sorted.
+    pub(super) names: Vec<FlagName>,
+    /// Number of known set flags, watched or not.
+    pub(super) set: usize,
+    /// Whether the number of set flags is at its limit. Only a list shows that other writers have
+    /// cleared some.
+    pub(super) is_full: bool,
+}
 
 /// The watched flags, and unwatched flags that are remembered for their acknowledgements or expiry.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
+    attaching::Reserved,
     core::Hub,
     queue_entry::{QueueEntry, QueueState},
     subscription::Subscription,
@@ -18,35 +19,6 @@ use crate::{
     error::{Error, ErrorKind, Result},
     types::{GroupName, QueueAddress, Selector},
 };
-
-/// The entries of named queues without a cursor yet, in the order of the selectors. None of them is
-/// forgotten before it is used, or before this is dropped.
-#[derive(Default)]
-pub(super) struct Reserved {
-    entries: Vec<Option<Arc<QueueEntry>>>,
-    next: usize,
-}
-
-impl Reserved {
-    /// Uses the next entry, then releases it.
-    pub(super) fn use_next(&mut self, with: impl FnOnce(&Arc<QueueEntry>)) {
-        let next = self.entries.get_mut(self.next);
-        self.next += 1;
-        if let Some(entry) = next.and_then(Option::take) {
-            with(&entry);
-            entry.unreserve();
-        }
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.entries
-            .iter()
-            .flatten()
-            .for_each(|entry| entry.unreserve());
-    }
-}
 
 impl Hub {
     /// Reserves the queues that the subscription names, and their cursors.

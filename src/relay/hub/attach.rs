@@ -8,12 +8,17 @@ use std::sync::Arc;
 
 use super::{
     core::Hub,
+    cursor::AttachOutcome,
     cursors::Cursors,
     queue_entry::QueueEntry,
-    subscription::{AttachOutcome, CursorStart, Subscription},
+    resume::ResumePoint,
+    subscription::{CursorStart, Subscription},
     sync::{Ordering, read},
 };
-use crate::{base::clock::Tick, types::QueueAddress};
+use crate::{
+    base::{clock::Tick, fault::planted},
+    types::{QueueAddress, SubscribeOptions},
+};
 
 /// Where a new cursor's share of the limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,5 +155,27 @@ impl Hub {
             cursors.request_pattern_checks(&subscription.selectors);
             subscription.mailbox.wake();
         }
+    }
+}
+
+impl Hub {
+    /// Returns the revision up to which the subscriber has all changes. It must state a number that
+    /// this hub wrote for the same listener and the same selectors.
+    pub(super) fn resumed(&self, options: &SubscribeOptions, digest: u64) -> Option<u64> {
+        if options.group.is_some() {
+            return None;
+        }
+        let point = ResumePoint::read(&options.resume, self.config.epoch)?;
+        let revision = point.revision.get();
+        let known = revision < self.revision.load(Ordering::Relaxed);
+        (known && point.digest == digest).then_some(revision)
+    }
+
+    /// Returns whether an entry was forgotten that changed after this revision.
+    pub(super) fn forgot_since(&self, revision: u64) -> bool {
+        if planted!(self.config.fault, ResumePastForgotten) {
+            return false;
+        }
+        self.forgotten_at.load(Ordering::Acquire) > revision
     }
 }

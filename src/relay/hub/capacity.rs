@@ -8,8 +8,9 @@
 use std::{borrow::Borrow, collections::HashSet, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
-    core::Hub,
-    queue_entry::{IdleState, QueueEntry},
+    core::{Eviction, HOLDERS, Hub},
+    idle::IdleState,
+    queue_entry::QueueEntry,
     subscription::Subscription,
     sync::{Ordering, lock},
 };
@@ -22,22 +23,10 @@ use crate::{
     types::{Notification, QueueAddress, Report, ReportState},
 };
 
-/// Where the search for idle queues continues.
-#[derive(Default)]
-pub(super) struct Eviction {
-    last_visited: Option<QueueAddress>,
-    /// The last search found too few: no search before this time.
-    not_before: Tick,
-}
-
 /// Queues of one step of the search, of which the longest idle give way, and of one search: twice
 /// as many as a request can name, some milliseconds at worst.
 const STEP: usize = 256;
 const SEARCH: usize = 8192;
-/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
-/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
-/// limited, so there are few such queues.
-pub(super) const HOLDERS: usize = 4096;
 /// The least time between two searches of a full table, counted from the beginning of a search. The
 /// limits above bound its length.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);

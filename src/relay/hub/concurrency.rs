@@ -17,6 +17,8 @@
 mod admission;
 #[path = "attach.rs"]
 mod attach;
+#[path = "attaching.rs"]
+mod attaching;
 #[path = "capacity.rs"]
 mod capacity;
 #[path = "config.rs"]
@@ -37,6 +39,10 @@ mod cursors;
 mod fanout;
 #[path = "group.rs"]
 mod group;
+#[path = "idle.rs"]
+mod idle;
+#[path = "interest.rs"]
+mod interest;
 #[path = "mailbox.rs"]
 mod mailbox;
 #[path = "members.rs"]
@@ -51,6 +57,8 @@ mod pattern_holders;
 mod pattern_index;
 #[path = "pattern_overflow.rs"]
 mod pattern_overflow;
+#[path = "probe_table.rs"]
+mod probe_table;
 #[path = "queue_check.rs"]
 mod queue_check;
 #[path = "queue_entry.rs"]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{counters::Epoch, cursors, resume::RESUME_FROM, subscribers::SUBSCRIBERS_PER_STEP};
+use super::counters::Epoch;
 use crate::base::fault::Fault;
 
 /// Settings of a hub.
@@ -55,6 +55,14 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) fault: Fault,
 }
 
+/// Subscribers that a walk marks in one step, and the most that a notification marks itself.
+pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
+/// Cursors that one step compares: about a tenth of a millisecond.
+pub(super) const COMPARE_STEP: usize = 1024;
+/// Streams with more cursors than this state the number also while they are busy. A client's
+/// request of 1 MiB has room for the tokens of this many queues, with names of any length.
+pub(super) const RESUME_FROM: usize = 1024;
+
 impl Default for HubConfig {
     fn default() -> Self {
         Self {
@@ -66,7 +74,7 @@ impl Default for HubConfig {
             max_cursors_per_stream: 1_000_000,
             max_timers: 1_000_000,
             inline: SUBSCRIBERS_PER_STEP,
-            compare_step: cursors::STEP,
+            compare_step: COMPARE_STEP,
             resume_from: RESUME_FROM,
             catch_up_spread: Duration::from_secs(2),
             coordinator: CoordinatorConfig::default(),

@@ -13,16 +13,16 @@ use std::{
 };
 
 use super::{
-    capacity::{Eviction, HOLDERS},
     config::{CoordinatorConfig, HubConfig},
-    fanout::{Fanout, Walk},
-    mailbox::WakeBatch,
+    cursor_list::DetachedCursors,
+    fanout::{Fanout, UpdateBatch, Walk},
+    mailbox::SubscriptionId,
     map::QueueMap,
     no_subscribers::QueuesWithoutListeners,
-    pattern_checks::PatternChecks,
     pattern_index::PatternIndex,
-    subscribe::Detaching,
-    subscription::{Subscription, SubscriptionId},
+    probe_table::PatternChecks,
+    queue_entry::QueueEntry,
+    subscription::Subscription,
     sync::{AtomicU64, AtomicWaker, Mutex, Ordering, RwLock, lock},
     timers::TimerOrder,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Hub {
     pub(super) fanout: Arc<Fanout>,
     /// Cursors that closed subscriptions left, to be detached.
     pub(super) detaching: Mutex<VecDeque<Detaching>>,
-    pub(super) timers: TimerOrder,
+    pub(super) timers: TimerOrder<QueueEntry>,
     pub(super) probes: PatternChecks,
     pub(super) metrics: HubMetrics,
 }
@@ -99,6 +99,27 @@ pub(super) struct HubMetrics {
 const TIMERS_PER_STEP: usize = 512;
 /// Queues that a scan visits before it yields.
 const QUEUES_PER_STEP: usize = 512;
+
+/// The cursors of a closed subscription, to be detached.
+pub(super) struct Detaching {
+    pub(super) subscription: Arc<Subscription>,
+    pub(super) cursors: DetachedCursors,
+    pub(super) reports: bool,
+    pub(super) closed_at: Tick,
+}
+
+/// Where the search for idle queues continues.
+#[derive(Default)]
+pub(super) struct Eviction {
+    pub(super) last_visited: Option<QueueAddress>,
+    /// The last search found too few: no search before this time.
+    pub(super) not_before: Tick,
+}
+
+/// Pattern holders that one search, or one step of forgetting, may compare: about a millisecond. A
+/// queue with more holders does not give way to new ones; it is forgotten in time. Cursors are
+/// limited, so there are few such queues.
+pub(super) const HOLDERS: usize = 4096;
 
 impl Hub {
     pub(crate) fn new(config: HubConfig) -> Self {
@@ -148,7 +169,7 @@ impl Hub {
         let mut accepted = Vec::with_capacity(notifications.len());
         // All of the request is counted before any stream is woken, so a stream of several of its
         // queues is woken once.
-        let mut batch = WakeBatch::default();
+        let mut batch = UpdateBatch::default();
         let mut rest = notifications;
         let mut entries = &entries[..];
         while let Some(entry) = entries.first() {
@@ -191,7 +212,7 @@ impl Hub {
     /// Fires a slice of the due timers. Returns the time of the next timer; it is not after `now`
     /// where due timers are left.
     pub(crate) fn fire(&self, now: Tick) -> Option<Tick> {
-        let mut batch = WakeBatch::default();
+        let mut batch = UpdateBatch::default();
         for _ in 0..TIMERS_PER_STEP {
             let Some(entry) = self.timers.due(now) else {
                 break;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::{
     coordinator::{ListenerKey, MemberId},
     counters::{Counters, Decoded, Epoch},
+    interest::Interest,
     members::Assignment,
     queue_entry::{QueueEntry, QueueState},
-    subscription::{AttachOutcome, Subscription},
     wake_builder::{Target, WakeEntry, WakeSink},
 };
 use crate::{
@@ -21,6 +21,25 @@ use crate::{
     },
     types::{Token, WakeReason},
 };
+
+/// The result of attaching a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AttachOutcome {
+    /// Attached.
+    New,
+    /// It was attached before.
+    Existing,
+    /// Attached, in the place of a dead entry's cursor.
+    Replaced,
+    /// No room for one more cursor.
+    Full,
+    /// Attached; its token was of another run of the relay.
+    OtherEpoch,
+    /// The entry is dead: look the queue up again.
+    Dead,
+    /// The subscription has ended.
+    Closed,
+}
 
 /// A subscriber's position in one queue, and its pending wake-ups there.
 pub(super) struct Cursor {
@@ -216,12 +235,7 @@ impl Cursor {
     /// Returns whether an idle queue that only a pattern matches is kept for this cursor. A
     /// sentinel's check keeps no entry: a later check, under the pattern's own name, finds the same
     /// messages.
-    pub(super) fn keeps_entry(
-        &self,
-        reports: bool,
-        now: Tick,
-        subscription: &Subscription,
-    ) -> bool {
+    pub(super) fn keeps_entry(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
         let busy = match reports {
             true => self.holds_work(true),
             false => {
@@ -237,7 +251,7 @@ impl Cursor {
         reports && (self.busy || self.drained_sequence < self.woken_sequence)
     }
 
-    pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Subscription) -> bool {
+    pub(super) fn is_busy(&self, reports: bool, now: Tick, subscription: &Interest) -> bool {
         if !reports && planted!(subscription.fault, NeverReportingIsIdle) {
             return false;
         }

@@ -11,11 +11,13 @@
 use std::{collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use super::{
+    config::COMPARE_STEP,
+    cursor::AttachOutcome,
     cursor::Cursor,
     cursor_list::{CursorList, DetachedCursors},
     group::MemberReport,
+    interest::Interest,
     mailbox::WakeBatch,
-    subscription::{AttachOutcome, Subscription},
     sync::{AtomicU64, Ordering},
 };
 use crate::{
@@ -71,9 +73,6 @@ pub(crate) struct Filled {
     /// earlier Wake.
     pub(crate) accepted_at: Option<Tick>,
 }
-
-/// Cursors that one step compares: about a tenth of a millisecond.
-pub(super) const STEP: usize = 1024;
 
 impl Cursors {
     /// Makes room for `expected` cursors.
@@ -173,9 +172,9 @@ impl Cursors {
 
     /// Counts the cursors with a busy listener, and those that are behind. Of a very large
     /// subscription, it compares only the first ones and counts the marked ones.
-    pub(super) fn busy_and_behind(&self, subscription: &Subscription, now: Tick) -> (usize, usize) {
+    pub(super) fn busy_and_behind(&self, subscription: &Interest, now: Tick) -> (usize, usize) {
         let busy = |cursor: &&Cursor| cursor.is_busy(self.reports, now, subscription);
-        let some = || self.list.first(4 * STEP);
+        let some = || self.list.first(4 * COMPARE_STEP);
         let behind = some().filter(|cursor| cursor.is_behind()).count();
         (some().filter(busy).count(), behind.max(self.marked.len()))
     }
@@ -184,7 +183,7 @@ impl Cursors {
     /// head counts as 0. Returns whether the queue's coordinator must be reconciled.
     pub(super) fn report(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         report: &Report,
         now: Tick,
         batch: &mut WakeBatch,

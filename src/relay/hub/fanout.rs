@@ -7,10 +7,10 @@
 use std::{collections::VecDeque, sync::Arc, vec::IntoIter};
 
 use super::{
+    config::SUBSCRIBERS_PER_STEP,
     mailbox::WakeBatch,
     pattern_overflow::{self, PatternOverflow},
     queue_entry::QueueEntry,
-    subscribers::SUBSCRIBERS_PER_STEP,
     subscription::Subscription,
     sync::{AtomicWaker, Mutex, lock},
 };
@@ -51,6 +51,14 @@ pub(crate) struct Walk {
 pub(super) struct PendingWalks {
     fanout: Option<Arc<Fanout>>,
     due: Vec<DueWalk>,
+}
+
+/// The effects of changed queues: streams to wake, and walks for the fan-out. Dropping the batch
+/// wakes the streams and leaves the walks.
+#[derive(Default)]
+pub(super) struct UpdateBatch {
+    pub(super) wakes: WakeBatch,
+    pub(super) walks: PendingWalks,
 }
 
 /// The fixed cost of a step, in marks: two locks, and an entry's cache lines.

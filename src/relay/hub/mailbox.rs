@@ -15,15 +15,15 @@ use std::{
     task::Waker,
 };
 
-use super::{
-    fanout::PendingWalks,
-    subscription::SubscriptionId,
-    sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock},
-};
+use super::sync::{AtomicU64, AtomicWaker, Mutex, Ordering, lock};
 use crate::base::{
     clock::Tick,
     fault::{Fault, planted},
 };
+
+/// The random part of a subscription's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SubscriptionId(pub(crate) u128);
 
 /// One subscription's mailbox; the entries of its queues hold it.
 pub(super) struct Mailbox {
@@ -77,8 +77,6 @@ pub(crate) struct WakeBatch {
     /// Most notifications wake one stream, so they allocate no list.
     first: Option<Arc<Mailbox>>,
     others: Vec<Arc<Mailbox>>,
-    /// Queues left to the fan-out, which gets them together.
-    pub(super) walks: PendingWalks,
     /// Marks set so far.
     pub(super) marked: usize,
     /// When the marked event was accepted; the default: no event, or not known.

@@ -6,11 +6,14 @@
 //! steps, which compares it with every selector. All searches of a second share one bound on their
 //! work: of very many selectors, only a part is compared.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use super::{
-    core::Hub,
-    subscription::{Subscription, SubscriptionId},
+    mailbox::SubscriptionId,
+    subscription::Subscription,
     sync::{Mutex, lock},
 };
 use crate::types::{QueueAddress, Selector};
@@ -50,6 +53,11 @@ const SUBSCRIPTION: usize = 16;
 const SELECTOR: usize = 8;
 
 impl QueuesWithoutListeners {
+    /// Takes the waiting names, and the number of further ones.
+    pub(super) fn take(&self) -> (VecDeque<QueueAddress>, u64) {
+        std::mem::take(&mut *lock(&self.waiting))
+    }
+
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::new((VecDeque::new(), 0)),
@@ -68,6 +76,32 @@ impl QueuesWithoutListeners {
 }
 
 impl NearestName {
+    /// Continues the search; returns whether there is more to compare, and work left for it.
+    pub(super) fn step(
+        &mut self,
+        subscriptions: &Mutex<BTreeMap<SubscriptionId, Arc<Subscription>>>,
+    ) -> bool {
+        use std::ops::Bound::{Excluded, Unbounded};
+        if self.is_over() {
+            return false;
+        }
+        let some: Vec<Arc<Subscription>> = {
+            let subscriptions = lock(subscriptions);
+            let from = self.after.map_or(Unbounded, Excluded);
+            let range = subscriptions.range((from, Unbounded)).take(STEP);
+            range.map(|(_, one)| Arc::clone(one)).collect()
+        };
+        let enough = self.work.saturating_add(STEP_WORK);
+        for one in &some {
+            self.after = Some(one.id);
+            self.compare(one);
+            if self.is_over() || self.work >= enough {
+                break;
+            }
+        }
+        !some.is_empty()
+    }
+
     /// The work of all searches of a second: some 5 ms, or 170,000 subscriptions of one selector.
     pub(crate) const WORK: usize = 4 * 1024 * 1024;
 
@@ -160,34 +194,4 @@ pub(super) fn distance(name: &[u8], other: &[u8], most: usize, work: &mut usize)
     }
     let far = last[other.len() + NEAR - name.len()];
     (far <= most).then_some(far)
-}
-
-impl Hub {
-    /// Takes the waiting names, and the number of further ones.
-    pub(crate) fn take_queues_without_listeners(&self) -> (VecDeque<QueueAddress>, u64) {
-        std::mem::take(&mut *lock(&self.no_listeners.waiting))
-    }
-
-    /// Continues a search; returns whether there is more to compare, and work left for it.
-    pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
-        use std::ops::Bound::{Excluded, Unbounded};
-        if search.is_over() {
-            return false;
-        }
-        let some: Vec<Arc<Subscription>> = {
-            let subscriptions = lock(&self.subscriptions);
-            let from = search.after.map_or(Unbounded, Excluded);
-            let range = subscriptions.range((from, Unbounded)).take(STEP);
-            range.map(|(_, one)| Arc::clone(one)).collect()
-        };
-        let enough = search.work.saturating_add(STEP_WORK);
-        for one in &some {
-            search.after = Some(one.id);
-            search.compare(one);
-            if search.is_over() || search.work >= enough {
-                break;
-            }
-        }
-        !some.is_empty()
-    }
 }

@@ -10,58 +10,12 @@
 use std::sync::Arc;
 
 use super::{
-    coordinator::Coordinator,
-    core::Hub,
-    counters::Counters,
-    queue_entry::{QueueEntry, QueueState},
-    subscription::{Subscription, SubscriptionId},
-    sync::lock,
+    core::Hub, idle::PatternHolders, mailbox::SubscriptionId, queue_entry::QueueEntry,
+    subscription::Subscription, sync::lock,
 };
 use crate::base::clock::Tick;
 
-/// The subscriptions that hold an idle entry by a pattern, and the entry's state at that time.
-pub(super) struct PatternHolders {
-    holders: Vec<(SubscriptionId, u32)>,
-    counters: Counters,
-    changes: u64,
-}
-
 impl PatternHolders {
-    /// Returns the holders of an entry, or `None` where one of them names the queue or work is
-    /// pending for a group.
-    pub(super) fn of(state: &QueueState) -> Option<Self> {
-        let mut holders = Vec::new();
-        for one in state.subscribers.iter() {
-            if !one.by_pattern {
-                return None;
-            }
-            holders.push((one.mailbox.id, one.cursor));
-        }
-        let mut all_by_pattern = true;
-        let mut add = |one: &super::subscribers::Subscriber| {
-            all_by_pattern &= one.by_pattern;
-            holders.push((one.mailbox.id, one.cursor));
-        };
-        let idle = state.coordinator.as_ref().is_none_or(|coordinator| {
-            coordinator.each_member(&mut add);
-            coordinator.is_idle(&state.head())
-        });
-        (idle && all_by_pattern).then(|| Self {
-            holders,
-            counters: state.counters,
-            changes: state.changes(),
-        })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.holders.len()
-    }
-
-    /// Returns whether the entry is unchanged.
-    pub(super) fn still_match(&self, state: &QueueState) -> bool {
-        state.counters == self.counters && state.changes() == self.changes
-    }
-
     /// Returns whether no holder has a pending wake-up or a busy listener.
     pub(super) fn up_to_date(&self, hub: &Hub, entry: &Arc<QueueEntry>, now: Tick) -> bool {
         self.holders.iter().all(|(id, at)| {
@@ -104,11 +58,5 @@ impl PatternHolders {
 impl Hub {
     pub(super) fn subscription(&self, id: SubscriptionId) -> Option<Arc<Subscription>> {
         lock(&self.subscriptions).get(&id).cloned()
-    }
-}
-
-impl Coordinator {
-    fn each_member(&self, each: &mut impl FnMut(&super::subscribers::Subscriber)) {
-        self.all_groups().for_each(|group| group.each_member(each));
     }
 }

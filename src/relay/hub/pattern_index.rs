@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::subscription::{Subscription, SubscriptionId};
+use super::{mailbox::SubscriptionId, subscription::Subscription};
 use crate::types::{QueueAddress, Selector};
 
 type Matched = BTreeMap<SubscriptionId, Arc<Subscription>>;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::{
     config::CoordinatorConfig,
+    config::SUBSCRIBERS_PER_STEP,
     coordinator::Coordinator,
     counters::{Counters, LastEvent},
     mailbox::WakeBatch,
-    pattern_holders::PatternHolders,
-    subscribers::{SUBSCRIBERS_PER_STEP, Subscribers},
+    subscribers::Subscribers,
     sync::{Mutex, MutexGuard, lock},
     timers::{QueueTimers, Timer, TimerOrder, timer_offset},
     wake_builder::EncodingCache,
@@ -35,7 +35,7 @@ pub(crate) struct QueueEntry {
 
 /// The part of an entry that its lock guards.
 pub(super) struct QueueState {
-    phase: EntryPhase,
+    pub(super) phase: EntryPhase,
     /// The sequence at which its counting began.
     pub(super) start: u64,
     pub(super) counters: Counters,
@@ -66,30 +66,16 @@ pub(super) struct QueueState {
     pub(super) armed: Option<Tick>,
     /// Subscriptions that name the queue and have no cursor yet; they keep the entry. A small type
     /// suffices because each lasts for moments. After an overflow the entry would be made again.
-    reserved: u16,
+    pub(super) reserved: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EntryPhase {
+pub(super) enum EntryPhase {
     /// Made; pattern subscribers may not be attached yet.
     New,
     Live,
     /// Forgotten: removed from the map, or about to be.
     Dead,
-}
-
-/// The reason why an idle entry can or cannot be forgotten.
-pub(super) enum IdleState {
-    /// The queue is in use, or was not idle for long enough.
-    InUse,
-    /// No subscriber, member or timer needs it.
-    Unused,
-    /// Only pattern subscriptions hold it, as far as the entry knows. It has been idle since
-    /// `since`.
-    HeldByPatterns {
-        holders: PatternHolders,
-        since: Tick,
-    },
 }
 
 /// The reason why an entry cannot count.
@@ -224,93 +210,18 @@ impl QueueEntry {
         let mut state = self.lock();
         state.reserved = state.reserved.saturating_sub(1);
     }
-
-    /// Returns since when the queue has been idle and how many patterns hold it, or `None` where it
-    /// is in use. [`QueueEntry::idle_state`] compares the holders.
-    pub(super) fn idle_since(&self) -> Option<(Tick, usize)> {
-        let state = self.lock();
-        let named = state.subscribers.iter().next();
-        let named = state.reserved > 0 || named.is_some_and(|one| !one.by_pattern);
-        let idle = state.phase != EntryPhase::Dead && state.timers.len() == 0 && !named;
-        idle.then(|| (state.idle_since(self.config.fault), state.listeners()))
-    }
-
-    /// Returns the state of an entry that may be idle since `since`, or since `pattern_since` where
-    /// patterns match it.
-    pub(super) fn idle_state(&self, since: Tick, pattern_since: Option<Tick>) -> IdleState {
-        let state = self.lock();
-        let idle_since = state.idle_since(self.config.fault);
-        let timed = state.has_timers(self.config.fault);
-        let needed = timed || state.reserved > 0;
-        if state.phase == EntryPhase::Dead || needed || idle_since > since {
-            return IdleState::InUse;
-        }
-        if state.subscribers.len() == 0 && !state.grouped {
-            return IdleState::Unused;
-        }
-        // Compared before the holders are collected, because there may be many.
-        let Some(since) = pattern_since.filter(|since| idle_since <= *since) else {
-            return IdleState::InUse;
-        };
-        if planted!(self.config.fault, PatternPinsQueue) {
-            return IdleState::InUse;
-        }
-        let holders = PatternHolders::of(&state);
-        holders.map_or(IdleState::InUse, |holders| IdleState::HeldByPatterns {
-            holders,
-            since,
-        })
-    }
-
-    /// Marks this entry dead where nothing has needed it since `idle_since`, raising `floor` first.
-    /// R3: sequences of this name never start again in this epoch. `floor` also gets the revision
-    /// of the last change.
-    pub(super) fn forget(
-        self: &Arc<Self>,
-        holders: Option<&PatternHolders>,
-        idle_since: Tick,
-        timers: &TimerOrder,
-        floor: impl FnOnce(u64, u64),
-    ) -> bool {
-        let mut state = self.lock();
-        let timed = state.has_timers(self.config.fault);
-        let held = match holders {
-            None => state.subscribers.len() > 0 || state.grouped,
-            Some(holders) => !holders.still_match(&state),
-        };
-        let needed = timed || held || state.reserved > 0;
-        if state.phase == EntryPhase::Dead
-            || needed
-            || state.idle_since(self.config.fault) > idle_since
-        {
-            return false;
-        }
-        floor(state.counters.sequence + 1, state.changed_at);
-        if !planted!(self.config.fault, DeadNotMarked) {
-            state.phase = EntryPhase::Dead;
-        }
-        if planted!(self.config.fault, ForgetWithTimer) {
-            state.timers = QueueTimers::default();
-        }
-        (state.coordinator, state.grouped, state.check_pending) = (None, false, false);
-        state.subscribers = Subscribers::default();
-        // Its sentinel's time may still be in the timers' order. Without this, a dead entry would
-        // come up for ever.
-        let _ = state.rearm(self, timers);
-        true
-    }
 }
 
 impl QueueState {
     /// Returns whether a timer keeps the entry.
-    fn has_timers(&self, fault: Fault) -> bool {
+    pub(super) fn has_timers(&self, fault: Fault) -> bool {
         self.timers.len() > 0 && !planted!(fault, ForgetWithTimer)
     }
 
     /// An entry without listeners is kept from the time when the last one left, because a
     /// subscriber may come back with its token. With other listeners it is not: rotating streams
     /// would keep every queue of their pattern, and a missing entry costs only a CATCH_UP.
-    fn idle_since(&self, fault: Fault) -> Tick {
+    pub(super) fn idle_since(&self, fault: Fault) -> Tick {
         let stays = planted!(fault, EndedStreamPinsQueue);
         let members = self
             .coordinator
@@ -389,7 +300,11 @@ impl QueueState {
     /// Moves this entry in the hub's order of timers; returns whether its next timer is the first
     /// of all.
     #[must_use]
-    pub(super) fn rearm(&mut self, entry: &Arc<QueueEntry>, timers: &TimerOrder) -> bool {
+    pub(super) fn rearm(
+        &mut self,
+        entry: &Arc<QueueEntry>,
+        timers: &TimerOrder<QueueEntry>,
+    ) -> bool {
         let next = match &self.coordinator {
             Some(coordinator) if coordinator.reconcile_at != Tick::NEVER => {
                 let timer = self.timers.next().unwrap_or(Tick::NEVER);
@@ -397,7 +312,7 @@ impl QueueState {
             }
             _ => self.timers.next(),
         };
-        timers.rearm(entry, &mut self.armed, next)
+        timers.rearm(entry.number(), entry, &mut self.armed, next)
     }
 
     /// Marks the subscribers after a count, where there are no more than `inline`; otherwise leaves

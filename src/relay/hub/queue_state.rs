@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use super::{
+    config::SUBSCRIBERS_PER_STEP,
     coordinator::{Coordinator, ListenerKey, MemberId},
     counters::{Counters, QueueHead},
     group::MemberReport,
     mailbox::WakeBatch,
     members::Assignment,
     queue_entry::{QueueEntry, QueueState},
-    subscribers::{SUBSCRIBERS_PER_STEP, Subscriber},
+    subscribers::Subscriber,
 };
 use crate::{base::clock::Tick, types::GroupName};
 

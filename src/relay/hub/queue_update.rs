@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     core::Hub,
     fanout::DueWalk,
-    mailbox::WakeBatch,
+    fanout::UpdateBatch,
     queue_entry::{MarkOutcome, NotLive, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,
@@ -24,7 +24,7 @@ impl Hub {
         run: &[Notification],
         now: Tick,
         accepted: &mut Vec<Accepted>,
-        batch: &mut WakeBatch,
+        batch: &mut UpdateBatch,
     ) {
         let at = (now, entry.timer_offset());
         self.update(entry, now, batch, |state| {
@@ -66,7 +66,7 @@ impl Hub {
         now: Tick,
     ) {
         let mut timer = Some(timer);
-        let mut batch = WakeBatch::default();
+        let mut batch = UpdateBatch::default();
         let at = (now, entry.timer_offset());
         let full = self.reported_timers_are_full();
         self.update(entry, now, &mut batch, |state| {
@@ -94,7 +94,7 @@ impl Hub {
         &self,
         entry: Arc<QueueEntry>,
         now: Tick,
-        batch: &mut WakeBatch,
+        batch: &mut UpdateBatch,
         count: impl FnMut(&mut QueueState) -> bool,
     ) {
         self.update_entry(entry, now, false, batch, count);
@@ -105,7 +105,7 @@ impl Hub {
         &self,
         entry: Arc<QueueEntry>,
         now: Tick,
-        batch: &mut WakeBatch,
+        batch: &mut UpdateBatch,
         count: impl FnMut(&mut QueueState) -> bool,
     ) {
         self.update_entry(entry, now, true, batch, count);
@@ -116,7 +116,7 @@ impl Hub {
         mut entry: Arc<QueueEntry>,
         now: Tick,
         reconcile: bool,
-        batch: &mut WakeBatch,
+        batch: &mut UpdateBatch,
         mut count: impl FnMut(&mut QueueState) -> bool,
     ) {
         let (wake, first) = loop {
@@ -125,18 +125,21 @@ impl Hub {
                 Ok(()) => {
                     let sequence = state.counters.sequence;
                     let counted = count(&mut state);
-                    batch.accepted_at = if counted { now } else { Tick::default() };
+                    batch.wakes.accepted_at = if counted { now } else { Tick::default() };
                     if state.counters.sequence != sequence {
                         // Read under the entry's lock: see `resume`.
                         state.changed_at = self.revision.load(Ordering::Relaxed);
                     }
-                    let more = (reconcile || state.grouped) && state.reconcile(now, batch);
+                    let more =
+                        (reconcile || state.grouped) && state.reconcile(now, &mut batch.wakes);
                     let wake = match counted || more {
                         // Checked after the count: see `PatternOverflow::matches`.
                         true if self.fanout.overflow.matches(entry.address()) => {
-                            state.mark_subscribers(None, more, batch)
+                            state.mark_subscribers(None, more, &mut batch.wakes)
                         }
-                        true => state.mark_subscribers(Some(self.config.inline), more, batch),
+                        true => {
+                            state.mark_subscribers(Some(self.config.inline), more, &mut batch.wakes)
+                        }
                         false => MarkOutcome::Done,
                     };
                     break (wake, state.rearm(&entry, &self.timers));
@@ -156,7 +159,7 @@ impl Hub {
             self.timers.waker.wake();
         }
         if wake == MarkOutcome::NeedsWalk {
-            let accepted_at = batch.accepted_at;
+            let accepted_at = batch.wakes.accepted_at;
             batch
                 .walks
                 .push(&self.fanout, DueWalk { entry, accepted_at });
@@ -164,12 +167,12 @@ impl Hub {
     }
 
     /// Leaves the batch's walks to the fan-out, and wakes its streams. No lock may be held.
-    pub(super) fn finish(&self, batch: &mut WakeBatch) {
+    pub(super) fn finish(&self, batch: &mut UpdateBatch) {
         let walks = batch.walks.submit() as u64;
         if walks > 0 {
             self.metrics.fanned_out.fetch_add(walks, Ordering::Relaxed);
         }
-        batch.wake();
+        batch.wakes.wake();
     }
 
     /// Updates the totals of timers by one queue's numbers before and after a change.

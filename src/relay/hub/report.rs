@@ -7,9 +7,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
+    cursor::AttachOutcome,
+    fanout::UpdateBatch,
+    mailbox::SubscriptionId,
     mailbox::WakeBatch,
     queue_entry::{QueueEntry, QueueState},
-    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
+    subscription::{CursorStart, Subscription},
     sync::lock,
     timers::Timer,
 };
@@ -100,7 +103,7 @@ impl Hub {
         now: Tick,
         change: impl Fn(&mut QueueState),
     ) {
-        let mut batch = WakeBatch::default();
+        let mut batch = UpdateBatch::default();
         self.update_and_reconcile(entry, now, &mut batch, |state| {
             change(state);
             false

@@ -22,11 +22,8 @@ use std::{
     num::NonZeroU64,
 };
 
-use super::{core::Hub, counters::Epoch, sync::Ordering};
-use crate::{
-    base::fault::planted,
-    types::{ListenerId, Selector, SubscribeOptions, Token},
-};
+use super::counters::Epoch;
+use crate::types::{ListenerId, Selector, Token};
 
 /// The revision up to which a subscriber has all changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +32,6 @@ pub(super) struct ResumePoint {
     /// A hash of the listener and its selectors: the number is valid for these only.
     pub(super) digest: u64,
 }
-
-/// Streams with more cursors than this state the number also while they are busy. A client's
-/// request of 1 MiB has room for the tokens of this many queues, with names of any length.
-pub(crate) const RESUME_FROM: usize = 1024;
 
 /// Bytes of the epoch, the revision and the digest.
 const EPOCH: usize = 16;
@@ -54,7 +47,7 @@ impl ResumePoint {
     }
 
     /// Reads a token; `None` where it is of another run of the relay, or malformed.
-    fn read(token: &Token, epoch: Epoch) -> Option<Self> {
+    pub(super) fn read(token: &Token, epoch: Epoch) -> Option<Self> {
         let (own, rest) = token.0.split_first_chunk::<EPOCH>()?;
         let (revision, rest) = rest.split_first_chunk::<NUMBER>()?;
         let digest: [u8; NUMBER] = rest.try_into().ok()?;
@@ -63,28 +56,6 @@ impl ResumePoint {
             revision,
             digest: u64::from_le_bytes(digest),
         })
-    }
-}
-
-impl Hub {
-    /// Returns the revision up to which the subscriber has all changes. It must state a number that
-    /// this hub wrote for the same listener and the same selectors.
-    pub(super) fn resumed(&self, options: &SubscribeOptions, digest: u64) -> Option<u64> {
-        if options.group.is_some() {
-            return None;
-        }
-        let point = ResumePoint::read(&options.resume, self.config.epoch)?;
-        let revision = point.revision.get();
-        let known = revision < self.revision.load(Ordering::Relaxed);
-        (known && point.digest == digest).then_some(revision)
-    }
-
-    /// Returns whether an entry was forgotten that changed after this revision.
-    pub(super) fn forgot_since(&self, revision: u64) -> bool {
-        if planted!(self.config.fault, ResumePastForgotten) {
-            return false;
-        }
-        self.forgotten_at.load(Ordering::Acquire) > revision
     }
 }
 

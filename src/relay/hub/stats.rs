@@ -5,17 +5,15 @@
 
 use std::{
     borrow::Borrow,
+    collections::VecDeque,
     ops::Bound::{Excluded, Unbounded},
     sync::Arc,
     time::Duration,
 };
 
 use super::{
-    core::Hub,
-    counters::saturate,
-    queue_entry::QueueEntry,
-    subscription::{Subscription, SubscriptionId},
-    sync::lock,
+    core::Hub, counters::saturate, mailbox::SubscriptionId, no_subscribers::NearestName,
+    queue_entry::QueueEntry, subscription::Subscription, sync::lock,
 };
 use crate::{
     base::clock::Tick,
@@ -54,6 +52,16 @@ pub(crate) struct ListenerStats {
 }
 
 impl Hub {
+    /// Takes the names of queues without listeners, and the number of further ones.
+    pub(crate) fn take_queues_without_listeners(&self) -> (VecDeque<QueueAddress>, u64) {
+        self.no_listeners.take()
+    }
+
+    /// Continues a search; returns whether there is more to compare, and work left for it.
+    pub(crate) fn search_nearest(&self, search: &mut NearestName) -> bool {
+        search.step(&self.subscriptions)
+    }
+
     /// Returns the first `count` queues after the given one, by address.
     pub(crate) fn queues(
         &self,

@@ -11,11 +11,13 @@
 use std::{borrow::Borrow, ops::Bound, sync::Arc, time::Duration};
 
 use super::{
-    admission::Reserved,
-    core::Hub,
-    cursor_list::DetachedCursors,
+    attaching::Attaching,
+    core::{Detaching, Hub},
+    cursor::AttachOutcome,
+    interest::Interest,
+    mailbox::SubscriptionId,
     queue_entry::QueueEntry,
-    subscription::{AttachOutcome, CursorStart, Subscription, SubscriptionId},
+    subscription::{CursorStart, Subscription},
     sync::{lock, write},
     timers::Timer,
 };
@@ -24,30 +26,6 @@ use crate::{
     error::Result,
     types::{Position, QueueAddress, Selector, SubscribeOptions},
 };
-
-/// The queues of a subscription that are not attached yet.
-pub(super) struct Attaching {
-    positions: std::vec::IntoIter<Position>,
-    /// Index of the next selector: exact ones are attached, patterns collected.
-    selectors: usize,
-    /// The entries of the exact selectors that are still to come.
-    reserved: Reserved,
-    /// Patterns whose queues are still to be walked, and the last queue of the present walk.
-    patterns: Vec<Selector>,
-    walked: Option<QueueAddress>,
-    /// The delay of CATCH_UPs where a token is of another run of the relay.
-    spread: Duration,
-    /// The subscriber has all changes up to this revision.
-    pub(super) resumed: Option<u64>,
-}
-
-/// The cursors of a closed subscription, to be detached.
-pub(super) struct Detaching {
-    subscription: Arc<Subscription>,
-    cursors: DetachedCursors,
-    reports: bool,
-    closed_at: Tick,
-}
 
 /// The most cursors that one step attaches or detaches, and queues that it visits: some hundred
 /// microseconds.
@@ -74,7 +52,9 @@ impl Hub {
     ) -> Result<Arc<Subscription>> {
         options.check()?;
         let (life, fault) = ((self.config.epoch, self.config.seed), self.config.fault);
-        let subscription = Arc::new(Subscription::new(id, options, life, now, fault));
+        let subscription = Arc::new(Subscription::new(Interest::new(
+            id, options, life, now, fault,
+        )));
         let reserved = self.admit(&subscription, now)?;
         let resumed = self.resumed(options, subscription.digest);
         // R4: registered before the map is walked.

@@ -26,9 +26,6 @@ pub(super) struct Subscribers {
     next_key: u64,
 }
 
-/// Subscribers that a walk marks in one step, and the most that a notification marks itself.
-pub(super) const SUBSCRIBERS_PER_STEP: usize = 64;
-
 impl Subscribers {
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {

@@ -5,70 +5,32 @@
 //! queues (R5: clear the mark, then read). So a subscriber costs the same for any number of
 //! notifications, however slowly it reads.
 
-use std::{collections::HashSet, fmt, sync::Arc, task::Waker, time::Duration};
+use std::{fmt, ops::Deref, sync::Arc, task::Waker, time::Duration};
 
 use super::{
+    attaching::Attaching,
     coordinator::ListenerKey,
-    counters::{Counters, Epoch},
-    cursor::{Cursor, UNLINKED, resume},
+    counters::Counters,
+    cursor::{AttachOutcome, Cursor, UNLINKED, resume},
     cursors::{Cursors, Filled},
-    mailbox::Mailbox,
+    interest::Interest,
     queue_entry::{QueueEntry, QueueState},
-    resume::{ResumePoint, digest},
-    subscribe::Attaching,
+    resume::ResumePoint,
     subscribers::Subscriber,
     sync::{AtomicU64, Mutex, MutexGuard, lock},
     wake_builder::WakeSink,
 };
 use crate::{
-    base::{
-        clock::Tick,
-        fault::{Fault, planted},
-    },
-    types::{GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions, Token},
+    base::{clock::Tick, fault::planted},
+    types::Token,
 };
-
-/// The random part of a subscription's id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SubscriptionId(pub(crate) u128);
 
 /// One stream's subscription.
 pub(crate) struct Subscription {
-    pub(super) id: SubscriptionId,
-    pub(super) listener_id: ListenerId,
-    pub(super) selectors: Box<[Selector]>,
-    /// The exact selectors, where there are many selectors.
-    exact: HashSet<QueueAddress>,
-    pub(super) group: Option<GroupName>,
-    pub(super) visibility_timeout: Duration,
-    pub(super) since: Tick,
-    pub(super) epoch: Epoch,
-    pub(super) fault: Fault,
-    /// A hash of the listener and its selectors: see `resume`.
-    pub(super) digest: u64,
-    pub(super) mailbox: Arc<Mailbox>,
+    interest: Interest,
     cursors: Mutex<Cursors>,
     /// The queues to be attached. Locked before the cursors.
     pub(super) attaching: Mutex<Option<Box<Attaching>>>,
-}
-
-/// The result of attaching a cursor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AttachOutcome {
-    /// Attached.
-    New,
-    /// It was attached before.
-    Existing,
-    /// Attached, in the place of a dead entry's cursor.
-    Replaced,
-    /// No room for one more cursor.
-    Full,
-    /// Attached; its token was of another run of the relay.
-    OtherEpoch,
-    /// The entry is dead: look the queue up again.
-    Dead,
-    /// The subscription has ended.
-    Closed,
 }
 
 /// The position at which a new cursor starts.
@@ -91,71 +53,22 @@ pub(super) enum CursorStart<'a> {
 /// each queue.
 const SPREAD_FROM: usize = 64;
 const SPREAD: Duration = Duration::from_millis(1);
-/// Up to this many selectors, comparing all of them is as quick as a table.
-const UNINDEXED: usize = 8;
 
 /// A queue that waits for a stream, and the stream's listener there.
 type Waiting = (Arc<QueueEntry>, ListenerKey);
 
 impl Subscription {
-    pub(super) fn new(
-        id: SubscriptionId,
-        options: &SubscribeOptions,
-        (epoch, seed): (Epoch, u64),
-        now: Tick,
-        fault: Fault,
-    ) -> Self {
-        let selectors = distinct(&options.selectors);
-        let exact = match selectors.len() {
-            0..=UNINDEXED => HashSet::new(),
-            _ => selectors.iter().filter_map(Selector::as_address).collect(),
-        };
+    pub(super) fn new(interest: Interest) -> Self {
+        let cursors = Cursors::new(interest.since, interest.selectors.len());
         Self {
-            id,
-            listener_id: options.listener_id.clone(),
-            exact,
-            group: options.group.clone(),
-            visibility_timeout: match options.visibility_timeout {
-                Duration::ZERO => Limits::DEFAULT_VISIBILITY_TIMEOUT,
-                stated => stated,
-            },
-            since: now,
-            epoch,
-            fault,
-            digest: digest(seed, &options.listener_id, &selectors),
-            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
-            cursors: Mutex::new(Cursors::new(now, selectors.len())),
-            selectors,
+            interest,
+            cursors: Mutex::new(cursors),
             attaching: Mutex::new(None),
         }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Cursors> {
         lock(&self.cursors)
-    }
-
-    /// Returns whether a selector matches the queue.
-    pub(super) fn wants(&self, address: &QueueAddress) -> bool {
-        self.names(address) || self.patterns().any(|pattern| pattern.matches(address))
-    }
-
-    /// Returns whether a selector names the queue exactly.
-    pub(super) fn names(&self, address: &QueueAddress) -> bool {
-        if self.selectors.len() > UNINDEXED {
-            return self.exact.contains(address);
-        }
-        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
-        exact.any(|selector| selector.matches(address))
-    }
-
-    pub(super) fn patterns(&self) -> impl Iterator<Item = &Selector> {
-        let all_exact = !self.exact.is_empty() && self.exact.len() == self.selectors.len();
-        let some = if all_exact { &[] } else { &self.selectors[..] };
-        some.iter().filter(|selector| selector.is_pattern())
-    }
-
-    pub(super) fn has_pattern(&self) -> bool {
-        self.patterns().next().is_some()
     }
 
     /// The transport got a frame of the stream.
@@ -381,14 +294,12 @@ impl Subscription {
     }
 }
 
-/// Returns the selectors without duplicates, in their order.
-fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
-    let mut seen = HashSet::new();
-    selectors
-        .iter()
-        .filter(|selector| seen.insert(*selector))
-        .cloned()
-        .collect()
+impl Deref for Subscription {
+    type Target = Interest;
+
+    fn deref(&self) -> &Interest {
+        &self.interest
+    }
 }
 
 impl fmt::Debug for Subscription {

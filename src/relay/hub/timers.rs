@@ -9,7 +9,6 @@ use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     counters::{Counters, LastEvent},
-    queue_entry::QueueEntry,
     sync::{AtomicWaker, Mutex, lock},
 };
 use crate::{
@@ -49,8 +48,8 @@ pub(super) struct Timer {
 }
 
 /// The entries that have timers, by their next one; each is here exactly once.
-pub(super) struct TimerOrder {
-    next: Mutex<BTreeMap<(Tick, u64), Arc<QueueEntry>>>,
+pub(super) struct TimerOrder<E> {
+    next: Mutex<BTreeMap<(Tick, u64), Arc<E>>>,
     /// Woken when a new timer is the first.
     pub(super) waker: AtomicWaker,
 }
@@ -202,7 +201,7 @@ impl Timer {
     }
 }
 
-impl TimerOrder {
+impl<E> TimerOrder<E> {
     pub(super) fn new() -> Self {
         Self {
             next: Mutex::new(BTreeMap::new()),
@@ -210,13 +209,14 @@ impl TimerOrder {
         }
     }
 
-    /// Moves an entry to its next timer's time; returns whether it is now the first of all, so that
+    /// Moves the entry with this number to its next timer's time; returns whether it is now the first of all, so that
     /// the timers' task must be woken. Called under the entry's lock, so that order and entry never
     /// disagree.
     #[must_use]
     pub(super) fn rearm(
         &self,
-        entry: &Arc<QueueEntry>,
+        number: u64,
+        entry: &Arc<E>,
         armed: &mut Option<Tick>,
         next: Option<Tick>,
     ) -> bool {
@@ -225,11 +225,11 @@ impl TimerOrder {
         }
         let mut order = lock(&self.next);
         if let Some(old) = armed.take() {
-            order.remove(&(old, entry.number()));
+            order.remove(&(old, number));
         }
         let Some(at) = next else { return false };
         *armed = Some(at);
-        let key = (at, entry.number());
+        let key = (at, number);
         order.insert(key, Arc::clone(entry));
         order
             .first_key_value()
@@ -237,7 +237,7 @@ impl TimerOrder {
     }
 
     /// Returns an entry whose next timer is due. It stays in the order until the entry moves it.
-    pub(super) fn due(&self, now: Tick) -> Option<Arc<QueueEntry>> {
+    pub(super) fn due(&self, now: Tick) -> Option<Arc<E>> {
         let order = lock(&self.next);
         let ((at, _), entry) = order.first_key_value()?;
         (*at <= now).then(|| Arc::clone(entry))

@@ -11,9 +11,10 @@ use super::{
     config::HubConfig,
     core::Hub,
     counters::Epoch,
+    mailbox::SubscriptionId,
     mailbox::WakeBatch,
     stream::{StreamConfig, SubscriberStream},
-    subscription::{Subscription, SubscriptionId},
+    subscription::Subscription,
     sync::{AtomicU64, Ordering},
     wake_builder::WakeBuilder,
 };

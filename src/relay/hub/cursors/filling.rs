@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 
 use super::{
     super::{
+        config::COMPARE_STEP,
         counters::LastEvent,
         cursor::SendOutcome,
+        interest::Interest,
         mailbox::Marks,
-        subscription::Subscription,
         wake_builder::{WakeEntry, WakeSink},
     },
-    Cursors, Filled, STEP,
+    Cursors, Filled,
 };
 use crate::base::{clock::Tick, fault::planted};
 
@@ -18,7 +19,7 @@ impl Cursors {
     /// Fills a Wake with the entries of the marked cursors.
     pub(in super::super) fn fill(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         marks: Marks,
         now: Tick,
         sink: &mut impl WakeSink,
@@ -32,14 +33,14 @@ impl Cursors {
             marks.cursors(|at| self.set_marked(at));
             return filled;
         }
-        if self.marked.is_empty() && marks.len() <= STEP {
+        if self.marked.is_empty() && marks.len() <= COMPARE_STEP {
             self.fill_now(subscription, marks, (certain, now), sink, &mut filled);
         } else {
             marks.cursors(|at| self.set_marked(at));
             self.fill_marked(subscription, (certain, now), sink, &mut filled);
         }
         filled.complete &= !self.catch_up_is_due(now);
-        if self.marked.is_empty() && self.marked.capacity() > STEP {
+        if self.marked.is_empty() && self.marked.capacity() > COMPARE_STEP {
             self.marked = VecDeque::new();
         }
         if !filled.complete && planted!(subscription.fault, WakeDropsRest) {
@@ -51,7 +52,7 @@ impl Cursors {
 
     /// Marks some of the cursors whose CATCH_UP waits no longer.
     fn release_delayed(&mut self) {
-        for _ in 0..4 * STEP {
+        for _ in 0..4 * COMPARE_STEP {
             let Some(at) = self.delayed.pop() else {
                 self.delayed = Vec::new();
                 break;
@@ -64,7 +65,7 @@ impl Cursors {
     /// room go into the list.
     fn fill_now(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         marks: Marks,
         when: (bool, Tick),
         sink: &mut impl WakeSink,
@@ -85,13 +86,13 @@ impl Cursors {
     /// Adds the entries of the listed cursors, in their order.
     fn fill_marked(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         when: (bool, Tick),
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) {
         sink.expect(self.marked.len());
-        for _ in 0..4 * STEP {
+        for _ in 0..4 * COMPARE_STEP {
             let Some(&at) = self.marked.front() else {
                 filled.complete = true;
                 break;
@@ -106,7 +107,7 @@ impl Cursors {
     /// Adds the selectors' own checks; returns whether all of them had room.
     fn fill_checks(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         sink: &mut impl WakeSink,
         filled: &mut Filled,
     ) -> bool {
@@ -125,7 +126,7 @@ impl Cursors {
     /// Adds a marked cursor's entry; returns whether it had room.
     fn fill_one(
         &mut self,
-        subscription: &Subscription,
+        subscription: &Interest,
         at: u32,
         (certain, now): (bool, Tick),
         sink: &mut impl WakeSink,

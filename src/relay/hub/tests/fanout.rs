@@ -1,6 +1,6 @@
 //! The fan-out: walks over many subscribers, and queues that are attached in steps.
 
-use super::{streams::Polled, *};
+use super::{super::fanout::UpdateBatch, streams::Polled, *};
 use WakeReason::Notified;
 
 fn two_hundred(hub: &Arc<Hub>) -> Vec<Arc<Subscription>> {
@@ -106,7 +106,7 @@ fn a_batch_that_is_dropped_wakes_its_streams() {
 fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
     let hub = hub_where(|config| config.inline = 0);
     let subscription = settled(&hub, &["orders", "bad"]);
-    let count = |name: &str, batch: &mut WakeBatch| {
+    let count = |name: &str, batch: &mut UpdateBatch| {
         let queue_entry = hub.entries.get(&queue(name)).expect("subscribed");
         hub.update(queue_entry, START, batch, |state| {
             assert_eq!(name, "orders", "a panic between two queues of a request");
@@ -115,7 +115,7 @@ fn walks_of_a_batch_that_ends_in_a_panic_are_left_to_the_fan_out() {
         });
     };
     let request = std::panic::AssertUnwindSafe(|| {
-        let mut batch = WakeBatch::default();
+        let mut batch = UpdateBatch::default();
         for name in ["orders", "bad"] {
             count(name, &mut batch);
         }

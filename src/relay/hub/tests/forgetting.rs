@@ -1,7 +1,7 @@
 //! Queues that are forgotten (R3: sequences never start again in one epoch).
 
 use super::{
-    super::{queue_entry::IdleState, subscription::CursorStart},
+    super::{idle::IdleState, subscription::CursorStart},
     *,
 };
 

@@ -8,7 +8,7 @@ use super::{
     super::{
         checks::{finds, holds_in},
         listener::{Listener, NOW, queue},
-        subscription::SubscriptionId,
+        mailbox::SubscriptionId,
         worker::{Manner, Worker},
         world::{CLAIM, World, plain},
     },

@@ -1,0 +1,99 @@
+//! What a subscription wants, which never changes: its listener, its queues and its group.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use super::{
+    counters::Epoch,
+    mailbox::{Mailbox, SubscriptionId},
+    resume::digest,
+};
+use crate::{
+    base::{clock::Tick, fault::Fault},
+    types::{GroupName, Limits, ListenerId, QueueAddress, Selector, SubscribeOptions},
+};
+
+/// What a subscription wants, and the mailbox that its queues know.
+pub(crate) struct Interest {
+    pub(super) id: SubscriptionId,
+    pub(super) listener_id: ListenerId,
+    pub(super) selectors: Box<[Selector]>,
+    /// The exact selectors, where there are many selectors.
+    exact: HashSet<QueueAddress>,
+    pub(super) group: Option<GroupName>,
+    pub(super) visibility_timeout: Duration,
+    pub(super) since: Tick,
+    pub(super) epoch: Epoch,
+    pub(super) fault: Fault,
+    /// A hash of the listener and its selectors: see `resume`.
+    pub(super) digest: u64,
+    pub(super) mailbox: Arc<Mailbox>,
+}
+
+/// Up to this many selectors, comparing all of them is as quick as a table.
+const UNINDEXED: usize = 8;
+
+impl Interest {
+    pub(super) fn new(
+        id: SubscriptionId,
+        options: &SubscribeOptions,
+        (epoch, seed): (Epoch, u64),
+        now: Tick,
+        fault: Fault,
+    ) -> Self {
+        let selectors = distinct(&options.selectors);
+        let exact = match selectors.len() {
+            0..=UNINDEXED => HashSet::new(),
+            _ => selectors.iter().filter_map(Selector::as_address).collect(),
+        };
+        Self {
+            id,
+            listener_id: options.listener_id.clone(),
+            exact,
+            group: options.group.clone(),
+            visibility_timeout: match options.visibility_timeout {
+                Duration::ZERO => Limits::DEFAULT_VISIBILITY_TIMEOUT,
+                stated => stated,
+            },
+            since: now,
+            epoch,
+            fault,
+            digest: digest(seed, &options.listener_id, &selectors),
+            mailbox: Arc::new(Mailbox::new(id, options.capacity.max(1), fault)),
+            selectors,
+        }
+    }
+
+    /// Returns whether a selector matches the queue.
+    pub(super) fn wants(&self, address: &QueueAddress) -> bool {
+        self.names(address) || self.patterns().any(|pattern| pattern.matches(address))
+    }
+
+    /// Returns whether a selector names the queue exactly.
+    pub(super) fn names(&self, address: &QueueAddress) -> bool {
+        if self.selectors.len() > UNINDEXED {
+            return self.exact.contains(address);
+        }
+        let mut exact = self.selectors.iter().filter(|one| !one.is_pattern());
+        exact.any(|selector| selector.matches(address))
+    }
+
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &Selector> {
+        let all_exact = !self.exact.is_empty() && self.exact.len() == self.selectors.len();
+        let some = if all_exact { &[] } else { &self.selectors[..] };
+        some.iter().filter(|selector| selector.is_pattern())
+    }
+
+    pub(super) fn has_pattern(&self) -> bool {
+        self.patterns().next().is_some()
+    }
+}
+
+/// Returns the selectors without duplicates, in their order.
+fn distinct(selectors: &[Selector]) -> Box<[Selector]> {
+    let mut seen = HashSet::new();
+    selectors
+        .iter()
+        .filter(|selector| seen.insert(*selector))
+        .cloned()
+        .collect()
+}
