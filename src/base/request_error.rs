@@ -68,6 +68,11 @@ impl RequestError {
         }
     }
 
+    /// Returns whether the service, or a proxy before it, answered that it lacks the request.
+    pub(crate) fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Answered { status: 501, .. })
+    }
+
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Answered { status, code, .. } => kind_of(*status, code),
@@ -111,7 +116,7 @@ impl RequestError {
             (ErrorKind::Unavailable, _) => "cannot answer just now",
             (ErrorKind::NotFound, _) => "does not exist",
             (ErrorKind::Invalid, _) => "refuses the request",
-            (ErrorKind::Conflict, _) => "has changed since it was read, or exists already",
+            (ErrorKind::Conflict, _) => "is in another state than this needs, or exists already",
             _ => "failed",
         }
     }

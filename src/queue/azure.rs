@@ -261,6 +261,11 @@ impl AzureQueue {
         if error.kind() == ErrorKind::NotFound {
             return missing_queue(self).with_source(error);
         }
+        if error.is_unimplemented() {
+            // The service implements all of a queue's requests: something before it has answered.
+            let message = format!("queue `{self}` cannot be reached behind a proxy just now");
+            return Error::new(ErrorKind::Unavailable, message).with_source(error);
+        }
         error.about(format_args!("queue `{self}`"))
     }
 }

@@ -102,6 +102,15 @@ async fn a_temporary_fault_is_returned_at_once_as_retryable() {
     }
 }
 
+/// The service implements all requests of a queue: a proxy has answered.
+#[tokio::test]
+async fn an_answer_that_lacks_the_request_is_retryable() {
+    let server = Server::start(&["501 Not Implemented"]).await;
+    let error = server.queues()[0].get(1, WEEK).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_retryable(), "{error}");
+}
+
 #[tokio::test]
 async fn a_large_queue_is_cleared_in_several_steps() {
     let step = "500 Internal\r\nx-ms-error-code: OperationTimedOut";
