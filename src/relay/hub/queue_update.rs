@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     core::Hub,
-    fanout::DueWalk,
-    fanout::UpdateBatch,
+    fanout::{DueWalk, UpdateBatch},
     queue_entry::{MarkOutcome, NotLive, QueueEntry, QueueState},
     sync::{AtomicU64, Ordering},
     timers::Timer,

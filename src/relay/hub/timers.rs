@@ -209,9 +209,9 @@ impl<E> TimerOrder<E> {
         }
     }
 
-    /// Moves the entry with this number to its next timer's time; returns whether it is now the first of all, so that
-    /// the timers' task must be woken. Called under the entry's lock, so that order and entry never
-    /// disagree.
+    /// Moves the entry with this number to its next timer's time; returns whether it is now the
+    /// first of all, so that the timers' task must be woken. Called under the entry's lock, so that
+    /// order and entry never disagree.
     #[must_use]
     pub(super) fn rearm(
         &self,
