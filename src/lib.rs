@@ -41,6 +41,8 @@ mod client;
 #[cfg(feature = "console")]
 mod console;
 mod coordination;
+#[cfg(feature = "courier")]
+pub mod courier;
 mod error;
 #[cfg(feature = "listener")]
 pub mod listener;

@@ -6,7 +6,7 @@ use crate::sources::{Source, read, used};
 
 /// The layers of docs/architecture.md, from the lowest up. A module imports from lower ones only. A
 /// wing with several modules is named with the module.
-const LAYERS: [(&str, &[&str]); 9] = [
+const LAYERS: [(&str, &[&str]); 10] = [
     (
         "base",
         &[
@@ -55,6 +55,7 @@ const LAYERS: [(&str, &[&str]); 9] = [
             "listener",
         ],
     ),
+    ("between machines", &["courier"]),
     ("edges", &["relay/server"]),
     ("assembly", &["relay/node", "testing"]),
 ];

@@ -47,5 +47,102 @@ pub(super) const SCHEMA: Schema = Schema {
         // address.
         "CREATE TABLE identity (id BLOB NOT NULL) STRICT;
         INSERT INTO identity (id) VALUES (randomblob(16))",
+        // The tables of transactions and of the hand-over to other machines; see `courier`. A `uid` has
+        // 16 random bytes. A machine is named by its authority, `HOST:PORT`.
+        "ALTER TABLE messages ADD COLUMN uid BLOB; -- NULL: put outside of a transaction
+        ALTER TABLE messages ADD COLUMN checksum INTEGER; -- CRC-32 of the body; NULL: older versions
+        CREATE UNIQUE INDEX messages_by_uid ON messages (uid) WHERE uid IS NOT NULL;
+        -- Not ready: sends of transactions that are not committed.
+        CREATE TABLE staged (
+            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            tx BLOB NOT NULL,
+            ends_at INTEGER NOT NULL, -- of the transaction
+            uid BLOB NOT NULL,
+            authority TEXT NOT NULL, -- '': this machine
+            queue TEXT NOT NULL,
+            stored_at INTEGER NOT NULL,
+            checksum INTEGER NOT NULL,
+            body BLOB NOT NULL
+        ) STRICT;
+        CREATE INDEX staged_by_tx ON staged (tx);
+        CREATE INDEX staged_by_end ON staged (ends_at);
+        -- To other machines.
+        CREATE TABLE outgoing (
+            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, -- in the order of the commits
+            uid BLOB NOT NULL UNIQUE,
+            authority TEXT NOT NULL,
+            queue TEXT NOT NULL,
+            hop TEXT NOT NULL, -- the authority of the next machine
+            status INTEGER NOT NULL, -- 1: ready; 2: sent, the next machine stores it; 3: visible there
+            stored_at INTEGER NOT NULL,
+            sent_at INTEGER,
+            confirmed_at INTEGER,
+            ends_at INTEGER, -- the age limit
+            visited BLOB NOT NULL, -- 16 bytes for each machine before this one
+            size INTEGER NOT NULL,
+            checksum INTEGER NOT NULL,
+            body BLOB NOT NULL -- empty from status 2 on
+        ) STRICT;
+        CREATE INDEX outgoing_ready ON outgoing (hop, id) WHERE status = 1;
+        CREATE INDEX outgoing_sent ON outgoing (hop, id) WHERE status = 2;
+        CREATE INDEX outgoing_history ON outgoing (confirmed_at) WHERE status = 3;
+        CREATE INDEX outgoing_by_end ON outgoing (ends_at) WHERE status = 1 AND ends_at IS NOT NULL;
+        CREATE TABLE hops (
+            authority TEXT NOT NULL PRIMARY KEY,
+            -- Messages up to this id may be stored at the hop already: only the hop knows.
+            uncertain_upto INTEGER NOT NULL DEFAULT 0,
+            connected_at INTEGER,
+            last_error TEXT,
+            last_error_at INTEGER
+        ) STRICT, WITHOUT ROWID;
+        -- From other machines: stored and not yet visible.
+        CREATE TABLE inbound (
+            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            sender BLOB NOT NULL,
+            number INTEGER NOT NULL, -- within the sender's present connection
+            uid BLOB NOT NULL,
+            authority TEXT NOT NULL, -- '': this machine
+            queue TEXT NOT NULL,
+            arrived_at INTEGER NOT NULL,
+            visited BLOB NOT NULL,
+            checksum INTEGER NOT NULL,
+            body BLOB NOT NULL,
+            UNIQUE (sender, uid)
+        ) STRICT;
+        -- The present connection of each sender; messages of an earlier one are refused.
+        CREATE TABLE senders (
+            sender BLOB NOT NULL PRIMARY KEY,
+            connection BLOB NOT NULL,
+            name TEXT NOT NULL,
+            connected_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        -- History: messages that a committed transaction received, or that were passed on. It also
+        -- recognises a message that comes again from a restored copy of its sender.
+        CREATE TABLE received (
+            uid BLOB NOT NULL PRIMARY KEY,
+            queue TEXT NOT NULL,
+            size INTEGER NOT NULL,
+            arrived_at INTEGER NOT NULL,
+            received_at INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX received_by_time ON received (received_at);
+        CREATE TABLE dead_letters (
+            id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+            uid BLOB NOT NULL UNIQUE,
+            authority TEXT NOT NULL,
+            queue TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            stored_at INTEGER NOT NULL,
+            died_at INTEGER NOT NULL,
+            checksum INTEGER NOT NULL,
+            body BLOB NOT NULL
+        ) STRICT;
+        -- Queues with messages of which the relay was not told.
+        CREATE TABLE unnotified (
+            queue INTEGER NOT NULL PRIMARY KEY REFERENCES queues (id),
+            messages INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            revision INTEGER NOT NULL -- changes with each message
+        ) STRICT",
     ],
 };

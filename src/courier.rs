@@ -1,0 +1,9 @@
+//! A transactional queue between machines: store and forward.
+//!
+//! Messages are sent and received inside transactions, in queues of a SQLite file. A message to
+//! another machine waits in the same file until the hand-over has moved it. After a crash at any
+//! point each message is on exactly one side.
+
+mod message;
+
+pub use self::message::{Destination, MessageId};
