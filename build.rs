@@ -4,10 +4,11 @@ use std::{env, fs, path::PathBuf};
 
 use prost::Message;
 
-const PROTOS: [&str; 3] = [
+const PROTOS: [&str; 4] = [
     "reveille/v1/relay.proto",
     "reveille/v1/flags.proto",
     "reveille/v1/admin.proto",
+    "reveille/v1/courier.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

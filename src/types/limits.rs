@@ -55,6 +55,8 @@ impl Limits {
     pub const SUBSCRIBE_BYTES: usize = 1024 * 1024;
     /// Bytes of a notify request.
     pub const NOTIFY_BYTES: usize = 512 * 1024;
+    /// Bytes of a frame of a hand-over between machines.
+    pub const HAND_OVER_BYTES: usize = 512 * 1024;
     /// Bytes of any other request.
     pub const REQUEST_BYTES: usize = 64 * 1024;
 }

@@ -135,6 +135,9 @@ fn request_limit<U: 'static>() -> Option<usize> {
     if this == TypeId::of::<proto::SubscribeRequest>() {
         return Some(Limits::SUBSCRIBE_BYTES);
     }
+    if this == TypeId::of::<proto::HandOverRequest>() {
+        return Some(Limits::HAND_OVER_BYTES);
+    }
     std::any::type_name::<U>()
         .ends_with("Request")
         .then_some(Limits::REQUEST_BYTES)

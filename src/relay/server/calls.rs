@@ -39,6 +39,7 @@ impl Call {
         let (kind, limit) = match path {
             "/reveille.v1.Relay/Notify" => (Unary, Limits::NOTIFY_BYTES),
             "/reveille.v1.Relay/NotifyStream" => (NotifyStream, Limits::NOTIFY_BYTES),
+            "/reveille.v1.Courier/HandOver" => (OtherStream, Limits::HAND_OVER_BYTES),
             "/reveille.v1.Relay/Subscribe" => (ServerStream, Limits::SUBSCRIBE_BYTES),
             "/reveille.v1.Flags/WatchFlag"
             | "/reveille.v1.Admin/WatchStats"
