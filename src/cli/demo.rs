@@ -6,9 +6,11 @@
 //! compares the costs. The demo leaves no process and no file behind.
 
 mod billing;
+mod courier;
 mod figures;
 mod fleet;
 mod fleet_run;
+mod home;
 mod progress;
 mod protocol;
 mod script;
@@ -21,7 +23,7 @@ use serde::Serialize;
 
 /// Run a billing example on one machine, with woken and with polling listeners.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json")]
+#[command(after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json\n  reveille demo courier")]
 pub(crate) struct DemoArgs {
     /// Number of listeners of each of the two fleets; each is a separate process.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=25))]
@@ -33,9 +35,13 @@ pub(crate) struct DemoArgs {
     part: Option<Part>,
 }
 
-/// The verbs of the demo's child processes.
+/// Another demo, and the verbs of the demos' child processes.
 #[derive(Debug, Subcommand)]
 enum Part {
+    Courier(courier::CourierArgs),
+    /// One machine of the demo of the courier.
+    #[command(hide = true)]
+    CourierMachine(courier::machine::MachineArgs),
     /// The relay.
     #[command(hide = true)]
     Relay {
@@ -78,6 +84,8 @@ const FLAG: &str = "demo-start";
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<()> {
     match args.part {
         None => script::run(args.listeners, args.output == "json").await,
+        Some(Part::Courier(courier)) => courier::run(courier, args.output == "json").await,
+        Some(Part::CourierMachine(machine)) => courier::machine::run(machine).await,
         Some(Part::Relay { store }) => protocol::serve_relay(&store).await,
         Some(Part::Worker(args)) => worker::run(args).await,
     }

@@ -73,6 +73,12 @@ impl Subprocess {
         }
     }
 
+    /// Kills the child with SIGKILL, and waits until it has ended.
+    pub(crate) async fn kill(mut self) {
+        // A child that has ended already is no error.
+        let _ = self.child.kill().await;
+    }
+
     /// Ends the child, and waits until it has ended.
     pub(crate) async fn stop(mut self) {
         drop(self.stdin);

@@ -4,11 +4,18 @@
 
 mod status;
 
+#[cfg(feature = "courier")]
+use std::path::PathBuf;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
 use self::status::RelayStatus;
+#[cfg(feature = "courier")]
+use crate::{
+    courier::{Host, HostConfig, QueueManager, QueueManagerConfig},
+    types::{Selector, SubscribeOptions},
+};
 use crate::{
     base::{
         clock::wall,
@@ -60,9 +67,25 @@ pub struct NodeConfig {
     /// Maximum distinct flags that clients watch at one time; a watch of a further one is refused.
     /// Watches of this process ([`Node::watch_flag`]) count but are never refused.
     pub max_watched_flags: usize,
+    /// Hosts the queues of this directory: moves their messages to other machines and takes messages
+    /// over from other machines, on the gRPC port. Default: none.
+    #[cfg(feature = "courier")]
+    pub queues: Option<QueuesConfig>,
     /// Measures the processor time of each task poll in this process; the metric
     /// `longest_poll_microseconds` is the longest. It costs about half a microsecond per poll.
     pub measure_polls: bool,
+}
+
+/// The queues that a node hosts.
+#[cfg(feature = "courier")]
+#[derive(Debug, Clone, Default)]
+pub struct QueuesConfig {
+    /// The queue file.
+    pub path: PathBuf,
+    /// The limits, routes and names of the queues.
+    pub manager: QueueManagerConfig,
+    /// The hand-over to other machines.
+    pub host: HostConfig,
 }
 
 /// A running relay node. Dropping it ends it at once; [`Node::shutdown`] ends it gracefully.
@@ -74,6 +97,8 @@ pub struct Node {
     health: Health,
     store: Arc<dyn BlobStore>,
     flags: Flags,
+    #[cfg(feature = "courier")]
+    queues: Option<Arc<Host>>,
     /// Runs the flags' timers.
     scope: Scope,
 }
@@ -93,6 +118,8 @@ impl Default for NodeConfig {
             flag_refresh: Duration::from_secs(10),
             max_flags: flags.max_flags,
             max_watched_flags: flags.max_watched_flags,
+            #[cfg(feature = "courier")]
+            queues: None,
             measure_polls: false,
         }
     }
@@ -124,8 +151,15 @@ impl Node {
             wall: Arc::new(wall),
         };
         start_timers(&flags, &timers, &scope);
+        #[cfg(feature = "courier")]
+        let queues = match &config.queues {
+            Some(queues) => Some(Arc::new(host(&relay, queues).await?)),
+            None => None,
+        };
         let draining = CancellationToken::new();
         let services = Services {
+            #[cfg(feature = "courier")]
+            queues: queues.clone(),
             relay: relay.clone(),
             flags: flags.clone(),
             stream_max_age,
@@ -159,6 +193,8 @@ impl Node {
             health,
             store,
             flags,
+            #[cfg(feature = "courier")]
+            queues,
             scope,
         })
     }
@@ -198,6 +234,12 @@ impl Node {
         &self.relay
     }
 
+    /// Returns the hosted queues.
+    #[cfg(feature = "courier")]
+    pub fn queues(&self) -> Option<&QueueManager> {
+        self.queues.as_deref().map(Host::manager)
+    }
+
     /// Sets a flag durably and notifies all of its watchers, in this process and remote.
     ///
     /// # Errors
@@ -229,11 +271,28 @@ impl Node {
         self.relay.drain();
         self.server.shutdown(grace).await;
         self.scope.shutdown().await;
+        #[cfg(feature = "courier")]
+        if let Some(queues) = self.queues {
+            queues.shutdown().await;
+        }
         self.relay.shutdown().await;
         if let Some(console) = self.console {
             console.shutdown().await;
         }
     }
+}
+
+/// Opens the queue file and starts to host it. The relay is its notifier, and announces the messages
+/// that other processes send.
+#[cfg(feature = "courier")]
+async fn host(relay: &Relay, queues: &QueuesConfig) -> Result<Host> {
+    let notifier = Arc::new(relay.publisher("queues"));
+    let manager = QueueManager::open_to_host(&queues.path, queues.manager.clone()).await?;
+    let manager = manager.with_notifier(notifier);
+    let address = manager.outgoing_address();
+    let options = SubscribeOptions::new(ListenerId::new("queues")?, [Selector::from(address)]);
+    let wakes = relay.subscribe(options)?;
+    Ok(Host::start(manager, queues.host.clone(), Some(Box::new(wakes))))
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ mod body;
 mod budget;
 mod calls;
 mod connection;
+#[cfg(feature = "courier")]
+mod courier;
 mod flags;
 mod frames;
 mod health;

@@ -63,13 +63,13 @@ pub(super) fn send(event: &ChildEvent) -> anyhow::Result<()> {
     print_line(&serde_json::to_string(event)?)
 }
 
-fn print_line(line: &str) -> anyhow::Result<()> {
+pub(super) fn print_line(line: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
 }
 
-async fn parent_ended() {
+pub(super) async fn parent_ended() {
     let mut byte = [0; 1];
     let mut stdin = tokio::io::stdin();
     while matches!(stdin.read(&mut byte).await, Ok(1..)) {}

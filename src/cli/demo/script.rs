@@ -12,6 +12,7 @@ use super::{
     figures::{Figures, FleetFigures, Idle, Release, millis, money},
     fleet::{Worker, start_relay},
     fleet_run::FleetRun,
+    home::Home,
     progress::Progress,
     protocol::FleetState,
 };
@@ -28,9 +29,6 @@ struct Demo {
     relay: Subprocess,
     home: Home,
 }
-
-/// A directory for queues and flags, removed at the end.
-struct Home(PathBuf);
 
 /// How long both fleets are measured while idle.
 const IDLE: Duration = Duration::from_secs(5);
@@ -71,15 +69,15 @@ impl Demo {
         let progress = Progress::new();
         progress.doing("starting a relay");
         let home = Home::new()?;
-        let store = format!("sqlite:{}", home.0.join("flags.db").display());
+        let store = format!("sqlite:{}", home.path().join("flags.db").display());
         let mut relay = start_relay(&store)?;
         let url = relay.line().await?;
         progress.done(&format!("a relay serves on {url}"));
         progress.doing("starting two fleets");
         let client = Client::new(&url)?;
         let (pushed, polling) = tokio::try_join!(
-            FleetRun::open(Mode::Pushed, listeners, &client, &home.0),
-            FleetRun::open(Mode::Polling, listeners, &client, &home.0),
+            FleetRun::open(Mode::Pushed, listeners, &client, home.path()),
+            FleetRun::open(Mode::Polling, listeners, &client, home.path()),
         )?;
         let mut demo = Self {
             progress,
@@ -189,7 +187,7 @@ impl Demo {
         self.progress.doing("starting a late listener");
         let began = Instant::now();
         let number = self.listeners + 1;
-        let mut late = Worker::start(Mode::Pushed, number, self.client.url(), &self.home.0)?;
+        let mut late = Worker::start(Mode::Pushed, number, self.client.url(), &self.home.path())?;
         late.wait_released().await?;
         let span = began.elapsed();
         self.progress.done(&format!(
@@ -215,21 +213,5 @@ impl Idle {
             tasks: now.tasks,
             transactions: now.transactions - before.transactions,
         }
-    }
-}
-
-impl Home {
-    fn new() -> anyhow::Result<Self> {
-        let name = reveille::ListenerId::unique("reveille-demo")?;
-        let path = std::env::temp_dir().join(name.as_str());
-        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // A failure to remove a temporary directory is ignored.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -6,12 +6,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
+#[cfg(feature = "courier")]
+use super::courier::CourierService;
 use super::{
     admin::AdminService,
     flags::FlagsService,
     health::{Health, HealthService},
     relay::RelayService,
 };
+#[cfg(feature = "courier")]
+use crate::courier::Host;
 use crate::{
     coordination::flag::Flags,
     error::{Error, ErrorKind, Result},
@@ -25,6 +29,9 @@ use crate::{
 pub(crate) struct Services {
     pub(crate) relay: Relay,
     pub(crate) flags: Flags,
+    /// The hosted queues.
+    #[cfg(feature = "courier")]
+    pub(crate) queues: Option<std::sync::Arc<Host>>,
     /// Maximum age of a flag watch's stream.
     pub(crate) stream_max_age: Duration,
     pub(crate) draining: CancellationToken,
@@ -39,6 +46,8 @@ impl Services {
         let Self {
             relay,
             flags,
+            #[cfg(feature = "courier")]
+            queues,
             stream_max_age,
             draining,
         } = self;
@@ -64,7 +73,16 @@ impl Services {
             .max_decoding_message_size(Limits::REQUEST_BYTES);
         let reflection_v1 = reflection().build_v1().map_err(broken)?;
         let reflection_v1alpha = reflection().build_v1alpha().map_err(broken)?;
-        let routes = Routes::new(relay_service)
+        let routes = Routes::new(relay_service);
+        #[cfg(feature = "courier")]
+        let routes = match queues {
+            Some(host) => routes.add_service(
+                proto::courier_server::CourierServer::new(CourierService::new(host))
+                    .max_decoding_message_size(Limits::HAND_OVER_BYTES),
+            ),
+            None => routes,
+        };
+        let routes = routes
             .add_service(flags_service)
             .add_service(admin_service)
             .add_service(health_service)

@@ -1,0 +1,110 @@
+//! One machine of `demo courier`: its host, and an application that sends and receives.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args;
+use reveille::{
+    ListenerId, Node, NodeConfig, QueuesConfig, SubscribeOptions, WakeStream,
+    courier::{Destination, QueueManager, rusqlite},
+    queue::WorkQueue as _,
+};
+
+use super::ledger::{Ledger, queue_file};
+use crate::cli::demo::protocol::{parent_ended, print_line};
+
+/// The arguments of a machine's process.
+#[derive(Debug, Args)]
+pub(in crate::cli::demo) struct MachineArgs {
+    #[arg(long)]
+    home: PathBuf,
+    #[arg(long)]
+    listen: SocketAddr,
+    #[arg(long)]
+    peer: SocketAddr,
+    #[arg(long)]
+    messages: u32,
+}
+
+/// The queue of each machine.
+const INBOX: &str = "inbox";
+/// The pause between two sends, so that the messages flow while the machines are killed.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Runs the machine until its parent ends or kills it.
+pub(in crate::cli::demo) async fn run(args: MachineArgs) -> anyhow::Result<()> {
+    let config = NodeConfig {
+        listen: args.listen,
+        admin_listen: None,
+        queues: Some(QueuesConfig {
+            path: queue_file(&args.home),
+            ..QueuesConfig::default()
+        }),
+        ..NodeConfig::default()
+    };
+    let node = Node::start(config).await?;
+    let manager = node.queues().expect("configured above").clone();
+    let inbox = manager.queue(INBOX)?;
+    inbox.create().await?;
+    let listener = ListenerId::new("application")?;
+    let wakes = SubscribeOptions::new(listener, [inbox.address().clone()]);
+    let wakes = node.relay().subscribe(wakes)?;
+    let destination: Destination = format!("reveille://{}/{INBOX}", args.peer).parse()?;
+    let sent = Ledger::open(&args.home)?;
+    print_line("serves")?;
+    let work = async {
+        tokio::try_join!(
+            send_all(&manager, &destination, sent, args.messages),
+            receive_all(&manager, wakes),
+        )
+    };
+    tokio::select! {
+        ended = work => { ended?; }
+        () = parent_ended() => {}
+    }
+    node.shutdown(Duration::from_millis(500)).await;
+    Ok(())
+}
+
+/// Sends the numbers that the ledger does not have yet. The ledger's row and the message commit
+/// together.
+async fn send_all(
+    manager: &QueueManager,
+    destination: &Destination,
+    mut ledger: Ledger,
+    messages: u32,
+) -> anyhow::Result<()> {
+    for number in ledger.last_sent()? + 1..=u64::from(messages) {
+        let transaction = ledger.connection().transaction()?;
+        transaction.execute("INSERT INTO demo_sent (number) VALUES (?1)", [number.cast_signed()])?;
+        manager.send_in(&transaction, destination, number.to_string())?;
+        transaction.commit()?;
+        manager.committed();
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Writes each message of the inbox into the ledger; the message's removal and the ledger's row
+/// commit together.
+async fn receive_all(manager: &QueueManager, mut wakes: impl WakeStream) -> anyhow::Result<()> {
+    while let Some(wake) = wakes.next().await {
+        wake?;
+        while receive(manager).await? {}
+    }
+    Ok(())
+}
+
+/// Receives one message; returns `false` if there is none.
+async fn receive(manager: &QueueManager) -> anyhow::Result<bool> {
+    let mut transaction = manager.begin().await?;
+    let Some(message) = transaction.receive(INBOX).await? else {
+        return Ok(false);
+    };
+    let number: i64 = std::str::from_utf8(&message.body)?.parse()?;
+    let insert = move |transaction: &rusqlite::Transaction<'_>| {
+        let sql = "INSERT INTO demo_received (number) VALUES (?1)";
+        transaction.execute(sql, [number]).map(drop)
+    };
+    transaction.commit_with(insert).await?;
+    Ok(true)
+}

@@ -1,0 +1,209 @@
+//! The process that hosts a queue file: it moves messages to other machines, takes them over from
+//! other machines, notifies the relay, and maintains the file.
+//!
+//! One process hosts a file. Applications of the same machine open the file on their own and commit
+//! transactions; the relay's wake-ups tell the host of their messages, and a look into the file once
+//! a second finds the messages of a process that died before its notification. Each next machine
+//! has its own task and back-off, so that one that is away delays no other.
+
+mod hop;
+mod receiving;
+mod sending;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use self::hop::Hop;
+pub(crate) use self::receiving::ReceivingStream;
+use super::QueueManager;
+use crate::{
+    base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
+    error::Result,
+    types::WakeStream,
+};
+
+/// The configuration of a [`Host`].
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The name of this machine that other machines log and show. Default: `queues`.
+    pub name: String,
+    /// How often the host reads the file for messages of which it was not told. Default: 1 s.
+    pub interval: Duration,
+    /// How often expired rows and old history are removed. Default: 10 s.
+    pub maintenance: Duration,
+    /// A connection without messages is closed after this long. Default: 60 s.
+    pub idle: Duration,
+    /// The longest time to connect to another machine. Default: 5 s.
+    pub connect_timeout: Duration,
+    /// A connection whose offers are not answered for this long is closed. Default: 20 s.
+    pub answer_timeout: Duration,
+    /// The longest wait between two attempts to reach a machine; the waits are random and grow from
+    /// 200 ms. Default: 15 s.
+    pub max_backoff: Duration,
+}
+
+/// A hosted queue file. Its tasks end when it is dropped; [`Host::shutdown`] waits for them.
+#[derive(Debug)]
+pub struct Host {
+    shared: Arc<Shared>,
+    scope: Scope,
+}
+
+/// What the tasks of a host share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    manager: QueueManager,
+    config: HostConfig,
+    /// The file may have new messages to notify of or to move.
+    changed: Arc<Notify>,
+    clock: Clock,
+    errors: Mutex<LogLimiter<2>>,
+}
+
+/// Kinds of the log limiter.
+const ERROR_OF_FILE: usize = 0;
+const ERROR_OF_RELAY: usize = 1;
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            name: "queues".to_owned(),
+            interval: Duration::from_secs(1),
+            maintenance: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(20),
+            max_backoff: Duration::from_secs(15),
+        }
+    }
+}
+
+impl Host {
+    /// Starts to host the file of `manager`, which must have been opened with
+    /// [`QueueManager::open_to_host`]. `wakes` are wake-ups for the address
+    /// [`QueueManager::outgoing_address`], by which other processes of this machine announce
+    /// messages to other machines; without them, such a message waits for up to
+    /// [`HostConfig::interval`].
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn start(
+        manager: QueueManager,
+        config: HostConfig,
+        wakes: Option<Box<dyn WakeStream>>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            changed: manager.changed(),
+            manager,
+            config,
+            clock: Clock::new(),
+            errors: Mutex::new(LogLimiter::new(Duration::from_secs(10))),
+        });
+        let scope = Scope::new();
+        let dispatcher = Arc::clone(&shared);
+        let hops = Scope::new();
+        scope.spawn(async move { dispatcher.dispatch(&hops).await });
+        let maintenance = Arc::clone(&shared);
+        scope.spawn(async move { maintenance.maintain().await });
+        if let Some(wakes) = wakes {
+            let shared = Arc::clone(&shared);
+            scope.spawn(async move { shared.follow(wakes).await });
+        }
+        Self { shared, scope }
+    }
+
+    /// Returns the hosted queues.
+    pub fn manager(&self) -> &QueueManager {
+        &self.shared.manager
+    }
+
+    /// Returns a new receiving side of a connection from another machine.
+    pub(crate) fn receiving(&self) -> ReceivingStream {
+        ReceivingStream::new(Arc::clone(&self.shared))
+    }
+
+    /// Ends the tasks, and marks the file as closed in order.
+    pub async fn shutdown(self) {
+        self.scope.shutdown().await;
+        if let Err(error) = self.shared.manager.close().await {
+            tracing::warn!(%error, "the queue file could not be marked as closed");
+        }
+    }
+}
+
+impl Shared {
+    /// Notifies the relay of new messages, and keeps a task for each next machine with messages.
+    async fn dispatch(self: Arc<Self>, scope: &Scope) {
+        let mut hops: HashMap<String, Hop> = HashMap::new();
+        loop {
+            match self.manager.hops_with_messages().await {
+                Ok(names) => {
+                    for name in names {
+                        let hop = hops
+                            .entry(name)
+                            .or_insert_with_key(|name| Hop::start(Arc::clone(&self), name, scope));
+                        hop.changed();
+                    }
+                }
+                Err(error) => self.report(ERROR_OF_FILE, &error, "the queue file cannot be read"),
+            }
+            if let Err(error) = self.manager.notify_pending().await {
+                self.report(ERROR_OF_RELAY, &error, "the relay was not notified of messages");
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(self.config.interval) => {}
+            }
+        }
+    }
+
+    async fn maintain(&self) {
+        loop {
+            match self.manager.maintain().await {
+                // More is left: go on soon, but let other writers in.
+                Ok(true) => tokio::time::sleep(Duration::from_millis(20)).await,
+                Ok(false) => tokio::time::sleep(self.config.maintenance).await,
+                Err(error) => {
+                    self.report(ERROR_OF_FILE, &error, "the queue file cannot be maintained");
+                    tokio::time::sleep(self.config.maintenance).await;
+                }
+            }
+        }
+    }
+
+    /// Passes on wake-ups.
+    async fn follow(&self, mut wakes: Box<dyn WakeStream>) {
+        while let Some(wake) = wakes.next().await {
+            match wake {
+                Ok(_) => self.changed.notify_one(),
+                Err(error) => {
+                    self.report(ERROR_OF_RELAY, &error, "the relay refuses wake-ups");
+                    if !wakes.ask_again(Duration::from_secs(30)) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn report(&self, kind: usize, error: &crate::Error, text: &'static str) {
+        if let Some(times) = lock(&self.errors).count(kind, self.clock.now()) {
+            let path = %self.manager.path().display();
+            tracing::warn!(path, times, %error, text);
+        }
+    }
+}
+
+/// Runs `work` on the queue file's thread with the file's time, in one durable transaction.
+async fn write<T: Send + 'static>(
+    manager: &QueueManager,
+    work: impl FnOnce(&rusqlite::Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T> {
+    manager.write(work).await
+}

@@ -1,0 +1,189 @@
+//! The sending side of one connection to another machine.
+//!
+//! Offers messages, and confirms them when the other machine has stored them. Each answer is written
+//! to the queue file before the next frame is sent; answers that arrive together share a write. The
+//! rules are those of [`SenderSession`], which a failed write ends together with the connection.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Streaming, transport::Channel};
+
+use super::{Shared, wire};
+use crate::{
+    base::clock::Tick,
+    courier::handover::{ReceiverFrame, SenderFrame, SenderSession},
+    error::{Error, ErrorKind, Result},
+    wire::{
+        from_status,
+        proto::{HandOverRequest, HandOverResponse, courier_client::CourierClient},
+    },
+};
+
+/// One connection.
+pub(super) struct Sending {
+    shared: Arc<Shared>,
+    authority: String,
+    requests: mpsc::Sender<HandOverRequest>,
+    answers: Streaming<HandOverResponse>,
+    /// `None` while a job of the file has it, and after a job has failed.
+    session: Option<SenderSession>,
+    /// The last progress: an answer, or an offer while there was nothing to answer.
+    progress: Tick,
+}
+
+/// Frames that wait for the network. The window of the session is the real limit.
+const FRAMES: usize = 16;
+/// Answers that share a write.
+const MAX_ANSWERS: usize = 64;
+
+impl Sending {
+    /// Opens the stream and says hello.
+    pub(super) async fn open(
+        shared: Arc<Shared>,
+        authority: &str,
+        mut client: CourierClient<Channel>,
+    ) -> Result<Self> {
+        let name = shared.config.name.clone();
+        let mut session = SenderSession::new(authority, &name, fastrand::u64(..));
+        let (session, hello) = shared
+            .manager
+            .write(move |transaction, now| {
+                let hello = session.begin(transaction, now)?;
+                Ok((session, hello))
+            })
+            .await?;
+        let (requests, frames) = mpsc::channel(FRAMES);
+        requests
+            .try_send(wire::request(hello))
+            .expect("the channel is new");
+        let opened = client.hand_over(ReceiverStream::new(frames));
+        let limit = shared.config.answer_timeout;
+        let answers = match tokio::time::timeout(limit, opened).await {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => return Err(from_status(status)),
+            Err(_) => return Err(silent(authority, limit)),
+        };
+        Ok(Self {
+            progress: shared.clock.now(),
+            shared,
+            authority: authority.to_owned(),
+            requests,
+            answers,
+            session: Some(session),
+        })
+    }
+
+    /// Returns whether the other machine has accepted a message on this connection.
+    pub(super) fn has_accepted(&self) -> bool {
+        self.session.as_ref().is_some_and(SenderSession::has_accepted)
+    }
+
+    /// Moves messages until there are none for a while.
+    pub(super) async fn run(&mut self, changed: &Notify) -> Result<()> {
+        let config = self.shared.config.clone();
+        loop {
+            self.offer().await?;
+            let session = self.session.as_ref().ok_or_else(lost)?;
+            let waits = session.awaits_answer();
+            let limit = if waits { config.answer_timeout } else { config.idle };
+            let silent_for = self.shared.clock.now().since(self.progress);
+            let retry = match session.next_time() {
+                Some(at) => self.until(at).await?,
+                None => Duration::MAX,
+            };
+            tokio::select! {
+                answer = self.answers.message() => match answer.map_err(from_status)? {
+                    Some(answer) => self.on_answer(answer).await?,
+                    None => return Err(ended(&self.authority)),
+                },
+                () = changed.notified() => {}
+                () = tokio::time::sleep(retry) => {}
+                () = tokio::time::sleep(limit.saturating_sub(silent_for)) => match waits {
+                    true => return Err(silent(&self.authority, limit)),
+                    false => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Notes in the file which messages the other machine may have stored.
+    pub(super) async fn end(mut self) -> Result<()> {
+        let Some(mut session) = self.session.take() else {
+            return Ok(());
+        };
+        let ended = self
+            .shared
+            .manager
+            .write(move |transaction, now| session.end(transaction, now));
+        ended.await
+    }
+
+    /// Offers messages as far as the window allows.
+    async fn offer(&mut self) -> Result<()> {
+        loop {
+            let mut session = self.session.take().ok_or_else(lost)?;
+            let (session, offer) = self
+                .shared
+                .manager
+                .read(move |connection, now| {
+                    let offer = session.next_offer(connection, now)?;
+                    Ok((session, offer))
+                })
+                .await?;
+            let awaited = session.awaits_answer();
+            self.session = Some(session);
+            let Some(offer) = offer else {
+                return Ok(());
+            };
+            if !awaited {
+                self.progress = self.shared.clock.now();
+            }
+            self.send(offer).await?;
+        }
+    }
+
+    /// Handles an answer, together with those that have arrived meanwhile.
+    async fn on_answer(&mut self, first: HandOverResponse) -> Result<()> {
+        self.progress = self.shared.clock.now();
+        let mut frames: Vec<ReceiverFrame> = vec![wire::answer(first)?];
+        while frames.len() < MAX_ANSWERS {
+            let next = futures_util::FutureExt::now_or_never(self.answers.message());
+            match next {
+                Some(Ok(Some(answer))) => frames.push(wire::answer(answer)?),
+                // The end is found again by the next call.
+                _ => break,
+            }
+        }
+        let mut session = self.session.take().ok_or_else(lost)?;
+        let (session, replies) = self
+            .shared
+            .manager
+            .write(move |transaction, now| {
+                let mut replies = Vec::new();
+                for frame in frames {
+                    match session.on_frame(transaction, now, frame)? {
+                        Ok(frames) => replies.extend(frames),
+                        Err(error) => return Ok((session, Err(error))),
+                    }
+                }
+                Ok((session, Ok(replies)))
+            })
+            .await?;
+        self.session = Some(session);
+        for reply in replies? {
+            self.send(reply).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, frame: SenderFrame) -> Result<()> {
+        let limit = self.shared.config.answer_timeout;
+        match tokio::time::timeout(limit, self.requests.send(wire::request(frame))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(ended(&self.authority)),
+            Err(_) => Err(silent(&self.authority, limit)),
+        }
+    }
+}

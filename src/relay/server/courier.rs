@@ -1,0 +1,113 @@
+//! The `Courier` service: takes over messages from other machines.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+};
+
+use futures_core::Stream;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    courier::{Host, ReceivingStream},
+    wire::{
+        proto::{self, HandOverRequest, HandOverResponse},
+        to_status,
+    },
+};
+
+/// The service of a hosted queue file.
+#[derive(Debug)]
+pub(super) struct CourierService {
+    host: std::sync::Arc<Host>,
+}
+
+/// The answers of one stream.
+struct Answers {
+    requests: Streaming<HandOverRequest>,
+    receiving: ReceivingStream,
+    ready: VecDeque<HandOverResponse>,
+    ended: bool,
+}
+
+/// Requests that share a write.
+const MAX_REQUESTS: usize = 16;
+
+impl CourierService {
+    pub(super) fn new(host: std::sync::Arc<Host>) -> Self {
+        Self { host }
+    }
+}
+
+#[tonic::async_trait]
+impl proto::courier_server::Courier for CourierService {
+    type HandOverStream = Pin<Box<dyn Stream<Item = Result<HandOverResponse, Status>> + Send>>;
+
+    async fn hand_over(
+        &self,
+        request: Request<Streaming<HandOverRequest>>,
+    ) -> Result<Response<Self::HandOverStream>, Status> {
+        let answers = Answers {
+            requests: request.into_inner(),
+            receiving: self.host.receiving(),
+            ready: VecDeque::new(),
+            ended: false,
+        };
+        let stream = stream::unfold(answers, |mut answers| async move {
+            let next = answers.next().await?;
+            Some((next, answers))
+        });
+        Ok(Response::new(stream.boxed()))
+    }
+}
+
+impl Answers {
+    /// Returns the next answer; `None` at the end of the requests.
+    async fn next(&mut self) -> Option<Result<HandOverResponse, Status>> {
+        loop {
+            if let Some(answer) = self.ready.pop_front() {
+                return Some(Ok(answer));
+            }
+            if self.ended {
+                return None;
+            }
+            match self.handle().await {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(status) => {
+                    self.ended = true;
+                    return Some(Err(status));
+                }
+            }
+        }
+    }
+
+    /// Handles the next request, together with those that have arrived meanwhile. Returns `false` at
+    /// their end.
+    async fn handle(&mut self) -> Result<bool, Status> {
+        let Some(first) = self.requests.message().await? else {
+            return Ok(false);
+        };
+        let mut requests = vec![first];
+        while requests.len() < MAX_REQUESTS {
+            match self.requests.message().now_or_never() {
+                Some(Ok(Some(request))) => requests.push(request),
+                Some(Ok(None)) => {
+                    self.ended = true;
+                    break;
+                }
+                // What has arrived before is handled; its answers cannot arrive, and the sender
+                // connects again.
+                Some(Err(_)) => {
+                    self.ended = true;
+                    break;
+                }
+                None => break,
+            }
+        }
+        let answers = self.receiving.handle(requests).await.map_err(to_status)?;
+        self.ready.extend(answers);
+        Ok(true)
+    }
+}
