@@ -4,6 +4,13 @@
 //! another machine waits in the same file until the hand-over has moved it. After a crash at any
 //! point each message is on exactly one side.
 
+mod crash_point;
+#[cfg(feature = "relay")]
+mod host;
 mod message;
 
+#[cfg(feature = "relay")]
+pub use self::host::{Host, HostConfig};
+#[cfg(feature = "relay")]
+pub(crate) use self::host::ReceivingStream;
 pub use self::message::{Destination, MessageId};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Shared, wire};
 use crate::{
-    courier::handover::{ReceiverSession, SenderFrame},
+    courier::{crash_point::crash_point, handover::{ReceiverSession, SenderFrame}},
     error::{Error, ErrorKind, Result},
     wire::proto::{HandOverRequest, HandOverResponse},
 };
@@ -37,6 +37,11 @@ impl ReceivingStream {
         }
     }
 
+    /// The answers were passed to the connection.
+    pub(crate) fn answered(&self) {
+        crash_point("receiving-after-answer");
+    }
+
     /// Handles frames in their order, and returns the answers.
     ///
     /// # Errors
@@ -54,6 +59,7 @@ impl ReceivingStream {
         let state = std::mem::replace(&mut self.state, State::Ended);
         let policy = self.shared.manager.policy();
         let connection: [u8; 16] = fastrand::u128(..).to_be_bytes();
+        crash_point("receiving-before-write");
         let (session, answers) = self
             .shared
             .manager
@@ -73,6 +79,7 @@ impl ReceivingStream {
                 Ok(Ok((session, answers)))
             })
             .await??;
+        crash_point("receiving-after-write");
         self.state = State::Open(session);
         // Messages may have become visible, or may go to the next machine.
         self.shared.changed.notify_one();

@@ -13,7 +13,7 @@ use tonic::{Streaming, transport::Channel};
 use super::{Shared, wire};
 use crate::{
     base::clock::Tick,
-    courier::handover::{ReceiverFrame, SenderFrame, SenderSession},
+    courier::{crash_point::crash_point, handover::{ReceiverFrame, SenderFrame, SenderSession}},
     error::{Error, ErrorKind, Result},
     wire::{
         from_status,
@@ -65,6 +65,7 @@ impl Sending {
             Ok(Err(status)) => return Err(from_status(status)),
             Err(_) => return Err(silent(authority, limit)),
         };
+        crash_point("sending-after-hello");
         Ok(Self {
             progress: shared.clock.now(),
             shared,
@@ -140,7 +141,9 @@ impl Sending {
             if !awaited {
                 self.progress = self.shared.clock.now();
             }
+            crash_point("sending-before-offer");
             self.send(offer).await?;
+            crash_point("sending-after-offer");
         }
     }
 
@@ -156,6 +159,7 @@ impl Sending {
                 _ => break,
             }
         }
+        crash_point("sending-before-write");
         let mut session = self.session.take().ok_or_else(lost)?;
         let (session, replies) = self
             .shared
@@ -171,9 +175,11 @@ impl Sending {
                 Ok((session, Ok(replies)))
             })
             .await?;
+        crash_point("sending-after-write");
         self.session = Some(session);
         for reply in replies? {
             self.send(reply).await?;
+            crash_point("sending-after-confirm");
         }
         Ok(())
     }

@@ -72,6 +72,7 @@ impl Answers {
             if self.ended {
                 return None;
             }
+            self.receiving.answered();
             match self.handle().await {
                 Ok(true) => {}
                 Ok(false) => return None,

@@ -23,12 +23,13 @@ pub(in crate::cli::demo) struct MachineArgs {
     peer: SocketAddr,
     #[arg(long)]
     messages: u32,
+    /// The pause between two sends, so that messages flow while machines are killed.
+    #[arg(long, value_parser = reveille::duration::parse, default_value = "2ms")]
+    pause: Duration,
 }
 
 /// The queue of each machine.
 const INBOX: &str = "inbox";
-/// The pause between two sends, so that the messages flow while the machines are killed.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// Runs the machine until its parent ends or kills it.
 pub(in crate::cli::demo) async fn run(args: MachineArgs) -> anyhow::Result<()> {
@@ -53,7 +54,7 @@ pub(in crate::cli::demo) async fn run(args: MachineArgs) -> anyhow::Result<()> {
     print_line("serves")?;
     let work = async {
         tokio::try_join!(
-            send_all(&manager, &destination, sent, args.messages),
+            send_all(&manager, &destination, sent, &args),
             receive_all(&manager, wakes),
         )
     };
@@ -71,15 +72,15 @@ async fn send_all(
     manager: &QueueManager,
     destination: &Destination,
     mut ledger: Ledger,
-    messages: u32,
+    args: &MachineArgs,
 ) -> anyhow::Result<()> {
-    for number in ledger.last_sent()? + 1..=u64::from(messages) {
+    for number in ledger.last_sent()? + 1..=u64::from(args.messages) {
         let transaction = ledger.connection().transaction()?;
         transaction.execute("INSERT INTO demo_sent (number) VALUES (?1)", [number.cast_signed()])?;
         manager.send_in(&transaction, destination, number.to_string())?;
         transaction.commit()?;
         manager.committed();
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(args.pause).await;
     }
     Ok(())
 }

@@ -1,0 +1,300 @@
+"""Kills two machines that hand messages over to each other, and checks that no message is lost.
+
+    courier_kills.py REVEILLE [--seed N] [--kills N]
+
+Each machine is `reveille demo courier-machine`: a process with a queue file, a ledger in the same
+file, and an application that sends numbered messages in transactions and receives in transactions.
+Between the machines stands a proxy for each direction that cuts streams, and delays, repeats and
+swaps their frames. A machine is killed with SIGKILL at a random moment, or it aborts at a named
+crash point (REVEILLE_CRASH_POINT, in builds with debug assertions). At the end the faults stop; then
+both ledgers must have each committed message once, in order, and no message may be left in a table.
+"""
+
+import argparse
+import os
+import queue
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+
+PATH = "/reveille.v1.Courier/HandOver"
+
+# Each is passed by the process that sends or receives; see `crash_point` in src/courier.
+CRASH_POINTS = [
+    "transaction-before-commit",
+    "transaction-after-commit",
+    "sending-after-hello",
+    "sending-before-offer",
+    "sending-after-offer",
+    "sending-before-write",
+    "sending-after-write",
+    "sending-after-confirm",
+    "receiving-before-write",
+    "receiving-after-write",
+    "receiving-after-answer",
+    "notifying-before",
+    "notifying-after",
+]
+
+# No progress for this long after the faults is a failure.
+STALLED = 90
+
+
+class Proxy:
+    """Forwards the streams of one direction, with faults while `faulty` is set."""
+
+    def __init__(self, target, seed):
+        self.target = target
+        self.random = random.Random(seed)
+        self.faulty = True
+        self.counts = dict.fromkeys(("streams", "cut", "delayed", "repeated", "swapped"), 0)
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
+        handler = grpc.stream_stream_rpc_method_handler(self.hand_over)
+        service = grpc.method_handlers_generic_handler("reveille.v1.Courier", {"HandOver": handler})
+        self.server.add_generic_rpc_handlers((service,))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+
+    def hand_over(self, requests, context):
+        self.counts["streams"] += 1
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.target, options) as channel:
+            cut = threading.Event()
+            call = channel.stream_stream(PATH)(self.disturb(requests, cut))
+            context.add_callback(call.cancel)
+            try:
+                for answer in self.disturb(call, cut):
+                    yield answer
+            except grpc.RpcError as error:
+                context.abort(error.code(), error.details())
+            finally:
+                call.cancel()
+            if cut.is_set():
+                context.abort(grpc.StatusCode.UNAVAILABLE, "cut by the proxy")
+
+    def disturb(self, frames, cut):
+        """Passes frames on; some late, twice, or after the next one."""
+        arrived = queue.Queue()
+
+        def read():
+            try:
+                for frame in frames:
+                    arrived.put((frame, None))
+                arrived.put((None, None))
+            except Exception as error:  # the stream has failed
+                arrived.put((None, error))
+
+        threading.Thread(target=read, daemon=True).start()
+        held = None
+        while not cut.is_set():
+            try:
+                frame, error = arrived.get(timeout=0.05)
+            except queue.Empty:
+                if held is not None:
+                    yield held
+                    held = None
+                continue
+            if frame is None:
+                if held is not None:
+                    yield held
+                if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+                    raise error
+                return
+            chance = self.random.random() if self.faulty else 1
+            if chance < 0.01:
+                self.counts["cut"] += 1
+                cut.set()
+                return
+            if chance < 0.03 and held is None:
+                self.counts["swapped"] += 1
+                held = frame
+                continue
+            if chance < 0.08:
+                self.counts["delayed"] += 1
+                time.sleep(self.random.random() * 0.1)
+            yield frame
+            if chance > 0.97 and chance < 1:
+                self.counts["repeated"] += 1
+                yield frame
+            if held is not None:
+                yield held
+                held = None
+
+
+class Machine:
+    """One machine's directory and process."""
+
+    def __init__(self, program, home, port, messages):
+        self.program = program
+        self.home = home
+        self.port = port
+        self.messages = messages
+        self.peer = None
+        self.process = None
+        home.mkdir()
+
+    def start(self, crash_point=None):
+        environment = dict(os.environ, RUST_LOG="error")
+        if crash_point:
+            environment["REVEILLE_CRASH_POINT"] = crash_point
+        self.process = subprocess.Popen(
+            [
+                self.program, "demo", "courier-machine", "--home", self.home,
+                "--listen", f"127.0.0.1:{self.port}", "--peer", f"127.0.0.1:{self.peer}",
+                "--messages", str(self.messages), "--pause", "20ms",
+            ],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+
+    def kill(self):
+        """Returns whether the process had ended by itself."""
+        ended = self.process.poll() is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        return ended
+
+    def stop(self):
+        self.process.stdin.close()
+        try:
+            return self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def rows(self, sql):
+        connection = sqlite3.connect(self.home / "queues.db", timeout=20)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+    def numbers(self, sql):
+        return [row[0] for row in self.rows(sql)]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def kill_machines(machines, kills, rng):
+    """Kills and restarts; returns how often a machine ended at its crash point."""
+    at_points = dict.fromkeys(CRASH_POINTS, 0)
+    for number in range(kills):
+        machine = rng.choice(machines)
+        if number % 2:
+            time.sleep(rng.random() * 0.15)
+            machine.kill()
+            machine.start()
+            continue
+        # Each point in turn, at its first or a later passage.
+        point = CRASH_POINTS[number // 2 % len(CRASH_POINTS)]
+        machine.kill()
+        machine.start(f"{point}:{rng.randint(1, 8)}")
+        until = time.monotonic() + 1.5
+        while machine.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.005)
+        at_points[point] += machine.kill()
+        machine.start()
+    return at_points
+
+
+def expect(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def settle(machines):
+    """Waits until each machine has received all messages of the other one."""
+    expected = sum(machine.messages for machine in machines)
+    last, since = -1, time.monotonic()
+    while True:
+        received = sum(machine.rows("SELECT count(*) FROM demo_received")[0][0] for machine in machines)
+        if received >= expected:
+            return
+        if received != last:
+            last, since = received, time.monotonic()
+        expect(time.monotonic() - since < STALLED, f"stalled: {received} of {expected} received")
+        time.sleep(0.1)
+
+
+def check(sender, receiver):
+    sent = sender.numbers("SELECT number FROM demo_sent ORDER BY number")
+    received = receiver.numbers("SELECT number FROM demo_received ORDER BY id")
+    expect(sent == list(range(1, sender.messages + 1)), "the ledger of the sender has gaps")
+    missing = set(sent) - set(received)
+    expect(not missing, f"lost: {sorted(missing)[:10]}")
+    expect(len(set(received)) == len(received), "doubled messages")
+    expect(received == sorted(received), "messages out of order")
+    for machine in (sender, receiver):
+        expect(machine.rows("PRAGMA integrity_check") == [("ok",)], "the file is damaged")
+        for table in ("inbound", "staged", "dead_letters", "messages"):
+            left = machine.rows(f"SELECT count(*) FROM {table}")[0][0]
+            expect(left == 0, f"{left} rows left in {table}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("reveille")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=200)
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    home = Path(tempfile.mkdtemp(prefix="courier-kills-"))
+    machines, proxies = [], []
+    failed = True
+    try:
+        # As many as are sent in the time of the kills.
+        messages = 500 + 5 * arguments.kills
+        for name in ("a", "b"):
+            machines.append(Machine(arguments.reveille, home / name, free_port(), messages))
+        for index, machine in enumerate(machines):
+            other = machines[1 - index]
+            proxies.append(Proxy(f"127.0.0.1:{other.port}", arguments.seed + index))
+            machine.peer = proxies[index].port
+        for machine in machines:
+            machine.start()
+        at_points = kill_machines(machines, arguments.kills, rng)
+        for proxy in proxies:
+            proxy.faulty = False
+        settle(machines)
+        for machine in machines:
+            expect(machine.stop() == 0, "a machine did not end in order")
+        check(*machines)
+        check(*reversed(machines))
+        for kind in proxies[0].counts:
+            count = sum(proxy.counts[kind] for proxy in proxies)
+            print(f"{kind}: {count}", end="  ")
+            expect(count > 0 or arguments.kills < 50, f"no stream was {kind}")
+        print(f"\n{arguments.kills} kills; at crash points: {at_points}")
+        missed = [point for point, count in at_points.items() if count == 0]
+        expect(not missed or arguments.kills < 100, f"crash points that ended no machine: {missed}")
+        failed = False
+    except AssertionError as error:
+        print(f"seed {arguments.seed}: {error}; the files are in {home}")
+    finally:
+        for machine in machines:
+            if machine.process and machine.process.poll() is None:
+                machine.kill()
+        for proxy in proxies:
+            proxy.server.stop(None)
+        if not failed:
+            shutil.rmtree(home, ignore_errors=True)
+    sys.stdout.flush()
+    os._exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
