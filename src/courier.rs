@@ -5,6 +5,7 @@
 //! point each message is on exactly one side.
 
 mod crash_point;
+pub(crate) mod handover;
 #[cfg(feature = "relay")]
 mod host;
 mod message;

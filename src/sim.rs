@@ -8,6 +8,7 @@
 
 mod attempts;
 mod check;
+mod courier;
 mod faults;
 mod flags;
 mod fleets;

@@ -248,6 +248,44 @@ pub(crate) enum Fault {
     TenureTombstoneIgnored,
     /// Section 9: a holder believes until its tombstone is written.
     TenureBelievedInRelease,
+    /// Hand-over: offers are accepted before they are stored.
+    AcceptedBeforeStored,
+    /// Hand-over: a message is visible when it is stored, before the sender has marked it as sent.
+    VisibleBeforeConfirmed,
+    /// Hand-over: a message is marked as sent before it is accepted.
+    SentBeforeAccepted,
+    /// Hand-over: the confirmation covers messages that are not accepted yet.
+    ConfirmsAllOffered,
+    /// Hand-over: a new connection does not ask which messages the receiver holds.
+    HeldIgnored,
+    /// Hand-over: messages that the receiver holds are never confirmed.
+    HeldNotConfirmed,
+    /// Hand-over: sent messages count as visible although the receiver holds them.
+    HeldConfirmed,
+    /// Hand-over: messages are offered before the receiver has said what it holds.
+    OffersBeforeWelcome,
+    /// Hand-over: frames of an earlier connection are handled.
+    OldConnectionAccepted,
+    /// Hand-over: a repeated frame is handled again.
+    RepeatedFrameHandled,
+    /// Hand-over: a frame is handled although an earlier one is missing.
+    FrameGapAccepted,
+    /// Hand-over: the ids of earlier messages are forgotten.
+    RestoredCopyStored,
+    /// Hand-over: a message overtakes a postponed one of its queue.
+    PostponedOvertaken,
+    /// Hand-over: a postponed message becomes a dead letter.
+    PostponedBuried,
+    /// Hand-over: a refused message goes to no dead letters.
+    RefusedForgotten,
+    /// Hand-over: a message goes round in a loop of routes.
+    LoopAccepted,
+    /// Hand-over: the relay is not told of messages that become visible.
+    NotificationNotNoted,
+    /// Hand-over: a connection leaves no note that its messages are uncertain.
+    UncertaintyNotNoted,
+    /// Hand-over: a message that the next machine may have stored expires.
+    UncertainExpired,
 }
 
 impl Fault {

@@ -130,3 +130,25 @@ pub(super) const LEASE_FAULTS: &[Row] = rows! {
 pub(super) const MANY_FAULTS: &[Row] = rows! {
     TurnsUnbounded, "work", "a quarter of all queues that wait for a stream have their turns in one step";
 };
+
+pub(super) const COURIER_FAULTS: &[Row] = rows! {
+    AcceptedBeforeStored, "hand-over: accept", "offers are accepted before they are stored";
+    VisibleBeforeConfirmed, "hand-over: confirm", "a message is visible when it is stored, before the sender has marked it as sent";
+    SentBeforeAccepted, "hand-over: accept", "a message is marked as sent before it is accepted";
+    ConfirmsAllOffered, "hand-over: confirm", "the confirmation covers messages that are not accepted yet";
+    HeldIgnored, "hand-over: welcome", "a new connection does not ask which messages the receiver holds";
+    HeldNotConfirmed, "hand-over: welcome", "messages that the receiver holds are never confirmed";
+    HeldConfirmed, "hand-over: welcome", "sent messages count as visible although the receiver holds them";
+    OffersBeforeWelcome, "hand-over: welcome", "messages are offered before the receiver has said what it holds";
+    OldConnectionAccepted, "hand-over: connection", "frames of an earlier connection are handled";
+    RepeatedFrameHandled, "hand-over: frames", "a repeated frame is handled again";
+    FrameGapAccepted, "hand-over: frames", "a frame is handled although an earlier one is missing";
+    RestoredCopyStored, "hand-over: ids", "the ids of earlier messages are forgotten";
+    PostponedOvertaken, "hand-over: order", "a message overtakes a postponed one of its queue";
+    PostponedBuried, "hand-over: postponed", "a postponed message becomes a dead letter";
+    RefusedForgotten, "hand-over: refused", "a refused message goes to no dead letters";
+    LoopAccepted, "hand-over: routes", "a message goes round in a loop of routes";
+    NotificationNotNoted, "hand-over: notification", "the relay is not told of messages that become visible";
+    UncertaintyNotNoted, "hand-over: age limit", "a connection leaves no note that its messages are uncertain";
+    UncertainExpired, "hand-over: age limit", "a message that the next machine may have stored expires";
+};

@@ -1,0 +1,235 @@
+//! One machine of the hand-over's simulation: a queue file in memory, its clock, its consumer.
+
+use rusqlite::{Connection, Transaction, backup::Backup, params};
+
+use crate::{
+    courier::handover::{
+        Policy, policy,
+        sender::{end_crashed, expire_unoffered},
+    },
+    base::fault::Fault,
+    queue::sqlite::schema::SCHEMA,
+};
+
+/// A message's id in the simulation: its number, as in its uid.
+pub(super) type Id = u64;
+
+/// The queue file of a machine, its clock, and the processes that use it.
+pub(super) struct Machine {
+    pub(super) file: Connection,
+    /// The newest copy, with the number of messages that the consumer had then.
+    pub(super) copy: Option<(Connection, usize)>,
+    pub(super) up: bool,
+    /// Connections of an earlier life are gone.
+    pub(super) life: u32,
+    pub(super) policy: Policy,
+    /// The difference of the machine's clock to the true time.
+    pub(super) offset: i64,
+    /// The last time of the file's clock, and how far it is ahead of the machine's.
+    clock: (i64, i64),
+    /// Messages that the consumer has handled, in order.
+    pub(super) received: Vec<Id>,
+}
+
+/// The queues of each machine; "missing" is not among them.
+pub(super) const QUEUES: [&str; 2] = ["orders", "mails"];
+
+impl Machine {
+    pub(super) fn new(number: usize, policy: Policy) -> Self {
+        let file = Connection::open_in_memory().expect("a file in memory");
+        file.set_prepared_statement_cache_capacity(128);
+        for migration in SCHEMA.migrations {
+            file.execute_batch(migration).expect("the schema");
+        }
+        let id = file_id(number);
+        file.execute("UPDATE identity SET id = ?1", [id]).expect("an identity");
+        for queue in QUEUES {
+            file.execute("INSERT INTO queues (name) VALUES (?1)", [queue]).expect("a queue");
+        }
+        Self {
+            file,
+            copy: None,
+            up: true,
+            life: 0,
+            policy,
+            offset: 0,
+            clock: (0, 0),
+            received: Vec::new(),
+        }
+    }
+
+    /// Returns the file's time, which never goes back, and the machine's.
+    pub(super) fn times(&mut self, now: i64) -> (i64, i64) {
+        let machine = now + self.offset;
+        let (seen, ahead) = self.clock;
+        self.clock = match machine + ahead >= seen {
+            true => (machine + ahead, ahead),
+            false => (seen, seen - machine),
+        };
+        (self.clock.0, machine)
+    }
+
+    /// Runs a step in a transaction. Without `commit` it has no effect, as in a crash.
+    pub(super) fn step<T>(
+        &mut self,
+        commit: bool,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> T {
+        let transaction = self.file.transaction().expect("a transaction");
+        let value = work(&transaction).expect("the file is sound");
+        match commit {
+            true => transaction.commit().expect("committed"),
+            false => transaction.rollback().expect("rolled back"),
+        }
+        value
+    }
+
+    /// Commits messages of an application.
+    pub(super) fn send(&mut self, now: i64, ends_at: Option<i64>, sends: &[(Id, String, &str)]) {
+        let routes = self.policy.routes.clone();
+        self.step(true, |transaction| {
+            for (id, authority, queue) in sends {
+                let hop = policy::next_hop(&routes, authority).unwrap_or(authority);
+                let body = id.to_string().into_bytes();
+                let checksum = crc32fast::hash(&body);
+                transaction
+                    .prepare_cached(
+                        "INSERT INTO outgoing (uid, authority, queue, hop, status, stored_at, ends_at,
+                           visited, size, checksum, body)
+                         VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, x'', ?7, ?8, ?9)",
+                    )?
+                    .execute(params![
+                        uid(*id),
+                        authority,
+                        queue,
+                        hop,
+                        now,
+                        ends_at,
+                        body.len(),
+                        checksum,
+                        body
+                    ])?;
+            }
+            Ok(())
+        });
+    }
+
+    /// The relay is told of messages; returns whether there were any.
+    pub(super) fn notify(&mut self) -> bool {
+        self.file.execute("DELETE FROM unnotified", []).expect("deleted") > 0
+    }
+
+    /// The consumer handles messages, oldest first; returns them with their queues.
+    pub(super) fn receive(&mut self, now: i64, max: usize) -> Vec<Id> {
+        let select = "SELECT id, uid, body FROM messages ORDER BY visible_at, id LIMIT ?1";
+        let ids = self.step(true, |transaction| {
+            let rows: Vec<(i64, [u8; 16], Vec<u8>)> = transaction
+                .prepare_cached(select)?
+                .query_map([max], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect::<rusqlite::Result<_>>()?;
+            let mut ids = Vec::new();
+            for (row, uid, body) in rows {
+                let keep = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
+                            VALUES (?1, '', 0, 0, ?2)";
+                transaction.prepare_cached(keep)?.execute(params![uid, now])?;
+                let delete = "DELETE FROM messages WHERE id = ?1";
+                transaction.prepare_cached(delete)?.execute([row])?;
+                let text = String::from_utf8(body).expect("a number");
+                ids.push(text.parse().expect("a number"));
+            }
+            Ok(ids)
+        });
+        self.received.extend_from_slice(&ids);
+        ids
+    }
+
+    /// What a host does once it has opened the file.
+    pub(super) fn opened(&mut self) {
+        self.step(true, end_crashed);
+    }
+
+    pub(super) fn expire(&mut self, now: i64, fault: Fault) {
+        self.step(true, |transaction| expire_unoffered(transaction, now, 100, fault));
+    }
+
+    /// Returns the next machines of messages that are not visible there.
+    pub(super) fn hops(&self) -> Vec<String> {
+        let sql = "SELECT DISTINCT hop FROM outgoing WHERE status IN (1, 2) ORDER BY hop";
+        let mut select = self.file.prepare_cached(sql).expect("a statement");
+        let rows = select.query_map([], |row| row.get(0)).expect("rows");
+        rows.collect::<rusqlite::Result<_>>().expect("hops")
+    }
+
+    pub(super) fn copy_file(&mut self) {
+        self.copy = Some((copy_of(&self.file), self.received.len()));
+    }
+
+    /// Puts an older copy in the place of the file; returns the messages that arrived or were sent
+    /// since.
+    pub(super) fn restore(&mut self) -> Vec<Id> {
+        let Some((copy, received)) = &self.copy else {
+            return Vec::new();
+        };
+        let before = ids_of(copy);
+        let after = ids_of(&self.file);
+        self.file = copy_of(copy);
+        self.received.truncate(*received);
+        self.clock = (0, 0);
+        after.into_iter().filter(|id| !before.contains(id)).collect()
+    }
+
+    /// Returns how often the message stands in a table.
+    pub(super) fn count(&self, condition: &str, id: Id) -> usize {
+        let sql = format!("SELECT count(*) FROM {condition} AND uid = ?1");
+        let mut select = self.file.prepare_cached(&sql).expect("a statement");
+        let count: i64 = select.query_row([uid(id)], |row| row.get(0)).expect("a count");
+        usize::try_from(count).expect("not negative")
+    }
+
+    /// Returns the ids that a query of uids finds.
+    pub(super) fn ids(&self, sql: &str) -> Vec<Id> {
+        let mut select = self.file.prepare_cached(sql).expect("a statement");
+        let rows = select.query_map([], |row| row.get::<_, [u8; 16]>(0)).expect("rows");
+        let uids: rusqlite::Result<Vec<_>> = rows.collect();
+        uids.expect("uids").into_iter().map(id_of).collect()
+    }
+
+    /// Returns why a message is a dead letter here.
+    pub(super) fn dead_letter(&self, id: Id) -> Option<String> {
+        let sql = "SELECT reason FROM dead_letters WHERE uid = ?1";
+        let mut select = self.file.prepare_cached(sql).expect("a statement");
+        select.query_row([uid(id)], |row| row.get(0)).ok()
+    }
+}
+
+fn copy_of(file: &Connection) -> Connection {
+    let mut copy = Connection::open_in_memory().expect("a file in memory");
+    copy.set_prepared_statement_cache_capacity(128);
+    let backup = Backup::new(file, &mut copy).expect("a backup");
+    backup
+        .run_to_completion(10_000, std::time::Duration::ZERO, None)
+        .expect("copied");
+    drop(backup);
+    copy
+}
+
+/// Returns all messages that the file knows.
+fn ids_of(file: &Connection) -> std::collections::BTreeSet<Id> {
+    let sql = "SELECT uid FROM outgoing UNION SELECT uid FROM inbound UNION SELECT uid FROM messages
+               UNION SELECT uid FROM received UNION SELECT uid FROM dead_letters";
+    let mut select = file.prepare(sql).expect("a statement");
+    let rows = select.query_map([], |row| row.get::<_, [u8; 16]>(0)).expect("rows");
+    rows.map(|uid| id_of(uid.expect("a uid"))).collect()
+}
+
+pub(super) fn file_id(number: usize) -> [u8; 16] {
+    (number as u128 + 1).to_be_bytes()
+}
+
+pub(super) fn uid(id: Id) -> [u8; 16] {
+    u128::from(id).to_be_bytes()
+}
+
+fn id_of(uid: [u8; 16]) -> Id {
+    Id::try_from(u128::from_be_bytes(uid)).expect("the simulation's")
+}
