@@ -4,14 +4,33 @@
 //! another machine waits in the same file until the hand-over has moved it. After a crash at any
 //! point each message is on exactly one side.
 
+mod config;
 mod crash_point;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
 mod host;
+mod host_lock;
+mod manager;
 mod message;
+mod notify_state;
+mod notifying;
+mod send_in;
+mod set_aside;
+mod staging;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub use rusqlite;
 
 #[cfg(feature = "relay")]
-pub use self::host::{Host, HostConfig};
-#[cfg(feature = "relay")]
 pub(crate) use self::host::ReceivingStream;
-pub use self::message::{Destination, MessageId};
+#[cfg(feature = "relay")]
+pub use self::host::{Host, HostConfig};
+pub use self::{
+    config::{QueueManagerConfig, Route},
+    manager::QueueManager,
+    message::{Destination, MessageId},
+    staging::ReceivedMessage,
+    transaction::Transaction,
+};

@@ -5,6 +5,8 @@ pub(crate) mod node;
 pub(crate) mod runtime;
 mod server;
 
+#[cfg(feature = "courier")]
+pub use self::node::QueuesConfig;
 pub use self::{
     node::{Node, NodeConfig},
     runtime::{LocalPublisher, LocalSubscription, Relay, RelayConfig},

@@ -23,7 +23,9 @@ use serde::Serialize;
 
 /// Run a billing example on one machine, with woken and with polling listeners.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json\n  reveille demo courier")]
+#[command(
+    after_help = "Example:\n  reveille demo\n  reveille demo --listeners 12 -o json\n  reveille demo courier"
+)]
 pub(crate) struct DemoArgs {
     /// Number of listeners of each of the two fleets; each is a separate process.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=25))]

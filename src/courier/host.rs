@@ -6,6 +6,7 @@
 //! a second finds the messages of a process that died before its notification. Each next machine
 //! has its own task and back-off, so that one that is away delays no other.
 
+mod file;
 mod hop;
 mod receiving;
 mod sending;
@@ -21,7 +22,7 @@ use tokio::sync::Notify;
 
 use self::hop::Hop;
 pub(crate) use self::receiving::ReceivingStream;
-use super::QueueManager;
+use super::{QueueManager, crash_point::crash_point, handover::Policy};
 use crate::{
     base::{clock::Clock, log_limiter::LogLimiter, sync::lock, task::Scope},
     error::Result,
@@ -61,7 +62,8 @@ pub(crate) struct Shared {
     manager: QueueManager,
     config: HostConfig,
     /// The file may have new messages to notify of or to move.
-    changed: Arc<Notify>,
+    changed: Notify,
+    policy: Policy,
     clock: Clock,
     errors: Mutex<LogLimiter<2>>,
 }
@@ -69,6 +71,9 @@ pub(crate) struct Shared {
 /// Kinds of the log limiter.
 const ERROR_OF_FILE: usize = 0;
 const ERROR_OF_RELAY: usize = 1;
+
+/// The pause between two steps of maintenance.
+const MAINTENANCE_GAP: Duration = Duration::from_millis(20);
 
 impl Default for HostConfig {
     fn default() -> Self {
@@ -85,20 +90,22 @@ impl Default for HostConfig {
 }
 
 impl Host {
-    /// Starts to host the file of `manager`, which must have been opened with
-    /// [`QueueManager::open_to_host`]. `wakes` are wake-ups for the address
+    /// Starts to host the file of `manager`. `wakes` are wake-ups for the address
     /// [`QueueManager::outgoing_address`], by which other processes of this machine announce
     /// messages to other machines; without them, such a message waits for up to
     /// [`HostConfig::interval`].
     ///
-    /// Must be called within a tokio runtime.
-    pub fn start(
+    /// # Errors
+    /// The error of the file.
+    pub async fn start(
         manager: QueueManager,
         config: HostConfig,
         wakes: Option<Box<dyn WakeStream>>,
-    ) -> Self {
+    ) -> Result<Self> {
+        manager.end_crashed_connections().await?;
         let shared = Arc::new(Shared {
-            changed: manager.changed(),
+            changed: Notify::new(),
+            policy: manager.policy(),
             manager,
             config,
             clock: Clock::new(),
@@ -114,7 +121,9 @@ impl Host {
             let shared = Arc::clone(&shared);
             scope.spawn(async move { shared.follow(wakes).await });
         }
-        Self { shared, scope }
+        let own = Arc::clone(&shared);
+        scope.spawn(async move { own.follow_own_sends().await });
+        Ok(Self { shared, scope })
     }
 
     /// Returns the hosted queues.
@@ -127,12 +136,9 @@ impl Host {
         ReceivingStream::new(Arc::clone(&self.shared))
     }
 
-    /// Ends the tasks, and marks the file as closed in order.
-    pub async fn shutdown(self) {
+    /// Ends the tasks.
+    pub async fn shutdown(&self) {
         self.scope.shutdown().await;
-        if let Err(error) = self.shared.manager.close().await {
-            tracing::warn!(%error, "the queue file could not be marked as closed");
-        }
     }
 }
 
@@ -152,8 +158,17 @@ impl Shared {
                 }
                 Err(error) => self.report(ERROR_OF_FILE, &error, "the queue file cannot be read"),
             }
-            if let Err(error) = self.manager.notify_pending().await {
-                self.report(ERROR_OF_RELAY, &error, "the relay was not notified of messages");
+            crash_point("notifying-before");
+            match self.manager.notify_pending().await {
+                Ok(0) => {}
+                Ok(_) => crash_point("notifying-after"),
+                Err(error) => {
+                    self.report(
+                        ERROR_OF_RELAY,
+                        &error,
+                        "the relay was not notified of messages",
+                    );
+                }
             }
             tokio::select! {
                 () = self.changed.notified() => {}
@@ -164,15 +179,24 @@ impl Shared {
 
     async fn maintain(&self) {
         loop {
-            match self.manager.maintain().await {
-                // More is left: go on soon, but let other writers in.
-                Ok(true) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Ok(false) => tokio::time::sleep(self.config.maintenance).await,
+            // With more to do: go on soon, but let other writers in.
+            let pause = match self.manager.expire().await {
+                Ok(true) => MAINTENANCE_GAP,
+                Ok(false) => self.config.maintenance,
                 Err(error) => {
                     self.report(ERROR_OF_FILE, &error, "the queue file cannot be maintained");
-                    tokio::time::sleep(self.config.maintenance).await;
+                    self.config.maintenance
                 }
-            }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Passes on the signal of commits in this process.
+    async fn follow_own_sends(&self) {
+        let mut sends = self.manager.outgoing();
+        while sends.changed().await.is_ok() {
+            self.changed.notify_one();
         }
     }
 
@@ -194,16 +218,8 @@ impl Shared {
     #[cold]
     fn report(&self, kind: usize, error: &crate::Error, text: &'static str) {
         if let Some(times) = lock(&self.errors).count(kind, self.clock.now()) {
-            let path = %self.manager.path().display();
-            tracing::warn!(path, times, %error, text);
+            let path = self.manager.path().display();
+            tracing::warn!(%path, times, %error, text);
         }
     }
-}
-
-/// Runs `work` on the queue file's thread with the file's time, in one durable transaction.
-async fn write<T: Send + 'static>(
-    manager: &QueueManager,
-    work: impl FnOnce(&rusqlite::Transaction<'_>, i64) -> rusqlite::Result<T> + Send + 'static,
-) -> Result<T> {
-    manager.write(work).await
 }

@@ -11,11 +11,6 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use self::status::RelayStatus;
-#[cfg(feature = "courier")]
-use crate::{
-    courier::{Host, HostConfig, QueueManager, QueueManagerConfig},
-    types::{Selector, SubscribeOptions},
-};
 use crate::{
     base::{
         clock::wall,
@@ -30,6 +25,11 @@ use crate::{
     },
     store::{self, BlobStore},
     types::{FlagName, FlagState, FlagWatch, ListenerId, UnleashOptions},
+};
+#[cfg(feature = "courier")]
+use crate::{
+    courier::{Host, HostConfig, QueueManager, QueueManagerConfig},
+    types::{Selector, SubscribeOptions},
 };
 
 /// The configuration of a relay node.
@@ -287,12 +287,12 @@ impl Node {
 #[cfg(feature = "courier")]
 async fn host(relay: &Relay, queues: &QueuesConfig) -> Result<Host> {
     let notifier = Arc::new(relay.publisher("queues"));
-    let manager = QueueManager::open_to_host(&queues.path, queues.manager.clone()).await?;
+    let manager = QueueManager::open(&queues.path, queues.manager.clone()).await?;
     let manager = manager.with_notifier(notifier);
-    let address = manager.outgoing_address();
+    let address = manager.outgoing_address()?;
     let options = SubscribeOptions::new(ListenerId::new("queues")?, [Selector::from(address)]);
     let wakes = relay.subscribe(options)?;
-    Ok(Host::start(manager, queues.host.clone(), Some(Box::new(wakes))))
+    Host::start(manager, queues.host.clone(), Some(Box::new(wakes))).await
 }
 
 #[cfg(test)]

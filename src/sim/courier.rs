@@ -165,7 +165,8 @@ impl World {
     fn new(seed: u64, fault: Fault, print: bool) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = Shape::new(&mut rng);
-        let machines = (0..shape.machines).map(|number| Machine::new(number, policy(number, &shape)));
+        let machines =
+            (0..shape.machines).map(|number| Machine::new(number, policy(number, &shape)));
         let mut world = Self {
             machines: machines.collect(),
             rng,
@@ -214,7 +215,8 @@ impl World {
             };
             self.now = at;
             self.log(|_| format!("{event:?}"));
-            self.hash = self.hash.rotate_left(5) ^ (at.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            self.hash =
+                self.hash.rotate_left(5) ^ (at.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15));
             self.handle(event)?;
         }
         self.now = end;
@@ -321,9 +323,10 @@ impl World {
                 None => self.push(0, Event::Connect(number, life, hop)),
             }
         }
-        let look = self.events.iter().any(|Reverse((at, _, event))| {
-            *at > self.now && *event == Event::Host(number, life)
-        });
+        let look = self
+            .events
+            .iter()
+            .any(|Reverse((at, _, event))| *at > self.now && *event == Event::Host(number, life));
         if !look {
             self.push(INTERVAL, Event::Host(number, life));
         }
@@ -364,9 +367,14 @@ impl World {
         };
         let machine = &mut self.machines[from];
         let (now, _) = machine.times(self.now);
-        let next = sender.next_offer(&machine.file, now).expect("the file is sound");
+        let next = sender
+            .next_offer(&machine.file, now)
+            .expect("the file is sound");
         if let Some(wait) = next.wait {
-            self.push(i64::try_from(wait.as_micros()).expect("short"), Event::Offer(id));
+            self.push(
+                i64::try_from(wait.as_micros()).expect("short"),
+                Event::Offer(id),
+            );
         }
         if let Some(frame) = next.offer {
             self.send_to_receiver(id, frame);
@@ -437,7 +445,9 @@ impl World {
         let commit = !crash || self.rng.bool();
         let machine = &mut self.machines[from];
         let (now, _) = machine.times(self.now);
-        let replies = machine.step(commit, |transaction| sender.on_frame(transaction, now, frame));
+        let replies = machine.step(commit, |transaction| {
+            sender.on_frame(transaction, now, frame)
+        });
         if crash {
             self.crash(from);
             return Ok(());
@@ -565,7 +575,10 @@ impl World {
 
     /// A connection breaks; each side notices at its own time, and frames still arrive.
     fn cut(&mut self) {
-        let open = self.connections.iter().filter(|(_, connection)| connection.sender.is_some());
+        let open = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.sender.is_some());
         let open: Vec<u64> = open.map(|(id, _)| *id).collect();
         if open.is_empty() {
             return;
@@ -632,7 +645,9 @@ impl World {
         let index = usize::try_from(id).expect("a number");
         let message = &self.sent[index];
         if message.to != number {
-            return Err(format!("a message is handled at the wrong machine: {id} at {number}"));
+            return Err(format!(
+                "a message is handled at the wrong machine: {id} at {number}"
+            ));
         }
         let received = &self.machines[number].received;
         let times = received.iter().filter(|other| **other == id).count();
@@ -654,7 +669,10 @@ impl World {
     /// No message is ready at the sender and visible at the receiver.
     fn check_pair(&self, id: u64) -> Result<(), String> {
         let connection = &self.connections[&id];
-        let (from, to) = (&self.machines[connection.from], &self.machines[connection.to]);
+        let (from, to) = (
+            &self.machines[connection.from],
+            &self.machines[connection.to],
+        );
         for id in from.ids("SELECT uid FROM outgoing WHERE status = 1 LIMIT 20") {
             let sent = &self.sent[usize::try_from(id).expect("a number")];
             if sent.may_be_lost || self.shape.restores {
@@ -678,11 +696,15 @@ impl World {
             }
             let waiting = machine.ids("SELECT uid FROM outgoing WHERE status IN (1, 2)");
             if !waiting.is_empty() {
-                return Err(format!("a message is not handed over: {waiting:?} at {number}"));
+                return Err(format!(
+                    "a message is not handed over: {waiting:?} at {number}"
+                ));
             }
             let unhandled = machine.ids("SELECT uid FROM messages");
             if !unhandled.is_empty() {
-                return Err(format!("a consumer was not woken: {unhandled:?} at {number}"));
+                return Err(format!(
+                    "a consumer was not woken: {unhandled:?} at {number}"
+                ));
             }
         }
         for id in 0..self.sent.len() {
@@ -695,10 +717,15 @@ impl World {
         let id = index as Id;
         let message = &self.sent[index];
         let handled = self.machines[message.to].received.contains(&id);
-        let letters = self.machines.iter().filter_map(|machine| machine.dead_letter(id));
+        let letters = self
+            .machines
+            .iter()
+            .filter_map(|machine| machine.dead_letter(id));
         let letters: Vec<String> = letters.collect();
         if handled && !letters.is_empty() && !self.shape.restores {
-            return Err(format!("a handled message is a dead letter: {id} {letters:?}"));
+            return Err(format!(
+                "a handled message is a dead letter: {id} {letters:?}"
+            ));
         }
         if handled || message.may_be_lost {
             self.totals.passed_on += u64::from(self.shape.is_routed(message.from, message.to));
@@ -713,7 +740,9 @@ impl World {
             || (self.shape.max_age.is_some() && reason.contains("age limit"));
         match expected {
             true => Ok(()),
-            false => Err(format!("a message is a dead letter without a cause: {reason} {id}")),
+            false => Err(format!(
+                "a message is a dead letter without a cause: {reason} {id}"
+            )),
         }
     }
 }
@@ -731,7 +760,9 @@ fn no_message_is_lost_or_doubled() {
         assert_eq!(violation, None, "seed {seed}");
         return;
     }
-    let seeds = number_from_env("REVEILLE_SEEDS").unwrap_or(SEEDS).min(20_000);
+    let seeds = number_from_env("REVEILLE_SEEDS")
+        .unwrap_or(SEEDS)
+        .min(20_000);
     let totals = std::sync::Mutex::new(Totals::default());
     let broken = first(seeds, |seed| {
         let mut world = World::new(seed, Fault::None, false);

@@ -105,7 +105,10 @@ pub(super) async fn run(args: CourierArgs, json: bool) -> anyhow::Result<()> {
 
 fn machines(home: &Path, messages: u32) -> anyhow::Result<[Machine; 2]> {
     // Both are bound at the same time, so that they differ.
-    let ports = [TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?];
+    let ports = [
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+    ];
     let [a, b] = [ports[0].local_addr()?, ports[1].local_addr()?];
     let machine = |name: &'static str, listen, peer| Machine {
         name,
@@ -124,7 +127,10 @@ fn machines(home: &Path, messages: u32) -> anyhow::Result<[Machine; 2]> {
 
 /// Waits until both ledgers have all messages.
 async fn wait_until_received(progress: &Progress, machines: &[Machine; 2]) -> anyhow::Result<()> {
-    let expected: u64 = machines.iter().map(|machine| u64::from(machine.messages)).sum();
+    let expected: u64 = machines
+        .iter()
+        .map(|machine| u64::from(machine.messages))
+        .sum();
     let (mut last, mut since) = (0, Instant::now());
     loop {
         let mut received = 0;
@@ -198,7 +204,14 @@ impl Figures {
         }
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["", "committed", "received", "lost", "doubled", "out of order"]);
+        table.set_header([
+            "",
+            "committed",
+            "received",
+            "lost",
+            "doubled",
+            "out of order",
+        ]);
         for totals in &self.directions {
             table.add_row(totals.cells());
         }

@@ -1,8 +1,7 @@
 //! The steps of the demo.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
-use anyhow::Context;
 use reveille::{Client, FlagName, UnleashOptions, duration::Span};
 use tokio::time::{Instant, sleep};
 

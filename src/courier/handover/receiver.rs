@@ -98,22 +98,27 @@ impl ReceiverSession {
             Arrival::Gap => return Ok(Err(replaced("a frame of the hand-over is missing"))),
         }
         let answer = match (frame.content, self.sender) {
-            (SenderContent::Hello(hello), None) => {
-                self.hello(transaction, wall, hello)?.map(ReceiverContent::Welcome)
-            }
+            (SenderContent::Hello(hello), None) => self
+                .hello(transaction, wall, hello)?
+                .map(ReceiverContent::Welcome),
             (SenderContent::Offer(messages), Some(sender)) => {
                 if !self.is_present(transaction, sender)? {
                     return Ok(Err(replaced("the sender has opened another connection")));
                 }
-                self.offer(transaction, wall, sender, &messages)?.map(ReceiverContent::Accept)
+                self.offer(transaction, wall, sender, &messages)?
+                    .map(ReceiverContent::Accept)
             }
             (SenderContent::Confirm(upto), Some(sender)) => {
                 if !self.is_present(transaction, sender)? {
                     return Ok(Err(replaced("the sender has opened another connection")));
                 }
-                self.confirm(transaction, now, wall, sender, upto)?.map(ReceiverContent::Visible)
+                self.confirm(transaction, now, wall, sender, upto)?
+                    .map(ReceiverContent::Visible)
             }
-            _ => Err(Error::invalid("frame", "must be Hello first, and only first")),
+            _ => Err(Error::invalid(
+                "frame",
+                "must be Hello first, and only first",
+            )),
         };
         Ok(answer.map(|content| vec![self.frames.number(content)]))
     }
@@ -186,7 +191,10 @@ impl ReceiverSession {
                 Verdict::Store => {
                     store(transaction, wall, sender, message)?;
                     if planted!(self.fault, VisibleBeforeConfirmed) {
-                        let upto = Upto { number: self.number, held: false };
+                        let upto = Upto {
+                            number: self.number,
+                            held: false,
+                        };
                         drop(self.confirm(transaction, wall, wall, sender, upto)?);
                     }
                 }
@@ -221,7 +229,10 @@ impl ReceiverSession {
             return Ok(Verdict::Known);
         }
         let held = "SELECT 1 FROM inbound WHERE sender = ?1 AND uid = ?2";
-        if transaction.prepare_cached(held)?.exists(params![sender, message.uid])? {
+        if transaction
+            .prepare_cached(held)?
+            .exists(params![sender, message.uid])?
+        {
             return Ok(Verdict::Known);
         }
         if message.body.len() > self.policy.max_body {
@@ -253,7 +264,10 @@ impl ReceiverSession {
             .query_row([&message.queue], |row| row.get(0))
             .optional()?;
         let Some(stored) = stored else {
-            return Ok(Verdict::Refuse(format!("queue `{}` does not exist", message.queue)));
+            return Ok(Verdict::Refuse(format!(
+                "queue `{}` does not exist",
+                message.queue
+            )));
         };
         if self.policy.max_queue == u64::MAX {
             return Ok(Verdict::Store);
@@ -262,13 +276,15 @@ impl ReceiverSession {
         let arriving: i64 = transaction
             .prepare_cached(arriving)?
             .query_row([&message.queue], |row| row.get(0))?;
-        Ok(match (stored + arriving).unsigned_abs() < self.policy.max_queue {
-            true => Verdict::Store,
-            false => Verdict::Postpone(format!(
-                "queue `{}` is full: its limit is {} messages",
-                message.queue, self.policy.max_queue
-            )),
-        })
+        Ok(
+            match (stored + arriving).unsigned_abs() < self.policy.max_queue {
+                true => Verdict::Store,
+                false => Verdict::Postpone(format!(
+                    "queue `{}` is full: its limit is {} messages",
+                    message.queue, self.policy.max_queue
+                )),
+            },
+        )
     }
 
     /// The message passes through this machine.
@@ -284,7 +300,9 @@ impl ReceiverSession {
             return Ok(Verdict::Store);
         }
         let waiting = "SELECT count(*) FROM outgoing WHERE status = 1";
-        let waiting: i64 = transaction.prepare_cached(waiting)?.query_row([], |row| row.get(0))?;
+        let waiting: i64 = transaction
+            .prepare_cached(waiting)?
+            .query_row([], |row| row.get(0))?;
         Ok(match waiting.unsigned_abs() < self.policy.max_outgoing {
             true => Verdict::Store,
             false => Verdict::Postpone("messages for other machines are at their limit".to_owned()),
@@ -294,12 +312,15 @@ impl ReceiverSession {
     /// Returns why a message cannot go on from here.
     fn dead_end(&self, authority: &str, visited: &[u8]) -> Option<String> {
         let own = &self.policy.own;
-        if visited.chunks(own.len()).any(|file| file == own) && !planted!(self.fault, LoopAccepted) {
+        if visited.chunks(own.len()).any(|file| file == own) && !planted!(self.fault, LoopAccepted)
+        {
             return Some(format!("the routes to `{authority}` form a loop"));
         }
         if visited.len() / own.len() >= self.policy.max_hops {
             let limit = self.policy.max_hops;
-            return Some(format!("it has passed {limit} machines, which is the limit"));
+            return Some(format!(
+                "it has passed {limit} machines, which is the limit"
+            ));
         }
         match self.policy.next_hop(authority) {
             Some(_) => None,
@@ -424,7 +445,9 @@ fn make_visible(
 ) -> rusqlite::Result<()> {
     let copy = "INSERT INTO messages (queue, visible_at, inserted_at, uid, checksum, body)
                 SELECT ?2, ?3, ?4, uid, checksum, body FROM inbound WHERE id = ?1";
-    transaction.prepare_cached(copy)?.execute([row, queue, now, wall])?;
+    transaction
+        .prepare_cached(copy)?
+        .execute([row, queue, now, wall])?;
     let count = "UPDATE queues SET messages = messages + 1 WHERE id = ?1";
     transaction.prepare_cached(count)?.execute([queue])?;
     Ok(())
@@ -458,7 +481,9 @@ fn bury(
                  (uid, authority, queue, reason, stored_at, died_at, checksum, body)
                SELECT uid, authority, queue, ?2, arrived_at, ?3, checksum, body
                FROM inbound WHERE id = ?1";
-    transaction.prepare_cached(sql)?.execute(params![message.row, reason, wall])?;
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![message.row, reason, wall])?;
     Ok(())
 }
 
@@ -472,7 +497,9 @@ pub(crate) fn note_unnotified(
     let sql = "INSERT INTO unnotified (queue, messages, bytes, revision) VALUES (?1, ?2, ?3, 1)
                ON CONFLICT (queue) DO UPDATE SET messages = messages + excluded.messages,
                  bytes = bytes + excluded.bytes, revision = revision + 1";
-    transaction.prepare_cached(sql)?.execute([queue, messages, bytes])?;
+    transaction
+        .prepare_cached(sql)?
+        .execute([queue, messages, bytes])?;
     Ok(())
 }
 

@@ -166,7 +166,9 @@ impl SenderSession {
             Arrival::Gap => return Ok(Err(gap())),
         }
         let reply = match (frame.content, self.welcomed) {
-            (ReceiverContent::Welcome(welcome), false) => self.welcome(transaction, now, &welcome)?,
+            (ReceiverContent::Welcome(welcome), false) => {
+                self.welcome(transaction, now, &welcome)?
+            }
             (ReceiverContent::Accept(accept), true) if accept.upto <= self.number => {
                 self.accept(transaction, now, accept)?
             }
@@ -234,11 +236,18 @@ impl SenderSession {
     /// receiver now, and none was offered on this connection.
     fn expire(&self, transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<()> {
         let rows: Vec<i64> = transaction
-            .prepare_cached("SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at <= ?2")?
+            .prepare_cached(
+                "SELECT id FROM outgoing WHERE hop = ?1 AND status = 1 AND ends_at <= ?2",
+            )?
             .query_map(params![self.hop, now], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for row in rows {
-            bury(transaction, row, now, "it was not handed over within its age limit")?;
+            bury(
+                transaction,
+                row,
+                now,
+                "it was not handed over within its age limit",
+            )?;
         }
         Ok(())
     }
@@ -262,7 +271,8 @@ impl SenderSession {
                 continue;
             }
             let reason = refused.get(&number).map(String::as_str);
-            let reason = match planted!(self.fault, PostponedBuried) && postponed.contains(&number) {
+            let reason = match planted!(self.fault, PostponedBuried) && postponed.contains(&number)
+            {
                 true => Some("postponed"),
                 false => reason,
             };
@@ -275,7 +285,9 @@ impl SenderSession {
             }
             mark_sent(transaction, row, now)?;
             self.has_accepted = true;
-            self.in_flight.entry(number).and_modify(|message| message.sent = true);
+            self.in_flight
+                .entry(number)
+                .and_modify(|message| message.sent = true);
         }
         if let Some((_, reason)) = accept.postponed.first() {
             note_error(transaction, &self.hop, now, reason)?;
@@ -306,8 +318,13 @@ impl SenderSession {
                 mark_visible(transaction, row, now)?;
             }
         }
-        let sent = self.in_flight.range(..=upto.number).filter(|(_, message)| message.sent);
-        let sent: Vec<(u64, i64)> = sent.map(|(number, message)| (*number, message.row)).collect();
+        let sent = self
+            .in_flight
+            .range(..=upto.number)
+            .filter(|(_, message)| message.sent);
+        let sent: Vec<(u64, i64)> = sent
+            .map(|(number, message)| (*number, message.row))
+            .collect();
         for (number, row) in sent {
             mark_visible(transaction, row, now)?;
             self.forget(number);
@@ -326,13 +343,16 @@ impl SenderSession {
         let Some(message) = self.forget(number) else {
             return;
         };
-        let retry = self.retries.entry(message.destination).or_insert_with(|| Retry {
-            backoff: Backoff::new(RETRY.0, RETRY.1),
-            due: 0,
-            cursor: 0,
-            resume: false,
-            waits: false,
-        });
+        let retry = self
+            .retries
+            .entry(message.destination)
+            .or_insert_with(|| Retry {
+                backoff: Backoff::new(RETRY.0, RETRY.1),
+                due: 0,
+                cursor: 0,
+                resume: false,
+                waits: false,
+            });
         if !retry.waits {
             let wait = retry.backoff.next(&mut self.rng);
             retry.due = now.saturating_add(micros(wait));
@@ -356,9 +376,11 @@ impl SenderSession {
         }
         let wait = self.retries.iter().filter(|(_, retry)| retry.waits);
         let wait = wait.map(|(_, retry)| retry.due.saturating_sub(now).max(1_000));
-        let wait = wait.min().map(|wait| Duration::from_micros(wait.unsigned_abs()));
-        let offer = (!messages.is_empty())
-            .then(|| self.frames.number(SenderContent::Offer(messages)));
+        let wait = wait
+            .min()
+            .map(|wait| Duration::from_micros(wait.unsigned_abs()));
+        let offer =
+            (!messages.is_empty()).then(|| self.frames.number(SenderContent::Offer(messages)));
         Ok(Next { offer, wait })
     }
 
@@ -372,7 +394,11 @@ impl SenderSession {
     ) -> rusqlite::Result<()> {
         let destinations: Vec<Destination> = self.retries.keys().cloned().collect();
         for destination in destinations {
-            let busy = || self.in_flight.values().any(|m| !m.sent && m.destination == destination);
+            let busy = || {
+                self.in_flight
+                    .values()
+                    .any(|m| !m.sent && m.destination == destination)
+            };
             let retry = &self.retries[&destination];
             if retry.waits && (now < retry.due || busy()) {
                 continue;
@@ -382,7 +408,13 @@ impl SenderSession {
             }
             while self.has_room(messages.len(), *bytes) {
                 let retry = &self.retries[&destination];
-                let row = next_of(connection, &self.hop, &destination, retry.cursor, self.cursor)?;
+                let row = next_of(
+                    connection,
+                    &self.hop,
+                    &destination,
+                    retry.cursor,
+                    self.cursor,
+                )?;
                 let Some(mut row) = row else {
                     self.retries.remove(&destination);
                     break;
@@ -461,7 +493,9 @@ impl SenderSession {
     fn set_uncertain(&self, transaction: &Transaction<'_>, upto: i64) -> rusqlite::Result<()> {
         let sql = "INSERT INTO hops (authority, uncertain_upto) VALUES (?1, ?2)
                    ON CONFLICT (authority) DO UPDATE SET uncertain_upto = excluded.uncertain_upto";
-        transaction.prepare_cached(sql)?.execute(params![self.hop, upto])?;
+        transaction
+            .prepare_cached(sql)?
+            .execute(params![self.hop, upto])?;
         Ok(())
     }
 }
@@ -486,7 +520,12 @@ pub(crate) fn expire_unoffered(
         .query_map(params![now, limit, all], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for row in &rows {
-        bury(transaction, *row, now, "it was not handed over within its age limit")?;
+        bury(
+            transaction,
+            *row,
+            now,
+            "it was not handed over within its age limit",
+        )?;
     }
     Ok(rows.len())
 }
@@ -510,7 +549,9 @@ pub(crate) fn note_error(
     let sql = "INSERT INTO hops (authority, last_error, last_error_at) VALUES (?1, ?2, ?3)
                ON CONFLICT (authority) DO UPDATE
                SET last_error = excluded.last_error, last_error_at = excluded.last_error_at";
-    transaction.prepare_cached(sql)?.execute(params![hop, text, now])?;
+    transaction
+        .prepare_cached(sql)?
+        .execute(params![hop, text, now])?;
     Ok(())
 }
 
@@ -529,7 +570,9 @@ fn next_of(
     let (authority, queue) = destination;
     connection
         .prepare_cached(&sql)?
-        .query_row(params![hop, after, upto, authority, queue], |row| read(row, hop))
+        .query_row(params![hop, after, upto, authority, queue], |row| {
+            read(row, hop)
+        })
         .optional()
 }
 
@@ -541,7 +584,11 @@ fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
         message: OfferedMessage {
             number: 0,
             uid: row.get(1)?,
-            authority: if is_last { String::new() } else { authority.clone() },
+            authority: if is_last {
+                String::new()
+            } else {
+                authority.clone()
+            },
             queue: queue.clone(),
             visited: row.get(4)?,
             checksum: row.get(5)?,
@@ -553,7 +600,8 @@ fn read(row: &rusqlite::Row<'_>, hop: &str) -> rusqlite::Result<Row> {
 }
 
 fn mark_sent(transaction: &Transaction<'_>, row: i64, now: Micros) -> rusqlite::Result<()> {
-    let sql = "UPDATE outgoing SET status = 2, sent_at = ?2, body = x'' WHERE id = ?1 AND status = 1";
+    let sql =
+        "UPDATE outgoing SET status = 2, sent_at = ?2, body = x'' WHERE id = ?1 AND status = 1";
     transaction.prepare_cached(sql)?.execute([row, now])?;
     Ok(())
 }
@@ -575,7 +623,9 @@ pub(crate) fn bury(
                   (uid, authority, queue, reason, stored_at, died_at, checksum, body)
                 SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
                 FROM outgoing WHERE id = ?1 AND status = 1";
-    transaction.prepare_cached(copy)?.execute(params![row, reason, now])?;
+    transaction
+        .prepare_cached(copy)?
+        .execute(params![row, reason, now])?;
     let delete = "DELETE FROM outgoing WHERE id = ?1 AND status = 1";
     transaction.prepare_cached(delete)?.execute([row])?;
     Ok(())
@@ -587,10 +637,16 @@ fn micros(span: Duration) -> Micros {
 
 #[cold]
 fn gap() -> Error {
-    Error::new(ErrorKind::Conflict, "a frame of the hand-over is missing: connect again")
+    Error::new(
+        ErrorKind::Conflict,
+        "a frame of the hand-over is missing: connect again",
+    )
 }
 
 #[cold]
 fn unexpected() -> Error {
-    Error::new(ErrorKind::Internal, "the receiver's frame does not fit: is it of another version?")
+    Error::new(
+        ErrorKind::Internal,
+        "the receiver's frame does not fit: is it of another version?",
+    )
 }

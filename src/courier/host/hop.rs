@@ -61,7 +61,11 @@ async fn run(shared: Arc<Shared>, authority: String, changed: Arc<Notify>) {
             tracing::warn!(machine = authority, %error, "messages wait: the machine cannot take them over");
         }
         failing = true;
-        if let Err(error) = shared.manager.hop_failed(&authority, &error.to_string()).await {
+        if let Err(error) = shared
+            .manager
+            .hop_failed(&authority, &error.to_string())
+            .await
+        {
             tracing::warn!(machine = authority, %error, "the queue file cannot be written");
         }
         tokio::time::sleep(backoff.next(&mut rng)).await;

@@ -8,8 +8,13 @@ use std::sync::Arc;
 
 use super::{Shared, wire};
 use crate::{
-    courier::{crash_point::crash_point, handover::{ReceiverSession, SenderFrame}},
+    base::fault::Fault,
+    courier::{
+        crash_point::crash_point,
+        handover::{ReceiverSession, SenderFrame},
+    },
     error::{Error, ErrorKind, Result},
+    queue::sqlite::clock::machine_time,
     wire::proto::{HandOverRequest, HandOverResponse},
 };
 
@@ -57,21 +62,22 @@ impl ReceivingStream {
         let frames: Result<Vec<SenderFrame>> = requests.into_iter().map(wire::frame).collect();
         let frames = frames?;
         let state = std::mem::replace(&mut self.state, State::Ended);
-        let policy = self.shared.manager.policy();
+        let policy = self.shared.policy.clone();
         let connection: [u8; 16] = fastrand::u128(..).to_be_bytes();
         crash_point("receiving-before-write");
         let (session, answers) = self
             .shared
             .manager
             .write(move |transaction, now| {
+                let wall = machine_time();
                 let mut answers = Vec::new();
                 let mut session = match state {
                     State::Open(session) => session,
-                    State::New => ReceiverSession::new(connection, policy),
+                    State::New => ReceiverSession::new(connection, policy, Fault::NONE),
                     State::Ended => return Ok(Err(ended())),
                 };
                 for frame in frames {
-                    match session.on_frame(transaction, now, frame)? {
+                    match session.on_frame(transaction, now, wall, frame)? {
                         Ok(frames) => answers.extend(frames),
                         Err(error) => return Ok(Err(error)),
                     }
@@ -89,5 +95,8 @@ impl ReceivingStream {
 
 #[cold]
 fn ended() -> Error {
-    Error::new(ErrorKind::Unavailable, "the hand-over has failed: connect again")
+    Error::new(
+        ErrorKind::Unavailable,
+        "the hand-over has failed: connect again",
+    )
 }

@@ -12,8 +12,11 @@ use tonic::{Streaming, transport::Channel};
 
 use super::{Shared, wire};
 use crate::{
-    base::clock::Tick,
-    courier::{crash_point::crash_point, handover::{ReceiverFrame, SenderFrame, SenderSession}},
+    base::{clock::Tick, fault::Fault},
+    courier::{
+        crash_point::crash_point,
+        handover::{ReceiverFrame, SenderFrame, SenderSession},
+    },
     error::{Error, ErrorKind, Result},
     wire::{
         from_status,
@@ -46,11 +49,11 @@ impl Sending {
         mut client: CourierClient<Channel>,
     ) -> Result<Self> {
         let name = shared.config.name.clone();
-        let mut session = SenderSession::new(authority, &name, fastrand::u64(..));
+        let mut session = SenderSession::new(authority, &name, fastrand::u64(..), Fault::NONE);
         let (session, hello) = shared
             .manager
-            .write(move |transaction, now| {
-                let hello = session.begin(transaction, now)?;
+            .write(move |transaction, _| {
+                let hello = session.begin(transaction)?;
                 Ok((session, hello))
             })
             .await?;
@@ -78,32 +81,35 @@ impl Sending {
 
     /// Returns whether the other machine has accepted a message on this connection.
     pub(super) fn has_accepted(&self) -> bool {
-        self.session.as_ref().is_some_and(SenderSession::has_accepted)
+        self.session
+            .as_ref()
+            .is_some_and(SenderSession::has_accepted)
     }
 
     /// Moves messages until there are none for a while.
     pub(super) async fn run(&mut self, changed: &Notify) -> Result<()> {
-        let config = self.shared.config.clone();
+        let (answers_within, idle) = {
+            let config = &self.shared.config;
+            (config.answer_timeout, config.idle)
+        };
         loop {
-            self.offer().await?;
-            let session = self.session.as_ref().ok_or_else(lost)?;
-            let waits = session.awaits_answer();
-            let limit = if waits { config.answer_timeout } else { config.idle };
+            let retry = self.offer().await?.unwrap_or(Duration::MAX);
+            let waits = self.session.as_ref().ok_or_else(lost)?.awaits_answer();
+            let limit = if waits { answers_within } else { idle };
             let silent_for = self.shared.clock.now().since(self.progress);
-            let retry = match session.next_time() {
-                Some(at) => self.until(at).await?,
-                None => Duration::MAX,
-            };
             tokio::select! {
                 answer = self.answers.message() => match answer.map_err(from_status)? {
                     Some(answer) => self.on_answer(answer).await?,
                     None => return Err(ended(&self.authority)),
                 },
                 () = changed.notified() => {}
-                () = tokio::time::sleep(retry) => {}
-                () = tokio::time::sleep(limit.saturating_sub(silent_for)) => match waits {
-                    true => return Err(silent(&self.authority, limit)),
-                    false => return Ok(()),
+                () = tokio::time::sleep(retry.min(limit.saturating_sub(silent_for))) => {
+                    let silent_for = self.shared.clock.now().since(self.progress);
+                    match waits {
+                        _ if silent_for < limit => {}
+                        true => return Err(silent(&self.authority, limit)),
+                        false => return Ok(()),
+                    }
                 }
             }
         }
@@ -117,26 +123,24 @@ impl Sending {
         let ended = self
             .shared
             .manager
-            .write(move |transaction, now| session.end(transaction, now));
+            .write(move |transaction, _| session.end(transaction));
         ended.await
     }
 
-    /// Offers messages as far as the window allows.
-    async fn offer(&mut self) -> Result<()> {
+    /// Offers messages as far as the window allows. Returns when a postponed destination may be
+    /// offered again.
+    async fn offer(&mut self) -> Result<Option<Duration>> {
         loop {
             let mut session = self.session.take().ok_or_else(lost)?;
-            let (session, offer) = self
-                .shared
-                .manager
-                .read(move |connection, now| {
-                    let offer = session.next_offer(connection, now)?;
-                    Ok((session, offer))
-                })
-                .await?;
             let awaited = session.awaits_answer();
+            let offering = self.shared.manager.read(move |connection, now| {
+                let next = session.next_offer(connection, now)?;
+                Ok((session, next))
+            });
+            let (session, next) = offering.await?;
             self.session = Some(session);
-            let Some(offer) = offer else {
-                return Ok(());
+            let Some(offer) = next.offer else {
+                return Ok(next.wait);
             };
             if !awaited {
                 self.progress = self.shared.clock.now();
@@ -192,4 +196,24 @@ impl Sending {
             Err(_) => Err(silent(&self.authority, limit)),
         }
     }
+}
+
+#[cold]
+fn lost() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the hand-over has failed: a new connection begins",
+    )
+}
+
+#[cold]
+fn ended(authority: &str) -> Error {
+    let text = format!("`{authority}` has ended the hand-over");
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+#[cold]
+fn silent(authority: &str, limit: Duration) -> Error {
+    let text = format!("`{authority}` has not answered for {limit:?}");
+    Error::new(ErrorKind::Timeout, text)
 }

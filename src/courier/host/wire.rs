@@ -172,7 +172,10 @@ fn offered(offer: proto::HandOverOffer) -> Result<Vec<OfferedMessage>> {
     };
     let messages = messages.into_iter().map(|message| {
         if message.visited.len() % 16 != 0 {
-            return Err(Error::invalid("visited", "must have 16 bytes for each machine"));
+            return Err(Error::invalid(
+                "visited",
+                "must have 16 bytes for each machine",
+            ));
         }
         Ok(OfferedMessage {
             number: message.number,
@@ -278,7 +281,11 @@ mod tests {
         let kind = Some(RequestKind::Hello(hello));
         let error = frame(HandOverRequest { frame: 1, kind }).expect_err("short");
         assert!(error.to_string().contains("sender"), "{error}");
-        let error = frame(HandOverRequest { frame: 1, kind: None }).expect_err("empty");
+        let error = frame(HandOverRequest {
+            frame: 1,
+            kind: None,
+        })
+        .expect_err("empty");
         assert!(error.to_string().contains("kind"), "{error}");
     }
 }

@@ -1,9 +1,6 @@
 //! The `Courier` service: takes over messages from other machines.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-};
+use std::{collections::VecDeque, pin::Pin};
 
 use futures_core::Stream;
 use futures_util::{FutureExt as _, StreamExt as _, stream};

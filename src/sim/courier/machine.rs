@@ -3,11 +3,11 @@
 use rusqlite::{Connection, Transaction, backup::Backup, params};
 
 use crate::{
+    base::fault::Fault,
     courier::handover::{
         Policy, policy,
         sender::{end_crashed, expire_unoffered},
     },
-    base::fault::Fault,
     queue::sqlite::schema::SCHEMA,
 };
 
@@ -42,9 +42,11 @@ impl Machine {
             file.execute_batch(migration).expect("the schema");
         }
         let id = file_id(number);
-        file.execute("UPDATE identity SET id = ?1", [id]).expect("an identity");
+        file.execute("UPDATE identity SET id = ?1", [id])
+            .expect("an identity");
         for queue in QUEUES {
-            file.execute("INSERT INTO queues (name) VALUES (?1)", [queue]).expect("a queue");
+            file.execute("INSERT INTO queues (name) VALUES (?1)", [queue])
+                .expect("a queue");
         }
         Self {
             file,
@@ -116,7 +118,10 @@ impl Machine {
 
     /// The relay is told of messages; returns whether there were any.
     pub(super) fn notify(&mut self) -> bool {
-        self.file.execute("DELETE FROM unnotified", []).expect("deleted") > 0
+        self.file
+            .execute("DELETE FROM unnotified", [])
+            .expect("deleted")
+            > 0
     }
 
     /// The consumer handles messages, oldest first; returns them with their queues.
@@ -131,7 +136,9 @@ impl Machine {
             for (row, uid, body) in rows {
                 let keep = "INSERT INTO received (uid, queue, size, arrived_at, received_at)
                             VALUES (?1, '', 0, 0, ?2)";
-                transaction.prepare_cached(keep)?.execute(params![uid, now])?;
+                transaction
+                    .prepare_cached(keep)?
+                    .execute(params![uid, now])?;
                 let delete = "DELETE FROM messages WHERE id = ?1";
                 transaction.prepare_cached(delete)?.execute([row])?;
                 let text = String::from_utf8(body).expect("a number");
@@ -149,7 +156,9 @@ impl Machine {
     }
 
     pub(super) fn expire(&mut self, now: i64, fault: Fault) {
-        self.step(true, |transaction| expire_unoffered(transaction, now, 100, fault));
+        self.step(true, |transaction| {
+            expire_unoffered(transaction, now, 100, fault)
+        });
     }
 
     /// Returns the next machines of messages that are not visible there.
@@ -175,21 +184,28 @@ impl Machine {
         self.file = copy_of(copy);
         self.received.truncate(*received);
         self.clock = (0, 0);
-        after.into_iter().filter(|id| !before.contains(id)).collect()
+        after
+            .into_iter()
+            .filter(|id| !before.contains(id))
+            .collect()
     }
 
     /// Returns how often the message stands in a table.
     pub(super) fn count(&self, condition: &str, id: Id) -> usize {
         let sql = format!("SELECT count(*) FROM {condition} AND uid = ?1");
         let mut select = self.file.prepare_cached(&sql).expect("a statement");
-        let count: i64 = select.query_row([uid(id)], |row| row.get(0)).expect("a count");
+        let count: i64 = select
+            .query_row([uid(id)], |row| row.get(0))
+            .expect("a count");
         usize::try_from(count).expect("not negative")
     }
 
     /// Returns the ids that a query of uids finds.
     pub(super) fn ids(&self, sql: &str) -> Vec<Id> {
         let mut select = self.file.prepare_cached(sql).expect("a statement");
-        let rows = select.query_map([], |row| row.get::<_, [u8; 16]>(0)).expect("rows");
+        let rows = select
+            .query_map([], |row| row.get::<_, [u8; 16]>(0))
+            .expect("rows");
         let uids: rusqlite::Result<Vec<_>> = rows.collect();
         uids.expect("uids").into_iter().map(id_of).collect()
     }
@@ -215,10 +231,13 @@ fn copy_of(file: &Connection) -> Connection {
 
 /// Returns all messages that the file knows.
 fn ids_of(file: &Connection) -> std::collections::BTreeSet<Id> {
-    let sql = "SELECT uid FROM outgoing UNION SELECT uid FROM inbound UNION SELECT uid FROM messages
+    let sql =
+        "SELECT uid FROM outgoing UNION SELECT uid FROM inbound UNION SELECT uid FROM messages
                UNION SELECT uid FROM received UNION SELECT uid FROM dead_letters";
     let mut select = file.prepare(sql).expect("a statement");
-    let rows = select.query_map([], |row| row.get::<_, [u8; 16]>(0)).expect("rows");
+    let rows = select
+        .query_map([], |row| row.get::<_, [u8; 16]>(0))
+        .expect("rows");
     rows.map(|uid| id_of(uid.expect("a uid"))).collect()
 }
 

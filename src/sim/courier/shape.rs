@@ -1,7 +1,7 @@
 //! The choices of a seed for the hand-over's simulation: machines, routes, limits, faults.
 
 use super::{MILLI, SECOND, machine::file_id};
-use crate::courier::handover::{Policy, policy::Route};
+use crate::courier::{Route, handover::Policy};
 
 /// The choices of a seed.
 #[derive(Debug)]
@@ -52,16 +52,28 @@ impl Shape {
         };
         let restores = rng.u8(..4) == 0;
         Self {
-            machines: if paths == Paths::Direct { rng.usize(2..=3) } else { 3 },
+            machines: if paths == Paths::Direct {
+                rng.usize(2..=3)
+            } else {
+                3
+            },
             paths,
-            messages: if rng.bool() { rng.usize(2..12) } else { rng.usize(12..60) },
+            messages: if rng.bool() {
+                rng.usize(2..12)
+            } else {
+                rng.usize(12..60)
+            },
             burst: if rng.bool() { 1 } else { rng.usize(2..8) },
             pause: rng.i64(50 * MILLI..4 * SECOND),
             handling: rng.i64(MILLI..if rng.bool() { 50 * MILLI } else { 2 * SECOND }),
             latency: rng.i64(MILLI..if rng.bool() { 5 * MILLI } else { 300 * MILLI }),
             // A restored copy may expire a message that was handed over before.
             max_age: (!restores && rng.u8(..4) == 0).then(|| rng.i64(SECOND..20 * SECOND)),
-            max_queue: if rng.u8(..3) == 0 { rng.u64(1..6) } else { u64::MAX },
+            max_queue: if rng.u8(..3) == 0 {
+                rng.u64(1..6)
+            } else {
+                u64::MAX
+            },
             lost: one_in(rng, 40),
             late: one_in(rng, 30),
             repeated: one_in(rng, 20),
@@ -102,8 +114,12 @@ pub(super) fn authority(number: usize) -> String {
 
 /// Returns the machine of a name.
 pub(super) fn number(authority: &str) -> usize {
-    let number = authority.strip_prefix("machine-").and_then(|rest| rest.strip_suffix(":7600"));
-    number.and_then(|number| number.parse().ok()).expect("a machine")
+    let number = authority
+        .strip_prefix("machine-")
+        .and_then(|rest| rest.strip_suffix(":7600"));
+    number
+        .and_then(|number| number.parse().ok())
+        .expect("a machine")
 }
 
 /// Returns the rules of a machine.

@@ -78,7 +78,9 @@ impl Totals {
         let mut distinct = received.clone();
         distinct.sort_unstable();
         distinct.dedup();
-        let lost = committed.iter().filter(|number| distinct.binary_search(number).is_err());
+        let lost = committed
+            .iter()
+            .filter(|number| distinct.binary_search(number).is_err());
         let out_of_order = received.windows(2).filter(|pair| pair[0] >= pair[1]);
         Ok(Self {
             direction,
@@ -123,7 +125,9 @@ mod tests {
     #[test]
     fn lost_doubled_and_misplaced_messages_are_counted() {
         let homes = [tempfile::tempdir(), tempfile::tempdir()].map(|home| home.expect("a home"));
-        let [from, to] = homes.each_ref().map(|home| Ledger::open(home.path()).expect("opened"));
+        let [from, to] = homes
+            .each_ref()
+            .map(|home| Ledger::open(home.path()).expect("opened"));
         let insert = |ledger: &Ledger, table: &str, numbers: &[i64]| {
             for number in numbers {
                 let sql = format!("INSERT INTO {table} (number) VALUES (?1)");
@@ -133,7 +137,10 @@ mod tests {
         insert(&from, "demo_sent", &[1, 2, 3, 4]);
         insert(&to, "demo_received", &[1, 3, 2, 2]);
         let totals = Totals::compare("a to b".to_owned(), &from, &to).expect("compared");
-        assert_eq!((totals.lost, totals.doubled, totals.out_of_order), (1, 1, 2));
+        assert_eq!(
+            (totals.lost, totals.doubled, totals.out_of_order),
+            (1, 1, 2)
+        );
         assert!(!totals.exact());
     }
 }

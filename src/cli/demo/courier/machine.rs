@@ -76,7 +76,10 @@ async fn send_all(
 ) -> anyhow::Result<()> {
     for number in ledger.last_sent()? + 1..=u64::from(args.messages) {
         let transaction = ledger.connection().transaction()?;
-        transaction.execute("INSERT INTO demo_sent (number) VALUES (?1)", [number.cast_signed()])?;
+        transaction.execute(
+            "INSERT INTO demo_sent (number) VALUES (?1)",
+            [number.cast_signed()],
+        )?;
         manager.send_in(&transaction, destination, number.to_string())?;
         transaction.commit()?;
         manager.committed();
@@ -97,7 +100,7 @@ async fn receive_all(manager: &QueueManager, mut wakes: impl WakeStream) -> anyh
 
 /// Receives one message; returns `false` if there is none.
 async fn receive(manager: &QueueManager) -> anyhow::Result<bool> {
-    let mut transaction = manager.begin().await?;
+    let mut transaction = manager.begin();
     let Some(message) = transaction.receive(INBOX).await? else {
         return Ok(false);
     };

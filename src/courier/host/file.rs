@@ -1,0 +1,137 @@
+//! What a host reads and writes in the queue file.
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction};
+
+use crate::{
+    base::fault::Fault,
+    courier::{
+        QueueManager,
+        handover::{
+            Policy,
+            sender::{end_crashed, expire_unoffered, note_error},
+        },
+    },
+    error::Result,
+    queue::sqlite::clock::{self, Micros},
+    types::QueueAddress,
+};
+
+/// Rows that one write moves; each takes some ten microseconds.
+const EXPIRED_AT_ONCE: usize = 1_000;
+
+impl QueueManager {
+    /// Returns the address under which processes of this machine announce messages to other
+    /// machines.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the account breaks the rule for names.
+    pub fn outgoing_address(&self) -> Result<QueueAddress> {
+        QueueAddress::new(
+            &self.config().account,
+            crate::courier::config::OUTGOING_QUEUE,
+        )
+    }
+
+    /// Runs a durable write with the file's time.
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>, Micros) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let written = self.database().write(move |transaction| {
+            let now = clock::advance(transaction)?;
+            work(transaction, now)
+        });
+        written.await
+    }
+
+    /// Runs a read with the file's time.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, Micros) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let read = self.database().run(move |connection| {
+            let now = clock::now(connection)?;
+            work(connection, now)
+        });
+        read.await
+    }
+
+    /// Returns the rules for messages of other machines.
+    pub(super) fn policy(&self) -> Policy {
+        let config = self.config();
+        Policy {
+            own: self.file_id(),
+            max_body: config.max_body,
+            max_queue: config.max_queue.unwrap_or(u64::MAX),
+            max_outgoing: config.max_outgoing,
+            max_hops: config.hop_limit,
+            max_age: Micros::try_from(config.max_age.as_micros()).ok(),
+            routes: config.routes.clone(),
+        }
+    }
+
+    /// Connections of an earlier process have ended.
+    pub(super) async fn end_crashed_connections(&self) -> Result<()> {
+        self.write(|transaction, _| end_crashed(transaction)).await
+    }
+
+    /// Moves messages beyond their age limit to the dead letters; returns whether there may be more.
+    pub(super) async fn expire(&self) -> Result<bool> {
+        self.write(|transaction, now| {
+            let expired = expire_unoffered(transaction, now, EXPIRED_AT_ONCE, Fault::NONE)?;
+            Ok(expired == EXPIRED_AT_ONCE)
+        })
+        .await
+    }
+
+    /// Notes why the messages to a machine wait.
+    pub(super) async fn hop_failed(&self, hop: &str, error: &str) -> Result<()> {
+        let (hop, error) = (hop.to_owned(), error.to_owned());
+        self.write(move |transaction, _| {
+            note_error(transaction, &hop, clock::machine_time(), &error)
+        })
+        .await
+    }
+
+    /// Returns the next machines with messages that are not visible there.
+    pub(super) async fn hops_with_messages(&self) -> Result<Vec<String>> {
+        self.read(|connection, _| {
+            let mut hops = Vec::new();
+            for status in [1, 2] {
+                hops.append(&mut hops_of(connection, status)?);
+            }
+            hops.sort_unstable();
+            hops.dedup();
+            Ok(hops)
+        })
+        .await
+    }
+
+    /// Returns whether messages wait for a machine.
+    pub(super) async fn has_messages_for(&self, hop: &str) -> Result<bool> {
+        let hop = hop.to_owned();
+        self.read(move |connection, _| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 1)
+                           OR EXISTS (SELECT 1 FROM outgoing WHERE hop = ?1 AND status = 2)";
+            let mut select = connection.prepare_cached(sql)?;
+            select.query_row([hop], |row| row.get(0))
+        })
+        .await
+    }
+}
+
+/// Steps from one machine to the next in the index, so that the number of messages does not matter.
+fn hops_of(connection: &Connection, status: u8) -> rusqlite::Result<Vec<String>> {
+    let sql = format!(
+        "SELECT hop FROM outgoing WHERE status = {status} AND hop > ?1 ORDER BY hop LIMIT 1"
+    );
+    let mut select = connection.prepare_cached(&sql)?;
+    let mut hops: Vec<String> = Vec::new();
+    loop {
+        let last = hops.last().map_or("", String::as_str);
+        match select.query_row([last], |row| row.get(0)).optional()? {
+            Some(hop) => hops.push(hop),
+            None => return Ok(hops),
+        }
+    }
+}
