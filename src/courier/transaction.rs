@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
+    crash_point::crash_point,
     manager::{QueueManager, Shared, check_not_reserved, random_id},
     message::{Destination, MessageId},
     staging::{self, NewSend, Outcome, ReceivedMessage, Sent, SentTo, Taken},
@@ -180,15 +181,35 @@ impl Transaction {
     ///
     /// # Cancel safety
     /// A cancelled commit may have taken effect as a whole.
-    pub async fn commit(mut self) -> Result<()> {
-        let Some(ends_at) = self.ends_at.filter(|_| !self.is_empty()) else {
-            self.is_over = true;
+    pub async fn commit(self) -> Result<()> {
+        if self.is_empty() {
+            let mut this = self;
+            this.is_over = true;
             return Ok(());
-        };
+        }
+        self.commit_with(|_| Ok(())).await
+    }
+
+    /// Commits as [`Transaction::commit`], together with writes of the application to its own tables
+    /// in the same file. An error of `work` rolls everything back.
+    ///
+    /// `work` runs on the file's thread, which every user of the file in this process waits for.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`], and the error of `work`.
+    ///
+    /// # Cancel safety
+    /// As [`Transaction::commit`].
+    pub async fn commit_with<T: Send + 'static>(
+        mut self,
+        work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        crash_point("transaction-before-commit");
         let mut outcome = Outcome {
             tx: self.id,
             timeout: self.timeout,
-            ends_at,
+            // A transaction without a step has no time-out in the file.
+            ends_at: self.ends_at.unwrap_or(Micros::MAX),
             sent: self.sent.clone(),
             received: self.received.clone(),
             outgoing_ends_at: 0,
@@ -197,9 +218,11 @@ impl Transaction {
         let committed = self.shared.database.write(move |transaction| {
             let now = clock::advance_exactly(transaction)?;
             outcome.outgoing_ends_at = later(now, max_age);
-            staging::commit(transaction, &outcome, now)
+            staging::commit(transaction, &outcome, now)?;
+            work(transaction)
         });
-        committed.await?;
+        let value = committed.await?;
+        crash_point("transaction-after-commit");
         self.is_over = true;
         let is_local = |sent: &Sent| matches!(sent.to, SentTo::Queue(_));
         if !self.sent.iter().all(is_local) {
@@ -208,7 +231,7 @@ impl Transaction {
         if !self.sent.is_empty() {
             Shared::start_notifying(&self.shared);
         }
-        Ok(())
+        Ok(value)
     }
 
     /// Rolls back: sent messages are removed, and received ones return to their places. Their dequeue

@@ -359,6 +359,8 @@ mod tests {
         let flags = Flags::new(Arc::new(MemoryStore::new()), FlagsConfig::default());
         let draining = CancellationToken::new();
         let services = Services {
+            #[cfg(feature = "courier")]
+            queues: None,
             relay,
             flags,
             stream_max_age: Duration::from_secs(60),

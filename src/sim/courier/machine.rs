@@ -107,7 +107,7 @@ impl Machine {
                         hop,
                         now,
                         ends_at,
-                        body.len(),
+                        i64::try_from(body.len()).expect("short"),
                         checksum,
                         body
                     ])?;
@@ -125,7 +125,7 @@ impl Machine {
     }
 
     /// The consumer handles messages, oldest first; returns them with their queues.
-    pub(super) fn receive(&mut self, now: i64, max: usize) -> Vec<Id> {
+    pub(super) fn receive(&mut self, now: i64, max: u32) -> Vec<Id> {
         let select = "SELECT id, uid, body FROM messages ORDER BY visible_at, id LIMIT ?1";
         let ids = self.step(true, |transaction| {
             let rows: Vec<(i64, [u8; 16], Vec<u8>)> = transaction

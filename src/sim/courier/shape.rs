@@ -51,6 +51,8 @@ impl Shape {
             _ => Paths::Loop,
         };
         let restores = rng.u8(..4) == 0;
+        let slow = if rng.bool() { 50 * MILLI } else { 2 * SECOND };
+        let far = if rng.bool() { 5 * MILLI } else { 300 * MILLI };
         Self {
             machines: if paths == Paths::Direct {
                 rng.usize(2..=3)
@@ -65,8 +67,8 @@ impl Shape {
             },
             burst: if rng.bool() { 1 } else { rng.usize(2..8) },
             pause: rng.i64(50 * MILLI..4 * SECOND),
-            handling: rng.i64(MILLI..if rng.bool() { 50 * MILLI } else { 2 * SECOND }),
-            latency: rng.i64(MILLI..if rng.bool() { 5 * MILLI } else { 300 * MILLI }),
+            handling: rng.i64(MILLI..slow),
+            latency: rng.i64(MILLI..far),
             // A restored copy may expire a message that was handed over before.
             max_age: (!restores && rng.u8(..4) == 0).then(|| rng.i64(SECOND..20 * SECOND)),
             max_queue: if rng.u8(..3) == 0 {
