@@ -6,17 +6,23 @@
 
 mod config;
 mod crash_point;
+mod dead_letters;
 pub(crate) mod handover;
 #[cfg(feature = "relay")]
 mod host;
 mod host_lock;
+mod hosting;
 mod manager;
 mod message;
+mod message_status;
 mod notify_state;
 mod notifying;
+mod retention;
+mod rows;
 mod send_in;
 mod set_aside;
 mod staging;
+mod status;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -29,8 +35,11 @@ pub(crate) use self::host::ReceivingStream;
 pub use self::host::{Host, HostConfig};
 pub use self::{
     config::{QueueManagerConfig, Route},
+    dead_letters::{DeadLetter, Purged},
     manager::QueueManager,
     message::{Destination, MessageId},
+    message_status::{HandedOver, MessageStatus},
     staging::ReceivedMessage,
+    status::{DestinationStatus, HistoryEntry, ManagerStatus, QueueStatus},
     transaction::Transaction,
 };

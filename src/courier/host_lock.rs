@@ -5,7 +5,7 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io::{Read as _, Seek as _, SeekFrom, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::Path,
 };
 
@@ -18,8 +18,10 @@ pub(super) struct HostLock {
     file: File,
     /// Whether the last host ended cleanly.
     pub(super) was_clean: bool,
+    /// Whether the file had a host before.
+    pub(super) was_hosted: bool,
     /// Set when the file was opened without a fault: only then is the end a clean one.
-    pub(super) is_sound: bool,
+    is_sound: bool,
 }
 
 const CLEAN: &str = "clean\n";
@@ -32,9 +34,17 @@ impl HostLock {
     /// [`ErrorKind::Busy`] if another process hosts the file.
     pub(super) fn acquire(path: &Path) -> Result<Self> {
         let lock_path = with_suffix(path, ".host");
-        let fail = |error: std::io::Error| {
-            let message = format!("lock file `{}` cannot be used", lock_path.display());
-            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        let fail = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::Denied
+                }
+                _ => ErrorKind::Unavailable,
+            };
+            let shown = lock_path.display();
+            let message = format!("lock file `{shown}` cannot be made or written: {error}");
+            Error::new(kind, message).with_source(error)
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -52,6 +62,7 @@ impl HostLock {
         file.read_to_string(&mut mark).map_err(fail)?;
         let lock = Self {
             was_clean: mark == CLEAN,
+            was_hosted: !mark.is_empty(),
             is_sound: false,
             file,
         };
@@ -59,7 +70,13 @@ impl HostLock {
         Ok(lock)
     }
 
-    fn write(&self, mark: &str) -> std::io::Result<()> {
+    /// Marks the file as opened without a fault.
+    pub(super) fn sound(mut self) -> Self {
+        self.is_sound = true;
+        self
+    }
+
+    fn write(&self, mark: &str) -> io::Result<()> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(mark.as_bytes())?;

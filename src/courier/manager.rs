@@ -86,7 +86,7 @@ pub(super) struct Shared {
     pub(super) outgoing_room: AtomicI64,
     pub(super) scope: Scope,
     /// Dropped last: another process may host the file from then on.
-    pub(super) host: Option<HostLock>,
+    host: OnceLock<HostLock>,
 }
 
 impl QueueManager {
@@ -99,15 +99,6 @@ impl QueueManager {
     pub async fn open(path: impl Into<PathBuf>, config: QueueManagerConfig) -> Result<Self> {
         let (path, config) = (path.into(), config.checked()?);
         set_aside::check_missing(&path, config.allow_new_file)?;
-        Self::open_checked(path, config, None).await
-    }
-
-    /// Opens the file without a check of its state.
-    pub(super) async fn open_checked(
-        path: PathBuf,
-        config: QueueManagerConfig,
-        host: Option<HostLock>,
-    ) -> Result<Self> {
         let database = Database::open(path, SCHEMA).await?;
         let file_id = database
             .run(|connection| connection.query_row("SELECT id FROM identity", (), |row| row.get(0)))
@@ -125,7 +116,7 @@ impl QueueManager {
             outgoing: watch::Sender::new(0),
             outgoing_room: AtomicI64::new(0),
             scope: Scope::new(),
-            host,
+            host: OnceLock::new(),
         };
         let shared = Arc::new(shared);
         Ok(Self { shared })
@@ -197,6 +188,12 @@ impl QueueManager {
 impl Shared {
     pub(super) fn address(&self, queue: &str) -> Result<QueueAddress> {
         QueueAddress::new(&self.config.account, queue)
+    }
+
+    /// Keeps the lock of the host until the last clone is dropped.
+    pub(super) fn hosted_with(&self, lock: HostLock) {
+        // Set once, by the call that opened the file.
+        let _ = self.host.set(lock.sound());
     }
 
     /// Signals messages to other machines, within the process and by the relay.

@@ -654,9 +654,11 @@ impl World {
         if times != 1 {
             return Err(format!("a message is handled twice: {id}"));
         }
-        let overtaken = received.iter().any(|other| {
-            let other_message = &self.sent[usize::try_from(*other).expect("a number")];
-            *other > id
+        let before = received.iter().take_while(|other| **other != id);
+        let mut before = before.copied();
+        let overtaken = before.any(|other| {
+            let other_message = &self.sent[usize::try_from(other).expect("a number")];
+            other > id
                 && other_message.from == message.from
                 && other_message.queue == message.queue
         });

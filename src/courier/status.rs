@@ -1,0 +1,243 @@
+//! Where messages are: counts per queue and destination, and history.
+//!
+//! Long reads run on a thread and a connection of their caller, so that they delay no transaction.
+
+use std::time::{Duration, SystemTime};
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    manager::QueueManager,
+    message::{Destination, MessageId},
+    rows::{destination, time, unsigned},
+};
+use crate::{
+    error::Result,
+    queue::sqlite::{
+        clock::{self, Micros},
+        limit,
+        schema::SCHEMA,
+    },
+};
+
+/// The state of a queue file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagerStatus {
+    /// The queues of this file, by name.
+    pub queues: Vec<QueueStatus>,
+    /// The destinations on other machines, by name.
+    pub destinations: Vec<DestinationStatus>,
+    /// Messages from other machines that are stored and not yet visible.
+    pub accepted: u64,
+    /// Messages that could not be delivered.
+    pub dead_letters: u64,
+}
+
+/// The state of a queue of this file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueStatus {
+    /// The queue's name.
+    pub name: String,
+    /// Sent to this queue by transactions that are not committed.
+    pub not_ready: u64,
+    /// Messages that wait for a consumer.
+    pub arrived: u64,
+    /// Messages that a consumer has got.
+    pub being_received: u64,
+    /// Messages in the history that a transaction has received.
+    pub received: u64,
+    /// The age of the first message in the queue's order.
+    pub oldest: Option<Duration>,
+}
+
+/// The state of a destination on another machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DestinationStatus {
+    /// The destination.
+    pub destination: Destination,
+    /// The next machine on the way.
+    pub hop: String,
+    /// Sent by transactions that are not committed.
+    pub not_ready: u64,
+    /// Committed, and not yet accepted by the next machine.
+    pub ready: u64,
+    /// Stored at the next machine, and not yet visible there.
+    pub sent: u64,
+    /// Messages in the history: visible at the next machine.
+    pub confirmed: u64,
+    /// The age of the oldest ready message.
+    pub oldest: Option<Duration>,
+    /// The last error of the next machine, and its time.
+    pub last_error: Option<(String, SystemTime)>,
+}
+
+/// A message that left this machine or was received on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HistoryEntry {
+    /// The message.
+    pub id: MessageId,
+    /// Its destination; a queue of this file if it was received.
+    pub destination: Destination,
+    /// The size of its body in bytes.
+    pub size: u64,
+    /// The time at which it was sent or arrived.
+    pub stored_at: SystemTime,
+    /// The time at which it was received, or became visible at the next machine.
+    pub settled_at: SystemTime,
+    /// Its place in the history.
+    settled: Micros,
+}
+
+const QUEUES: &str = "SELECT q.id, q.name, max(q.messages, 0),
+       (SELECT count(*) FROM messages m
+          WHERE m.queue = q.id AND m.visible_at > ?1 AND m.dequeue_count > 0),
+       (SELECT inserted_at FROM messages m WHERE m.queue = q.id ORDER BY visible_at LIMIT 1),
+       (SELECT count(*) FROM staged s
+          WHERE s.authority = '' AND s.queue = q.name AND s.ends_at > ?1)
+     FROM queues q ORDER BY q.name";
+const DESTINATIONS: &str = "SELECT authority, queue, hop,
+       sum(status = 1), sum(status = 2), sum(status = 3), min(iif(status = 1, stored_at, NULL))
+     FROM outgoing GROUP BY authority, queue, hop ORDER BY authority, queue, hop";
+const STAGED: &str = "SELECT authority, queue, count(*) FROM staged
+     WHERE authority <> '' AND ends_at > ?1 GROUP BY authority, queue";
+const HISTORY: &str = "SELECT * FROM (
+       SELECT uid, '', queue, size, arrived_at, received_at AS at FROM received
+         WHERE (received_at, uid) < (?1, ?2) ORDER BY received_at DESC, uid DESC LIMIT ?3)
+     UNION ALL SELECT * FROM (
+       SELECT uid, authority, queue, size, stored_at, confirmed_at AS at FROM outgoing
+         WHERE status = 3 AND confirmed_at <= ?1 AND (confirmed_at, uid) < (?1, ?2)
+         ORDER BY confirmed_at DESC, uid DESC LIMIT ?3)
+     ORDER BY at DESC, uid DESC LIMIT ?3";
+
+impl QueueManager {
+    /// Returns the state of all queues and destinations.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn status(&self) -> Result<ManagerStatus> {
+        let status = self.database().run_apart(SCHEMA, |connection| {
+            let now = clock::now(connection)?;
+            Ok(ManagerStatus {
+                queues: queues(connection, now)?,
+                destinations: destinations(connection, now)?,
+                accepted: count(connection, "SELECT count(*) FROM inbound")?,
+                dead_letters: count(connection, "SELECT count(*) FROM dead_letters")?,
+            })
+        });
+        let mut status = status.await?;
+        for destination in &mut status.destinations {
+            if destination.hop.is_empty() {
+                let authority = destination.destination.authority().unwrap_or_default();
+                destination.hop = self.config().hop_of(authority).to_owned();
+            }
+        }
+        Ok(status)
+    }
+
+    /// Returns up to `limit` messages of the history, the newest first. `before` is the last entry
+    /// of the page before.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub async fn history(
+        &self,
+        limit: usize,
+        before: Option<&HistoryEntry>,
+    ) -> Result<Vec<HistoryEntry>> {
+        let from = before.map_or((Micros::MAX, [0xff; 16]), |entry| {
+            (entry.settled, *entry.id.as_bytes())
+        });
+        let read = self.database().run_apart(SCHEMA, move |connection| {
+            let mut select = connection.prepare(HISTORY)?;
+            let rows = select.query_map(params![from.0, from.1, self::limit(limit)], entry)?;
+            rows.collect()
+        });
+        read.await
+    }
+}
+
+fn count(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {
+    connection.query_row(sql, (), |row| unsigned(row, 0))
+}
+
+fn age(row: &Row<'_>, column: usize, now: Micros) -> rusqlite::Result<Option<Duration>> {
+    let since: Option<Micros> = row.get(column)?;
+    Ok(since.map(|since| Duration::from_micros(now.saturating_sub(since).max(0).unsigned_abs())))
+}
+
+fn queues(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<QueueStatus>> {
+    let mut received = connection.prepare("SELECT count(*) FROM received WHERE queue = ?1")?;
+    let mut select = connection.prepare(QUEUES)?;
+    let rows = select.query_map([now], |row| {
+        let name: String = row.get(1)?;
+        let being_received = unsigned(row, 3)?;
+        Ok(QueueStatus {
+            not_ready: unsigned(row, 5)?,
+            arrived: unsigned(row, 2)?.saturating_sub(being_received),
+            being_received,
+            received: received.query_row([&name], |row| unsigned(row, 0))?,
+            oldest: age(row, 4, now)?,
+            name,
+        })
+    })?;
+    rows.collect()
+}
+
+fn destinations(connection: &Connection, now: Micros) -> rusqlite::Result<Vec<DestinationStatus>> {
+    let mut select = connection.prepare(DESTINATIONS)?;
+    let rows = select.query_map((), |row| {
+        Ok(DestinationStatus {
+            destination: destination(row, 0)?,
+            hop: row.get(2)?,
+            not_ready: 0,
+            ready: unsigned(row, 3)?,
+            sent: unsigned(row, 4)?,
+            confirmed: unsigned(row, 5)?,
+            oldest: age(row, 6, now)?,
+            last_error: None,
+        })
+    })?;
+    let mut all = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+    let mut error = connection.prepare(
+        "SELECT last_error, last_error_at FROM hops
+         WHERE authority = ?1 AND last_error IS NOT NULL",
+    )?;
+    for one in &mut all {
+        let found = error.query_row([&one.hop], |row| Ok((row.get(0)?, time(row, 1)?)));
+        one.last_error = found.optional()?;
+    }
+    let mut select = connection.prepare(STAGED)?;
+    let mut rows = select.query([now])?;
+    while let Some(row) = rows.next()? {
+        let (to, not_ready) = (destination(row, 0)?, unsigned(row, 2)?);
+        match all.iter_mut().find(|one| one.destination == to) {
+            Some(one) => one.not_ready = not_ready,
+            None => all.push(DestinationStatus {
+                destination: to,
+                hop: String::new(),
+                not_ready,
+                ready: 0,
+                sent: 0,
+                confirmed: 0,
+                oldest: None,
+                last_error: None,
+            }),
+        }
+    }
+    Ok(all)
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
+    Ok(HistoryEntry {
+        id: MessageId::from_bytes(row.get(0)?),
+        destination: destination(row, 1)?,
+        size: unsigned(row, 3)?,
+        stored_at: time(row, 4)?,
+        settled_at: time(row, 5)?,
+        settled: row.get(5)?,
+    })
+}
