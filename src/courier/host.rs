@@ -90,7 +90,7 @@ impl Default for HostConfig {
 }
 
 impl Host {
-    /// Starts to host the file of `manager`. `wakes` are wake-ups for the address
+    /// Starts to host the file of `manager`, which [`QueueManager::host`] has opened. `wakes` are wake-ups for the address
     /// [`QueueManager::outgoing_address`], by which other processes of this machine announce
     /// messages to other machines; without them, such a message waits for up to
     /// [`HostConfig::interval`].
@@ -180,7 +180,7 @@ impl Shared {
     async fn maintain(&self) {
         loop {
             // With more to do: go on soon, but let other writers in.
-            let pause = match self.manager.expire().await {
+            let pause = match self.manager.maintain().await {
                 Ok(true) => MAINTENANCE_GAP,
                 Ok(false) => self.config.maintenance,
                 Err(error) => {

@@ -3,10 +3,13 @@
 //!
 //! Each step is a short write, so that no other writer of the file waits long. Knows no socket.
 
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, Transaction};
 
-use super::{config::QueueManagerConfig, manager::QueueManager};
+use super::{
+    config::QueueManagerConfig, handover::sender::expire_unoffered, manager::QueueManager,
+};
 use crate::{
+    base::fault::Fault,
     error::Result,
     queue::sqlite::clock::{self, Micros},
 };
@@ -14,7 +17,7 @@ use crate::{
 /// The rows that a step removes. Each takes some microseconds.
 const STEP: i64 = 1_000;
 /// The messages that a step moves with their bodies: at most 6.4 MB.
-const MOVED_PER_STEP: i64 = 100;
+const MOVED_PER_STEP: usize = 100;
 /// The free pages that a step gives back: 1 MiB.
 const PAGES_PER_STEP: i64 = 256;
 /// A file keeps this many free pages, and a quarter of its size, for new messages.
@@ -28,16 +31,6 @@ const COUNT_SENT: &str = "SELECT count(*) FROM outgoing WHERE status = 3";
 const REMOVE_RECEIVED: &str = "DELETE FROM received WHERE uid IN
      (SELECT uid FROM received WHERE received_at <= ?1 ORDER BY received_at LIMIT ?2)";
 const COUNT_RECEIVED: &str = "SELECT count(*) FROM received";
-/// The next machine may hold a message up to `uncertain_upto` already: only the hand-over can remove
-/// it.
-const TOO_OLD: &str = "SELECT id FROM outgoing o WHERE status = 1 AND ends_at <= ?1
-       AND id > coalesce((SELECT uncertain_upto FROM hops WHERE authority = o.hop), 0)
-     ORDER BY ends_at LIMIT ?2";
-const BURY: &str = "INSERT INTO dead_letters
-       (uid, authority, queue, reason, stored_at, died_at, checksum, body)
-     SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body FROM outgoing WHERE id = ?1
-     ON CONFLICT (uid) DO UPDATE SET reason = excluded.reason, died_at = excluded.died_at";
-
 impl QueueManager {
     /// Does one step of each kind of removal; returns whether more is left to do. The host calls it
     /// once a second, and again at once while it returns `true`.
@@ -89,19 +82,8 @@ fn remove(
 
 /// Moves messages that waited too long to the dead letters; returns whether the step was a full one.
 fn bury_too_old(transaction: &Transaction<'_>, now: Micros) -> rusqlite::Result<bool> {
-    let rows = transaction
-        .prepare_cached(TOO_OLD)?
-        .query_map([now, MOVED_PER_STEP], |row| row.get(0))?
-        .collect::<rusqlite::Result<Vec<i64>>>()?;
-    let reason = "the next machine did not accept it within the age limit";
-    for row in &rows {
-        transaction
-            .prepare_cached(BURY)?
-            .execute(params![row, reason, now])?;
-        let delete = "DELETE FROM outgoing WHERE id = ?1";
-        transaction.prepare_cached(delete)?.execute([row])?;
-    }
-    Ok(i64::try_from(rows.len()).unwrap_or(i64::MAX) >= MOVED_PER_STEP)
+    let moved = expire_unoffered(transaction, now, MOVED_PER_STEP, Fault::NONE)?;
+    Ok(moved >= MOVED_PER_STEP)
 }
 
 /// Gives free pages back to the file system; returns whether there are more.

@@ -287,7 +287,7 @@ impl Node {
 #[cfg(feature = "courier")]
 async fn host(relay: &Relay, queues: &QueuesConfig) -> Result<Host> {
     let notifier = Arc::new(relay.publisher("queues"));
-    let manager = QueueManager::open(&queues.path, queues.manager.clone()).await?;
+    let manager = QueueManager::host(&queues.path, queues.manager.clone()).await?;
     let manager = manager.with_notifier(notifier);
     let address = manager.outgoing_address()?;
     let options = SubscribeOptions::new(ListenerId::new("queues")?, [Selector::from(address)]);

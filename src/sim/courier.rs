@@ -658,9 +658,7 @@ impl World {
         let mut before = before.copied();
         let overtaken = before.any(|other| {
             let other_message = &self.sent[usize::try_from(other).expect("a number")];
-            other > id
-                && other_message.from == message.from
-                && other_message.queue == message.queue
+            other > id && other_message.from == message.from && other_message.queue == message.queue
         });
         match overtaken {
             true => Err(format!("a message is out of order: {id}")),

@@ -246,7 +246,7 @@ impl SenderSession {
                 transaction,
                 row,
                 now,
-                "it was not handed over within its age limit",
+                "the next machine did not accept it within the age limit",
             )?;
         }
         Ok(())
@@ -524,7 +524,7 @@ pub(crate) fn expire_unoffered(
             transaction,
             *row,
             now,
-            "it was not handed over within its age limit",
+            "the next machine did not accept it within the age limit",
         )?;
     }
     Ok(rows.len())
@@ -622,7 +622,9 @@ pub(crate) fn bury(
     let copy = "INSERT INTO dead_letters
                   (uid, authority, queue, reason, stored_at, died_at, checksum, body)
                 SELECT uid, authority, queue, ?2, stored_at, ?3, checksum, body
-                FROM outgoing WHERE id = ?1 AND status = 1";
+                FROM outgoing WHERE id = ?1 AND status = 1
+                ON CONFLICT (uid) DO UPDATE
+                SET reason = excluded.reason, died_at = excluded.died_at";
     transaction
         .prepare_cached(copy)?
         .execute(params![row, reason, now])?;

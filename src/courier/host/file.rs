@@ -3,21 +3,17 @@
 use rusqlite::{Connection, OptionalExtension as _, Transaction};
 
 use crate::{
-    base::fault::Fault,
     courier::{
         QueueManager,
         handover::{
             Policy,
-            sender::{end_crashed, expire_unoffered, note_error},
+            sender::{end_crashed, note_error},
         },
     },
     error::Result,
     queue::sqlite::clock::{self, Micros},
     types::QueueAddress,
 };
-
-/// Rows that one write moves; each takes some ten microseconds.
-const EXPIRED_AT_ONCE: usize = 1_000;
 
 impl QueueManager {
     /// Returns the address under which processes of this machine announce messages to other
@@ -73,15 +69,6 @@ impl QueueManager {
     /// Connections of an earlier process have ended.
     pub(super) async fn end_crashed_connections(&self) -> Result<()> {
         self.write(|transaction, _| end_crashed(transaction)).await
-    }
-
-    /// Moves messages beyond their age limit to the dead letters; returns whether there may be more.
-    pub(super) async fn expire(&self) -> Result<bool> {
-        self.write(|transaction, now| {
-            let expired = expire_unoffered(transaction, now, EXPIRED_AT_ONCE, Fault::NONE)?;
-            Ok(expired == EXPIRED_AT_ONCE)
-        })
-        .await
     }
 
     /// Notes why the messages to a machine wait.
